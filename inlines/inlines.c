@@ -1,6 +1,6 @@
 /*
  * The inline functions of <infiniband/verbs.h> as functions of a library: for bindings of other languages, which have no C compiler to
- * inline them (docs/guide/debugging.md).
+ * inline them (docs/guide/debugging-tools.md).
  *
  * What that header includes comes first, so that its own functions alone lose `static inline`.
  */

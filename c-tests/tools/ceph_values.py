@@ -27,5 +27,5 @@ for length in (1, 3000, 20000, 65000):
     wrong += ask("config-key get", f"key.{length}") != value
 print(f"4 values, {wrong} wrong")
 sys.stdout.flush()
-# Ceph 16's messenger closes its adapter below its connections at the end (docs/guide/programs.md).
+# Ceph 16's messenger closes its adapter below its connections at the end (docs/reference/programs.md).
 os._exit(1 if wrong else 0)

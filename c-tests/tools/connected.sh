@@ -1,5 +1,5 @@
 #!/bin/bash
-# Programs of others that connect by librdmacm, each as docs/guide/programs.md has it: connected.sh FERROVERBS TOOLS [HOST [some]], in a folder where it may make
+# Programs of others that connect by librdmacm, each as docs/guide/connections.md has it: connected.sh FERROVERBS TOOLS [HOST [some]], in a folder where it may make
 # files, over the adapter. With HOST it is in that host of a cluster of two, and the clients are in host2; `some` leaves out what is large or tested elsewhere.
 # Prints `good NAME`, or `bad NAME` and what was said.
 ferroverbs=$1 tools=$2 some=${4:-}

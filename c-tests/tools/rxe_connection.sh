@@ -52,7 +52,7 @@ lose_none() {
 
 # FROM LINE: the client is FROM. perftest's server listens anew for its data after the client has its answer: a client that is sooner is rejected at once by the kernel's
 # manager, which perftest does not survive, and has to come again. So have a client of UCX over rxe that breaks off as it does between two devices of rxe, too, and an rping whose threads met
-# (docs/guide/programs.md, "Known faults of others").
+# (docs/reference/programs.md, "Known faults").
 connection() {
     local said
     [[ $2 != *from=* || $2 == *"from=$1 "* ]] || return 0

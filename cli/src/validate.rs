@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// The pages; a heading for each check.
-const PAGES: &str = include_str!("../../docs/reference/validate.md");
+const PAGES: &str = include_str!("../../docs/reference/checks.md");
 
 /// What the command line of `validate` says.
 #[derive(Debug, clap::Args)]

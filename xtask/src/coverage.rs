@@ -1,4 +1,4 @@
-//! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-provider.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
+//! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-tests.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Where the table is, from the repository's top.
 const FILE: &str = "docs/reference/soft-coverage.md";
 /// Where its summary is, between these lines.
-const SUMMARY_FILE: &str = "docs/reference/soft-provider.md";
+const SUMMARY_FILE: &str = "docs/reference/soft-tests.md";
 const SUMMARY: [&str; 2] =
     ["<!-- by cargo xtask matrix: begin -->\n", "<!-- by cargo xtask matrix: end -->\n"];
 const HEADER: &str = "include/infiniband/verbs.h";
@@ -352,13 +352,14 @@ const SUMMARY_HEAD: &str = "\
 const HEAD: &str = "\
 # What the tests exercise over the software adapter
 
-Written by `cargo xtask matrix` from `include/infiniband/verbs.h`, from the sources of the programs in `c-tests/programs` (comments and
-literals left out) and from `c-tests/data/not-exercised.tsv`. Do not edit it; `cargo xtask test matrix` fails when it is out of date, when a
-name is in no test and has no explanation, and when an explanation is no longer true.
+`cargo xtask matrix` writes this page from `include/infiniband/verbs.h`, from the programs in `c-tests/programs` (without
+comments and literals) and from `c-tests/data/not-exercised.tsv`. Do not edit the page. `cargo xtask test matrix` fails when
+the page is out of date, when a name has neither a test nor an explanation, and when an explanation is wrong.
 
-A program that has runs with one process and with several counts as \"between processes\". A header that one program includes is a part of that program; others, `rig.c` and `ends.c` are what programs
-share. Functions may be exercised within one process alone; all others need a test between processes.
-Programs of others (ibverbs-utils, perftest, pyverbs), which other test groups run, are not counted.
+A program with runs of one process and of several processes counts as \"between processes\". A header that one program
+includes belongs to the program. Shared headers, `rig.c` and `ends.c` belong to no program. A function may be exercised
+within one process alone; any other name needs a test between processes. Programs from Debian (ibverbs-utils, perftest,
+pyverbs), which run in separate test groups, are not counted.
 
 ";
 

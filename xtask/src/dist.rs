@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn examples_of_containers_name_the_image_and_settings_that_there_are() {
-        let readme = include_str!("../../README.md");
+        let settings = include_str!("../../docs/reference/settings.md");
         let built = DOCKERFILE.split_once("docker build -t ").map_or("", |(_, rest)| rest);
         let image = built.split_whitespace().next().unwrap_or_default();
         for text in EXAMPLES {
@@ -519,7 +519,7 @@ mod tests {
             assert_eq!(images, [image; 2], "{text}");
             let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
             for name in text.split(|c| !is_part(c)).filter(|word| word.starts_with("FERROVERBS_")) {
-                assert!(readme.contains(&format!("| `{name}` |")), "no setting {name}");
+                assert!(settings.contains(&format!("| `{name}` |")), "no setting {name}");
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on programs that should not mind. What each attack may do to
-//! them is in docs/reference/soft-provider.md, "Trust".
+//! them is in docs/reference/threat-model.md.
 
 use crate::over::{DataPath, Over};
 use crate::paths::Paths;

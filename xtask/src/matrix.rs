@@ -413,12 +413,12 @@ fn cell(tests: &[String]) -> String {
 const HEAD: &str = "\
 # ABI matrix
 
-Written by `cargo xtask matrix` from `src/export/table.rs` and `rdmacm/src/export.rs`, from the lists of what rdma-core's
-releases export (`c-tests/symbols`, `c-tests/symbols-rdmacm`) and from the sources of the tests. Do not edit it; `cargo xtask test matrix` fails when it is out of
-date.
+`cargo xtask matrix` writes this page from `src/export/table.rs` and `rdmacm/src/export.rs`, from the lists of the symbols of
+rdma-core's releases (`c-tests/symbols`, `c-tests/symbols-rdmacm`) and from the sources of the tests. Do not edit the page;
+`cargo xtask test matrix` fails when the page is out of date.
 
-That each name is there under its version is checked by `cargo xtask test symbols`, entry by entry; the column \"tests\"
-names the tests that mention it. Debian's programs and plugins, which other test groups run, are not counted.
+`cargo xtask test symbols` checks each name and version, entry by entry. The column \"tests\" names the tests that mention the
+name. Debian's programs and plugins, which run in separate test groups, are not counted.
 
 The first two tables are libibverbs, the last one is librdmacm.
 
@@ -447,8 +447,8 @@ rows. A function that is made for each generation from one source is one row.
 const RDMACM_HEAD: &str = "
 ## librdmacm
 
-All versions are `RDMACM_1.<n>`, each is the only one of its name, and what implements it is below `rdmacm/src`. What does not work yet is in
-[rdmacm.md](rdmacm.md). The programs of `cargo xtask test rdmacm` are not counted as tests here.
+All versions are `RDMACM_1.<n>`, and each name has one version. The implementation is below `rdmacm/src`.
+[librdmacm](rdmacm.md#limits) lists the limits. The programs of `cargo xtask test rdmacm` are not counted as tests here.
 
 ";
 

@@ -104,7 +104,7 @@ pub(crate) const LINT: &[Package] = &["lintian"];
 pub(crate) const CHROOT: &[Package] =
     &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
 
-/// What an example of docs/guide/debugging.md shows.
+/// What the examples of docs/guide/debugging*.md need.
 pub(crate) const VALGRIND: &[Package] = &["valgrind"];
 
 /// What `bench start-up` runs, apart from what the demo runs.

@@ -1,4 +1,4 @@
-//! What is checked: stable ids, and a line each. `docs/reference/validate.md` has a page for each.
+//! What is checked: stable ids, and a line each. `docs/reference/checks.md` has a page for each.
 
 /// Whether something must fail, or only may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_check_has_a_page_and_each_page_a_check() {
-        let text = include_str!("../../../docs/reference/validate.md");
+        let text = include_str!("../../../docs/reference/checks.md");
         let pages: Vec<&str> = text
             .lines()
             .filter_map(|line| line.strip_prefix("## "))

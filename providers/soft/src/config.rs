@@ -404,10 +404,12 @@ mod tests {
     #[test]
     fn the_pages_have_every_variable_and_no_other() {
         let page = include_str!("../../../man/ferroverbs-soft.7");
-        let document = include_str!("../../../docs/reference/soft-provider.md");
+        let settings = include_str!("../../../docs/reference/settings.md");
+        let section = settings.split("\n## The software adapter\n").nth(1).expect("the section");
+        let document = section.split("\n## ").next().unwrap_or_default();
         for name in NAMES {
             assert!(page.contains(&format!(".It Ev {name}\n")), "{name} in ferroverbs-soft(7)");
-            assert!(document.contains(&format!("| `{name}` |")), "{name} in soft-provider.md");
+            assert!(document.contains(&format!("| `{name}` |")), "{name} in settings.md");
         }
         let named = page.lines().filter_map(|line| line.strip_prefix(".It Ev "));
         let named = named.chain(document.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Programs of others that connect by addresses, over our librdmacm: `c-tests/tools/connected.sh` runs each as docs/guide/programs.md has it, on one host and between two.
+//! Programs of others that connect by addresses, over our librdmacm: `c-tests/tools/connected.sh` runs each as docs/guide/connections.md has it, on one host and between two.
 
 use super::{Bench, Tally};
 use crate::over::{DataPath, Over};

@@ -32,7 +32,7 @@ rping_pair() {
 	setpriv --reuid=65534 --regid=65534 --clear-groups "$@" rping -s -C 3 -a 0.0.0.0 > /tmp/server 2>&1 &
 	server=$!
 	tries=0
-	# Where rping's threads meet when all is done, its status says otherwise (docs/guide/programs.md, "Known faults of others").
+	# Where rping's threads meet when all is done, its status says otherwise (docs/reference/programs.md, "Known faults").
 	until setpriv --reuid=65534 --regid=65534 --clear-groups "$@" rping -c -v -C 3 -a 127.0.0.1 > /tmp/client 2>&1
 		grep -q rdma-ping-2 /tmp/client; do
 		tries=$((tries + 1))

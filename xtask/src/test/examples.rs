@@ -1,5 +1,6 @@
-//! The examples of docs/guide/debugging.md are run: each command in a block that is marked `console` prints what stands below it. A line `...` stands for any number
-//! of lines. Numbers that change from run to run, and folders, are left out of the comparison.
+//! The examples of the pages of docs/guide that debug a failure are run: each command in a block that is marked `console`
+//! prints the lines below the command. A line `...` stands for any number of lines. The comparison leaves out folders and
+//! numbers that change from run to run.
 
 use super::validate::{self, Files};
 use super::{Bench, Fabric, Tally};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const PAGE: &str = "docs/guide/debugging.md";
+const PAGES: [&str; 3] =
+    ["docs/guide/debugging.md", "docs/guide/debugging-errors.md", "docs/guide/debugging-tools.md"];
 /// Where the page has its files, and the library.
 const HOME: &str = "/home/me";
 const LIBRARY: &str = "/usr/lib/ferroverbs/lib";
@@ -22,12 +24,16 @@ const PROGRAMS: [&str; 3] = ["python3", "tshark", "valgrind"];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let files = validate::compile(bench)?;
-    let text = fs::read_to_string(bench.paths.root.join(PAGE)).map_err(|e| e.to_string())?;
-    tally.record("the fifteen complaints of the page are numbered", numbered(&text));
+    let mut text = String::new();
+    for page in PAGES {
+        let page = fs::read_to_string(bench.paths.root.join(page)).map_err(|e| e.to_string())?;
+        text += &page;
+    }
+    tally.record("the fifteen complaints of the pages are numbered", numbered(&text));
     let blocks = blocks(&text, "console");
     let enough = blocks.len() >= LEAST;
     let all = enough.then_some(()).ok_or_else(|| format!("only {}", blocks.len()));
-    tally.record("the page has examples that can be run", all);
+    tally.record("the pages have examples that can be run", all);
     for block in blocks {
         let steps = steps(&block);
         let Some(name) = steps.iter().map(|step| step.command.as_str()).find(|c| !c.ends_with('&'))
@@ -106,7 +112,7 @@ struct Place {
 impl Place {
     fn new(bench: &Bench, files: &Files, page: &str) -> crate::Result<Self> {
         let fabric = bench.over(DataPath::Default)?;
-        let fail = |e: std::io::Error| format!("cannot lay out the files of {PAGE}: {e}");
+        let fail = |e: std::io::Error| format!("cannot lay out the files of {PAGES:?}: {e}");
         for file in [&files.misuse, &files.advice] {
             fs::copy(file, fabric.work.join(file.file_name().unwrap_or_default())).map_err(fail)?;
         }

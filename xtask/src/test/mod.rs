@@ -162,7 +162,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         name: "examples",
-        what: "what docs/guide/debugging.md shows is what is printed",
+        what: "what docs/guide/debugging*.md shows is what is printed",
         run: examples::run,
     },
     Group {

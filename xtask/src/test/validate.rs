@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is true and known of programs of others (docs/guide/programs.md), each by all of its parts.
+/// What is true and known of programs of others (docs/reference/programs.md), each by all of its parts.
 const KNOWN: &[&[&str]] = &[
     // They leave a completion queue behind on the side that only sends.
     &["\"program\":\"ib_send_bw\"", "\"message\":\"these are left: cq "],
@@ -249,7 +249,7 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
             }
         }
     }
-    let page = bench.paths.root.join("docs/reference/validate.md");
+    let page = bench.paths.root.join("docs/reference/checks.md");
     let page = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
     let headings = page.lines().filter_map(|line| line.strip_prefix("## ")?.split_once(": "));
     let mut checks: Vec<String> = headings.map(|(id, _)| id.to_owned()).collect();

@@ -2,8 +2,8 @@
 //! gets, which then writes whatever it can make up into whatever it can write, from a seed.
 //!
 //! It is the test program again, which runs nothing but [`entry`]. `cargo xtask soak --hostile` and the group `hostile` of
-//! `cargo xtask test` start it beside programs that should not mind. Which words it keeps to is its [`Reach`]; docs/reference/soft-provider.md
-//! ("Trust") says what a member may do to others with each of them.
+//! `cargo xtask test` start it beside programs that should not mind. Which words it keeps to is its [`Reach`]; docs/reference/threat-model.md
+//! says what a member may do to others with each of them.
 
 mod doors;
 mod own;

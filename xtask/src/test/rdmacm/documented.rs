@@ -1,4 +1,4 @@
-//! Whether docs/guide/programs.md and the tests have the same commands: each command of its tables of connections is a part of one that a test runs, and each program that these
+//! Whether docs/guide/connections.md and the tests have the same commands: each command of its tables of connections is a part of one that a test runs, and each program that these
 //! tests run has a command there.
 
 use super::rsockets::{DATAGRAMS, STREAMS};
@@ -6,7 +6,7 @@ use super::{CASES, Case};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-const DOCUMENT: &str = include_str!("../../../../docs/guide/programs.md");
+const DOCUMENT: &str = include_str!("../../../../docs/guide/connections.md");
 /// Beside the cases: commands that are made up line by line.
 const SOURCES: [&str; 2] = [include_str!("hosts.rs"), include_str!("rsockets.rs")];
 /// And those of the group `connected`.

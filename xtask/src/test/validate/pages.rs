@@ -7,7 +7,7 @@ use std::fs;
 
 /// The pages, and how many messages with a place in the program they show.
 const PAGES: &[(&str, usize)] =
-    &[("docs/guide/debugging.md", 6), ("docs/reference/validate.md", 1), ("README.md", 1)];
+    &[("docs/guide/debugging-errors.md", 6), ("docs/reference/validate.md", 1), ("README.md", 1)];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     for (page, wanted) in PAGES {

@@ -1,4 +1,4 @@
-//! Who may write what lies in shared segments, as types (docs/reference/threat-model.md).
+//! Who may write what lies in shared segments, as types (docs/reference/threat-model-words.md).
 //!
 //! None of them costs an instruction: they are the words themselves, and the compiler's memory of whose they are.
 #![forbid(unsafe_code)]
