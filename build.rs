@@ -1,5 +1,5 @@
-//! Writes the linker's version map from the rows of the export table, names the library, and compiles
-//! the few lines of C that need a variable argument list.
+//! Writes the linker's version map from the rows of the export table, names the library, and
+//! compiles the C functions that have a variable argument list.
 
 use std::path::Path;
 

@@ -1,9 +1,11 @@
-//! Links the plugin as every provider is linked: against libibverbs.so.1, by versioned names of the private
-//! ABI. The library itself is built beside us, so what the linker gets is a stand-in with just these names.
+//! Links the plugin against libibverbs.so.1, by versioned names of the private ABI, as every
+//! provider is linked. Cargo builds the library at the same time, so the linker gets a stand-in
+//! library with these names only.
 
 use cface::{generations, stand_in};
 
-/// What `src/ops/frontend.rs` imports, apart from the registration, whose name has the generation's number.
+/// The imports of `src/ops/frontend.rs`, except the registration function, whose name has the
+/// number of the generation.
 const NAMES: [&str; 3] = ["_verbs_init_and_alloc_context", "verbs_uninit_context", "verbs_set_ops"];
 
 fn main() {

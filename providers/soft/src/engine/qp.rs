@@ -1,6 +1,6 @@
 //! A queue pair: its two halves, its state, and who may touch what.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking.md.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking-soft.md.
 
 use super::ethernet::{Framing, MAX_FRAME};
 use super::life::shared;

@@ -3,7 +3,7 @@
 //! Letting go of a lock at which others may sleep takes a second locked instruction, to learn whether somebody does. The locks that every
 //! message passes through several times, and that nobody holds while he copies more than a short message or waits for anything, do
 //! without: letting go is a plain store, and who finds the lock taken tries again. Nothing else may be guarded so: nobody is given his
-//! turn. (An event that was held back is sent under one, rarely: docs/design/locking.md.)
+//! turn. (An event that was held back is sent under one, rarely: docs/design/locking-soft.md.)
 
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};

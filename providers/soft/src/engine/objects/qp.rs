@@ -1,6 +1,6 @@
 //! A queue pair, and the other objects that verbs call QPs: what all of them have, and what each kind has besides.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking.md.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking-soft.md.
 
 use super::adapter::Adapter;
 use super::channel::{Events, Reporter};

@@ -105,7 +105,7 @@ impl QpEvent {
 /// The XRC side of an adapter.
 ///
 /// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`, `guests`; `stand_ins` > everything, since
-/// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/design/locking.md).
+/// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/design/locking-soft.md).
 #[derive(Debug, Default)]
 pub(crate) struct Xrc {
     /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all. One that receives by the

@@ -1,0 +1,373 @@
+//! Comments and documents are plain: a measure for each folder, with a limit that no folder exceeds.
+//!
+//! A sentence whose subject is a pronoun ("it", "one", "who", "what", "there") needs the sentence before
+//! it. The measure is the share of such words in a sentence of 6 to 60 words: its mean, and the percentage
+//! of sentences in which a quarter of the words are pronouns. A low figure is no proof of good prose.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A mean share of pronouns, a percentage of sentences with a share of 25 % or more, and a number of
+/// comment lines wider than [`COMMENT_COLUMNS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Limit {
+    mean: f64,
+    percent: f64,
+    wide: usize,
+}
+
+/// What every folder is to reach, and what a folder without a row must keep.
+const GOAL: Limit = Limit { mean: 0.07, percent: 3.0, wide: 0 };
+
+const fn limit(mean: f64, percent: f64, wide: usize) -> Limit {
+    Limit { mean, percent, wide }
+}
+
+/// A folder belongs to the longest row that begins its path. Lower a row whenever its folder gets
+/// better, and remove the row when the folder has reached [`GOAL`].
+const LIMITS: &[(&str, Limit)] = &[
+    ("abi", limit(0.07, 6.0, 74)),
+    ("c-tests", limit(0.135, 16.0, 460)),
+    ("cface", limit(0.115, 11.0, 53)),
+    ("cli", limit(0.16, 24.0, 107)),
+    ("fuzz", limit(0.14, 16.0, 8)),
+    ("headers", limit(0.105, 10.0, 43)),
+    ("include", limit(0.07, 3.0, 48)),
+    ("inlines", limit(0.17, 34.0, 1)),
+    ("layers", limit(0.145, 20.0, 217)),
+    ("provider-loader", limit(0.12, 9.0, 25)),
+    ("providers/soft/local", limit(0.135, 19.0, 167)),
+    ("providers/soft/loom", limit(0.165, 24.0, 28)),
+    ("providers/soft/memory", limit(0.11, 11.0, 69)),
+    ("providers/soft/net", limit(0.13, 14.0, 82)),
+    ("providers/soft/roce", limit(0.115, 12.0, 199)),
+    ("providers/soft/semantics", limit(0.12, 12.0, 117)),
+    ("providers/soft/src", limit(0.145, 17.0, 1049)),
+    ("providers/soft/sys", limit(0.12, 14.0, 43)),
+    ("rdmacm", limit(0.125, 15.0, 375)),
+    ("src", limit(0.085, 6.0, 480)),
+    ("tests", limit(0.13, 14.0, 20)),
+    ("xtask", limit(0.135, 16.0, 338)),
+];
+
+/// Places that are no text of the project's.
+const SKIPPED: [&str; 4] = ["target", "fuzz/corpus", "c-tests/data", ".git"];
+
+/// Wider comment lines are counted; wider lines of documents are refused.
+const COMMENT_COLUMNS: usize = 100;
+const DOCUMENT_COLUMNS: usize = 120;
+/// Pages that commands write.
+const GENERATED: [&str; 3] = [
+    "docs/reference/abi-matrix.md",
+    "docs/reference/soft-coverage.md",
+    "docs/reference/benchmarks.md",
+];
+
+const PRONOUNS: [&str; 32] = [
+    "it",
+    "its",
+    "they",
+    "them",
+    "their",
+    "that",
+    "this",
+    "those",
+    "these",
+    "who",
+    "whom",
+    "whoever",
+    "whose",
+    "what",
+    "whatever",
+    "one",
+    "ones",
+    "there",
+    "such",
+    "so",
+    "he",
+    "him",
+    "his",
+    "somebody",
+    "anybody",
+    "nobody",
+    "everybody",
+    "us",
+    "we",
+    "our",
+    "other",
+    "others",
+];
+
+const WORST: usize = 20;
+
+/// A sentence with its place.
+#[derive(Clone, Debug)]
+struct Sentence {
+    share: f64,
+    words: usize,
+    place: String,
+    text: String,
+}
+
+/// The sentences of a folder, and its comment lines that are too wide.
+#[derive(Debug, Default)]
+struct Prose {
+    sentences: Vec<Sentence>,
+    wide: Vec<String>,
+}
+
+impl Prose {
+    fn figures(&self) -> Limit {
+        let count = self.sentences.len().max(1) as f64;
+        let sum: f64 = self.sentences.iter().map(|sentence| sentence.share).sum();
+        let bad = self.sentences.iter().filter(|sentence| sentence.share >= 0.25).count();
+        Limit { mean: sum / count, percent: 100.0 * bad as f64 / count, wide: self.wide.len() }
+    }
+
+    fn worst(&self) -> String {
+        let mut sentences = self.sentences.clone();
+        let weight = |s: &Sentence| s.share * s.words.min(20) as f64;
+        sentences.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        let lines = sentences.iter().take(WORST);
+        lines.map(|s| format!("  {:.2} {}: {}\n", s.share, s.place, s.text)).collect()
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The source files and documents of the project, as paths from the root.
+fn files() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).expect("a folder").flatten() {
+            let path = folder.join(entry.file_name());
+            let name = entry.file_name();
+            let hidden = name.to_string_lossy().starts_with('.');
+            if hidden || SKIPPED.iter().any(|skipped| path.starts_with(skipped)) {
+                continue;
+            }
+            if entry.path().is_dir() {
+                if name != "target" {
+                    folders.push(path);
+                }
+            } else if ["rs", "c", "h", "md"]
+                .iter()
+                .any(|end| path.extension().is_some_and(|e| e == *end))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Paragraphs of a document without code, tables and headings, with the number of their first line.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut all = Vec::new();
+    let (mut fenced, mut paragraph, mut first) = (false, String::new(), 1);
+    for (number, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        let is_fence = start.starts_with("```");
+        fenced ^= is_fence;
+        let is_text = !(fenced || is_fence || line.starts_with("    ") || start.is_empty());
+        if is_text && !start.starts_with('|') && !start.starts_with('#') {
+            paragraph.push_str(start.trim_start_matches(['-', '*', ' ']));
+            paragraph.push(' ');
+            continue;
+        }
+        if !paragraph.is_empty() {
+            all.push((first, std::mem::take(&mut paragraph)));
+        }
+        first = number + 2;
+    }
+    if !paragraph.is_empty() {
+        all.push((first, paragraph));
+    }
+    all
+}
+
+/// The text of a line that is a comment: what stands behind its mark. `within`: a comment of C is open.
+fn comment<'a>(line: &'a str, within: &mut bool) -> Option<&'a str> {
+    let line = line.trim();
+    if *within {
+        *within = !line.contains("*/");
+        return Some(line.trim_end_matches("*/").trim_start_matches('*').trim());
+    }
+    if let Some(rest) = line.strip_prefix("//") {
+        return Some(rest.trim_start_matches(['/', '!']).trim());
+    }
+    let rest = line.strip_prefix("/*")?;
+    *within = !rest.contains("*/");
+    Some(rest.trim_start_matches('*').split("*/").next().unwrap_or_default().trim())
+}
+
+/// Comments of a source file without the code in them, each with the number of its first line; and the
+/// numbers of the lines that are too wide.
+fn comments(text: &str) -> (Vec<(usize, String)>, Vec<usize>) {
+    let (mut all, mut wide) = (Vec::<(usize, String)>::new(), Vec::new());
+    let (mut within, mut fenced, mut last) = (false, false, 0);
+    for (index, line) in text.lines().enumerate() {
+        let Some(content) = comment(line, &mut within) else { continue };
+        let number = index + 1;
+        if line.chars().count() > COMMENT_COLUMNS {
+            wide.push(number);
+        }
+        if all.is_empty() || last + 1 != number {
+            fenced = false;
+            all.push((number, String::new()));
+        }
+        last = number;
+        let is_fence = content.starts_with("```");
+        fenced ^= is_fence;
+        if content.is_empty() || is_fence || fenced {
+            all.push((number + 1, String::new()));
+        } else if let Some((_, text)) = all.last_mut() {
+            text.push_str(content);
+            text.push(' ');
+        }
+    }
+    (all, wide)
+}
+
+/// The sentences of a paragraph: what ends with one of `.!?:;` before a space.
+fn sentences(text: &str) -> Vec<String> {
+    let parts = text.split('`').enumerate();
+    let text: String = parts.map(|(n, part)| if n % 2 == 0 { part } else { "X" }).collect();
+    let mut all = vec![String::new()];
+    for word in text.split_whitespace() {
+        let sentence = all.last_mut().expect("a sentence");
+        if !sentence.is_empty() {
+            sentence.push(' ');
+        }
+        sentence.push_str(word);
+        if word.ends_with(['.', '!', '?', ':', ';']) {
+            all.push(String::new());
+        }
+    }
+    all
+}
+
+/// Words of a sentence, and the share of them that are pronouns. `None`: too short, or no sentence.
+fn measure(sentence: &str) -> Option<(usize, f64)> {
+    let words = sentence.split_whitespace().count();
+    if !(6..=60).contains(&words) {
+        return None;
+    }
+    let is_pronoun =
+        |word: &&str| PRONOUNS.iter().any(|pronoun| word.eq_ignore_ascii_case(pronoun));
+    let tokens = sentence.split(|c: char| !c.is_alphanumeric() && c != '_');
+    Some((words, tokens.filter(is_pronoun).count() as f64 / words as f64))
+}
+
+/// The row that a file belongs to: the longest that its path begins with, or its topmost folder.
+fn row(file: &Path) -> (String, Limit) {
+    let rows = LIMITS.iter().filter(|(folder, _)| file.starts_with(folder));
+    if let Some((folder, limit)) = rows.max_by_key(|(folder, _)| folder.len()) {
+        return ((*folder).to_owned(), *limit);
+    }
+    let first =
+        file.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    (first.unwrap_or_default(), GOAL)
+}
+
+/// What is measured, by row.
+fn measured() -> BTreeMap<String, (Limit, Prose)> {
+    let mut all = BTreeMap::<String, (Limit, Prose)>::new();
+    for file in files() {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        let (name, limit) = row(&file);
+        let (_, prose) = all.entry(name).or_insert_with(|| (limit, Prose::default()));
+        let is_document = file.extension().is_some_and(|end| end == "md");
+        let (parts, wide) =
+            if is_document { (paragraphs(&text), Vec::new()) } else { comments(&text) };
+        prose.wide.extend(wide.iter().map(|line| format!("{}:{line}", file.display())));
+        for (line, part) in parts {
+            if part.contains("SPDX") || part.contains("Copyright") {
+                continue;
+            }
+            for text in sentences(&part) {
+                if let Some((words, share)) = measure(&text) {
+                    let place = format!("{}:{line}", file.display());
+                    prose.sentences.push(Sentence { share, words, place, text });
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn no_folder_has_more_pronouns_or_wide_comments_than_its_limit() {
+    let mut wrong = String::new();
+    for (folder, (limit, prose)) in measured() {
+        let found = prose.figures();
+        if std::env::var_os("FERROVERBS_PROSE").is_some() {
+            println!(
+                "    (\"{folder}\", limit({:.3}, {:.1}, {})),",
+                found.mean, found.percent, found.wide
+            );
+        }
+        if found.mean > limit.mean || found.percent > limit.percent {
+            wrong += &format!(
+                "{folder}: {found:?} exceeds {limit:?}; the worst sentences:\n{}",
+                prose.worst()
+            );
+        }
+        if found.wide > limit.wide {
+            let lines: Vec<_> = prose.wide.iter().take(WORST).map(String::as_str).collect();
+            wrong += &format!(
+                "{folder}: {} comment lines are wider than {COMMENT_COLUMNS} columns, and {} may be; the first:\n  {}\n",
+                found.wide,
+                limit.wide,
+                lines.join("\n  ")
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn lines_of_documents_have_at_most_120_columns_but_for_code_and_tables() {
+    let mut wide = Vec::new();
+    let documents = files().into_iter().filter(|file| file.extension().is_some_and(|e| e == "md"));
+    for file in documents.filter(|file| !GENERATED.iter().any(|page| file == Path::new(page))) {
+        let mut fenced = false;
+        for (number, line) in
+            fs::read_to_string(root().join(&file)).expect("a page").lines().enumerate()
+        {
+            fenced ^= line.trim_start().starts_with("```");
+            let is_free = fenced || line.starts_with("    ") || line.starts_with('|');
+            if !is_free && line.chars().count() > DOCUMENT_COLUMNS {
+                wide.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "too wide:\n{}", wide.join("\n"));
+}
+
+#[test]
+fn sentences_end_at_marks_and_their_pronouns_are_counted() {
+    let parts = sentences("It was there: one of `those x` is it. Next");
+    assert_eq!(parts, ["It was there:", "one of X is it.", "Next"]);
+    assert_eq!(measure("one two three four five"), None);
+    assert_eq!(measure("It is one of those things here").map(|(n, _)| n), Some(7));
+    let (_, share) = measure("The QP's one-sided request ends there now").expect("a sentence");
+    assert!((share - 2.0 / 7.0).abs() < 1e-9, "{share}");
+}
+
+#[test]
+fn comments_are_found_without_the_code_in_them() {
+    let source =
+        "//! One\n//! two.\n//!\n//! ```\n//! code\n//! ```\nfn f() {}\n/* a\n * b */\nx\n";
+    let (found, wide) = comments(source);
+    let text: Vec<_> =
+        found.iter().map(|(_, text)| text.trim()).filter(|t| !t.is_empty()).collect();
+    assert_eq!(text, ["One two.", "a b"]);
+    assert!(wide.is_empty());
+    assert_eq!(comments(&format!("// {}\n", "x".repeat(100))).1, [1]);
+}
