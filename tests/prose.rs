@@ -58,10 +58,11 @@ const SKIPPED: [&str; 4] = ["target", "fuzz/corpus", "c-tests/data", ".git"];
 const COMMENT_COLUMNS: usize = 100;
 const DOCUMENT_COLUMNS: usize = 120;
 /// Pages that commands write.
-const GENERATED: [&str; 3] = [
+const GENERATED: [&str; 4] = [
     "docs/reference/abi-matrix.md",
     "docs/reference/soft-coverage.md",
     "docs/reference/benchmarks.md",
+    "docs/reference/benchmarks-wire.md",
 ];
 
 const PRONOUNS: [&str; 32] = [

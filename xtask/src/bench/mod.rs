@@ -78,7 +78,7 @@ enum Only {
         /// How often each contender is asked
         #[arg(long, value_name = "N", default_value = "3")]
         rounds: NonZeroUsize,
-        /// Write the section of docs/reference/benchmarks.md, and docs/reference/benchmarks-wire.svg
+        /// Write docs/reference/benchmarks-wire.md and docs/reference/benchmarks-wire.svg
         #[arg(long)]
         write: bool,
         /// Only what is measured in a virtual machine, beside the kernel's rxe

@@ -1,9 +1,9 @@
 //! Sections of docs/reference/benchmarks.md that commands of their own write.
 
-use super::{layers, wire};
+use super::layers;
 
 /// All of them, in their order.
-const SECTIONS: [&str; 2] = [wire::SECTION, layers::SECTION];
+const SECTIONS: [&str; 1] = [layers::SECTION];
 
 /// The page with section `head` in place of the old one, or at its end. A section goes as far as the next head that is no smaller.
 pub(super) fn with_section(page: &str, head: &str, text: &str) -> String {
@@ -50,8 +50,5 @@ mod tests {
         assert_eq!(part, parts.replace("\n\nd\n", "\n\nnew\n"));
         assert_eq!(carried(between, "# New\n"), "# New\n\n## Layers\n\none\n");
         assert_eq!(carried("# Old\n", "# New\n"), "# New\n");
-        let both = with_section(&first, wire::SECTION, "w\n");
-        let new = carried(&both, "# New\n");
-        assert_eq!(new, format!("# New\n\n{}\nw\n\n## Layers\n\none\n", wire::SECTION));
     }
 }

@@ -162,7 +162,8 @@ impl Report {
     /// For docs/reference/benchmarks.md.
     pub(super) fn markdown(&self) -> String {
         let mut text = String::from(
-            "# Benchmarks\n\nWritten by `cargo xtask bench --write`; do not edit it.\n\n",
+            "# Benchmarks\n\nFor readers who compare speed on one host. `cargo xtask bench --write` writes this page; do not edit \
+             the page.\n[Benchmarks between hosts](benchmarks-wire.md) has RoCE v2.\n\n",
         );
         let _ = writeln!(text, "{}\n", machine());
         let _ = writeln!(

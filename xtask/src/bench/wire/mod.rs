@@ -9,15 +9,13 @@ mod losses;
 mod questions;
 mod report;
 
-pub(super) use report::SECTION;
-
 use super::page::with_section;
 use super::plot::{self, Curve};
 use crate::paths::Paths;
 use crate::progress::Progress;
 use ask::Hosts;
 use questions::{CABLES, Cable, JUMBO, Question, TCP, UDP_OFFLOADS, What};
-use report::Answers;
+use report::{Answers, SECTION};
 use std::fmt::Write;
 use std::fs;
 use std::process::ExitCode;
@@ -26,7 +24,11 @@ use std::process::ExitCode;
 const SMALL: [u64; 6] = [8, 64, 512, 4096, 16 << 10, 64 << 10];
 const LARGE: [u64; 6] = [512, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Asks, prints, and with `write` writes the section of docs/reference/benchmarks.md and its picture.
+/// The page of the wire, and its picture.
+const PAGE: &str = "docs/reference/benchmarks-wire.md";
+const PICTURE: &str = "docs/reference/benchmarks-wire.svg";
+
+/// Asks, prints, and with `write` writes the section of the page and its picture.
 pub(super) fn main(
     paths: &Paths,
     rounds: usize,
@@ -52,12 +54,12 @@ pub(super) fn main(
     progress.clear();
     print!("{text}");
     if let Some(picture) = picture {
-        let page = paths.root.join("docs/reference/benchmarks.md");
+        let page = paths.root.join(PAGE);
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).map_err(fail)?;
         fs::write(&page, with_section(&old, SECTION, &text)).map_err(fail)?;
-        fs::write(paths.root.join("docs/reference/benchmarks-wire.svg"), picture).map_err(fail)?;
-        println!("\nwritten: docs/reference/benchmarks.md, docs/reference/benchmarks-wire.svg");
+        fs::write(paths.root.join(PICTURE), picture).map_err(fail)?;
+        println!("\nwritten: {PAGE}, {PICTURE}");
     }
     Ok(ended(CABLES.iter().map(|&cable| answers.lacks(rounds, cable, &questions::of(cable))).sum()))
 }
@@ -130,7 +132,7 @@ fn part(
     progress.clear();
     print!("{head}{text}");
     if write {
-        let page = paths.root.join("docs/reference/benchmarks.md");
+        let page = paths.root.join(PAGE);
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).map_err(fail)?;
         if !old.contains(head) {
@@ -138,7 +140,7 @@ fn part(
             return Err(format!("{page} has no \"{head}\": `bench wire --write` makes it"));
         }
         fs::write(&page, with_section(&old, head, text.trim_start())).map_err(fail)?;
-        println!("\nwritten: docs/reference/benchmarks.md");
+        println!("\nwritten: {PAGE}");
     }
     Ok(())
 }

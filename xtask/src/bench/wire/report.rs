@@ -1,4 +1,4 @@
-//! The tables of `bench wire`, and its section of docs/reference/benchmarks.md.
+//! The tables of `bench wire`, and its section of docs/reference/benchmarks-wire.md.
 
 use super::ask::Said;
 use super::questions::{
@@ -13,8 +13,8 @@ use std::fmt::Write;
 #[derive(Debug, Default)]
 pub(super) struct Answers(BTreeMap<(usize, What, &'static str), Vec<Said>>);
 
-/// The section of docs/reference/benchmarks.md.
-pub(in crate::bench) const SECTION: &str = "## Between hosts\n";
+/// The section of docs/reference/benchmarks-wire.md.
+pub(super) const SECTION: &str = "## Between hosts\n";
 /// The part of it about a cable that loses packets of all.
 pub(super) const DROPPED: &str = "### Losses on the cable\n";
 
