@@ -202,7 +202,12 @@ impl Receiver {
         self.expected = psn.add(1);
         let (pmtu, len) = (shared.config.pmtu.bytes(), payload.len() as u32);
         let (srq, solicited) = (None, packet.bth.solicited);
-        let fits = |last: bool| if last { len <= pmtu } else { len == pmtu };
+        // All packets of a message but its last are full, and one that only ends it has a byte or more (IBTA vol 1, 9.8.2.2).
+        let fits = |last: bool| match (begins, last) {
+            (_, false) => len == pmtu,
+            (true, true) => len <= pmtu,
+            (false, true) => (1..=pmtu).contains(&len),
+        };
         let (ask, after) = match (one_way, self.partial) {
             (OneWay::Send(send), partial) => {
                 let last = match send {

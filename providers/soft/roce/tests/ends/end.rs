@@ -175,11 +175,14 @@ impl End {
         Some([&transmit.head[..], &payload, padding, &icrc].concat())
     }
 
+    /// The envelope of what the peer sends.
+    pub(crate) fn envelope_of_peer(&self) -> Envelope {
+        Envelope { addresses: self.addresses.reversed(), ..self.envelope() }
+    }
+
     /// A datagram arrives.
     pub(crate) fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
-        let addresses = self.addresses.reversed();
-        let envelope = Envelope { addresses, source_port: 0xc000, identification: 0 };
-        let packet = match envelope.open(datagram, Check::Full) {
+        let packet = match self.envelope_of_peer().open(datagram, Check::Full) {
             Some((packet, Verdict::Intact)) => packet,
             _ => return self.damaged += 1,
         };

@@ -107,3 +107,23 @@ fn datagrams_between_managers_have_their_number_at_both_ends() {
     let sources: Vec<_> = world.ends[1].inbox.iter().map(|received| received.source).collect();
     assert_eq!(sources, [Some(Qpn::GSI)]);
 }
+
+#[test]
+fn a_packet_that_only_ends_a_message_has_a_byte_or_more() {
+    for (last, arrived) in [(0, 0), (1, 1)] {
+        let mut world = World::new(Service::Uc, 1, |_, _| {});
+        let end = &mut world.ends[1];
+        let config = end.qp.config();
+        let (pmtu, qpn, psn) = (config.pmtu.bytes() as usize, config.qpn, config.expected_psn);
+        for (n, part, len) in [(0, Send::First, pmtu), (1, Send::Last(None), last)] {
+            let message = Message::Uc(OneWay::Send(part));
+            let packet = Packet { bth: Bth::new(qpn, psn.add(n)), message };
+            let padding = len.next_multiple_of(4) - len;
+            let bytes = [&packet.emit(len)[..], &vec![7; len], &vec![0; padding]].concat();
+            let icrc = end.envelope_of_peer().icrc(&bytes, &[]);
+            end.receive(world.now, &[&bytes[..], &icrc].concat(), false);
+        }
+        assert_eq!(end.inbox.len(), arrived, "a last packet of {last} bytes");
+        assert!(end.qp.poll_transmit(world.now).is_none(), "nobody is told");
+    }
+}
