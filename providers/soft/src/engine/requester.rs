@@ -369,7 +369,7 @@ impl Requester {
         // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
         let advance = within(told).max(within(along));
-        if advance > 0 && !self.counts(qp) {
+        if advance > 0 && !self.counts(qp, link) {
             return;
         }
         let acked = self.acked.wrapping_add(advance);
@@ -397,10 +397,20 @@ impl Requester {
     /// skips our slots, and acknowledges them so that their chunks come back: whoever sees that sees the state that made
     /// it, which was stored before. The requests wait for their flush (or RESET) then, and the chunks for what is after it.
     #[inline]
-    fn counts(&self, qp: &Qp) -> bool {
+    fn counts(&self, qp: &Qp, link: &Link) -> bool {
         matches!(qp.state(), State::Rts | State::Sqd)
             || !qp.kind.is_reliable()
             || self.queue.completed == self.queue.posted
+            || is_own_peer(qp, link)
+    }
+
+    /// Takes in what a QP that is connected to itself refused. Its responder takes the QP to error, so that the requests would be flushed before
+    /// the requester looks, and none would say why. A requester of another QP sees the refusal first, as its own state does not change with it.
+    #[cold]
+    fn absorb_own_refusal(&mut self, qp: &Qp) {
+        if self.link.as_deref().is_some_and(|link| is_own_peer(qp, link)) {
+            self.absorb_here(qp);
+        }
     }
 
     /// Places the answer of a READ or an atomic; not for requests that were flushed meanwhile.
@@ -515,6 +525,7 @@ impl Requester {
     /// Completes everything that is left with a flush error.
     pub(crate) fn flush(&mut self, qp: &Qp) {
         qp.adapter.helping.settle();
+        self.absorb_own_refusal(qp);
         self.reap(qp);
         while self.queue.completed < self.queue.posted {
             let entry = *self.queue.entry(self.queue.completed);
@@ -651,6 +662,11 @@ impl Requester {
             reach => reach,
         }
     }
+}
+
+/// Whether a QP is connected to itself. Its responder skips nothing that its requester sent: in error it serves nothing.
+fn is_own_peer(qp: &Qp, link: &Link) -> bool {
+    link.peer.is_self && link.qpn == qp.qpn
 }
 
 /// The completion of a request that succeeded.
