@@ -186,12 +186,12 @@ impl Qp {
             Step::Place { work, offset, payload } => {
                 let bytes = packet.get(payload).unwrap_or_default();
                 if !requester.place_answer(self, work, offset as usize, bytes, careful) {
-                    connection.transport.fail_work(work, Status::LocalProtection);
+                    requester.lose_answer(connection, work);
                 }
             }
             Step::Original { work, value } => {
                 if !requester.place_answer(self, work, 0, &value.to_ne_bytes(), careful) {
-                    connection.transport.fail_work(work, Status::LocalProtection);
+                    requester.lose_answer(connection, work);
                 }
             }
             Step::Ask(Ask::Read { read, region, again: true }) => {

@@ -340,6 +340,13 @@ impl Requester {
         ranges.take_care(careful);
         ranges.scatter_packet(offset, bytes)
     }
+
+    /// The answer to request `n` had nowhere to go. For the transport the request may be complete, as its last packet came.
+    #[cold]
+    pub(super) fn lose_answer(&mut self, connection: &mut Connection, n: u64) {
+        self.fail(n, IBV_WC_LOC_PROT_ERR);
+        connection.transport.fail_work(n, Status::LocalProtection);
+    }
 }
 
 /// What a request does, and its length, in the transport's words; `None`: no such thing goes by this wire.
