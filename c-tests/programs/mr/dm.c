@@ -316,7 +316,7 @@ static void flushes(void)
 	for (uint8_t type = FLUSH_PERSISTENT; type <= (FLUSH_PERSISTENT | FLUSH_GLOBAL); type++) {
 		w.type = type;
 		check_eq(end_run(a, flush, &w, sizeof w), 0, "to persistent memory, which there is not: posted");
-		check_eq(w.wc.status, IBV_WC_REM_ACCESS_ERR, "and refused by the responder");
+		check_eq(w.wc.status, IBV_WC_REM_INV_REQ_ERR, "and refused by the responder, whose QP cannot have the right");
 		check_eq(end_state_soon(b, IBV_QPS_ERR), IBV_QPS_ERR, "whose QP is in error");
 		pair_close(a, b);
 		open_ex(FLUSH_ACCESS_GLOBAL);
@@ -338,7 +338,7 @@ static void flushes(void)
 	w.rkey = k.rkey;
 	w.addr = ba.addr;
 	end_run(a, flush, &w, sizeof w);
-	check_eq(w.wc.status, IBV_WC_REM_ACCESS_ERR, "a QP without the right");
+	check_eq(w.wc.status, IBV_WC_REM_INV_REQ_ERR, "a QP without the right");
 	end_deregister(b);
 	struct request r = one_piece((enum ibv_wr_opcode)FLUSH_OPCODE, 1, 0, 0);
 	check_eq(end_send(b, r), EINVAL, "by ibv_post_send, which has no room for it");

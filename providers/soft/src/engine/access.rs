@@ -7,6 +7,7 @@ use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::cma::IoVec;
 use soft_memory::{Range, Ranges, cma};
+use soft_semantics::inbound::Nak;
 use soft_semantics::keys;
 use soft_sys::errno::Errno;
 use std::sync::atomic::AtomicU32;
@@ -14,7 +15,9 @@ use std::sync::atomic::AtomicU32;
 /// Why an operation was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Key, range or right of the target.
+    /// The access flags of the target's QP forbid the operation.
+    Forbidden,
+    /// The target's key does not exist, or does not cover the bytes, or lacks the right.
     Access,
     /// XRC: no such shared receive queue.
     NoQueue,
@@ -46,7 +49,21 @@ pub(crate) fn rights(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
+/// Checks that the access flags of a QP allow an operation that needs the rights `need`. An operation of no bytes needs them, too: only its key
+/// is not looked at (IBTA vol 1, 9.7.4.1.2 and 9.7.4.1.5).
+///
+/// # Errors
+/// `Nak::Invalid` they do not: for the responder there is no such operation (IBTA vol 1, table 58).
+#[inline]
+pub(crate) fn permit(qp_rights: u64, need: u32) -> Result<u32, Nak> {
+    let (pd, access) = rights(qp_rights);
+    keys::through(pd, access, need).map_err(|_| Nak::Invalid)
+}
+
 /// Checks both gates to `len` bytes at `remote`: the rights of the owner's QP `qpn` and the region's. Returns the owner's address.
+///
+/// # Errors
+/// As [`permit`]; `Nak::Access` the key does not cover the bytes, or lacks the right.
 pub(crate) fn admit(
     view: &View,
     qpn: u32,
@@ -54,10 +71,9 @@ pub(crate) fn admit(
     remote: RemoteAddress,
     len: u64,
     need: u32,
-) -> Option<Found> {
-    let (pd, access) = rights(qp_rights);
-    let pd = keys::through(pd, access, need).ok()?;
-    look_up(view, remote.rkey, qpn, pd, remote.addr, len, need)
+) -> Result<Found, Nak> {
+    let pd = permit(qp_rights, need)?;
+    look_up(view, remote.rkey, qpn, pd, remote.addr, len, need).ok_or(Nak::Access)
 }
 
 /// Moves all bytes, however many calls that takes: the kernel stops at 2 GiB.

@@ -261,7 +261,7 @@ impl Asked {
         // As the initiator is, announced before the key is looked at.
         let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);
         let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
-        let found = admit(&adapter.view, self.qpn, rights, self.remote, self.len, need)?;
+        let found = admit(&adapter.view, self.qpn, rights, self.remote, self.len, need).ok()?;
         if found.access & IMPORTED != 0 {
             return None;
         }

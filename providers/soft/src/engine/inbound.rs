@@ -5,7 +5,7 @@
 //! calls one of `send`, `write`, `read` and `atomic` for each piece, in order, and carries out the verdict: acknowledge, wait,
 //! refuse, drop. How bytes get here is its own business, behind [`Source`].
 
-use super::access::{AtomicLock, Fault, admit};
+use super::access::{AtomicLock, Fault, admit, permit};
 use super::completion::{Cqe, vendor_err};
 use super::imported::Imported;
 use super::in_flight::Announced;
@@ -127,6 +127,14 @@ impl Inbound {
     /// What the peer of our QP may reach at `remote`, if it may and it is there.
     fn admit(&self, qp: &Qp, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
         find(qp, self.rights(qp), remote, len, need)
+    }
+
+    /// Whether our QP lets its peer do what needs the rights `need`, to whatever memory and how many bytes of it.
+    ///
+    /// # Errors
+    /// What the request is refused with.
+    pub(crate) fn permits(&self, qp: &Qp, need: u32) -> Result<(), Nak> {
+        permit(self.rights(qp), need).map(drop)
     }
 
     /// Whether registered memory is mapped, where that is not sure.
@@ -296,8 +304,8 @@ impl Inbound {
         Verdict::Dropped
     }
 
-    /// A WRITE that cannot be done. The receive that one with immediate data takes says so (IBTA vol 1, 11.6.2: local access
-    /// error), if there is one.
+    /// A WRITE that cannot be done. Where a key forbids it, the receive that one with immediate data takes says so (IBTA vol 1, 11.6.2: local
+    /// access error), if there is one. An operation that the QP does not allow takes none.
     #[cold]
     pub(crate) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
         if immediate && nak == Nak::Access && qp.kind.is_reliable() {
@@ -340,10 +348,13 @@ impl Inbound {
     ) -> Verdict {
         if headers.first {
             self.written = 0;
-            // All of it is refused before any of it is placed.
-            if headers.total > len
-                && let Err(nak) = self.may(qp, remote, headers.total as u64, REMOTE_WRITE)
-            {
+            // All of it is refused before any of it is placed. What comes in one piece is looked at when that is placed.
+            let allowed = if headers.total > len {
+                self.may(qp, remote, headers.total as u64, REMOTE_WRITE)
+            } else {
+                self.permits(qp, REMOTE_WRITE)
+            };
+            if let Err(nak) = allowed {
                 return self.unwritable(qp, headers.imm.is_some(), nak);
             }
         }
@@ -395,7 +406,10 @@ impl Inbound {
     pub(crate) fn read(&mut self, qp: &Qp, remote: RemoteAddress, answer: Range) -> Verdict {
         let len = answer.len();
         if len == 0 {
-            return Verdict::Done;
+            return match self.permits(qp, REMOTE_READ) {
+                Ok(()) => Verdict::Done,
+                Err(nak) => self.unservable(qp, nak),
+            };
         }
         let rights = self.rights(qp);
         let seen = self.careful.then_some(&mut self.seen);
@@ -517,7 +531,7 @@ impl Inbound {
 fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
     // A window is bound to the QP that the peer connected to.
     let qpn = qp.stand().map_or(qp.qpn, |stand| stand.home.qpn);
-    let found = admit(&qp.adapter.view, qpn, rights, remote, len, need).ok_or(Nak::Access)?;
+    let found = admit(&qp.adapter.view, qpn, rights, remote, len, need)?;
     if found.access & IMPORTED != 0 {
         // Its owner took its key back: as if it never was.
         let imported = qp.adapter.regions.imported(remote.rkey);

@@ -22,6 +22,8 @@ use std::time::Instant;
 /// What became of an attempt at one-sided transfer.
 enum Direct {
     Done,
+    /// UC: the responder drops the message. Its sender never knows, and its receiver hears nothing (IBTA vol 1, 9.8.2.2).
+    Dropped,
     /// Not now; try again when the ring moved on.
     Later,
     /// The request failed, or will when the responder refuses it (already marked).
@@ -119,6 +121,11 @@ impl Requester {
         let entry = self.queue.entry(n);
         entry.phase = Phase::Published;
         entry.end = end;
+        true
+    }
+
+    fn done(&mut self, n: u64) -> bool {
+        self.queue.entry(n).phase = Phase::Done;
         true
     }
 
@@ -294,11 +301,10 @@ impl Requester {
                 self.fail(n, IBV_WC_LOC_PROT_ERR);
                 return Direct::Failed;
             }
-            // Nobody tells the sender of an unreliable connection.
-            Err(_) if qp.kind == Kind::Uc => return Direct::Done,
+            Err(_) if qp.kind == Kind::Uc => return Direct::Dropped,
             Err(Fault::Access) => Nak::Access,
             Err(Fault::NoQueue) => Nak::InvalidRd,
-            Err(Fault::Alignment) => Nak::Invalid,
+            Err(Fault::Forbidden | Fault::Alignment) => Nak::Invalid,
             Err(Fault::Remote) => Nak::Operation,
         };
         // Of a WRITE with immediate data there is a receive to tell.
@@ -335,10 +341,8 @@ impl Requester {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
-            Direct::Done if last & IMM == 0 => {
-                self.queue.entry(n).phase = Phase::Done;
-                return true;
-            }
+            Direct::Dropped => return self.done(n),
+            Direct::Done if last & IMM == 0 => return self.done(n),
             Direct::Done => {
                 let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
@@ -393,10 +397,7 @@ impl Requester {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
-            Direct::Done => {
-                self.queue.entry(n).phase = Phase::Done;
-                return true;
-            }
+            Direct::Done | Direct::Dropped => return self.done(n),
         }
         loop {
             if self.room(qp, link) == 0 {
@@ -450,10 +451,7 @@ impl Requester {
                 Direct::Later => return false,
                 Direct::Failed => return true,
                 Direct::ByRing => {}
-                Direct::Done => {
-                    self.queue.entry(n).phase = Phase::Done;
-                    return true;
-                }
+                Direct::Done | Direct::Dropped => return self.done(n),
             }
         }
         self.ask(qp, link, n, Op::AtomicWrite, &[remote.addr, halves(remote.rkey, 0), value])
@@ -472,10 +470,7 @@ impl Requester {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
-            Direct::Done => {
-                self.queue.entry(n).phase = Phase::Done;
-                return true;
-            }
+            Direct::Done | Direct::Dropped => return self.done(n),
         }
         self.ask(qp, link, n, Op::Flush, &[remote.addr, halves(remote.rkey, placement), len])
     }
@@ -538,10 +533,7 @@ impl Requester {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
-            Direct::Done => {
-                self.queue.entry(n).phase = Phase::Done;
-                return true;
-            }
+            Direct::Done | Direct::Dropped => return self.done(n),
         }
         if self.room(qp, link) == 0 {
             return false;

@@ -1,7 +1,7 @@
 //! One-sided operations done by their initiator: check the target's key, then move the bytes or do the atomic, without
 //! the target's help.
 
-use super::access::{AtomicLock, Direction, Fault, admit, attach_all};
+use super::access::{AtomicLock, Direction, Fault, admit, attach_all, permit};
 use super::helping::Long;
 use super::in_flight::OperationsInFlight;
 use super::objects::connection::Link;
@@ -55,8 +55,8 @@ impl Target<'_> {
         len: u64,
         need: u32,
     ) -> Result<Found, Fault> {
-        let found = admit(&self.link.view, self.link.qpn, rights, remote, len, need)
-            .ok_or(Fault::Access)?;
+        let found =
+            admit(&self.link.view, self.link.qpn, rights, remote, len, need).map_err(fault_of)?;
         if found.access & IMPORTED != 0 {
             return Err(Fault::Elsewhere);
         }
@@ -121,8 +121,8 @@ impl Target<'_> {
         let len = local.total();
         let rights = self.rights()?;
         if len == 0 {
-            // No bytes, no key check (IBTA vol 1, 9.7.4.1.4: R_Key is not checked at length 0).
-            return Ok(());
+            // The rkey is not checked at length 0 (IBTA vol 1, 9.7.4.1.5); the QP's rights are.
+            return permit(rights, need).map(drop).map_err(fault_of);
         }
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(rights, remote, len as u64, need)?;
@@ -268,8 +268,7 @@ pub(crate) fn read_elsewhere(
     let rights = qp.entry().rights.load(Ordering::Relaxed);
     let rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
     let _in_flight = adapter.in_flight.announce(slot, remote.rkey);
-    let found = admit(view, qp.qpn, rights, remote, to.len() as u64, REMOTE_READ);
-    let found = found.ok_or(Nak::Access)?;
+    let found = admit(view, qp.qpn, rights, remote, to.len() as u64, REMOTE_READ)?;
     if found.access & IMPORTED != 0 || peer.is_self || !peer.can_attach() {
         return Err(Nak::Operation);
     }
@@ -280,6 +279,14 @@ pub(crate) fn read_elsewhere(
 
 /// Bytes of the buffer between two other processes' memory.
 const BOUNCE: usize = 256 << 10;
+
+/// Why the initiator does not do an operation that the responder would refuse with `nak`.
+const fn fault_of(nak: Nak) -> Fault {
+    match nak {
+        Nak::Invalid => Fault::Forbidden,
+        _ => Fault::Access,
+    }
+}
 
 /// What is wrong if our own side of a transfer was not moved.
 const fn locally(moved: bool) -> Result<(), Fault> {

@@ -78,7 +78,7 @@ impl Requester {
                 break;
             }
             let (remote, len) = (RemoteAddress { addr: remote.addr, rkey }, ranges.total());
-            let Some(found) = admit(&link.view, link.qpn, rights, remote, len as u64, need) else {
+            let Ok(found) = admit(&link.view, link.qpn, rights, remote, len as u64, need) else {
                 break;
             };
             if found.access & IMPORTED != 0 {

@@ -31,6 +31,7 @@ mod helped;
 mod inline;
 mod queueless;
 mod reconnecting;
+mod rights;
 mod segmented;
 mod short;
 mod unmapped;
@@ -281,6 +282,7 @@ pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
         IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote, add: 0 },
         IBV_WR_ATOMIC_CMP_AND_SWP => What::CompareSwap { remote, compare: 0, swap: 0 },
         IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },
+        IBV_WR_FLUSH => What::Flush { remote, len: 8, placement: IBV_FLUSH_GLOBAL },
         _ => What::Send,
     }
 }

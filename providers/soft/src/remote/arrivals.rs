@@ -305,7 +305,7 @@ impl Qp {
 
     fn may_be_read(&self, inbound: &Inbound, region: &Reth) -> Result<(), Nak> {
         match u64::from(region.len) {
-            0 => Ok(()),
+            0 => inbound.permits(self, REMOTE_READ),
             len => inbound.may(self, remote_address(region, 0), len, REMOTE_READ),
         }
     }

@@ -33,7 +33,12 @@ fn a_connection_survives_what_comes_before_the_qp_is_in_rtr() {
 
 /// Connected by the wire, though both are of this host; `None`: the port is not to be had.
 fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
-    let sides = [(); 2].map(|()| Side::new(adapter, Kind::Rc, 64));
+    far_pair_of(adapter, Kind::Rc, 64)
+}
+
+/// As `far_pair`, of QPs of `kind`, each with so much memory.
+pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Option<[Side; 2]> {
+    let sides = [(); 2].map(|()| Side::new(adapter, kind, bytes));
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let route = Route { sgid: host, dgid: host, ..Route::default() };
     let gids = Gids::of_this_host(adapter.identity, 0);
@@ -45,6 +50,9 @@ fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
             timeout: 10,
             retry_cnt: 7,
             min_rnr_timer: 1,
+            qp_access_flags: ALL,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
             ..Zeroed::zeroed()
         };
         side.modify(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, attr);
@@ -54,7 +62,7 @@ fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
         };
         side.qp.connect_far(&gids, &attr, Some(far));
         side.qp.set_connected(other.qp.qpn);
-        let needs = soft_semantics::modify::transition(Kind::Rc, State::Rtr, State::Rts);
+        let needs = soft_semantics::modify::transition(kind, State::Rtr, State::Rts);
         side.modify(IBV_QPS_RTS, needs.expect("the usual way").required, attr);
     }
     Some(sides)
