@@ -1,58 +1,71 @@
-//! `ferroverbs counters`: what processes that run counted of the wire between hosts (RoCE v2).
+//! `ferroverbs counters`: prints the RoCE v2 counters of running processes.
 //!
-//! Each has it at the beginning of a memory file that it shares with others read-only (`providers/soft/local/src/shm/layout.rs`), which
-//! /proc/PID/fd leads to: so nothing is asked of the process, and what is gone leaves nothing behind.
+//! A process has its counters at the beginning of a memory file that the process shares read-only
+//! (`providers/soft/local/src/shm/layout.rs`). This command opens the file through /proc/PID/fd, so the
+//! process does not take part, and the counters end with the process.
 
+use crate::output;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the command line says.
+/// The arguments of `ferroverbs counters`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Those that are 0 as well
+    /// Print counters that are 0, too
     #[arg(short, long)]
     all: bool,
-    /// Of these processes; otherwise of all that may be looked at
+    /// Processes; without a number, all processes that the user may read
     #[arg(value_name = "PID")]
     processes: Vec<u32>,
 }
 
-/// What the link of its descriptor begins with.
-const FILE: &str = "/memfd:ferroverbs-tables";
-/// What the file begins with; the byte behind it tells the layout of all that is not looked at here. As the processor has it.
+/// The begin of the link target of the file's descriptor.
+const FILE_PREFIX: &str = "/memfd:ferroverbs-tables";
+/// The first bytes of the file, in the byte order of the processor. The next byte is the version of the layout.
 const MAGIC: &[u8] = b"fv-soft";
-/// Where the counters begin, how many there may be, and the bytes of each: its name, with zeros behind it, and its value.
-const AT: usize = 64;
+/// The offset of the first counter.
+const OFFSET: usize = 64;
+/// The largest number of counters.
 const MOST: usize = 48;
-const NAME: usize = 40;
-const LEN: usize = NAME + 8;
+/// The bytes of a counter's name, padded with zeros. The value follows.
+const NAME_LEN: usize = 40;
+/// The bytes of a counter.
+const ENTRY_LEN: usize = NAME_LEN + 8;
 
-/// A process, and what it counted.
+/// The counters of a process.
 #[derive(Debug)]
-struct Counted {
+struct ProcessCounters {
     process: u32,
     command: String,
     counters: Vec<(String, u64)>,
 }
 
+/// Runs `ferroverbs counters`.
+///
+/// # Errors
+/// No process has counters that this user may read.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
-    for process in processes(&args.processes)? {
-        found.extend(look(process, &mut seen));
+    for process in processes_to_read(&args.processes)? {
+        found.extend(read_counters(process, &mut seen));
     }
     if found.is_empty() {
-        return Err("no process that may be looked at talks to another host".to_owned());
+        let which =
+            if args.processes.is_empty() { "no process of this user" } else { "no such process" };
+        return Err(format!(
+            "{which} uses RoCE v2: a process has counters from its first QP to another host on \
+             (GID index 1 or higher, or another host of `ferroverbs cluster`); root sees the processes of all users"
+        ));
     }
-    print!("{}", text(&found, args.all));
-    Ok(ExitCode::SUCCESS)
+    output::print_text(&table(&found, args.all))
 }
 
-/// Those that are wanted, or all.
-fn processes(wanted: &[u32]) -> crate::Result<Vec<u32>> {
+/// The processes in `wanted`; all processes if the list is empty.
+fn processes_to_read(wanted: &[u32]) -> crate::Result<Vec<u32>> {
     if !wanted.is_empty() {
         return Ok(wanted.to_vec());
     }
@@ -63,13 +76,15 @@ fn processes(wanted: &[u32]) -> crate::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// What a process counted, unless it counts nothing, is another user's, or shares the file with one that was `seen`: a fork has its
-/// parent's.
-fn look(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<Counted> {
+/// The counters of a process. `None` if the process has none, or if the user may not read them.
+///
+/// `seen` holds device and inode of the files that were read: a forked child has the file of its parent.
+fn read_counters(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<ProcessCounters> {
     let folder = Path::new("/proc").join(process.to_string());
     let links = fs::read_dir(folder.join("fd")).ok()?.flatten();
     let is_tables = |path: &Path| {
-        fs::read_link(path).is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(FILE)))
+        fs::read_link(path)
+            .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(FILE_PREFIX)))
     };
     let path = links.map(|link| link.path()).find(|path| is_tables(path))?;
     let file = File::open(path).ok()?;
@@ -77,24 +92,24 @@ fn look(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<Counted> {
     if !seen.insert((metadata.dev(), metadata.ino())) {
         return None;
     }
-    let mut bytes = [0; AT + MOST * LEN];
+    let mut bytes = [0; OFFSET + MOST * ENTRY_LEN];
     file.read_exact_at(&mut bytes, 0).ok()?;
-    let counters = parse(&bytes)?;
+    let counters = parse_counters(&bytes)?;
     let command = fs::read_to_string(folder.join("comm")).unwrap_or_default();
     let command = command.trim().chars().filter(|letter| !letter.is_control()).collect();
-    Some(Counted { process, command, counters })
+    Some(ProcessCounters { process, command, counters })
 }
 
-/// Names and values at the beginning of such a file; none: it is not one, or its process has not opened the wire.
-fn parse(bytes: &[u8]) -> Option<Vec<(String, u64)>> {
+/// Names and values at the begin of a file. `None` if the file has another format or no counter.
+fn parse_counters(bytes: &[u8]) -> Option<Vec<(String, u64)>> {
     let magic = u64::from_ne_bytes(bytes.first_chunk().copied()?).to_be_bytes();
     if !magic.starts_with(MAGIC) {
         return None;
     }
     let mut counters = Vec::new();
-    for entry in bytes.get(AT..)?.chunks_exact(LEN) {
-        let (name, value) = entry.split_at(NAME);
-        let end = name.iter().position(|letter| *letter == 0).unwrap_or(NAME);
+    for entry in bytes.get(OFFSET..)?.chunks_exact(ENTRY_LEN) {
+        let (name, value) = entry.split_at(NAME_LEN);
+        let end = name.iter().position(|letter| *letter == 0).unwrap_or(NAME_LEN);
         let is_letter = |letter: &u8| letter.is_ascii_alphanumeric() || *letter == b'_';
         let name = name.get(..end).filter(|name| !name.is_empty() && name.iter().all(is_letter));
         let Some(name) = name else { break };
@@ -104,10 +119,10 @@ fn parse(bytes: &[u8]) -> Option<Vec<(String, u64)>> {
     (!counters.is_empty()).then_some(counters)
 }
 
-/// For people, and for awk(1): a line with the process, then a line for each counter.
-fn text(found: &[Counted], all: bool) -> String {
+/// A line for each process, followed by a line for each counter.
+fn table(found: &[ProcessCounters], all: bool) -> String {
     let mut text = String::new();
-    for Counted { process, command, counters } in found {
+    for ProcessCounters { process, command, counters } in found {
         text += &format!("{process} {command}\n");
         for (name, value) in counters.iter().filter(|(_, value)| all || *value > 0) {
             text += &format!("    {name:<28} {value}\n");
@@ -121,37 +136,42 @@ mod tests {
     use super::*;
 
     fn file(counters: &[(&str, u64)]) -> Vec<u8> {
-        let mut bytes = vec![0; AT + MOST * LEN];
+        let mut bytes = vec![0; OFFSET + MOST * ENTRY_LEN];
         bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"fv-softX").to_ne_bytes());
-        for (entry, (name, value)) in bytes[AT..].chunks_exact_mut(LEN).zip(counters) {
+        for (entry, (name, value)) in bytes[OFFSET..].chunks_exact_mut(ENTRY_LEN).zip(counters) {
             entry[..name.len()].copy_from_slice(name.as_bytes());
-            entry[NAME..].copy_from_slice(&value.to_ne_bytes());
+            entry[NAME_LEN..].copy_from_slice(&value.to_ne_bytes());
         }
         bytes
     }
 
     #[test]
-    fn what_has_a_name_is_read_and_zeros_are_told_only_if_asked_for() {
-        let counters = parse(&file(&[("sent_pkts", 12), ("out_of_sequence", 0)])).expect("a file");
+    fn counters_are_read_and_zeros_are_printed_only_with_the_option_all() {
+        let counters =
+            parse_counters(&file(&[("sent_pkts", 12), ("out_of_sequence", 0)])).expect("a file");
         assert_eq!(counters, [("sent_pkts".to_owned(), 12), ("out_of_sequence".to_owned(), 0)]);
-        let found = [Counted { process: 7, command: "x".to_owned(), counters }];
-        let lines = |all| text(&found, all).lines().map(str::to_owned).collect::<Vec<_>>();
+        let found = [ProcessCounters { process: 7, command: "x".to_owned(), counters }];
+        let lines = |all| table(&found, all).lines().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines(false), ["7 x", "    sent_pkts                    12"]);
         assert_eq!(lines(true).len(), 3);
     }
 
     #[test]
-    fn another_file_and_a_process_without_the_wire_have_none() {
-        assert_eq!(parse(&file(&[])), None);
+    fn a_file_of_another_format_or_without_counters_has_none() {
+        assert_eq!(parse_counters(&file(&[])), None);
         let mut other = file(&[("sent_pkts", 1)]);
         other[..8].fill(b'x');
-        assert_eq!(parse(&other), None);
-        assert_eq!(parse(&[0; 3]), None);
-        assert_eq!(parse(&file(&[("\x1b[2J", 1)])), None, "nothing that a terminal would obey");
+        assert_eq!(parse_counters(&other), None);
+        assert_eq!(parse_counters(&[0; 3]), None);
+        assert_eq!(
+            parse_counters(&file(&[("\x1b[2J", 1)])),
+            None,
+            "no control characters for a terminal"
+        );
     }
 
     #[test]
-    fn this_process_has_none() {
-        assert!(look(std::process::id(), &mut BTreeSet::new()).is_none());
+    fn a_process_without_a_device_has_no_counters() {
+        assert!(read_counters(std::process::id(), &mut BTreeSet::new()).is_none());
     }
 }

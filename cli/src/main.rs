@@ -1,82 +1,86 @@
-//! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
+//! The command `ferroverbs` (ferroverbs(1)): runs a program over Ferroverbs instead of the system's
+//! libibverbs, and shows what Ferroverbs knows about a machine, a process or a recording.
 
 mod capture;
 mod cluster;
 mod counters;
 mod doctor;
+mod installation;
 mod link;
 mod nodes;
-mod place;
+mod output;
+mod program;
 mod recorded;
 mod report;
 mod run;
+mod settings;
 mod stats;
 mod trace;
 mod validate;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// What went wrong, ready to be shown to a person.
+/// A result whose error is a message for the user.
 type Result<T> = std::result::Result<T, String>;
 
-/// A wrong use of this program, or something that is missing for it (ferroverbs(1), EXIT STATUS).
+/// The exit status for a wrong use of this command, or if something is missing (ferroverbs(1), EXIT STATUS).
 const FAILED: u8 = 2;
 
-/// Runs a command over Ferroverbs: its libibverbs.so.1 comes first, and its software device soft0 is there on a machine without RDMA hardware.
+/// Runs a command over Ferroverbs: with its libibverbs.so.1, and with the software device soft0 on a machine without RDMA hardware
 #[derive(Debug, Parser)]
 #[command(name = "ferroverbs", version, args_conflicts_with_subcommands = true)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 #[command(after_help = "Manual pages: ferroverbs(1), ferroverbs(7), ferroverbs-soft(7).")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     run: run::Args,
-    /// Print the directory of the library
+    /// Print the folder of the library
     #[arg(long = "where", exclusive = true)]
     place: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a command, whatever it is called; `run` may be left out
+    /// Run a command; the word `run` may be left out
     #[command(arg_required_else_help = true)]
     Run(run::Args),
-    /// Look at this machine, and say what keeps RDMA programs from working and what mends it
+    /// Check this machine, and print what keeps RDMA programs from working and the command that helps
     Doctor(doctor::Args),
-    /// Run a command in each of several hosts in a box: namespaces of this machine, joined by a switch
+    /// Run a command in each of several virtual hosts: namespaces of this machine, joined by a switch
     #[command(arg_required_else_help = true)]
     Cluster(cluster::Args),
-    /// Within a cluster, run a command in another host; it takes ssh's arguments
+    /// Within a cluster, run a command in another host, with the arguments of ssh
     #[command(arg_required_else_help = true)]
     ClusterShell(cluster::Shell),
-    /// Run a command under the layer that tells how it misuses verbs
+    /// Run a command under the layer that reports misuse of verbs
     #[command(arg_required_else_help = true)]
     Validate(validate::Args),
-    /// Run a command and tell each call of verbs that it made; or tell what a flight recorder holds
+    /// Run a command and print each call of verbs; or print the recording of a process
     #[command(arg_required_else_help = true)]
     Trace(trace::Args),
-    /// Run a command and write the packets that it sent and received, for Wireshark; or join what was written
+    /// Run a command and write the packets of its processes for Wireshark; or join such files
     #[command(arg_required_else_help = true)]
     Capture(capture::Args),
-    /// Say what processes that run counted of the wire between hosts
+    /// Print the RoCE v2 counters of running processes
     Counters(counters::Args),
-    /// Run a command and tell what it did with its devices; or tell what is counted of others
+    /// Run a command and print its counters; or print the counters of other processes
     #[command(arg_required_else_help = true)]
     Stats(stats::Args),
-    /// Show what processes under the layer `stats` do, again and again
-    Top(stats::Top),
-    /// Print what a bug report needs, without names and secrets
+    /// Show the processes under the layer `stats`, updated each second
+    Top(stats::TopArgs),
+    /// Print the facts for a bug report, without names and secrets
     Report(report::Args),
-    /// Say what a message of `validate` means
+    /// Explain a message of `validate`
     Explain(validate::Explain),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
-        Some(Command::Run(args)) => run::main(args),
+        Some(Command::Run(args)) => run::become_command(args, &[]),
         Some(Command::Doctor(args)) => doctor::main(args),
         Some(Command::Cluster(args)) => cluster::main(args),
         Some(Command::ClusterShell(args)) => cluster::shell(args),
@@ -88,8 +92,8 @@ fn main() -> ExitCode {
         Some(Command::Top(args)) => stats::top(args),
         Some(Command::Report(args)) => report::main(args),
         Some(Command::Explain(args)) => validate::explain(args),
-        None if cli.place => place::main(),
-        None => run::main(&cli.run),
+        None if cli.place => installation::print_folder(),
+        None => run_or_suggest(&cli.run),
     };
     result.unwrap_or_else(|message| {
         eprintln!("ferroverbs: {message}");
@@ -97,16 +101,37 @@ fn main() -> ExitCode {
     })
 }
 
+/// Replaces this process by the command. If the command does not start and resembles one of our own
+/// commands, a line suggests the own command.
+fn run_or_suggest(args: &run::Args) -> Result<ExitCode> {
+    let status = run::become_command(args, &[])?;
+    let word = args.command.first().and_then(|word| word.to_str()).unwrap_or_default();
+    if let Some(name) = similar_command(word) {
+        eprintln!("ferroverbs: did you mean `ferroverbs {name}`?");
+    }
+    Ok(status)
+}
+
+/// The command of ours whose name resembles `word` most; `None` if no name is close.
+fn similar_command(word: &str) -> Option<String> {
+    /// Two names below this similarity (Jaro-Winkler, 0 to 1) are different words.
+    const CLOSE: f64 = 0.85;
+    let definition = Cli::command();
+    let names = definition.get_subcommands().map(|command| command.get_name().to_owned());
+    let rated = names.map(|name| (strsim::jaro_winkler(word, &name), name));
+    let (_, name) = rated.filter(|(rate, _)| *rate >= CLOSE).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::error::ErrorKind;
 
-    /// Whether `command` is what is run.
+    /// True if `command` is the program of these options.
     fn runs(run: &Option<run::Args>, command: &str) -> bool {
         run.as_ref().is_some_and(|run| run.command.first().is_some_and(|word| word == command))
     }
-    use clap::CommandFactory;
-    use clap::error::ErrorKind;
 
     fn parse(words: &[&str]) -> std::result::Result<Cli, ErrorKind> {
         Cli::try_parse_from(["ferroverbs"].iter().chain(words)).map_err(|e| e.kind())
@@ -180,9 +205,9 @@ mod tests {
             other => panic!("{words:?}: {other:?}"),
         };
         let run = trace(&["trace", "--format", "chrome", "-o", "x.json", "--", "ls", "-o"]);
-        assert!(run.what.is_none() && runs(&run.run, "ls") && !runs(&run.run, "show"));
-        assert!(trace(&["trace", "show", "--format", "json", "1234"]).what.is_some());
-        assert!(trace(&["trace", "merge", "a", "b"]).what.is_some());
+        assert!(run.action.is_none() && runs(&run.run, "ls") && !runs(&run.run, "show"));
+        assert!(trace(&["trace", "show", "--format", "json", "1234"]).action.is_some());
+        assert!(trace(&["trace", "merge", "a", "b"]).action.is_some());
         assert!(runs(&trace(&["trace", "--", "show"]).run, "show"));
         assert_eq!(
             parse(&["trace", "merge"]).err(),
@@ -197,9 +222,9 @@ mod tests {
             other => panic!("{words:?}: {other:?}"),
         };
         let run = capture(&["capture", "-o", "x.pcapng", "--snap", "0", "--", "ls", "-o"]);
-        assert!(run.what.is_none() && runs(&run.run, "ls"));
+        assert!(run.action.is_none() && runs(&run.run, "ls"));
         assert!(runs(&capture(&["capture", "--settings", "qp=0x11", "--", "merge"]).run, "merge"));
-        assert!(capture(&["capture", "merge", "-o", "x", "a", "b"]).what.is_some());
+        assert!(capture(&["capture", "merge", "-o", "x", "a", "b"]).action.is_some());
         assert_eq!(
             parse(&["capture", "merge"]).err(),
             Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
@@ -215,12 +240,34 @@ mod tests {
         assert!(runs(&stats(&["stats", "-o", "x", "--", "ls", "-o"]).run, "ls"));
         assert!(runs(&stats(&["stats", "--prometheus", "--", "ls"]).run, "ls"));
         let alone = stats(&["stats", "--prometheus"]);
-        assert!(alone.what.is_none() && !runs(&alone.run, "ls"));
-        assert!(stats(&["stats", "show", "1234"]).what.is_some());
+        assert!(alone.action.is_none() && !runs(&alone.run, "ls"));
+        assert!(stats(&["stats", "show", "1234"]).action.is_some());
         for words in [&["top"][..], &["top", "--once", "--by", "qp", "--sort", "bytes", "1234"]] {
             assert!(matches!(parse(words).unwrap().command, Some(Command::Top(_))), "{words:?}");
         }
         assert_eq!(parse(&["top", "--delay", "0"]).err(), Some(ErrorKind::ValueValidation));
+    }
+
+    #[test]
+    fn a_mistyped_command_suggests_the_command() {
+        for (word, name) in [
+            ("docter", Some("doctor")),
+            ("validte", Some("validate")),
+            ("tracer", Some("trace")),
+            ("ib_send_bw", None),
+            ("ls", None),
+            ("", None),
+        ] {
+            assert_eq!(similar_command(word).as_deref(), name, "{word}");
+        }
+    }
+
+    #[test]
+    fn help_is_a_command() {
+        for words in [&["help"][..], &["help", "doctor"], &["trace", "help"]] {
+            assert_eq!(parse(words).err(), Some(ErrorKind::DisplayHelp), "{words:?}");
+        }
+        assert_eq!(command(&["--", "help"]).command, ["help"]);
     }
 
     #[test]
@@ -235,6 +282,18 @@ mod tests {
             (&["run", "--nonsense", "ls"], ErrorKind::UnknownArgument),
             (&["-s", "many", "ls"], ErrorKind::ValueValidation),
             (&["-s"], ErrorKind::InvalidValue),
+            (&["-s", "1000", "ls"], ErrorKind::ValueValidation),
+            (&["-f", "nonsense", "ls"], ErrorKind::ValueValidation),
+            (&["run", "-f", "nonsense", "ls"], ErrorKind::ValueValidation),
+            (&["cluster", "2", "-s", "33", "ls"], ErrorKind::ValueValidation),
+            (&["validate", "-o", "exitcod=66", "ls"], ErrorKind::ValueValidation),
+            (&["validate", "-o", "off=XX-01", "ls"], ErrorKind::ValueValidation),
+            (&["trace", "--records", "many", "ls"], ErrorKind::ValueValidation),
+            (&["trace", "--records", "99999999999", "ls"], ErrorKind::ValueValidation),
+            (&["trace", "--format", "xml", "ls"], ErrorKind::InvalidValue),
+            (&["capture", "--snap", "3", "ls"], ErrorKind::ValueValidation),
+            (&["capture", "--settings", "nonsense", "ls"], ErrorKind::ValueValidation),
+            (&["stats", "--objects", "99999999", "ls"], ErrorKind::ValueValidation),
             (&["--where", "ls"], ErrorKind::ArgumentConflict),
         ] {
             assert_eq!(parse(words).err(), Some(kind), "{words:?}");

@@ -1,4 +1,4 @@
-//! `-n`: a `/dev/infiniband` with a node for each software device, in a mount namespace of our own.
+//! Option `-n`: adds a node of each software device to `/dev/infiniband`, in a private mount namespace.
 
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
@@ -11,10 +11,10 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, symlink};
 use std::path::Path;
 
-/// Where the new `/dev` is put together; what else is there is hidden meanwhile.
-const WORKSHOP: &str = "/tmp";
+/// The folder on which the new `/dev` is assembled. The mount hides the files below the folder meanwhile.
+const STAGING: &str = "/tmp";
 
-/// Makes the nodes that are missing for so many devices (`FERROVERBS_SOFT`).
+/// Makes the missing nodes for the devices that `FERROVERBS_SOFT` asks for.
 pub(crate) fn add(setting: Option<&OsStr>) -> crate::Result<()> {
     let missing = missing(setting);
     if missing.is_empty() {
@@ -27,24 +27,24 @@ pub(crate) fn add(setting: Option<&OsStr>) -> crate::Result<()> {
             missing.join(" ")
         )
     };
-    set_apart().map_err(refused)?;
-    put_together(&missing).map_err(refused)
+    enter_mount_namespace().map_err(refused)?;
+    mount_dev(&missing).map_err(refused)
 }
 
-/// As `add`, in a mount namespace that is ours already.
+/// As [`add`], for a process that is already in a private mount namespace.
 pub(crate) fn add_here(setting: Option<&OsStr>) -> crate::Result<()> {
     let missing = missing(setting);
     if missing.is_empty() {
         return Ok(());
     }
-    put_together(&missing).map_err(|e| format!("cannot make the nodes in /dev/infiniband: {e}"))
+    mount_dev(&missing).map_err(|e| format!("cannot make the nodes in /dev/infiniband: {e}"))
 }
 
 fn missing(setting: Option<&OsStr>) -> Vec<String> {
     names(setting).filter(|name| !is_node(name)).collect()
 }
 
-/// `soft0` and so on.
+/// The names of the devices: `soft0`, `soft1` and so on.
 fn names(setting: Option<&OsStr>) -> impl Iterator<Item = String> {
     let count = setting.and_then(OsStr::to_str).and_then(|text| text.parse::<u16>().ok());
     (0..count.unwrap_or(1)).map(|n| format!("soft{n}"))
@@ -55,34 +55,37 @@ fn is_node(name: &str) -> bool {
     fs::metadata(node).is_ok_and(|data| data.file_type().is_char_device())
 }
 
-/// Goes into a mount namespace in which we may mount; unless we are root, in a user namespace too. What we may do in there ends when we become the
-/// command.
-fn set_apart() -> std::io::Result<()> {
+/// Moves this process into a new mount namespace, and without root also into a new user namespace.
+///
+/// The rights in the namespace end when this process executes the command.
+fn enter_mount_namespace() -> std::io::Result<()> {
     let (user, group) = (geteuid(), getegid());
     let mut flags = UnshareFlags::NEWNS;
     if !user.is_root() {
         flags |= UnshareFlags::NEWUSER;
     }
-    // SAFETY: neither flag has an effect on descriptors or other memory of this process, and it has one thread.
+    // SAFETY: the flags change neither descriptors nor memory, and this process has one thread.
     unsafe { unshare_unsafe(flags) }?;
     if !user.is_root() {
-        // Who we are stays: user_namespaces(7). A group may be mapped only once nobody can drop groups.
+        // The user and the group keep their numbers. The kernel accepts a map of groups only after setgroups
+        // is denied (user_namespaces(7)).
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw()))?;
         fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw()))?;
     }
-    // What is mounted from here on is nobody else's.
+    // Later mounts must not reach other namespaces.
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     Ok(mount_change("/", private)?)
 }
 
-/// A `/dev` that has what it had, and the nodes. Nobody gets at the adapter by them (it is in the library), so that they lead to `/dev/null`.
-fn put_together(nodes: &[String]) -> std::io::Result<()> {
-    mount("none", WORKSHOP, "tmpfs", MountFlags::empty(), Some(c"mode=755"))?;
-    let filled = fill(Path::new(WORKSHOP), nodes);
-    let done = filled.and_then(|()| Ok(mount_bind_recursive(WORKSHOP, "/dev")?));
-    // Also when something went wrong, of which the first is told.
-    let back = unmount(WORKSHOP, UnmountFlags::DETACH);
+/// Mounts a `/dev` with the old entries and the new nodes. The nodes lead to `/dev/null`, because the
+/// software device is in the library and no program reads its node.
+fn mount_dev(nodes: &[String]) -> std::io::Result<()> {
+    mount("none", STAGING, "tmpfs", MountFlags::empty(), Some(c"mode=755"))?;
+    let filled = fill(Path::new(STAGING), nodes);
+    let done = filled.and_then(|()| Ok(mount_bind_recursive(STAGING, "/dev")?));
+    // Unmount also after an error; the first error is returned.
+    let back = unmount(STAGING, UnmountFlags::DETACH);
     done.and(back.map_err(Into::into))
 }
 
@@ -94,22 +97,22 @@ fn fill(new: &Path, nodes: &[String]) -> std::io::Result<()> {
     }
     mount_bind_recursive("/dev", &system)?;
     for entry in fs::read_dir(&system)?.flatten().filter(|e| e.file_name() != "infiniband") {
-        link(&entry, "/dev/.system", new)?;
+        link_entry(&entry, "/dev/.system", new)?;
     }
     for entry in fs::read_dir(system.join("infiniband")).into_iter().flatten().flatten() {
-        link(&entry, "/dev/.system/infiniband", &infiniband)?;
+        link_entry(&entry, "/dev/.system/infiniband", &infiniband)?;
     }
     for node in nodes {
         let name = infiniband.join(node);
-        // One that led nowhere.
+        // A dangling link may have the name.
         let _ = fs::remove_file(&name);
         symlink("../null", name)?;
     }
     Ok(())
 }
 
-/// The same name in another folder, for an entry that leads somewhere.
-fn link(entry: &fs::DirEntry, folder: &str, into: &Path) -> std::io::Result<()> {
+/// Makes a link to an entry of another folder, unless the entry is a dangling link.
+fn link_entry(entry: &fs::DirEntry, folder: &str, into: &Path) -> std::io::Result<()> {
     if fs::metadata(entry.path()).is_err() {
         return Ok(());
     }
@@ -121,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_node_for_each_device_that_was_asked_for() {
+    fn each_device_has_a_node() {
         let of = |setting: Option<&str>| names(setting.map(OsStr::new)).collect::<Vec<_>>();
         assert_eq!(of(None), ["soft0"]);
         assert_eq!(of(Some("on")), ["soft0"]);

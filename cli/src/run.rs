@@ -1,69 +1,58 @@
-//! `ferroverbs [run] COMMAND`: sets the environment up and becomes the command.
+//! `ferroverbs [run] COMMAND`: prepares the environment and replaces this process by the command.
 
-use crate::{link, nodes, place};
+use crate::{installation, link, nodes, program, settings};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// What the command line says.
+/// The options that all commands with a program share, and the program.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where /dev/infiniband has nodes of the software devices: for programs that look for them (UCX, MPI)
+    /// Add a node of each software device to /dev/infiniband, for programs that look for nodes (UCX, MPI)
     #[arg(short = 'n')]
     pub(crate) nodes: bool,
-    /// By LD_PRELOAD instead of LD_LIBRARY_PATH: for programs with a library path of their own
+    /// Use LD_PRELOAD instead of LD_LIBRARY_PATH, for programs with a library path of their own
     #[arg(short = 'p')]
     pub(crate) preload: bool,
-    /// Software devices: off, on, or how many (default: one, where the kernel has no device)
-    #[arg(short = 's', value_name = "SETTING", value_parser = soft)]
+    /// Software devices: off, on, or a number up to 32 (default: one device if the kernel has none)
+    #[arg(short = 's', value_name = "SETTING", value_parser = settings::parse_devices)]
     pub(crate) soft: Option<String>,
-    /// What goes wrong on purpose, such as 'drop rate=1/100; qp-error nth=7': see ferroverbs-soft(7)
-    #[arg(short = 'f', value_name = "FAULTS")]
-    pub(crate) faults: Option<OsString>,
+    /// Faults to inject, such as 'drop rate=1/100; qp-error nth=7': see ferroverbs-soft(7)
+    #[arg(short = 'f', value_name = "FAULTS", value_parser = settings::parse_faults)]
+    pub(crate) faults: Option<String>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
 impl Args {
-    /// `FERROVERBS_SOFT`, as the command will see it.
+    /// The value of `FERROVERBS_SOFT` in the environment of the command.
     pub(crate) fn devices(&self) -> Option<OsString> {
         let setting = self.soft.clone().map(OsString::from);
         setting.or_else(|| std::env::var_os("FERROVERBS_SOFT"))
     }
 }
 
-fn soft(value: &str) -> Result<String, &'static str> {
-    let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-    if number || value == "off" || value == "on" {
-        Ok(value.to_owned())
-    } else {
-        Err("it takes off, on or a number")
-    }
-}
-
-/// Becomes the command: its streams and its exit status are untouched.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    with(args, &[])
-}
-
-/// As `main`, with these variables set besides.
-pub(crate) fn with(args: &Args, variables: &[(&str, String)]) -> crate::Result<ExitCode> {
+/// Replaces this process by the command, which keeps the streams and has its own exit status.
+pub(crate) fn become_command(args: &Args, variables: &[(&str, String)]) -> crate::Result<ExitCode> {
     let mut command = prepare(args, variables)?;
     let error = command.exec();
-    Ok(cannot_run(&command, &error))
+    Ok(report_exec_error(&command, &error))
 }
 
-/// Says so; what a shell returns.
-pub(crate) fn cannot_run(command: &Command, error: &std::io::Error) -> ExitCode {
+/// Prints why the command did not start. Returns the exit status that a shell would return.
+pub(crate) fn report_exec_error(command: &Command, error: &std::io::Error) -> ExitCode {
     eprintln!("ferroverbs: cannot run {}: {error}", command.get_program().to_string_lossy());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// The command in its environment. The nodes, if they are wanted, are there from now on.
+/// The command with its environment. If the options ask for nodes, this function makes the nodes.
+///
+/// # Errors
+/// The library is missing, a setting is malformed, or the kernel refuses the nodes.
 pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Result<Command> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
-    let folder = place::library_folder()?;
+    let folder = installation::library_folder()?;
     let mut command = Command::new(program);
     command.args(rest);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
@@ -73,28 +62,34 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
     if let Some(faults) = &args.faults {
         command.env("FERROVERBS_SOFT_FAULTS", faults);
     }
+    settings::check_environment(&command)?;
     let (variable, first) = if args.preload {
-        let library = link::readable(&folder, link::PRELOAD)?.join(place::LIBRARY);
+        let library =
+            link::loadable_path(&folder, link::PRELOAD_SEPARATORS)?.join(installation::LIBRARY);
         ("LD_PRELOAD", library)
     } else {
-        ("LD_LIBRARY_PATH", link::readable(&folder, link::LIBRARY_PATH)?)
+        ("LD_LIBRARY_PATH", link::loadable_path(&folder, link::LIBRARY_PATH_SEPARATORS)?)
     };
-    command.env(variable, in_front(first.as_os_str(), std::env::var_os(variable).as_deref()));
+    let before = std::env::var_os(variable);
+    command.env(variable, prepend_to_list(first.as_os_str(), before.as_deref()));
+    if let Some(why) = program::why_unreached(program, std::env::var_os("PATH").as_deref()) {
+        eprintln!("ferroverbs: {why}");
+    }
     if args.nodes {
         nodes::add(args.devices().as_deref())?;
     }
     Ok(command)
 }
 
-/// `FERROVERBS_LAYERS` with this one in front of those that are there.
-pub(crate) fn layers(first: &str) -> (&'static str, String) {
-    let others = std::env::var("FERROVERBS_LAYERS").unwrap_or_default();
-    let all = if others.is_empty() { first.into() } else { format!("{first},{others}") };
+/// `FERROVERBS_LAYERS` with `layer` in front of the layers that the environment names.
+pub(crate) fn add_layer(layer: &str) -> (&'static str, String) {
+    let rest = std::env::var("FERROVERBS_LAYERS").unwrap_or_default();
+    let all = if rest.is_empty() { layer.into() } else { format!("{layer},{rest}") };
     ("FERROVERBS_LAYERS", all)
 }
 
-/// In front of a list, without leaving an empty entry (which would mean the working directory).
-fn in_front(first: &OsStr, list: Option<&OsStr>) -> OsString {
+/// `first`, a colon and `list`. An empty entry would mean the working directory, so an empty list adds none.
+fn prepend_to_list(first: &OsStr, list: Option<&OsStr>) -> OsString {
     let mut all = first.to_owned();
     if let Some(list) = list.filter(|list| !list.is_empty()) {
         all.push(":");
@@ -108,9 +103,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_before_comes_behind() {
-        assert_eq!(in_front(OsStr::new("/a"), None), "/a");
-        assert_eq!(in_front(OsStr::new("/a"), Some(OsStr::new(""))), "/a");
-        assert_eq!(in_front(OsStr::new("/a"), Some(OsStr::new("/b"))), "/a:/b");
+    fn an_empty_list_adds_no_empty_entry() {
+        assert_eq!(prepend_to_list(OsStr::new("/a"), None), "/a");
+        assert_eq!(prepend_to_list(OsStr::new("/a"), Some(OsStr::new(""))), "/a");
+        assert_eq!(prepend_to_list(OsStr::new("/a"), Some(OsStr::new("/b"))), "/a:/b");
     }
 }

@@ -1,36 +1,40 @@
-//! `ferroverbs validate` and `ferroverbs explain`: a program under the layer that checks how verbs are used, and what its messages mean.
+//! `ferroverbs validate` runs a program under the layer that reports misuse of verbs.
+//! `ferroverbs explain` prints the page of a check from the reference.
 
-use crate::run;
-use std::io::Write;
+use crate::{output, run, settings};
 use std::process::ExitCode;
 
-/// The pages; a heading for each check.
+/// The reference: a heading and a text for each check.
 const PAGES: &str = include_str!("../../docs/reference/checks.md");
 
-/// What the command line of `validate` says.
+/// The arguments of `ferroverbs validate`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Settings, such as 'off=MR-04:exitcode=66:json=FILE': see ferroverbs-layers(7)
-    #[arg(short = 'o', value_name = "SETTINGS")]
+    /// Settings of the layer, such as 'off=MR-04:exitcode=66:json=FILE': see ferroverbs-layers(7)
+    #[arg(short = 'o', value_name = "SETTINGS", value_parser = parse_settings)]
     pub(crate) settings: Option<String>,
     #[command(flatten)]
     pub(crate) run: run::Args,
 }
 
-/// Becomes the command, under the layer.
+/// Replaces this process by the command, under the layer.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let mut variables = vec![run::layers("validate")];
+    let mut variables = vec![run::add_layer("validate")];
     if let Some(settings) = &args.settings {
         variables.push(("FERROVERBS_VALIDATE", settings.clone()));
     }
-    run::with(&args.run, &variables)
+    run::become_command(&args.run, &variables)
 }
 
-/// What the command line of `explain` says.
+fn parse_settings(value: &str) -> Result<String, String> {
+    settings::parse_layer_settings("validate", value)
+}
+
+/// The arguments of `ferroverbs explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Explain {
-    /// A check, such as MR-01; all of them with a line each, if there is none
+    /// The id of a check, such as MR-01; without an id, a line for each check
     #[arg(value_name = "ID")]
     id: Option<String>,
 }
@@ -42,11 +46,10 @@ pub(crate) fn explain(args: &Explain) -> crate::Result<ExitCode> {
             .ok_or_else(|| format!("there is no check {id}; `ferroverbs explain` lists them"))?,
         None => pages().map(|(title, _)| format!("{title}\n")).collect(),
     };
-    std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("cannot write: {e}"))?;
-    Ok(ExitCode::SUCCESS)
+    output::print_text(&text)
 }
 
-/// Title and text of each check.
+/// The title and the text of each check.
 fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGES.split("\n## ").skip(1).filter_map(|page| {
         let (title, text) = page.split_once('\n')?;

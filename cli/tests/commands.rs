@@ -1,88 +1,13 @@
-//! `ferroverbs doctor` and `ferroverbs report` as a person runs them: what they print and how they end, over a tree that has nothing but the command
-//! and a file in the library's place.
+//! Tests of `ferroverbs doctor` and `ferroverbs report` as processes: output and exit status.
+
+mod tree;
 
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use tree::{InstalledTree, text};
 
-/// A folder with an installed tree and the picture of a machine, gone when dropped.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = format!("ferroverbs-commands-{}-{n}", std::process::id());
-        // In the file system of the command, so that it can be linked: a copy that is still open for writing in another test's child is "busy".
-        let place = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder));
-        let _ = fs::remove_dir_all(&place.0);
-        for folder in ["bin", "lib", "machine/tmp"] {
-            fs::create_dir_all(place.0.join(folder)).unwrap();
-        }
-        fs::hard_link(env!("CARGO_BIN_EXE_ferroverbs"), place.0.join("bin/ferroverbs")).unwrap();
-        place.file("lib/libibverbs.so.1", "");
-        place.file(
-            "machine/proc/self/limits",
-            "Limit  Soft Limit  Hard Limit  Units\nMax locked memory  unlimited  unlimited  bytes\n",
-        );
-        place
-    }
-
-    fn file(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn remove(&self, path: &str) {
-        fs::remove_file(self.0.join(path)).unwrap();
-    }
-
-    /// A card with everything but the node for connections.
-    fn with_card(self) -> Self {
-        let port = "machine/sys/class/infiniband/mlx5_0/ports/1";
-        self.file(&format!("{port}/state"), "4: ACTIVE\n");
-        self.file(&format!("{port}/link_layer"), "Ethernet\n");
-        self.file(&format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
-        self.file(&format!("{port}/gid_attrs/types/3"), "RoCE v2\n");
-        self.file(&format!("{port}/gid_attrs/ndevs/3"), "eth0\n");
-        self.file("machine/sys/class/infiniband_verbs/uverbs0/dev", "231:192\n");
-        self.file("machine/dev/infiniband/uverbs0", "");
-        self.file("machine/usr/lib64/libibverbs/libmlx5-rdmav34.so", "");
-        let driver = self.0.join("machine/sys/class/infiniband/mlx5_0/device/driver");
-        fs::create_dir_all(driver.parent().unwrap()).unwrap();
-        symlink("/sys/bus/pci/drivers/mlx5_core", driver).unwrap();
-        self
-    }
-
-    /// The command, without settings of whoever runs the tests.
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(self.0.join("bin/ferroverbs"));
-        command.args(words).env_clear().env("PATH", "/usr/bin:/bin");
-        command
-    }
-
-    fn doctor(&self, more: &[&str]) -> Output {
-        let machine = self.0.join("machine");
-        let mut command = self.command(&["doctor", "--root"]);
-        command.arg(machine).args(more).output().unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Ids of the checks in a state.
+/// The ids of the checks in a state.
 fn ids(told: &Value, state: &str) -> Vec<String> {
     let checks = told["checks"].as_array().unwrap().iter();
     let of_state = checks.filter(|check| check["state"] == state);
@@ -90,33 +15,33 @@ fn ids(told: &Value, state: &str) -> Vec<String> {
 }
 
 #[test]
-fn doctor_ends_with_0_where_nothing_is_missing_and_with_1_otherwise() {
-    let place = Place::new();
-    let done = place.doctor(&[]);
+fn doctor_exits_with_1_if_something_is_missing() {
+    let tree = InstalledTree::new();
+    let done = tree.doctor(&[]);
     let said = text(&done.stdout);
     assert_eq!(done.status.code(), Some(0), "{said}");
     assert!(said.ends_with("Nothing is missing.\n"), "{said}");
-    let place = place.with_card();
-    let done = place.doctor(&[]);
+    let tree = tree.with_card();
+    let done = tree.doctor(&[]);
     let said = text(&done.stdout);
-    // A program that does not call librdmacm needs nothing of it.
+    // Programs without librdmacm work, so the missing node is a note.
     assert_eq!(done.status.code(), Some(0), "{said}");
     assert!(said.lines().any(|line| line.trim() == "modprobe rdma_ucm"), "{said}");
     assert!(said.ends_with("Nothing is missing.\n"), "{said}");
-    place.remove("machine/dev/infiniband/uverbs0");
-    let done = place.doctor(&[]);
+    tree.remove("machine/dev/infiniband/uverbs0");
+    let done = tree.doctor(&[]);
     let said = text(&done.stdout);
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.ends_with("1 thing is missing.\n"), "{said}");
-    // Neither is it well nor ill where it was asked wrongly.
-    assert_eq!(place.doctor(&["--nonsense"]).status.code(), Some(2));
+    // A wrong option has a status of its own.
+    assert_eq!(tree.doctor(&["--nonsense"]).status.code(), Some(2));
 }
 
 #[test]
-fn doctor_tells_programs_the_same_with_the_same_status() {
-    let place = Place::new().with_card();
-    place.remove("machine/dev/infiniband/uverbs0");
-    let done = place.doctor(&["--json"]);
+fn doctor_prints_the_same_checks_as_json() {
+    let tree = InstalledTree::new().with_card();
+    tree.remove("machine/dev/infiniband/uverbs0");
+    let done = tree.doctor(&["--json"]);
     assert_eq!(done.status.code(), Some(1));
     let told: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(told["version"], env!("CARGO_PKG_VERSION"));
@@ -131,18 +56,18 @@ fn doctor_tells_programs_the_same_with_the_same_status() {
     for id in ["library", "devices", "plugins", "gids", "memlock", "firewall", "fabric"] {
         assert!(well.iter().any(|other| other == id), "{id}: {told:#}");
     }
-    place.file("machine/dev/infiniband/uverbs0", "");
-    place.file("machine/sys/class/misc/rdma_cm/dev", "10:120\n");
-    place.file("machine/dev/infiniband/rdma_cm", "");
-    let done = place.doctor(&["--json"]);
+    tree.file("machine/dev/infiniband/uverbs0", "");
+    tree.file("machine/sys/class/misc/rdma_cm/dev", "10:120\n");
+    tree.file("machine/dev/infiniband/rdma_cm", "");
+    let done = tree.doctor(&["--json"]);
     assert_eq!(done.status.code(), Some(0));
     let told: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(ids(&told, "missing"), [""; 0]);
 }
 
 #[test]
-fn doctor_of_this_machine_tells_soft_s_gids_and_whether_memory_is_reached() {
-    let done = Place::new().command(&["doctor", "--json"]).output().unwrap();
+fn doctor_checks_the_gids_of_soft_and_cross_memory_attach() {
+    let done = InstalledTree::new().command(&["doctor", "--json"]).output().unwrap();
     let told: Value = serde_json::from_slice(&done.stdout).unwrap();
     let checks = told["checks"].as_array().unwrap();
     let finding = |id: &str| {
@@ -156,11 +81,11 @@ fn doctor_of_this_machine_tells_soft_s_gids_and_whether_memory_is_reached() {
 }
 
 #[test]
-fn report_tells_no_secret_however_it_is_written() {
-    let place = Place::new();
-    // Quoted in JSON and where settings are told.
+fn report_hides_secrets_in_each_notation() {
+    let tree = InstalledTree::new();
+    // The quotes and the tabulator are escaped in JSON and in the list of settings.
     let secret = "pla\"nted\\7f\t3a";
-    let mut command = place.command(&["report"]);
+    let mut command = tree.command(&["report"]);
     command
         .env("SOME_API_TOKEN", secret)
         .env("MYSQL_PWD", "planted-pwd")

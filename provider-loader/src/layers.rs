@@ -31,8 +31,11 @@ pub fn open(name: &str, library: Option<&Path>) -> Result<Plugin, String> {
     Plugin::open_path(&find(name, library)?)
 }
 
-/// Which file a word of the setting means.
-fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
+/// The file of a layer that the setting names. `library` is the file of the library that looks for the layer.
+///
+/// # Errors
+/// The name has no slash, and no folder of plugins has a layer of the name.
+pub fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
     if name.contains('/') {
         return Ok(PathBuf::from(name));
     }

@@ -147,7 +147,7 @@ impl Running {
                 // They are there.
                 run.nodes = false;
                 let variables = environment::variables(host, args.hosts, keepers);
-                run::with(&run, &variables).map(Started::Here)
+                run::become_command(&run, &variables).map(Started::Here)
             }
         }
     }

@@ -1,20 +1,20 @@
-//! The kernel's RDMA devices, as sysfs shows them (Documentation/ABI/stable/sysfs-class-infiniband of the kernel), and their nodes.
+//! Checks the kernel's RDMA devices by sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and their nodes.
 
-use super::{Check, Machine, State};
+use super::{Check, CheckState, Machine};
 use rustix::fs::{Access, access};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A device of the kernel.
+/// An RDMA device of the kernel.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) ports: Vec<Port>,
-    /// The plugin that serves it, as far as the kernel's driver tells.
+    /// The plugin for the driver of the device; `None` for an unknown driver.
     pub(super) plugin: Option<&'static str>,
 }
 
-/// One port of it.
+/// A port of a device.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) number: u32,
@@ -28,13 +28,13 @@ impl Device {
         format!("/sys/class/infiniband/{}", self.name)
     }
 
-    /// Made by the kernel over a network interface; everything else is a card.
+    /// True for the software device rdma_rxe of the kernel. Other devices are cards.
     pub(super) fn is_rxe(&self) -> bool {
         self.plugin == Some("rxe")
     }
 }
 
-/// Drivers of the kernel, and what the plugin for their devices is called.
+/// Drivers of the kernel, and the plugins for their devices.
 const DRIVERS: &[(&str, &str)] = &[
     ("mlx5_core", "mlx5"),
     ("mlx4_core", "mlx4"),
@@ -60,9 +60,9 @@ pub(super) fn find(machine: &Machine) -> Vec<Device> {
 
 fn device(machine: &Machine, name: String) -> Device {
     let folder = format!("/sys/class/infiniband/{name}");
-    let driver = machine.link(format!("{folder}/device/driver"));
+    let driver = machine.link_target(format!("{folder}/device/driver"));
     let known = DRIVERS.iter().find(|(kernel, _)| driver.as_deref() == Some(*kernel));
-    // What stands on a network interface names it (rdma_rxe).
+    // A device with a parent interface is of rdma_rxe.
     let is_rxe = driver.is_none() && machine.exists(format!("{folder}/parent"));
     let mut ports: Vec<_> = machine
         .list(format!("{folder}/ports"))
@@ -92,7 +92,7 @@ fn port(machine: &Machine, folder: &str, number: u32) -> Option<Port> {
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     if devices.is_empty() {
-        return vec![none(machine)];
+        return vec![without_device(machine)];
     }
     let mut checks = Vec::new();
     for device in devices {
@@ -101,7 +101,9 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
             let what = format!("{} port {}: {kind}, {}", device.name, port.number, port.state);
             checks.push(match (port.is_active, port.is_ethernet) {
                 (true, _) => Check::ok("devices", what),
-                (false, true) => Check::missing("devices", what, up(machine, device, port)),
+                (false, true) => {
+                    Check::missing("devices", what, link_up_command(machine, device, port))
+                }
                 (false, false) => Check::missing(
                     "devices",
                     what,
@@ -115,14 +117,14 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-fn up(machine: &Machine, device: &Device, port: &Port) -> String {
+fn link_up_command(machine: &Machine, device: &Device, port: &Port) -> String {
     let folder = format!("{}/ports/{}/gid_attrs/ndevs", device.folder(), port.number);
     let names = machine.list(&folder);
     let interface = names.iter().find_map(|n| machine.read(format!("{folder}/{n}")));
     format!("ip link set dev {} up", interface.as_deref().unwrap_or("INTERFACE"))
 }
 
-fn none(machine: &Machine) -> Check {
+fn without_device(machine: &Machine) -> Check {
     let kernel = if machine.exists("/sys/class/infiniband") {
         "the kernel has no RDMA device"
     } else {
@@ -136,7 +138,7 @@ fn none(machine: &Machine) -> Check {
     Check::ok("devices", finding)
 }
 
-/// `/dev/infiniband/uverbsN` for each device that programs can open.
+/// Checks the node `/dev/infiniband/uverbsN` of each device.
 fn nodes(machine: &Machine) -> Vec<Check> {
     let listed = machine.list("/sys/class/infiniband_verbs");
     let names: Vec<_> = listed.iter().filter(|name| name.starts_with("uverbs")).collect();
@@ -147,15 +149,15 @@ fn nodes(machine: &Machine) -> Vec<Check> {
     names.into_iter().map(|name| node(machine, name)).collect()
 }
 
-/// Whether there is a device that programs can open.
+/// True if this user can open a device.
 pub(super) fn any_opens(machine: &Machine) -> bool {
     let listed = machine.list("/sys/class/infiniband_verbs");
     let nodes = listed.iter().map(|name| machine.path(format!("/dev/infiniband/{name}")));
     nodes.into_iter().any(|node| access(node, Access::READ_OK | Access::WRITE_OK).is_ok())
 }
 
-/// `/dev/infiniband/rdma_cm`, without which nothing connects by librdmacm over these devices. Programs that use verbs alone do not miss it, so that it is a
-/// note with a remedy.
+/// Checks `/dev/infiniband/rdma_cm`, which librdmacm needs for devices of the kernel. Programs that use verbs
+/// alone work without the node, so a missing node is a note.
 fn connections(machine: &Machine) -> Check {
     if !machine.exists("/sys/class/misc/rdma_cm") && !machine.exists("/dev/infiniband/rdma_cm") {
         let finding = "nothing connects by librdmacm: the kernel's module rdma_ucm is not loaded";
@@ -163,8 +165,8 @@ fn connections(machine: &Machine) -> Check {
     }
     let check = can_be_opened(machine, "rdma_cm", "/sys/class/misc/rdma_cm/dev");
     match check.state {
-        State::Missing => Check {
-            state: State::Note,
+        CheckState::Missing => Check {
+            state: CheckState::Note,
             finding: format!("nothing connects by librdmacm: {}", check.finding),
             ..check
         },
@@ -176,7 +178,7 @@ fn node(machine: &Machine, name: &str) -> Check {
     can_be_opened(machine, name, &format!("/sys/class/infiniband_verbs/{name}/dev"))
 }
 
-/// A node that lies beside the others, and the file that says which numbers it has.
+/// Checks a node in `/dev/infiniband`. `numbers` is the file of sysfs with the device numbers.
 fn can_be_opened(machine: &Machine, name: &str, numbers: &str) -> Check {
     let node = format!("/dev/infiniband/{name}");
     let path = machine.path(&node);

@@ -1,10 +1,10 @@
-//! GIDs and path MTU of RoCE ports: which index of the table a program should take, and how long packets can be.
+//! Checks the GID table and the path MTU of RoCE ports: the index to use, and the largest packet.
 
 use super::devices::{Device, Port};
 use super::{Check, Machine};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// How much longer a frame is than what it carries: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex A17).
+/// Bytes of headers around the payload: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex A17).
 const HEADERS: u32 = 80;
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
@@ -17,7 +17,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-/// An entry of the table that can be used between hosts.
+/// An entry of the GID table with an address.
 struct Gid {
     index: u32,
     address: Ipv6Addr,
@@ -26,14 +26,14 @@ struct Gid {
 }
 
 impl Gid {
-    /// The lower the better.
+    /// The order of preference: the entry with the lowest rank is the best.
     fn rank(&self) -> u32 {
         let kind = match self.address.to_ipv4_mapped() {
             Some(_) => 0,
             None if self.address.is_unicast_link_local() => 2,
             None => 1,
         };
-        // RoCE v1 does not get through a router.
+        // Routers do not forward RoCE v1.
         kind + if self.is_v2 { 0 } else { 3 }
     }
 
@@ -60,11 +60,14 @@ fn of_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
     let interface = best.interface.as_deref().unwrap_or("INTERFACE");
     let mut checks = vec![match best.rank() {
         0 | 1 => Check::ok("gids", use_it),
-        2 => Check::note("gids", format!("{use_it}; it reaches the same link only"))
-            .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
+        2 => Check::note(
+            "gids",
+            format!("{use_it}; the address reaches hosts of the same link only"),
+        )
+        .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
         _ => Check::note(
             "gids",
-            format!("{use_it}; there is none of RoCE v2, which routers pass on"),
+            format!("{use_it}; the port has no entry of RoCE v2, which routers forward"),
         )
         .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
     }];
@@ -75,7 +78,7 @@ fn of_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
     checks
 }
 
-/// Which entries of RoCE v2 have an address.
+/// The RoCE v2 entries of all devices that have this address.
 pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr) -> Vec<String> {
     let wanted = match address {
         IpAddr::V4(four) => four.to_ipv6_mapped(),
@@ -102,7 +105,7 @@ fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
         .filter_map(|entry| {
             let index = entry.parse().ok()?;
             let address: Ipv6Addr = machine.read(format!("{folder}/gids/{entry}"))?.parse().ok()?;
-            // An entry that is not used cannot be read, or is zero.
+            // An unused entry is zero, or a read of its type fails.
             let kind = machine.read(format!("{folder}/gid_attrs/types/{entry}"))?;
             let interface = machine.read(format!("{folder}/gid_attrs/ndevs/{entry}"));
             let gid = Gid { index, address, is_v2: kind.ends_with("v2"), interface };
@@ -111,23 +114,23 @@ fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
         .collect()
 }
 
-/// The largest path MTU whose packets an interface carries.
-pub(super) fn fitting(mtu: u32) -> Option<u32> {
+/// The largest path MTU for an interface with this MTU.
+pub(super) fn largest_path_mtu(mtu: u32) -> Option<u32> {
     [4096, 2048, 1024, 512, 256].into_iter().find(|path| path + HEADERS <= mtu)
 }
 
-/// What makes packets longer.
-pub(super) fn larger(interface: &str) -> String {
+/// The command that allows path MTU 4096.
+pub(super) fn raise_mtu_command(interface: &str) -> String {
     let enough = 4096 + HEADERS + 24;
     format!("for 4096, on all hosts and switches between: ip link set dev {interface} mtu {enough}")
 }
 
 fn path_mtu(name: &str, interface: &str, mtu: u32) -> Check {
-    match fitting(mtu) {
+    match largest_path_mtu(mtu) {
         Some(4096) => Check::ok("mtu", format!("{name}: path MTU 4096 ({interface} has {mtu})")),
         Some(path) => {
             let finding = format!("{name}: path MTU {path} ({interface} has {mtu})");
-            Check::note("mtu", finding).remedy(larger(interface))
+            Check::note("mtu", finding).remedy(raise_mtu_command(interface))
         }
         None => Check::missing(
             "mtu",

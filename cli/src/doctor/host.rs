@@ -1,7 +1,7 @@
-//! What else of the host decides: limits, rights, the port of RoCE v2, where the software adapter's processes meet.
+//! Checks the host: limits, rights, loopback, sysfs, the port of RoCE v2, and the fabric folder of soft.
 
 use super::devices::Device;
-use super::{Check, Machine, State, cross_memory};
+use super::{Check, CheckState, Machine, cross_memory};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 /// The UDP port of RoCE v2 (IBTA vol 1, Annex A17).
 pub(super) const ROCE_PORT: u16 = 4791;
 
-/// Less than this, and most programs cannot register what they need.
+/// The locked memory that most programs need to register their buffers.
 const ENOUGH_LOCKED: u64 = 64 << 20;
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     let mut checks = vec![memlock(machine, devices), port(machine, devices)];
+    checks.extend(loopback(machine));
+    checks.extend(sysfs(machine));
     checks.extend(cross_memory::check(machine));
     checks.extend(namespaces(machine));
     checks.extend(container(machine));
@@ -22,12 +24,16 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-/// Devices of the kernel pin the memory that is registered, as far as the limit goes; the software adapter does not.
+/// Checks the limit of locked memory. Devices of the kernel pin registered memory; the software device does not.
 fn memlock(machine: &Machine, devices: &[Device]) -> Check {
     let limits = machine.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {
-        return Check::new("memlock", State::Unknown, "/proc/self/limits does not tell");
+        return Check::new(
+            "memlock",
+            CheckState::Unknown,
+            "/proc/self/limits has no line for locked memory",
+        );
     };
     let bytes = soft.parse::<u64>().ok();
     let finding = match bytes {
@@ -48,7 +54,44 @@ fn memlock(machine: &Machine, devices: &[Device]) -> Check {
     )
 }
 
-/// Who has the port between hosts.
+/// Checks that loopback is up. A new network namespace begins with loopback down.
+fn loopback(machine: &Machine) -> Option<Check> {
+    let mut loopback = machine.links.iter().filter(|link| link.is_loopback);
+    let first = loopback.next()?;
+    if first.is_up || loopback.any(|link| link.is_up) {
+        return Some(Check::ok("loopback", format!("{} is up", first.name)));
+    }
+    let finding = format!(
+        "{} is down: programs of this host do not reach each other by 127.0.0.1 (perftest, MPI, librdmacm)",
+        first.name
+    );
+    Some(Check::missing("loopback", finding, format!("as root: ip link set dev {} up", first.name)))
+}
+
+/// Checks that `/sys` is mounted and shows the interfaces of this network namespace.
+fn sysfs(machine: &Machine) -> Option<Check> {
+    if machine.links.is_empty() {
+        return None;
+    }
+    let remedy = "as root, in this network namespace: mount -t sysfs sysfs /sys";
+    let shown = machine.list("/sys/class/net");
+    if shown.is_empty() {
+        let finding =
+            "/sys is not mounted: programs see no device of the kernel, and no MTU of an interface";
+        return Some(Check::missing("sysfs", finding, remedy));
+    }
+    let hidden: Vec<_> = machine.links.iter().filter(|link| !shown.contains(&link.name)).collect();
+    let Some(first) = hidden.first() else {
+        return Some(Check::ok("sysfs", "/sys shows the interfaces of this network namespace"));
+    };
+    let finding = format!(
+        "/sys is of another network namespace (it lacks {}): programs see the kernel devices of that namespace",
+        first.name
+    );
+    Some(Check::note("sysfs", finding).remedy(remedy))
+}
+
+/// Checks which process or device receives the packets of the RoCE v2 port.
 fn port(machine: &Machine, devices: &[Device]) -> Check {
     let cards: Vec<_> = devices
         .iter()
@@ -58,16 +101,16 @@ fn port(machine: &Machine, devices: &[Device]) -> Check {
     let holder = ["/proc/net/udp", "/proc/net/udp6"]
         .iter()
         .filter_map(|file| machine.read(file))
-        .find_map(|table| holder(&table).map(str::to_owned));
+        .find_map(|table| port_owner(&table).map(str::to_owned));
     let rxe: Vec<_> = devices.iter().filter(|d| d.is_rxe()).map(|d| d.name.as_str()).collect();
     if let Some(first) = rxe.first() {
         let finding = format!(
-            "UDP port {ROCE_PORT} belongs to the kernel, for {}: soft reaches this machine alone beside it",
+            "UDP port {ROCE_PORT} belongs to the kernel, for {}: soft reaches this machine only",
             rxe.join(", ")
         );
-        // The adapter's own words for a port that it does not get are EADDRINUSE (ferroverbs-soft(7)).
+        // The software device reports this port as EADDRINUSE (ferroverbs-soft(7)).
         return Check::note("port", finding).remedy(format!(
-            "where soft shall reach others, as root: rdma link delete {first}; or a network namespace for its programs, with an address of its own"
+            "to reach other hosts by soft, as root: rdma link delete {first}; or give its programs a network namespace with its own address"
         ));
     }
     match holder {
@@ -75,21 +118,21 @@ fn port(machine: &Machine, devices: &[Device]) -> Check {
             "port",
             format!("UDP port {ROCE_PORT} is in use, by a process of user {user}"),
         )
-        .remedy(format!("which one: ss -ulpn 'sport = :{ROCE_PORT}'")),
+        .remedy(format!("to find the process: ss -ulpn 'sport = :{ROCE_PORT}'")),
         None if !cards.is_empty() => Check::note(
             "port",
             format!(
-                "UDP port {ROCE_PORT} is free; {0} takes its packets before the kernel sees them, so that soft is not reached by the interfaces of {0}",
+                "UDP port {ROCE_PORT} is free, but {0} takes its packets before the kernel sees them: other hosts do not reach soft by the interfaces of {0}",
                 cards.join(", ")
             ),
         )
-        .remedy("where soft shall reach others: by an interface of another card, or without RoCE on this one (mlx5, as root: devlink dev param set DEV name enable_roce value false cmode driverinit; devlink dev reload DEV)"),
+        .remedy("to reach other hosts by soft, use an interface of another card, or switch RoCE off on this card (mlx5, as root: devlink dev param set DEV name enable_roce value false cmode driverinit; devlink dev reload DEV)"),
         None => Check::ok("port", format!("UDP port {ROCE_PORT} is free")),
     }
 }
 
-/// The user of a socket that has the port: the eighth column, behind `address:port` in the second (proc(5)).
-fn holder(table: &str) -> Option<&str> {
+/// The user of a socket that has the port. Column 2 is `address:port`, column 8 is the user (proc(5)).
+fn port_owner(table: &str) -> Option<&str> {
     let port = format!(":{ROCE_PORT:04X}");
     table.lines().skip(1).find_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
@@ -97,7 +140,7 @@ fn holder(table: &str) -> Option<&str> {
     })
 }
 
-/// Whether `ferroverbs -n` can make nodes for others than root.
+/// Checks whether `ferroverbs -n` can make nodes without root.
 fn namespaces(machine: &Machine) -> Option<Check> {
     if machine.user == 0 {
         return None;
@@ -134,13 +177,13 @@ fn container(machine: &Machine) -> Option<Check> {
     inside.then(|| {
         Check::note(
             "container",
-            "this is a container: devices of the kernel, locked memory and other containers' processes are there as far as it was started so",
+            "this is a container: its options decide about kernel devices, locked memory and processes of other containers",
         )
-        .remedy("start it with --device=/dev/infiniband --ulimit memlock=-1; to meet others, --pid and FERROVERBS_FABRIC_DIR of both")
+        .remedy("start the container with --device=/dev/infiniband --ulimit memlock=-1; to reach another container, share --pid and FERROVERBS_FABRIC_DIR")
     })
 }
 
-/// Where soft's processes meet (ferroverbs-soft(7)): a folder that nobody else can write to.
+/// Checks the fabric folder of soft (ferroverbs-soft(7)), which other users must not be able to write.
 fn fabric(machine: &Machine) -> Check {
     let told = machine.variable("FERROVERBS_FABRIC_DIR").map(PathBuf::from);
     let is_ours = |path: &Path| fs::metadata(path).is_ok_and(|d| d.uid() == machine.user);
@@ -170,7 +213,7 @@ fn fabric(machine: &Machine) -> Check {
     let wrong = if !data.is_dir() {
         Some("is not a folder")
     } else if data.uid() != machine.user {
-        Some("is another user's")
+        Some("belongs to another user")
     } else if data.mode() & 0o077 != 0 {
         Some("is open to other users")
     } else {
@@ -191,7 +234,7 @@ fn fabric(machine: &Machine) -> Check {
     }
 }
 
-/// Settings that change what programs see.
+/// Lists variables that change the devices that programs see.
 fn environment(machine: &Machine) -> Option<Check> {
     let names = [
         "FERROVERBS_SOFT",

@@ -1,4 +1,4 @@
-//! Network interfaces that are up, and their addresses (getifaddrs(3)), in the order in which the software adapter meets them.
+//! Network interfaces and their addresses (getifaddrs(3)), in the order of the GID table of soft.
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -12,7 +12,30 @@ pub(super) struct Address {
     pub(super) address: IpAddr,
 }
 
-/// Those of the machine that this process runs on.
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NetworkLink {
+    pub(super) name: String,
+    pub(super) is_loopback: bool,
+    pub(super) is_up: bool,
+}
+
+/// The interfaces of this network namespace.
+pub(super) fn links() -> Vec<NetworkLink> {
+    let mut links: Vec<NetworkLink> = Vec::new();
+    for entry in getifaddrs().into_iter().flatten() {
+        if !links.iter().any(|link| link.name == entry.interface_name) {
+            links.push(NetworkLink {
+                is_loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                is_up: entry.flags.contains(InterfaceFlags::IFF_UP),
+                name: entry.interface_name,
+            });
+        }
+    }
+    links
+}
+
+/// The addresses of the interfaces that are up.
 pub(super) fn addresses() -> Vec<Address> {
     let all = getifaddrs().into_iter().flatten();
     let up = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP));

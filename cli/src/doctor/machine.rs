@@ -1,57 +1,61 @@
-//! What is looked at: files below a root folder, and a few facts about this process.
+//! The facts that the checks read: files below a root folder, interfaces, and variables of this process.
 
-use super::interfaces::{Address, addresses};
+use super::interfaces::{Address, NetworkLink, addresses, links};
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine, or the picture of one below a folder.
+/// This machine, or an image of a machine: files below a folder.
 #[derive(Debug)]
 pub(super) struct Machine {
     root: PathBuf,
-    /// The user whose programs are meant.
+    /// The user of the programs.
     pub(super) user: u32,
-    /// Of its interfaces; a picture of files has none.
+    /// The addresses of the interfaces; empty for an image.
     pub(super) interfaces: Vec<Address>,
+    /// The interfaces; empty for an image.
+    pub(super) links: Vec<NetworkLink>,
     variables: fn(&str) -> Option<OsString>,
 }
 
 impl Machine {
-    /// As this process sees it.
+    /// The machine as this process sees the machine.
     pub(super) fn new(root: PathBuf) -> Self {
-        let interfaces = if root == Path::new("/") { addresses() } else { Vec::new() };
+        let is_this = root == Path::new("/");
+        let interfaces = if is_this { addresses() } else { Vec::new() };
+        let links = if is_this { links() } else { Vec::new() };
         let user = geteuid().as_raw();
-        Self { root, user, interfaces, variables: |name| std::env::var_os(name) }
+        Self { root, user, interfaces, links, variables: |name| std::env::var_os(name) }
     }
 
     #[cfg(test)]
-    pub(super) fn pictured(
+    pub(super) fn of_image(
         root: &Path,
         user: u32,
         variables: fn(&str) -> Option<OsString>,
     ) -> Self {
-        Self { root: root.to_owned(), user, interfaces: Vec::new(), variables }
+        Self { root: root.to_owned(), user, interfaces: Vec::new(), links: Vec::new(), variables }
     }
 
-    /// Whether it is the one that this process runs on, so that it may be asked more than files say.
+    /// True for the machine of this process, on which a check may use system calls.
     pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// Where an absolute path is found.
+    /// The path of a file of the machine, below the root folder.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A file's text without blanks around it; `None` if there is none to be read.
+    /// The trimmed text of a file; `None` if the file cannot be read.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Names in a folder, in order; none if there is no folder.
+    /// The sorted names in a folder; empty if the folder does not exist.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
@@ -64,13 +68,13 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// The last name of what a link leads to.
-    pub(super) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
+    /// The file name of the target of a symbolic link.
+    pub(super) fn link_target(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// A variable of the environment that is not empty.
+    /// The value of an environment variable; `None` for an empty value.
     pub(super) fn variable(&self, name: &str) -> Option<OsString> {
         (self.variables)(name).filter(|value| !value.is_empty())
     }

@@ -1,5 +1,5 @@
-//! `ferroverbs doctor`: looks at this machine and says what keeps RDMA programs from working, each with the command that mends it. It changes
-//! nothing and opens no device.
+//! `ferroverbs doctor`: checks this machine, and prints what keeps RDMA programs from working and a command
+//! that helps. The command changes nothing and opens no device.
 
 mod cross_memory;
 mod devices;
@@ -8,49 +8,48 @@ mod gids;
 mod host;
 mod interfaces;
 mod machine;
-mod pair;
+mod peer;
 mod plugins;
 mod soft;
 #[cfg(test)]
 mod tests;
 
-use crate::place;
+use crate::{installation, output};
 use machine::Machine;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the command line says.
+/// The arguments of `ferroverbs doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Look at what is below this folder instead of the machine (its sys, proc, dev, etc, usr and tmp)
+    /// Read files below this folder instead of the machine's (sys, proc, dev, etc, usr and tmp)
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Look at the way to another machine, too, on which `ferroverbs doctor --answer` runs
+    /// Check also the path to another machine, on which `ferroverbs doctor --answer` runs
     #[arg(long, value_name = "HOST", conflicts_with = "answer")]
     peer: Option<String>,
-    /// Answer the doctor of another machine until this one is ended
+    /// Answer the doctor of another machine, until a signal ends the command
     #[arg(long)]
     answer: bool,
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// As it should be.
+enum CheckState {
+    /// Nothing is wrong.
     Ok,
-    /// Works, but worth knowing.
+    /// Programs work, with a limit that the finding names.
     Note,
-    /// Programs will not work.
+    /// Programs fail.
     Missing,
-    /// Nobody lets us look.
+    /// This user may not read the facts.
     Unknown,
 }
 
-impl State {
+impl CheckState {
     const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -61,32 +60,32 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// A checked fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Check {
-    /// Stays the same in later versions.
+    /// The name of the check, which is the same in later versions.
     id: &'static str,
-    state: State,
+    state: CheckState,
     finding: String,
-    /// A command, or what else to do.
+    /// A command, or another action that helps.
     remedy: Option<String>,
 }
 
 impl Check {
-    fn new(id: &'static str, state: State, finding: impl Into<String>) -> Self {
+    fn new(id: &'static str, state: CheckState, finding: impl Into<String>) -> Self {
         Self { id, state, finding: finding.into(), remedy: None }
     }
 
     fn ok(id: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(id, State::Ok, finding)
+        Self::new(id, CheckState::Ok, finding)
     }
 
     fn note(id: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(id, State::Note, finding)
+        Self::new(id, CheckState::Note, finding)
     }
 
     fn missing(id: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(id, State::Missing, finding).remedy(remedy)
+        Self::new(id, CheckState::Missing, finding).remedy(remedy)
     }
 
     fn remedy(mut self, remedy: impl Into<String>) -> Self {
@@ -95,34 +94,34 @@ impl Check {
     }
 }
 
-/// Status 0 if nothing is missing, 1 otherwise.
+/// Runs `ferroverbs doctor`. The exit status is 0 if nothing is missing, otherwise 1.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     if args.answer {
-        return pair::answer(&Machine::new(args.root.clone())).map(|()| ExitCode::SUCCESS);
+        return peer::answer_questions(&Machine::new(args.root.clone()))
+            .map(|()| ExitCode::SUCCESS);
     }
-    let mut checks = all(args.root.clone());
+    let mut checks = check_all(args.root.clone());
     if let Some(peer) = &args.peer {
-        checks.extend(pair::check(&Machine::new(args.root.clone()), peer));
+        checks.extend(peer::check(&Machine::new(args.root.clone()), peer));
     }
-    let text = if args.json { json(&checks) } else { table(&checks) };
-    std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("cannot write: {e}"))?;
-    let missing = checks.iter().any(|check| check.state == State::Missing);
+    output::print_text(&if args.json { json(&checks) } else { table(&checks) })?;
+    let missing = checks.iter().any(|check| check.state == CheckState::Missing);
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn all(root: PathBuf) -> Vec<Check> {
+fn check_all(root: PathBuf) -> Vec<Check> {
     let mut checks = vec![library()];
     checks.extend(examine(&Machine::new(root)));
     checks
 }
 
-/// What is found on this machine.
+/// The checks of this machine as JSON.
 pub(crate) fn as_json() -> String {
-    json(&all("/".into()))
+    json(&check_all("/".into()))
 }
 
 fn library() -> Check {
-    match place::library_folder() {
+    match installation::library_folder() {
         Ok(folder) => Check::ok(
             "library",
             format!("Ferroverbs {} in {}", env!("CARGO_PKG_VERSION"), folder.display()),
@@ -154,11 +153,11 @@ fn table(checks: &[Check]) -> String {
             check.finding
         ));
         if let Some(remedy) = &check.remedy {
-            // On a line of its own, to be copied.
+            // The remedy has its own line, so that the user can copy the line.
             text.push_str(&format!("{:state$}  {:id$}    {remedy}\n", "", ""));
         }
     }
-    let missing = checks.iter().filter(|check| check.state == State::Missing).count();
+    let missing = checks.iter().filter(|check| check.state == CheckState::Missing).count();
     text.push_str(&match missing {
         0 => "Nothing is missing.\n".to_owned(),
         1 => "1 thing is missing.\n".to_owned(),

@@ -1,11 +1,11 @@
-//! Plugins: one for each device of the kernel, of a generation that the library knows.
+//! Checks that each kernel device has a plugin of a generation that the library knows.
 
 use super::devices::Device;
 use super::{Check, Machine};
 use cface::generations::GENERATIONS;
 use std::collections::BTreeSet;
 
-/// Where distributions have them.
+/// The folders of plugins in the distributions.
 fn folders() -> [String; 3] {
     let multiarch = format!("/usr/lib/{}-linux-gnu/libibverbs", std::env::consts::ARCH);
     [multiarch, "/usr/lib64/libibverbs".into(), "/usr/lib/libibverbs".into()]
@@ -16,7 +16,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     let mut found: Vec<(String, u32, String)> = Vec::new();
     for folder in folders() {
         for file in machine.list(&folder) {
-            if let Some((name, generation)) = parse(&file) {
+            if let Some((name, generation)) = split_file_name(&file) {
                 found.push((name.to_owned(), generation, format!("{folder}/{file}")));
             }
         }
@@ -49,8 +49,8 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-/// `libmlx5-rdmav34.so`: the name and the generation.
-fn parse(file: &str) -> Option<(&str, u32)> {
+/// Splits a name such as `libmlx5-rdmav34.so` into name and generation.
+fn split_file_name(file: &str) -> Option<(&str, u32)> {
     let (name, generation) =
         file.strip_prefix("lib")?.strip_suffix(".so")?.rsplit_once("-rdmav")?;
     Some((name, generation.parse().ok()?))

@@ -1,19 +1,21 @@
-//! What programs find of the software adapter: its table of GIDs, and the path MTU of its port. The rules are those of docs/guide/hosts.md: index 0 is known on this
-//! host alone, and the addresses of the interfaces that are up follow, those of loopback only where there are no others.
+//! Checks the GID table and the path MTU of the software device, by the rules of docs/guide/hosts.md.
+//!
+//! GID index 0 reaches this host only. The addresses of the interfaces that are up follow. The table has
+//! loopback addresses only if no interface has another address.
 
 use super::devices::{self, Device};
-use super::gids::{fitting, larger};
+use super::gids::{largest_path_mtu, raise_mtu_command};
 use super::interfaces::Address;
 use super::{Check, Machine};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The first of its devices: all of them have the same addresses.
+/// The first software device. All software devices have the same addresses.
 const NAME: &str = "soft0";
-/// Entries of its table.
+/// The number of entries of the GID table.
 const TABLE: usize = 32;
 
-/// Whether programs get the software device: where the kernel has none that can be opened, or where it is asked for.
-pub(super) fn is_there(machine: &Machine, devices: &[Device]) -> bool {
+/// True if programs see the software device: `FERROVERBS_SOFT` asks for the device, or no kernel device opens.
+pub(super) fn is_visible(machine: &Machine, devices: &[Device]) -> bool {
     let setting = machine.variable("FERROVERBS_SOFT");
     match setting.as_ref().and_then(|value| value.to_str()) {
         Some("off" | "0") => false,
@@ -23,7 +25,7 @@ pub(super) fn is_there(machine: &Machine, devices: &[Device]) -> bool {
     }
 }
 
-/// The entries behind the first, with their indices.
+/// The addresses of the GID table from index 1 on, with their indices.
 fn table(machine: &Machine) -> Vec<(usize, &Address)> {
     let of = |loopback: bool| machine.interfaces.iter().filter(move |a| a.is_loopback == loopback);
     let mut found: Vec<&Address> = Vec::new();
@@ -40,17 +42,17 @@ fn table(machine: &Machine) -> Vec<(usize, &Address)> {
 }
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
-    if !is_there(machine, devices) {
+    if !is_visible(machine, devices) {
         return Vec::new();
     }
     let table = table(machine);
     let alone = table.iter().all(|(_, address)| address.is_loopback);
     if alone {
         let finding = format!(
-            "{NAME}: no interface has an address; it reaches this machine alone, by any GID index"
+            "{NAME}: no interface has an address, so the device reaches this machine only, by any GID index"
         );
         let check = Check::note("gids", finding);
-        return vec![check.remedy("to reach others: ip addr add ADDRESS/24 dev INTERFACE")];
+        return vec![check.remedy("to reach other hosts: ip addr add ADDRESS/24 dev INTERFACE")];
     }
     let is_link_local = |address: &IpAddr| match address {
         IpAddr::V4(four) => four.is_link_local(),
@@ -59,7 +61,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     let mut checks: Vec<Check> = table
         .iter()
         .map(|(index, Address { interface, address, .. })| {
-            let reach = if is_link_local(address) { "; it reaches the same link only" } else { "" };
+            let reach = if is_link_local(address) { "; the address reaches hosts of the same link only" } else { "" };
             let finding = format!(
                 "{NAME}: for {address} on {interface} use GID index {index} (ibv_rc_pingpong -g {index}, ib_write_bw -x {index}){reach}"
             );
@@ -70,14 +72,14 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-/// That of the port: what the least of its interfaces carries.
+/// Checks the path MTU of the port, which is that of the interface with the smallest MTU.
 fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
     let wire = machine.variable("FERROVERBS_SOFT_WIRE");
     if wire.is_some_and(|value| value == "off") {
         let finding =
-            format!("{NAME}: path MTU 4096; FERROVERBS_SOFT_WIRE keeps it on this machine");
+            format!("{NAME}: path MTU 4096; FERROVERBS_SOFT_WIRE keeps the device on this machine");
         return Some(
-            Check::note("mtu", finding).remedy("to reach others: unset FERROVERBS_SOFT_WIRE"),
+            Check::note("mtu", finding).remedy("to reach other hosts: unset FERROVERBS_SOFT_WIRE"),
         );
     }
     let of = |interface: &str| {
@@ -85,13 +87,13 @@ fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
     };
     let all = table.iter().filter_map(|(_, a)| Some((of(&a.interface)?, a.interface.as_str())));
     let (mtu, interface) = all.min_by_key(|(mtu, _)| *mtu)?;
-    Some(match fitting(mtu) {
+    Some(match largest_path_mtu(mtu) {
         Some(4096) => Check::ok("mtu", format!("{NAME}: path MTU 4096 ({interface} has {mtu})")),
         Some(path) => {
             let finding = format!(
-                "{NAME}: path MTU {path}, by the least of its interfaces ({interface} has {mtu})"
+                "{NAME}: path MTU {path}, by the interface with the smallest MTU ({interface} has {mtu})"
             );
-            Check::ok("mtu", finding).remedy(larger(interface))
+            Check::ok("mtu", finding).remedy(raise_mtu_command(interface))
         }
         None => Check::missing(
             "mtu",
@@ -101,7 +103,7 @@ fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
     })
 }
 
-/// Which of its entries has an address.
+/// The entry of the GID table with this address.
 pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr) -> Option<String> {
     let mapped = |address: IpAddr| -> Ipv6Addr {
         match address {
@@ -110,6 +112,6 @@ pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr)
         }
     };
     let found = table(machine).into_iter().find(|(_, a)| mapped(a.address) == mapped(address));
-    let (index, _) = found.filter(|_| is_there(machine, devices))?;
+    let (index, _) = found.filter(|_| is_visible(machine, devices))?;
     Some(format!("{NAME} index {index}"))
 }

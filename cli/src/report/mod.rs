@@ -4,7 +4,7 @@ mod hidden;
 mod numbers;
 
 use crate::recorded::files_of;
-use crate::{doctor, place, stats, trace};
+use crate::{doctor, installation, stats, trace};
 use hidden::Hidden;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
@@ -78,7 +78,7 @@ fn text(pid: Option<u32>) -> crate::Result<String> {
         let what = PathBuf::from(pid.to_string());
         let counted = stats::tables_without_keys(std::slice::from_ref(&what));
         section("what the process did", &counted.unwrap_or_else(|why| why));
-        let calls = files_of("trace", &what).and_then(|files| trace::last(&files, CALLS));
+        let calls = files_of("trace", &what).and_then(|files| trace::last_calls(&files, CALLS));
         section("its last calls", &calls.unwrap_or_else(|why| why));
     }
     Ok(text)
@@ -88,7 +88,7 @@ fn versions() -> String {
     let uname = rustix::system::uname();
     let os = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let os = os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown");
-    let library = match place::library_folder() {
+    let library = match installation::library_folder() {
         Ok(folder) => folder.display().to_string(),
         Err(why) => why,
     };
@@ -116,7 +116,7 @@ fn list(folder: impl AsRef<Path>) -> String {
 }
 
 fn plugins() -> String {
-    match place::library_folder() {
+    match installation::library_folder() {
         Ok(folder) => list(folder.join("libibverbs")),
         Err(why) => why,
     }

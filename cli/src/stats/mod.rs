@@ -1,111 +1,123 @@
-//! `ferroverbs stats` and `ferroverbs top`: what the layer `stats` counted, as tables, as Prometheus text, and on a terminal that is drawn again and again.
+//! `ferroverbs stats` prints the counters of the layer `stats` as tables or as Prometheus text.
+//! `ferroverbs top` shows the counters on a terminal and updates them.
 
 mod prometheus;
 mod rows;
 mod screen;
 mod top;
 
-pub(crate) use top::{Args as Top, main as top};
+pub(crate) use top::{Args as TopArgs, main as top};
 
-use crate::recorded::{self, Folder, files_of, folder_of};
-use crate::run;
+use crate::recorded::{self, LayerFolder, files_of, folder_of};
+use crate::{output, run, settings};
 use layer_records::file::HEAD;
 use layer_records::stats::{AT_USED, ENTRY, Stats};
 use rows::{By, Order};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What the command line of `stats` says.
+/// The arguments of `ferroverbs stats`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-#[command(disable_help_subcommand = true, mut_arg("command", |command| command.required(false)))]
+#[command(mut_arg("command", |command| command.required(false)))]
 pub(crate) struct Args {
     #[command(subcommand)]
-    pub(crate) what: Option<What>,
-    /// As Prometheus reads it
+    pub(crate) action: Option<Action>,
+    /// Print the text format of Prometheus; with a command, this needs -o
     #[arg(long)]
     prometheus: bool,
-    /// Where to, instead of the standard error
+    /// The file to write, instead of the standard error
     #[arg(short = 'o', long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How many objects of each process have counters of their own
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    /// The number of objects of each process that have counters of their own
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = parse_objects)]
     objects: u64,
     #[command(flatten)]
     pub(crate) run: Option<run::Args>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum What {
-    /// Tell what is counted: of a process that runs or is gone, a file, a folder; of all there are, if none is named
+pub(crate) enum Action {
+    /// Print counters: of a running or ended process, a file or a folder; without a source, of all processes of the user
     Show(Show),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// As Prometheus reads it
+    /// Print the text format of Prometheus
     #[arg(long)]
     prometheus: bool,
     /// Process ids, files or folders
-    #[arg(value_name = "WHAT")]
-    what: Vec<PathBuf>,
+    #[arg(value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
 }
 
-/// Does what the command line says.
+fn parse_objects(value: &str) -> Result<u64, String> {
+    settings::parse_layer_number("stats", "objects", value)
+}
+
+/// Runs `ferroverbs stats`.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    match (&args.what, &args.run) {
-        (Some(What::Show(show)), _) => {
-            let all = read_all(&show.what)?;
-            print(&text(&all, show.prometheus))
-        }
-        (None, Some(run)) => count(args, run),
-        // `stats --prometheus` alone: of all that there are, for whoever scrapes.
-        (None, None) => print(&text(&read_all(&[])?, args.prometheus)),
+    match (&args.action, &args.run) {
+        (Some(Action::Show(show)), _) => print_counters(&show.sources, show.prometheus),
+        (None, Some(run)) => run_and_count(args, run),
+        // `ferroverbs stats --prometheus` without a command serves a scraper.
+        (None, None) => print_counters(&[], args.prometheus),
     }
 }
 
-/// Writes to the standard output. Whoever reads may have enough of it.
-fn print(text: &str) -> crate::Result<ExitCode> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write: {e}")),
-        _ => Ok(ExitCode::SUCCESS),
+fn print_counters(sources: &[PathBuf], is_for_prometheus: bool) -> crate::Result<ExitCode> {
+    let all = read_all(sources)?;
+    if all.is_empty() && !is_for_prometheus {
+        eprintln!("ferroverbs: {NO_PROCESS}");
+        return Ok(ExitCode::SUCCESS);
     }
+    output::print_text(&text(&all, is_for_prometheus))
 }
 
-/// Runs the command; when it has ended, what all its processes did is told.
-fn count(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
-    let folder = Folder::make("stats")?;
-    let settings = format!("dir={}:objects={}", folder.word()?, args.objects);
-    let variables = [run::layers("stats"), ("FERROVERBS_STATS", settings)];
-    let status = match recorded::run(run, &variables)? {
+/// A line for the user if no process has counters.
+const NO_PROCESS: &str = "no process has counters: start a program by `ferroverbs stats -- PROGRAM` or with FERROVERBS_LAYERS=stats";
+
+/// Runs the command, and then prints the counters of its processes.
+fn run_and_count(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
+    match &args.output {
+        Some(path) => output::check_writable(path)?,
+        // The program writes to the standard error, too, so its lines would be among the metrics.
+        None if args.prometheus => return Err("--prometheus needs a file: add -o FILE".into()),
+        None => {}
+    }
+    let folder = LayerFolder::make("stats")?;
+    let settings = format!("dir={}:objects={}", folder.as_setting()?, args.objects);
+    let variables = [run::add_layer("stats"), ("FERROVERBS_STATS", settings)];
+    let status = match recorded::run_and_wait(run, &variables)? {
         Ok(status) => status,
         Err(code) => return Ok(code),
     };
     let all = read_all(std::slice::from_ref(&folder.0))?;
     if all.is_empty() {
-        eprintln!("ferroverbs: no device was opened: nothing was counted");
+        eprintln!("ferroverbs: nothing was counted, because {}", recorded::NO_DEVICE);
     }
     let text = text(&all, args.prometheus);
     let written = match &args.output {
         Some(path) => std::fs::write(path, text),
         None => std::io::stderr().lock().write_all(text.as_bytes()),
     };
-    written.map_err(|e| format!("cannot write what was counted: {e}"))?;
-    Ok(recorded::code(status))
+    written.map_err(|e| format!("cannot write the counters: {e}"))?;
+    Ok(recorded::shell_status(status))
 }
 
-/// Tables of these processes, files and folders, but for regions, whose names are their keys.
-pub(crate) fn tables_without_keys(what: &[PathBuf]) -> crate::Result<String> {
-    Ok(tables(&read_all(what)?, &[By::Process, By::Device, By::Qp, By::Cq]))
+/// Tables of processes, files and folders without memory regions, which are named by their keys.
+pub(crate) fn tables_without_keys(sources: &[PathBuf]) -> crate::Result<String> {
+    Ok(tables(&read_all(sources)?, &[By::Process, By::Device, By::Qp, By::Cq]))
 }
 
-/// A table of all there is, or what Prometheus reads.
+/// All tables, or the text format of Prometheus.
 fn text(all: &[Stats], is_for_prometheus: bool) -> String {
     if is_for_prometheus {
-        return prometheus::text(all);
+        return prometheus::metrics(all);
     }
     tables(all, &[By::Process, By::Device, By::Qp, By::Cq, By::Mr])
 }
@@ -113,37 +125,37 @@ fn text(all: &[Stats], is_for_prometheus: bool) -> String {
 fn tables(all: &[Stats], which: &[By]) -> String {
     let mut text = String::new();
     for &by in which {
-        let rows = rows::rows(all, &[], by, true, Order::First);
+        let rows = rows::select_rows(all, &[], by, true, Order::First);
         if !rows.is_empty() {
-            text.push_str(&rows::table(by, &rows, false).join("\n"));
+            text.push_str(&rows::format_table(by, &rows, false).join("\n"));
             text.push_str("\n\n");
         }
     }
-    text.push_str(&rows::calls(all).join("\n"));
+    text.push_str(&rows::call_table(all).join("\n"));
     text.push('\n');
     for stats in all.iter().filter(|stats| stats.unlisted > 0) {
         text.push_str(&format!(
-            "process {}: {} objects had no counters of their own; their devices have them (objects=N)\n",
+            "process {}: {} objects had no counters of their own and are counted with their devices (raise --objects N)\n",
             stats.pid, stats.unlisted
         ));
     }
     text
 }
 
-/// What there is of these processes, files and folders; of all in the user's own folder if there are none.
-fn read_all(what: &[PathBuf]) -> crate::Result<Vec<Stats>> {
+/// The counters of processes, files and folders. Without a source, the counters in the folder of the user.
+fn read_all(sources: &[PathBuf]) -> crate::Result<Vec<Stats>> {
     let own = [folder_of("stats")];
-    let (what, is_own) = if what.is_empty() { (&own[..], true) } else { (what, false) };
+    let (sources, is_own) = if sources.is_empty() { (&own[..], true) } else { (sources, false) };
     let mut all = Vec::new();
-    for one in what {
-        if is_own && !one.is_dir() {
+    for source in sources {
+        if is_own && !source.is_dir() {
             continue;
         }
-        for file in files_of("stats", one)? {
-            match read(&file) {
+        for file in files_of("stats", source)? {
+            match read_stats(&file) {
                 Ok(stats) => all.push(stats),
-                // Of those in a folder one may be going, or only coming.
-                Err(_) if one.is_dir() => {}
+                // A process may create or remove a file of a folder at the same time.
+                Err(_) if source.is_dir() => {}
                 Err(why) => return Err(why),
             }
         }
@@ -151,8 +163,8 @@ fn read_all(what: &[PathBuf]) -> crate::Result<Vec<Stats>> {
     Ok(all)
 }
 
-/// Reads what was used of a file: most of it never is.
-fn read(path: &Path) -> crate::Result<Stats> {
+/// Reads the used part of a file. Most of a file is never used.
+fn read_stats(path: &Path) -> crate::Result<Stats> {
     let fail = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
     let file = File::open(path).map_err(fail)?;
     let mut bytes = Vec::new();
@@ -166,8 +178,8 @@ fn read(path: &Path) -> crate::Result<Stats> {
     Stats::read(&bytes).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// Whether a process is there.
-fn runs(pid: u32) -> bool {
-    // The kernel's word, not the file's: who was killed could not write.
+/// True if a process runs.
+fn is_running(pid: u32) -> bool {
+    // A process that was killed could not write its end into the file, so ask the kernel.
     pid != 0 && Path::new("/proc").join(pid.to_string()).is_dir()
 }

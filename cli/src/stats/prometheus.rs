@@ -1,20 +1,20 @@
-//! The text that Prometheus reads: its exposition format, version 0.0.4 (prometheus.io, "Exposition formats").
+//! Writes counters in the exposition format of Prometheus, version 0.0.4 (prometheus.io, "Exposition formats").
 
 use layer_records::histogram::end;
 use layer_records::names;
 use layer_records::stats::{Counter, Entry, Kind, Stats};
 use std::fmt::Write;
 
-/// Of all processes. Latencies are told for each device; counts for each object that is there, and for each device what it did in all.
-pub(crate) fn text(all: &[Stats]) -> String {
+/// The metrics of all processes: latencies of each device, and counters of each device and of each live object.
+pub(crate) fn metrics(all: &[Stats]) -> String {
     let mut text = String::new();
     let devices: Vec<(&Stats, Entry)> = all
         .iter()
         .flat_map(|stats| stats.devices().into_iter().map(move |entry| (stats, entry)))
         .collect();
-    family(&mut text, "up", "gauge", "Whether the process is there.");
+    family(&mut text, "up", "gauge", "1 if the process runs, otherwise 0.");
     for stats in all {
-        let up = u8::from(super::runs(stats.pid) && stats.ended.is_none());
+        let up = u8::from(super::is_running(stats.pid) && stats.ended.is_none());
         sample(&mut text, "up", &process(stats), up.into());
     }
     requests(&mut text, &devices);
@@ -44,7 +44,7 @@ const OF_DEVICES: [(&str, &str, Counter); 9] = [
     ("refused_total", "Requests and receives that were refused.", Counter::Refused),
     ("receives_posted_total", "Receives posted to queue pairs.", Counter::Receives),
     ("received_total", "Messages received.", Counter::Received),
-    ("received_bytes_total", "Their bytes.", Counter::ReceivedBytes),
+    ("received_bytes_total", "Bytes of received messages.", Counter::ReceivedBytes),
     ("polled_total", "Completions that were polled.", Counter::Polled),
     ("polls_empty_total", "Polls that found nothing.", Counter::Empty),
     ("cq_events_total", "Completion events.", Counter::Events),
@@ -77,7 +77,7 @@ fn objects(text: &mut String, all: &[Stats]) {
         family(text, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for stats in all {
             for entry in stats.of(kind, false) {
-                // A key or an address comes again; its life does not.
+                // A later object may have the same key or address, but not the same life number.
                 let labels = labels(stats, stats.device(entry));
                 let labels =
                     format!("{labels},{label}=\"{:#x}\",life=\"{}\"", entry.id, entry.life);
@@ -96,7 +96,7 @@ fn latencies(text: &mut String, devices: &[(&Stats, Entry)]) {
         let mut seen = 0_u64;
         for (index, count) in entry.latency.counts.iter().enumerate() {
             seen = seen.saturating_add(*count);
-            // A bound for each power of two, up to a minute.
+            // Use one bound for each power of two, up to a minute.
             if index % 4 == 3 && (24..140).contains(&index) {
                 let bound = end(index) as f64 / 1e9;
                 let labels = format!("{labels},le=\"{bound}\"");
@@ -126,7 +126,7 @@ fn labels(stats: &Stats, device: &str) -> String {
     format!("{},device=\"{}\"", process(stats), escaped(device))
 }
 
-/// The value of a label.
+/// A label value with the escapes of the format.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -138,7 +138,7 @@ mod tests {
     use layer_records::stats::{AT_KIND, AT_LATENCY, AT_NAME, AT_SUM, AT_USED, MAGIC, WORDS, at};
     use std::collections::BTreeMap;
 
-    /// A process with a device that sent three messages.
+    /// The counters of a process with a device that sent three messages.
     fn stats(program: &str) -> Stats {
         let mut words = vec![0_u64; HEAD / 8 + WORDS];
         (words[AT_MAGIC], words[AT_PID], words[AT_USED]) = (MAGIC, 77, 1);
@@ -154,7 +154,7 @@ mod tests {
         Stats::read(&bytes).expect("statistics")
     }
 
-    /// Name and labels of a line, as the format has them, and its value.
+    /// The name, the labels and the value of a line.
     fn parse(line: &str) -> Option<(String, BTreeMap<String, String>, f64)> {
         let (name, rest) = line.split_once('{')?;
         let mut labels = BTreeMap::new();
@@ -183,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_what_the_format_wants() {
+    fn every_line_follows_the_format() {
         let strange = "a\"b\\c\nd{},=";
-        let text = text(&[stats(strange)]);
+        let text = metrics(&[stats(strange)]);
         let mut typed = Vec::new();
         let mut samples = Vec::new();
         for line in text.lines() {
@@ -211,13 +211,13 @@ mod tests {
         assert_eq!(value("ferroverbs_latency_seconds_sum", "device", "soft0"), Some(5e-6));
         assert_eq!(
             value("ferroverbs_up", "pid", "77"),
-            Some(f64::from(u8::from(super::super::runs(77))))
+            Some(f64::from(u8::from(super::super::is_running(77))))
         );
     }
 
     #[test]
     fn buckets_are_cumulative_and_their_bounds_rise() {
-        let text = text(&[stats("x")]);
+        let text = metrics(&[stats("x")]);
         let buckets = text.lines().filter(|line| line.contains("_bucket{"));
         let all: Vec<(f64, f64)> = buckets
             .map(|line| {

@@ -1,11 +1,11 @@
-//! Tables of what was counted.
+//! Builds the tables of `ferroverbs stats` and `ferroverbs top` from counters.
 
 use layer_records::histogram::Histogram;
 use layer_records::names;
 use layer_records::stats::{Counter, Entry, Kind, Stats};
 use std::cmp::Reverse;
 
-/// What has a row each.
+/// The kind of object that a table has rows for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum By {
     /// Processes
@@ -20,7 +20,7 @@ pub(crate) enum By {
     Mr,
 }
 
-/// What comes first.
+/// The order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Order {
     /// By process and creation
@@ -31,23 +31,23 @@ pub(crate) enum Order {
     Bytes,
     /// Most errors
     Errors,
-    /// Longest latency, the 99th hundredth
+    /// Longest latency, by the 99th percentile
     Latency,
 }
 
-/// A row.
+/// A row of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// Process, program, device.
-    who: [String; 3],
-    /// The object.
-    what: String,
-    /// What it did since the earlier look, or ever.
+    /// Process id, program and device.
+    owner: [String; 3],
+    /// The name and the attributes of the object.
+    object: String,
+    /// Requests since the earlier reading, or since the object was created. So are the next three counters.
     requests: u64,
     bytes: u64,
     received: u64,
     received_bytes: u64,
-    /// Ever: who had an error has one.
+    /// Errors since the object was created.
     errors: u64,
     depth: u64,
     polled: u64,
@@ -55,8 +55,16 @@ pub(crate) struct Row {
     latency: Histogram,
 }
 
-/// A row for each object. With an earlier look at the same files it has what happened since.
-pub(crate) fn rows(all: &[Stats], before: &[Stats], by: By, gone: bool, order: Order) -> Vec<Row> {
+/// A row for each object. With an earlier reading of the same files, the rows have the differences.
+///
+/// `gone` adds objects that were destroyed.
+pub(crate) fn select_rows(
+    all: &[Stats],
+    before: &[Stats],
+    by: By,
+    gone: bool,
+    order: Order,
+) -> Vec<Row> {
     let mut rows = Vec::new();
     for stats in all {
         let earlier = before
@@ -65,7 +73,7 @@ pub(crate) fn rows(all: &[Stats], before: &[Stats], by: By, gone: bool, order: O
         let earlier = earlier.map(|before| entries(before, by, true)).unwrap_or_default();
         for entry in entries(stats, by, gone) {
             let same = |other: &&Entry| other.life == entry.life && other.kind == entry.kind;
-            rows.push(row(stats, &entry, earlier.iter().find(same)));
+            rows.push(make_row(stats, &entry, earlier.iter().find(same)));
         }
     }
     match order {
@@ -90,7 +98,7 @@ fn entries(stats: &Stats, by: By, gone: bool) -> Vec<Entry> {
     }
 }
 
-fn row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
+fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
     let since = |counter: Counter| {
         entry.get(counter).saturating_sub(before.map_or(0, |before| before.get(counter)))
     };
@@ -100,8 +108,8 @@ fn row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
     };
     let device = if entry.kind == Kind::Device { entry.name.as_str() } else { stats.device(entry) };
     Row {
-        who: [stats.pid.to_string(), shown(&stats.program), shown(device)],
-        what: what(entry),
+        owner: [stats.pid.to_string(), printable(&stats.program), printable(device)],
+        object: describe(entry),
         requests,
         bytes: since(Counter::Bytes),
         received: since(Counter::Received),
@@ -115,8 +123,8 @@ fn row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
     }
 }
 
-/// What names an object, and what is to be known of it.
-fn what(entry: &Entry) -> String {
+/// The name of an object, with its type, state or size.
+fn describe(entry: &Entry) -> String {
     let [about, length, _] = entry.about;
     let gone = if entry.gone.is_some() { " gone" } else { "" };
     match entry.kind {
@@ -132,13 +140,14 @@ fn what(entry: &Entry) -> String {
     }
 }
 
-/// Without what a terminal would obey: it was read from a file that anybody of this user may have written.
-fn shown(text: &str) -> String {
+/// The text without control characters. Any process of the user may have written the file, and a terminal
+/// would obey control characters.
+fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A table: its head and its lines. `rates` says that counts are those of a second.
-pub(crate) fn table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
+/// The lines of a table, with a header. `rates` marks the counters as values per second.
+pub(crate) fn format_table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
     let per = if rates { "/s" } else { "" };
     let mut head = vec!["PID".to_owned(), "PROGRAM".into()];
     if by != By::Process {
@@ -162,13 +171,13 @@ pub(crate) fn table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
     head.extend(["P50", "P99", "MAX"].map(String::from));
     let mut lines = vec![head];
     for row in rows {
-        let [pid, program, device] = &row.who;
+        let [pid, program, device] = &row.owner;
         let mut line = vec![pid.clone(), program.clone()];
         if by != By::Process {
             line.push(device.clone());
         }
         if !matches!(by, By::Process | By::Device) {
-            line.push(row.what.clone());
+            line.push(row.object.clone());
         }
         match by {
             By::Cq => line.extend([row.polled, row.empty].map(|count| count.to_string())),
@@ -183,7 +192,7 @@ pub(crate) fn table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
         line.push(time((row.latency.count() > 0).then_some(row.latency.most)));
         lines.push(line);
     }
-    // Names to the left, numbers to the right.
+    // Names are aligned to the left, numbers to the right.
     let names = match by {
         By::Process => 1..2,
         By::Device => 1..3,
@@ -192,8 +201,8 @@ pub(crate) fn table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
     aligned(&lines, |column| names.contains(&column))
 }
 
-/// The calls of the control path, of all processes, those first that took longest.
-pub(crate) fn calls(all: &[Stats]) -> Vec<String> {
+/// The calls of the control path of all processes, sorted by total time.
+pub(crate) fn call_table(all: &[Stats]) -> Vec<String> {
     let mut sums: Vec<(&'static str, u64, u64, u64)> = Vec::new();
     let calls =
         all.iter().flat_map(|stats| stats.of(Kind::Process, true)).flat_map(|one| &one.calls);
@@ -232,7 +241,7 @@ fn aligned(lines: &[Vec<String>], is_left: impl Fn(usize) -> bool) -> Vec<String
     lines.iter().map(line).collect()
 }
 
-/// Bytes, with a unit.
+/// A number of bytes with a unit.
 fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -244,7 +253,7 @@ fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Nanoseconds, with a unit; a dash for none.
+/// A time with a unit; a dash for `None`.
 fn time(nanoseconds: Option<u64>) -> String {
     match nanoseconds {
         None => "-".into(),
@@ -256,7 +265,7 @@ fn time(nanoseconds: Option<u64>) -> String {
 }
 
 impl Row {
-    /// Of one second, when it is of this many nanoseconds.
+    /// The row with its counters divided by the time, so that they are values per second.
     pub(crate) fn per_second(mut self, nanoseconds: u64) -> Self {
         let rate = |count: u64| {
             let rate = u128::from(count) * 1_000_000_000 / u128::from(nanoseconds.max(1));
@@ -294,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_obey_is_not_shown() {
-        assert_eq!(shown("a\x1b[2Jb\n"), "a?[2Jb?");
+    fn what_a_terminal_would_obey_is_not_printable() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
     }
 }

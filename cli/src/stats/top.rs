@@ -1,64 +1,68 @@
-//! `ferroverbs top`: what processes do now, again and again.
+//! `ferroverbs top`: shows the counters of processes and updates them.
 
-use super::rows::{By, Order, Row, rows, table};
+use super::rows::{By, Order, Row, format_table, select_rows};
 use super::screen::Screen;
-use super::{print, read_all, runs};
+use super::{NO_PROCESS, is_running, read_all};
+use crate::output;
 use layer_records::stats::Stats;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What the command line says.
+/// The arguments of `ferroverbs top`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print a table of what was counted so far, and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// What has a row each
+    /// The kind of object that has a row
     #[arg(long, value_enum, default_value_t = By::Process)]
     by: By,
-    /// What comes first
+    /// The order of the rows
     #[arg(long, value_enum, default_value_t = Order::First)]
     sort: Order,
-    /// Processes that are gone and objects that were destroyed, too
+    /// Show ended processes and destroyed objects, too
     #[arg(long)]
     gone: bool,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     delay: f64,
-    /// Process ids, files or folders; all processes of this user under the layer, if there are none
-    #[arg(value_name = "WHAT")]
-    what: Vec<PathBuf>,
+    /// Process ids, files or folders; without a source, all processes of the user
+    #[arg(value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
 }
 
 fn seconds(value: &str) -> Result<f64, &'static str> {
     let seconds = value.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or("it takes seconds, from 0.1 to 3600")
+    seconds.ok_or("must be a number of seconds from 0.1 to 3600")
 }
 
-/// What is shown, and how.
+/// The rows to show, and their order.
 struct View {
     by: By,
     order: Order,
     gone: bool,
 }
 
-/// Does what the command line says.
+/// Runs `ferroverbs top`.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let mut view = View { by: args.by, order: args.sort, gone: args.gone };
     if args.once {
-        let all = look(args, &view)?;
-        let rows = rows(&all, &[], view.by, view.gone, view.order);
-        return print(&(table(view.by, &rows, false).join("\n") + "\n"));
+        let all = read_visible(args, &view)?;
+        if all.is_empty() {
+            eprintln!("ferroverbs: {NO_PROCESS}");
+        }
+        let rows = select_rows(&all, &[], view.by, view.gone, view.order);
+        return output::print_text(&(format_table(view.by, &rows, false).join("\n") + "\n"));
     }
-    let screen = Screen::take()?;
+    let screen = Screen::open()?;
     let delay = Duration::from_secs_f64(args.delay);
-    let mut before = look(args, &view)?;
+    let mut before = read_visible(args, &view)?;
     let mut taken = Instant::now();
     let mut now = before.clone();
     let mut between = Duration::ZERO;
     loop {
-        screen.draw(&picture(&view, &before, &now, between), HEAD)?;
+        screen.draw(&frame_lines(&view, &before, &now, between), HEAD)?;
         let left = delay.saturating_sub(taken.elapsed());
         match screen.key(left)? {
             Some(b'q' | 3) => return Ok(ExitCode::SUCCESS),
@@ -67,18 +71,18 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         }
         if taken.elapsed() >= delay {
             before = now;
-            now = look(args, &view)?;
+            now = read_visible(args, &view)?;
             between = taken.elapsed();
             taken = Instant::now();
         }
     }
 }
 
-/// What there is. Of processes that are gone only those that are wanted.
-fn look(args: &Args, view: &View) -> crate::Result<Vec<Stats>> {
-    let mut all = read_all(&args.what)?;
-    if !view.gone && args.what.is_empty() {
-        all.retain(|stats| stats.ended.is_none() && runs(stats.pid));
+/// The counters to show. Ended processes are left out unless the user asks for them.
+fn read_visible(args: &Args, view: &View) -> crate::Result<Vec<Stats>> {
+    let mut all = read_all(&args.sources)?;
+    if !view.gone && args.sources.is_empty() {
+        all.retain(|stats| stats.ended.is_none() && is_running(stats.pid));
     }
     Ok(all)
 }
@@ -107,24 +111,24 @@ impl View {
 
     fn title(&self) -> String {
         let order = match self.order {
-            Order::First => "as they came",
+            Order::First => "by creation",
             Order::Requests => "by requests",
             Order::Bytes => "by bytes",
             Order::Errors => "by errors",
             Order::Latency => "by latency",
         };
-        let gone = if self.gone { ", with those that are gone" } else { "" };
+        let gone = if self.gone { ", with ended processes and destroyed objects" } else { "" };
         format!("ferroverbs top: {order}{gone}")
     }
 }
 
-/// Which line is the head of the table.
+/// The index of the line with the column names.
 const HEAD: usize = 2;
 
-/// What is on the screen.
-fn picture(view: &View, before: &[Stats], now: &[Stats], between: Duration) -> Vec<String> {
+/// The lines of the screen.
+fn frame_lines(view: &View, before: &[Stats], now: &[Stats], between: Duration) -> Vec<String> {
     let nanoseconds = u64::try_from(between.as_nanos()).unwrap_or(u64::MAX);
-    let rows: Vec<Row> = rows(now, before, view.by, view.gone, view.order)
+    let rows: Vec<Row> = select_rows(now, before, view.by, view.gone, view.order)
         .into_iter()
         .map(|row| row.per_second(nanoseconds))
         .collect();
@@ -133,10 +137,10 @@ fn picture(view: &View, before: &[Stats], now: &[Stats], between: Duration) -> V
         "p processes  d devices  u queue pairs  c completion queues  m regions  s sort  g gone  q quit"
             .into(),
     ];
-    lines.extend(table(view.by, &rows, true));
+    lines.extend(format_table(view.by, &rows, true));
     if now.is_empty() {
         lines.push(String::new());
-        lines.push("No process is counted: start one with FERROVERBS_LAYERS=stats.".into());
+        lines.push(NO_PROCESS.into());
     }
     lines
 }

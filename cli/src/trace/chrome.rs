@@ -1,5 +1,7 @@
-//! A timeline for ui.perfetto.dev and chrome://tracing (catapult's document "Trace Event Format"): a slice for each call, an arrow from each post to
-//! its completion, and one from each message to the receive that it completes, also in another process.
+//! Writes a timeline for ui.perfetto.dev and chrome://tracing (catapult's document "Trace Event Format").
+//!
+//! The timeline has a slice for each call, an arrow from each post to its completion, and an arrow from each
+//! message to the receive that the message completes, also in another process.
 
 use layer_records::calls::Call;
 use layer_records::text;
@@ -8,11 +10,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::Write;
 
-/// A record of a recording, by their places.
-type Place = (usize, usize);
+/// The index of a recording, and the index of a record in the recording.
+type RecordIndex = (usize, usize);
 
-/// Writes the whole document.
-pub(super) fn write(to: &mut dyn Write, traces: &[Trace]) -> std::io::Result<()> {
+/// Writes the timeline of all recordings.
+pub(super) fn write_document(to: &mut dyn Write, traces: &[Trace]) -> std::io::Result<()> {
     write!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut comma = "\n";
     for event in events(traces) {
@@ -25,7 +27,7 @@ pub(super) fn write(to: &mut dyn Write, traces: &[Trace]) -> std::io::Result<()>
 fn events(traces: &[Trace]) -> Vec<Value> {
     let first = |trace: &Trace| trace.records.first().map(|record| trace.time(record));
     let begin = traces.iter().filter_map(first).min().unwrap_or(0);
-    let us = |at: Place| {
+    let us = |at: RecordIndex| {
         let trace = &traces[at.0];
         trace.time(&trace.records[at.1]).saturating_sub(begin) as f64 / 1000.0
     };
@@ -42,10 +44,10 @@ fn events(traces: &[Trace]) -> Vec<Value> {
     let mut id = 0;
     for (kind, from, to) in arrows(traces) {
         id += 1;
-        let thread = |at: Place| (traces[at.0].pid, traces[at.0].records[at.1].thread);
+        let thread = |at: RecordIndex| (traces[at.0].pid, traces[at.0].records[at.1].thread);
         let ((from_pid, from_tid), (to_pid, to_tid)) = (thread(from), thread(to));
         events.push(json!({"ph": "s", "cat": kind, "name": kind, "id": id, "ts": us(from), "pid": from_pid, "tid": from_tid}));
-        // An arrow must not end before it begins, as clocks of two hosts may have it.
+        // The clocks of two hosts differ, and an arrow must not end before its begin.
         let end = us(to).max(us(from));
         events.push(json!({"ph": "f", "bp": "e", "cat": kind, "name": kind, "id": id, "ts": end, "pid": to_pid, "tid": to_tid}));
     }
@@ -60,23 +62,23 @@ fn slice(trace: &Trace, record: &Record, ts: f64) -> Value {
         call if record.is_send() => format!("{} {}", call.name(), argument("opcode")),
         call => call.name().to_owned(),
     };
-    let mut args = super::json::args(record);
+    let mut args = super::json::arguments(record);
     if record.error != 0 {
         args.insert("errno".into(), json!(layer_records::names::errno(record.error)));
     }
-    // A completion has no length; arrows end at slices only.
+    // A completion has no duration, but an arrow can only end at a slice.
     let dur = f64::from(record.duration.max(100)) / 1000.0;
     json!({"ph": "X", "cat": "verbs", "name": name, "ts": ts, "dur": dur, "pid": trace.pid, "tid": record.thread, "args": args})
 }
 
-/// What leads to what.
-fn arrows(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
+/// The arrows of a timeline: kind, begin and end.
+fn arrows(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
     let mut arrows = Vec::new();
     let pairs = pairs(traces);
-    // By recording, QP and number of the message: where it was received.
-    let mut received: HashMap<(usize, u64, u64), Place> = HashMap::new();
+    // The completion of a received message, by recording, QP and message number.
+    let mut received: HashMap<(usize, u64, u64), RecordIndex> = HashMap::new();
     for (number, trace) in traces.iter().enumerate() {
-        // Requests that have not completed yet: by queue (QP, and whether it is the receive queue), and by wr_id.
+        // Posts without a completion, by QP, by queue (true for the receive queue) and by wr_id.
         let mut open: HashMap<(u64, bool, u64), VecDeque<usize>> = HashMap::new();
         for (index, record) in trace.records.iter().enumerate() {
             let (qp, wr_id) = (record.named("qp"), record.named("wr_id"));
@@ -94,7 +96,7 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
                     if receive {
                         received.insert((number, qp, record.named("message")), (number, index));
                     }
-                    // The opcode of a failed one says nothing.
+                    // The opcode of a failed completion is undefined, so search both queues.
                     let failed = record.named("status") != 0;
                     let sides = if failed {
                         &[false, true][..]
@@ -127,14 +129,16 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
     arrows
 }
 
-/// Datagrams, and where they were received: those that one queue pair sent to another, in their order. Only where as many came as were sent: which ones are lost
-/// nobody knows.
-fn datagrams(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
-    // By the numbers of both ends; a number that two processes have is nobody's.
+/// Arrows of datagrams from one QP to another QP, in the order of sending.
+///
+/// If fewer datagrams arrived than were sent, the recordings do not show which datagrams were lost. Such a
+/// pair of QPs gets no arrows.
+fn datagrams(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
+    // The processes that have a QP number. A number of two processes identifies no process.
     let mut owners: HashMap<u64, HashSet<usize>> = HashMap::new();
     let mut kinds: HashSet<(usize, u64)> = HashSet::new();
-    let mut sent: BTreeMap<(u64, u64), Vec<Place>> = BTreeMap::new();
-    let mut received: HashMap<(u64, u64), Vec<Place>> = HashMap::new();
+    let mut sent: BTreeMap<(u64, u64), Vec<RecordIndex>> = BTreeMap::new();
+    let mut received: HashMap<(u64, u64), Vec<RecordIndex>> = HashMap::new();
     for (number, trace) in traces.iter().enumerate() {
         for (index, record) in trace.records.iter().enumerate() {
             let (qp, place) = (record.named("qp"), (number, index));
@@ -166,9 +170,12 @@ fn datagrams(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
     arrows
 }
 
-/// Connected queue pairs: which recording and number belongs to which. Both ends name each other's number; where several do nobody knows.
+/// Connected queue pairs: recording and QP number of one end, and of its peer.
+///
+/// Two ends belong together if each names the number of the other end. If several recordings match, the
+/// result has no pair for them.
 fn pairs(traces: &[Trace]) -> HashMap<(usize, u64), (usize, u64)> {
-    // By own and peer's number.
+    // Recordings by local and remote QP number.
     let mut ends: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
     for (number, trace) in traces.iter().enumerate() {
         for record in &trace.records {
@@ -207,7 +214,7 @@ mod tests {
         Trace { pid, program: "p".into(), realtime: 0, records, lost: 0 }
     }
 
-    /// Of a request whose completion is due.
+    /// The bit of a request that will have a completion.
     const DUE: u64 = 1 << 48;
 
     fn connected(own: u64, peer: u64) -> Record {
@@ -236,7 +243,7 @@ mod tests {
             ]
         );
         let mut text = Vec::new();
-        write(&mut text, &traces).expect("a Vec takes all");
+        write_document(&mut text, &traces).expect("a Vec takes all");
         let parsed: Value = serde_json::from_slice(&text).expect("JSON");
         let events = parsed["traceEvents"].as_array().expect("events");
         let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
@@ -252,7 +259,7 @@ mod tests {
             ((6, "ATOMIC_FETCH_AND_ADD"), (4, "FETCH_ADD")),
         ] {
             let word = 5 | opcode.0 << 32 | DUE;
-            // An operand is no message's number.
+            // The operand of an atomic request is at the position of the message number.
             let operand = u64::from(opcode.0 > 4);
             let post = record(Call::post_send, 10, &[word, 7, 0, 8, 0, 0, 0, 0, operand]);
             let completion = record(Call::completion, 20, &[5, 7, done.0]);

@@ -1,12 +1,12 @@
-//! A record as a JSON object.
+//! Converts a record to a JSON object.
 
 use layer_records::calls::{Arg, Call, Kind};
 use layer_records::trace::{Record, Trace};
 use layer_records::{names, text};
 use serde_json::{Map, Value, json};
 
-/// Its arguments; numbers stay numbers, what has a name is a string.
-pub(super) fn args(record: &Record) -> Map<String, Value> {
+/// The arguments of a record. Numbers stay numbers; named values are strings.
+pub(super) fn arguments(record: &Record) -> Map<String, Value> {
     let value = |arg: &Arg| match arg.kind {
         Kind::Dec if arg.bits() == 64 => json!(record.arg(arg).cast_signed()),
         Kind::Dec | Kind::Hex => json!(record.arg(arg)),
@@ -15,14 +15,14 @@ pub(super) fn args(record: &Record) -> Map<String, Value> {
     record.said().map(|arg| (arg.name.to_owned(), value(arg))).collect()
 }
 
-/// All of it.
-pub(super) fn object(trace: &Trace, record: &Record) -> Value {
+/// A record with its time, process, thread, call, arguments and result.
+pub(super) fn record_object(trace: &Trace, record: &Record) -> Value {
     let mut object = json!({
         "time_ns": trace.time(record),
         "pid": trace.pid,
         "thread": record.thread,
         "call": record.call.name(),
-        "args": args(record),
+        "args": arguments(record),
     });
     if record.call != Call::completion {
         object["result"] = json!(record.result.cast_signed());

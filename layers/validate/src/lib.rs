@@ -8,7 +8,6 @@ mod advice;
 mod again;
 mod asan;
 mod builder;
-mod checks;
 mod cm;
 mod cq;
 mod cq_ex;
@@ -40,6 +39,7 @@ use abi::{
     verbs_context_ops,
 };
 use cface::lock::Guard;
+use layer_records::checks;
 use layer_tap::{life, plugin, spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};

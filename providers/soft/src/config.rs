@@ -1,10 +1,10 @@
 //! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
-use crate::guid::DEVICES;
 use crate::limits::{Limits, Names, parse_networks};
 use cface::sync::Mutex;
 use ipnet::IpNet;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
+use soft_semantics::devices::{self, switch};
 use soft_semantics::faults::{Statement, parse};
 use soft_semantics::weather::Weather;
 use soft_sys::{Errno, dir, notice, process};
@@ -64,13 +64,10 @@ fn is_news(name: &'static str) -> bool {
 /// How many devices there are.
 pub(crate) const DEVICES_ASKED: Setting<usize> = Setting {
     name: "FERROVERBS_SOFT",
-    allowed: "off, on, or a number of devices from 0 to 32",
+    allowed: devices::ALLOWED,
     otherwise: "with one device if the kernel has none",
     harmless: true,
-    parse: |text| match switch(text) {
-        Some(on) => Some(usize::from(on)),
-        None => text.parse().ok().filter(|count| *count <= DEVICES as usize),
-    },
+    parse: devices::parse,
 };
 
 /// Messages longer than this are fetched by the receiver in one copy where it can attach to the sender; up to
@@ -303,18 +300,6 @@ fn default_dir(group: Option<u32>, runtime_dir: Option<PathBuf>) -> PathBuf {
     match runtime_dir.filter(|dir| dir.is_absolute() && ours(dir)) {
         Some(dir) => dir.join("ferroverbs"),
         None => format!("/tmp/{DEFAULT_STEM}{}", process::user()).into(),
-    }
-}
-
-/// What a switch is set to, if it is.
-fn switch(text: &str) -> Option<bool> {
-    let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
-    if is(&["off", "no", "0", "false"]) {
-        Some(false)
-    } else if is(&["on", "yes", "1", "true"]) {
-        Some(true)
-    } else {
-        None
     }
 }
 

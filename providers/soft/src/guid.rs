@@ -54,7 +54,7 @@ const LOCAL: u8 = 2;
 const GROUP: u8 = 1;
 
 /// Devices that an adapter can have, each with a GUID; a power of two.
-pub(crate) const DEVICES: u64 = 32;
+pub(crate) const DEVICES: u64 = soft_semantics::devices::MOST as u64;
 
 #[cfg(test)]
 mod tests {

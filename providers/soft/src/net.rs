@@ -128,6 +128,15 @@ impl Gids {
         Self { identity, entries: gids }
     }
 
+    /// A table with these addresses from index 1 on.
+    #[cfg(test)]
+    pub(crate) fn with_addresses(addresses: impl Iterator<Item = [u8; 16]>) -> Self {
+        let identity = Identity::of(&soft_local::fabric::FabricConfig::new("/run/one"));
+        let raw = link_local(identity.guid(0));
+        let entries = std::iter::once(raw).chain(addresses).map(|raw| Gid { raw, ifindex: 1 });
+        Self { identity, entries: entries.collect() }
+    }
+
     /// The same of device number `device` of the adapter.
     fn of_device(mut self, device: usize) -> Self {
         if let Some(first) = self.entries.first_mut() {

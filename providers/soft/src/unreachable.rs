@@ -5,7 +5,7 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Unreachable;
-use crate::net::may_send_to;
+use crate::net::{GID_TABLE, Gids, may_send_to};
 use crate::remote::Holder;
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
@@ -30,11 +30,13 @@ const WIRE: u8 = 1 << 4;
 const PEER: u8 = 1 << 5;
 /// There was a route that does not carry packets as long as they are to be.
 const MTU: u8 = 1 << 6;
+/// The process has another user than when it opened the device.
+const USER: u8 = 1 << 7;
 
 impl Unreachable {
     fn is_first(&self, kind: u8) -> bool {
-        let said = self.0.load(Ordering::Relaxed) & kind != 0;
-        !said && self.0.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
+        let said = self.told.load(Ordering::Relaxed) & kind != 0;
+        !said && self.told.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
     }
 
     /// A route leads to `gid`, which is no address of this host.
@@ -85,6 +87,18 @@ impl Unreachable {
     /// A request or connection is for QP `qpn`, and there was no process to take it.
     #[cold]
     pub(crate) fn note_failure(&self, adapter: &Adapter, qpn: u32, why: PeerError) {
+        let may_be_the_user = match why {
+            PeerError::System(errno) => [Errno::EACCES, Errno::EPERM].contains(&errno),
+            PeerError::Refused(refusal) => refusal == Refusal::User,
+            _ => false,
+        };
+        if may_be_the_user && self.user != process::user() {
+            if self.is_first(USER) {
+                let folder = adapter.fabric.directory();
+                notice!("{}", changed_user(qpn, self.user, process::user(), folder));
+            }
+            return;
+        }
         match why {
             PeerError::Nobody => self.note_number(adapter, qpn),
             PeerError::Refused(Refusal::Resources) if self.is_first(RESOURCES) => {
@@ -117,9 +131,11 @@ impl Unreachable {
     #[cold]
     pub(crate) fn note_number(&self, adapter: &Adapter, qpn: u32) {
         if self.is_first(NUMBER) {
+            let gids = Gids::of_this_host(adapter.identity, 0);
             notice!(
-                "QP {qpn:#08x} is of another host, network namespace, user or fabric, or gone{}",
-                reached(adapter, "soft reaches this one only")
+                "QP {qpn:#08x} is on another host or in another network namespace, user or fabric, or gone{}{}",
+                reached(adapter, "without a GID, or by GID index 0, soft reaches this one only"),
+                indices(&gids)
             );
         }
     }
@@ -153,6 +169,38 @@ fn reached(adapter: &Adapter, what: &str) -> String {
     text
 }
 
+/// The line for a process that has another user than when it opened the device.
+fn changed_user(qpn: u32, before: u32, now: u32, folder: &Path) -> String {
+    format!(
+        "QP {qpn:#08x} is not reached: this process opened the device as user {before} and is user {now} now, and the \
+         processes that meet in {} accept user {before} only; change the user before ibv_open_device, or set \
+         FERROVERBS_FABRIC_GROUP",
+        folder.display()
+    )
+}
+
+/// The GID indices that reach other hosts, as a remedy at the end of a line; empty if no interface has an address.
+fn indices(gids: &Gids) -> String {
+    let address_of = |index: usize| -> Option<IpAddr> {
+        let v6 = Ipv6Addr::from(gids.get(index)?.raw);
+        let address = v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4);
+        let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        (!address.is_loopback() && !is_link_local).then_some(address)
+    };
+    let usable: Vec<(usize, IpAddr)> =
+        (1..GID_TABLE).filter_map(|index| Some((index, address_of(index)?))).collect();
+    let Some((first, _)) = usable.first() else { return String::new() };
+    let all: Vec<String> = usable
+        .iter()
+        .take(MOST)
+        .map(|(index, address)| format!("GID index {index} ({address})"))
+        .collect();
+    format!(
+        "; another host is reached by {}: use -g {first} (perftest: -x {first})",
+        all.join(" or ")
+    )
+}
+
 /// A GID as people write it.
 fn address(gid: &[u8; 16]) -> String {
     let v6 = Ipv6Addr::from(*gid);
@@ -173,6 +221,30 @@ mod tests {
         assert!(unreachable.is_first(ADDRESS));
         assert!(!unreachable.is_first(ADDRESS));
         assert!(unreachable.is_first(NUMBER));
+    }
+
+    #[test]
+    fn the_gid_indices_with_an_address_are_named() {
+        let gid = |address: &str| {
+            let address: IpAddr = address.parse().expect("an address");
+            match address {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                IpAddr::V6(v6) => v6.octets(),
+            }
+        };
+        let table = |addresses: &[&str]| Gids::with_addresses(addresses.iter().map(|a| gid(a)));
+        assert_eq!(indices(&table(&["127.0.0.1", "::1", "fe80::1"])), "");
+        assert_eq!(
+            indices(&table(&["fe80::1", "10.99.0.1", "2001:db8::1"])),
+            "; another host is reached by GID index 2 (10.99.0.1) or GID index 3 (2001:db8::1): use -g 2 (perftest: -x 2)"
+        );
+    }
+
+    #[test]
+    fn a_process_with_another_user_is_told_both_users() {
+        let line = changed_user(0x50ed16, 0, 65534, Path::new("/tmp/ferroverbs-0"));
+        assert!(line.contains("as user 0 and is user 65534 now"), "{line}");
+        assert!(line.contains("/tmp/ferroverbs-0") && line.contains("0x50ed16"), "{line}");
     }
 
     #[test]

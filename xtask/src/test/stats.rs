@@ -139,10 +139,11 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ("a table", &["--", "ibv_devinfo"][..], 0, table),
         (
             "Prometheus",
-            &["--prometheus", "--", "ibv_devinfo"],
+            &["--prometheus", "-o", "/dev/stderr", "--", "ibv_devinfo"],
             0,
             &["# TYPE ferroverbs_requests_total counter"],
         ),
+        ("Prometheus without a file", &["--prometheus", "--", "true"], 2, &["-o FILE"]),
         ("a status", &["--", "sh", "-c", "exit 7"], 7, &["nothing was counted"]),
         ("no command", &["--", "/not/there"], 127, &["cannot run"]),
         ("no file", &["show", "/not/there"], 2, &["cannot read"]),

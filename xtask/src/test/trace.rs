@@ -292,12 +292,7 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             0,
             &["ibv_reg_mr(", " EINVAL <", "): the last "][..],
         ),
-        (
-            "JSON",
-            &["--format", "json", "--", &misuse, "MR-05", "wrong"],
-            0,
-            &["\"errno\":\"EINVAL\""],
-        ),
+        ("JSON without a file", &["--format", "json", "--", "true"], 2, &["-o FILE"]),
         (
             "what failed",
             &["--failed", "--", &misuse, "CQ-03", "wrong"],
@@ -320,6 +315,20 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             right.then_some(()).ok_or_else(|| done.report("ferroverbs")),
         );
     }
+    let name = "ferroverbs trace: the file has JSON only, and no line names a removed file";
+    bench.step(name);
+    let fabric = bench.over(DataPath::Default)?;
+    let file = fabric.work.join("calls.json");
+    let args = ["--format", "json", "-o"];
+    let job = ferroverbs(bench, &fabric, &args)?.arg(&file).args(["--", &misuse, "CQ-03", "wrong"]);
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let is_object = |line: &str| line.starts_with('{') && line.ends_with('}');
+    let right = done.ok()
+        && text.contains("\"status\":\"RNR_RETRY_EXC_ERR\"")
+        && text.lines().all(is_object)
+        && !done.stderr.contains("ferroverbs-trace-");
+    tally.record(name, right.then_some(()).ok_or_else(|| done.report("ferroverbs")));
     Ok(())
 }
 

@@ -1,15 +1,15 @@
-//! The rules of iptables, as iptables-save(8) and ip6tables-save(8) tell them.
+//! Reads the rules of iptables from the output of iptables-save(8) and ip6tables-save(8).
 
 use super::ROCE_PORT;
-use super::rules::{Chain, Chains, Fate, Fit, Policy, Rule, Verdict, fate};
+use super::rules::{Chain, Chains, FilterDecision, Policy, Rule, RuleMatch, Verdict, decide_table};
 
-/// Targets after which the next rule is come to.
-const NOTHING: [&str; 9] =
+/// Targets that let the packet go on to the next rule.
+const CONTINUING: [&str; 9] =
     ["LOG", "NFLOG", "MARK", "CONNMARK", "CT", "TRACE", "DSCP", "TOS", "CONNSECMARK"];
 
-/// The fate in each table. `program` is what rules are put in with.
-pub(super) fn judge(text: &str, program: &str) -> Vec<Fate> {
-    let mut fates = Vec::new();
+/// The decision of each table. `program` is the command that adds a rule.
+pub(super) fn decide(text: &str, program: &str) -> Vec<FilterDecision> {
+    let mut decisions = Vec::new();
     let mut chains = Chains::new();
     let mut table = "";
     for line in text.lines().map(str::trim) {
@@ -33,13 +33,13 @@ pub(super) fn judge(text: &str, program: &str) -> Vec<Fate> {
                 chain.rules.push(made);
             }
         } else if line == "COMMIT" {
-            fates.push(fate(&chains));
+            decisions.push(decide_table(&chains));
         }
     }
-    fates
+    decisions
 }
 
-/// The words of a rule; what is quoted is one.
+/// Splits a rule into words. A quoted text is one word.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let (mut quoted, mut escaped) = (false, false);
@@ -61,7 +61,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 fn rule(words: &[String], chains: &Chains) -> Rule {
-    let mut made = Rule { fit: Fit::Yes, verdict: Verdict::Nothing };
+    let mut made = Rule { fit: RuleMatch::Yes, verdict: Verdict::Nothing };
     let mut negated = false;
     let mut rest = words.iter().map(String::as_str);
     while let Some(option) = rest.next() {
@@ -76,16 +76,16 @@ fn rule(words: &[String], chains: &Chains) -> Rule {
             }
             "-j" | "-g" => {
                 made.verdict = verdict(rest.next().unwrap_or_default(), option == "-g", chains);
-                // What follows is the target's.
+                // The remaining options belong to the target.
                 return made;
             }
-            "-p" => Fit::of(matches!(rest.next(), Some("udp" | "17" | "all"))),
-            "-i" if rest.clone().next() == Some("lo") => Fit::No,
+            "-p" => RuleMatch::of(matches!(rest.next(), Some("udp" | "17" | "all"))),
+            "-i" if rest.clone().next() == Some("lo") => RuleMatch::No,
             "--dport" | "--dports" | "--ports" => ports(rest.next().unwrap_or_default()),
-            "--ctstate" | "--state" => {
-                Fit::of(rest.next().unwrap_or_default().split(',').any(|state| state == "NEW"))
-            }
-            other if other.starts_with('-') => Fit::Perhaps,
+            "--ctstate" | "--state" => RuleMatch::of(
+                rest.next().unwrap_or_default().split(',').any(|state| state == "NEW"),
+            ),
+            other if other.starts_with('-') => RuleMatch::Perhaps,
             _ => continue,
         };
         made.fit = made.fit.min(fit.negated(negated));
@@ -94,13 +94,13 @@ fn rule(words: &[String], chains: &Chains) -> Rule {
     made
 }
 
-fn ports(list: &str) -> Fit {
+fn ports(list: &str) -> RuleMatch {
     let is_ours = |range: &str| {
         let (first, last) = range.split_once(':').unwrap_or((range, range));
         let ends = (first.parse::<u16>().unwrap_or(0), last.parse::<u16>().unwrap_or(u16::MAX));
         (ends.0..=ends.1).contains(&ROCE_PORT)
     };
-    Fit::of(list.split(',').any(is_ours))
+    RuleMatch::of(list.split(',').any(is_ours))
 }
 
 fn verdict(target: &str, is_goto: bool, chains: &Chains) -> Verdict {
@@ -110,7 +110,7 @@ fn verdict(target: &str, is_goto: bool, chains: &Chains) -> Verdict {
         "RETURN" => Verdict::Return,
         name if chains.contains_key(name) && is_goto => Verdict::Goto(name.to_owned()),
         name if chains.contains_key(name) => Verdict::Jump(name.to_owned()),
-        name if NOTHING.contains(&name) => Verdict::Nothing,
+        name if CONTINUING.contains(&name) => Verdict::Nothing,
         _ => Verdict::Anything,
     }
 }

@@ -1,12 +1,13 @@
-//! The rules of nftables, as `nft -j list ruleset` tells them (libnftables-json(5)).
+//! Reads the rules of nftables from the output of `nft -j list ruleset` (libnftables-json(5)).
 
 use super::ROCE_PORT;
-use super::rules::{Chain, Chains, Fate, Fit, Policy, Rule, Verdict, fate};
+use super::rules::{Chain, Chains, FilterDecision, Policy, Rule, RuleMatch, Verdict, decide_table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The fate in all tables but those of `others`, by family and name; `None` if it is no list of rules.
-pub(super) fn judge(text: &str, others: &[(&str, &str)]) -> Option<Vec<Fate>> {
+/// The decisions of all tables, without the tables of `others` (family and name). `None` if the text is no list
+/// of rules.
+pub(super) fn decide(text: &str, others: &[(&str, &str)]) -> Option<Vec<FilterDecision>> {
     let told: Value = serde_json::from_str(text).ok()?;
     let all = told["nftables"].as_array()?;
     let mut sets: BTreeMap<[String; 3], Vec<Value>> = BTreeMap::new();
@@ -37,7 +38,7 @@ pub(super) fn judge(text: &str, others: &[(&str, &str)]) -> Option<Vec<Fate>> {
     let judged = tables
         .iter()
         .filter(|([family, table], _)| !others.contains(&(family.as_str(), table.as_str())));
-    Some(judged.map(|(_, chains)| fate(chains)).collect())
+    Some(judged.map(|(_, chains)| decide_table(chains)).collect())
 }
 
 fn word(value: &Value) -> String {
@@ -45,7 +46,7 @@ fn word(value: &Value) -> String {
 }
 
 fn rule<'a>(expressions: &[Value], named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Rule {
-    let mut made = Rule { fit: Fit::Yes, verdict: Verdict::Nothing };
+    let mut made = Rule { fit: RuleMatch::Yes, verdict: Verdict::Nothing };
     for (key, value) in expressions.iter().filter_map(Value::as_object).flatten() {
         match key.as_str() {
             "match" => made.fit = made.fit.min(fit(value, named)),
@@ -54,13 +55,13 @@ fn rule<'a>(expressions: &[Value], named: &dyn Fn(&str) -> Option<&'a Vec<Value>
                 made.fit = made.fit.min(fits);
                 made.verdict = verdict;
             }
-            // How much there was decides.
-            "limit" | "quota" | "ct count" => made.fit = made.fit.min(Fit::Perhaps),
+            // The number of earlier packets decides.
+            "limit" | "quota" | "ct count" => made.fit = made.fit.min(RuleMatch::Perhaps),
             "counter" | "log" | "notrack" | "mangle" | "set" | "map" | "comment" => {}
             _ => match verdict(key, value) {
                 Some(verdict) => made.verdict = verdict,
                 None => {
-                    made.fit = made.fit.min(Fit::Perhaps);
+                    made.fit = made.fit.min(RuleMatch::Perhaps);
                     made.verdict = Verdict::Anything;
                 }
             },
@@ -82,53 +83,58 @@ fn verdict(key: &str, value: &Value) -> Option<Verdict> {
     })
 }
 
-/// What a map of verdicts has for the packet.
-fn mapped<'a>(map: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> (Fit, Verdict) {
-    let unknown = (Fit::Perhaps, Verdict::Anything);
+/// The verdict of a map for the packet.
+fn mapped<'a>(map: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> (RuleMatch, Verdict) {
+    let unknown = (RuleMatch::Perhaps, Verdict::Anything);
     let Some(all) = map["data"]["set"].as_array() else { return unknown };
     for pair in all {
         let asked = serde_json::json!({ "op": "==", "left": map["key"], "right": pair[0] });
         match fit(&asked, named) {
-            Fit::No => {}
-            Fit::Perhaps => return unknown,
-            Fit::Yes => {
+            RuleMatch::No => {}
+            RuleMatch::Perhaps => return unknown,
+            RuleMatch::Yes => {
                 let told = pair[1].as_object().and_then(|told| told.iter().next());
                 let told = told.and_then(|(key, value)| verdict(key, value));
-                return told.map_or(unknown, |verdict| (Fit::Yes, verdict));
+                return told.map_or(unknown, |verdict| (RuleMatch::Yes, verdict));
             }
         }
     }
-    (Fit::No, Verdict::Nothing)
+    (RuleMatch::No, Verdict::Nothing)
 }
 
-fn fit<'a>(asked: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Fit {
+fn fit<'a>(asked: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> RuleMatch {
     let (left, right) = (&asked["left"], &asked["right"]);
     let negated = asked["op"] == "!=";
     let payload = &left["payload"];
     let fit = match (payload["protocol"].as_str(), payload["field"].as_str()) {
-        (Some("udp" | "th"), Some("dport")) => has(right, &Value::from(ROCE_PORT), named),
+        (Some("udp" | "th"), Some("dport")) => matches_value(right, &Value::from(ROCE_PORT), named),
         (Some("tcp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "igmp" | "esp" | "ah"), _) => {
-            return Fit::No;
+            return RuleMatch::No;
         }
         (Some("ip"), Some("protocol")) | (Some("ip6"), Some("nexthdr")) => {
-            has(right, &Value::from("udp"), named)
+            matches_value(right, &Value::from("udp"), named)
         }
         _ => match (left["meta"]["key"].as_str(), left["ct"]["key"].as_str()) {
-            (Some("l4proto"), _) => has(right, &Value::from("udp"), named),
-            (Some("iif" | "iifname"), _) if right == "lo" => Fit::No,
-            (_, Some("state")) => has(right, &Value::from("new"), named),
-            _ => Fit::Perhaps,
+            (Some("l4proto"), _) => matches_value(right, &Value::from("udp"), named),
+            (Some("iif" | "iifname"), _) if right == "lo" => RuleMatch::No,
+            (_, Some("state")) => matches_value(right, &Value::from("new"), named),
+            _ => RuleMatch::Perhaps,
         },
     };
     fit.negated(negated)
 }
 
-/// Whether a value is one, or among those, that a rule names.
-fn has<'a>(right: &Value, wanted: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Fit {
-    let any =
-        |all: &[Value]| all.iter().map(|one| has(one, wanted, named)).max().unwrap_or(Fit::No);
+/// Matches a value with the value, list, set or range of a rule.
+fn matches_value<'a>(
+    right: &Value,
+    wanted: &Value,
+    named: &dyn Fn(&str) -> Option<&'a Vec<Value>>,
+) -> RuleMatch {
+    let any = |all: &[Value]| {
+        all.iter().map(|one| matches_value(one, wanted, named)).max().unwrap_or(RuleMatch::No)
+    };
     if let Some(name) = right.as_str().and_then(|text| text.strip_prefix('@')) {
-        return named(name).map_or(Fit::Perhaps, |all| any(all));
+        return named(name).map_or(RuleMatch::Perhaps, |all| any(all));
     }
     if let Some(all) = right.as_array().or_else(|| right["set"].as_array()) {
         return any(all);
@@ -139,14 +145,16 @@ fn has<'a>(right: &Value, wanted: &Value, named: &dyn Fn(&str) -> Option<&'a Vec
             ends.get(1).and_then(Value::as_u64),
             wanted.as_u64(),
         ) {
-            (Some(first), Some(last), Some(wanted)) => Fit::of((first..=last).contains(&wanted)),
-            _ => Fit::Perhaps,
+            (Some(first), Some(last), Some(wanted)) => {
+                RuleMatch::of((first..=last).contains(&wanted))
+            }
+            _ => RuleMatch::Perhaps,
         };
     }
     match right {
         Value::Number(_) | Value::String(_) if right.is_number() == wanted.is_number() => {
-            Fit::of(right == wanted)
+            RuleMatch::of(right == wanted)
         }
-        _ => Fit::Perhaps,
+        _ => RuleMatch::Perhaps,
     }
 }

@@ -1,22 +1,24 @@
-//! What the rules of a packet filter do to a first packet from another machine to the UDP port of RoCE v2. What a rule asks apart from protocol, port, state of
-//! the connection and loopback (addresses, interfaces, marks) may hold or not: then it may be that the packet is dropped, and that it is not.
+//! Decides what the rules of a packet filter do to the first packet of another machine to the RoCE v2 port.
+//!
+//! The packet has a protocol, a port and a connection state, and does not come by loopback. A condition on
+//! another attribute (address, interface, mark) may hold or not, so the decision is unknown.
 
 use std::collections::BTreeMap;
 
-/// Whether what a rule asks holds for the packet.
+/// True, false or unknown: the conditions of a rule hold for the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fit {
+pub(super) enum RuleMatch {
     No,
     Perhaps,
     Yes,
 }
 
-impl Fit {
+impl RuleMatch {
     pub(super) const fn of(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
 
-    /// The contrary, where a rule negates.
+    /// The opposite, if the rule negates the condition.
     pub(super) const fn negated(self, is: bool) -> Self {
         match self {
             Self::Yes if is => Self::No,
@@ -26,109 +28,111 @@ impl Fit {
     }
 }
 
-/// What a rule does with a packet that fits.
+/// The action of a rule for a matching packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Goes on with the next rule.
+    /// The packet goes on to the next rule.
     Nothing,
     Accept,
     Drop,
     Return,
     Jump(String),
     Goto(String),
-    /// Not known to us.
+    /// An action that this command does not know.
     Anything,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
-    pub(super) fit: Fit,
+    pub(super) fit: RuleMatch,
     pub(super) verdict: Verdict,
 }
 
-/// A chain; packets that come in pass those that have a policy.
+/// A chain of rules. Incoming packets begin at each chain with a policy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     pub(super) policy: Option<Policy>,
     pub(super) rules: Vec<Rule>,
 }
 
-/// What becomes of a packet at the end of a chain, and the command that has the port let in there.
+/// The action at the end of a chain, and the command that inserts a rule for the port.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     pub(super) drops: bool,
     pub(super) remedy: String,
 }
 
-/// What becomes of the packet.
+/// The decision about the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    LetIn,
-    /// With the command that has it let in.
+pub(super) enum FilterDecision {
+    Accepted,
+    /// The packet is dropped. The text is a command that lets the packet in.
     Dropped(String),
     Unknown,
 }
 
-/// The chains of one table, by their names.
+/// The chains of a table by name.
 pub(super) type Chains = BTreeMap<String, Chain>;
 
-/// What can happen in a chain.
+/// The possible outcomes of a chain.
 #[derive(Clone, Copy, Debug, Default)]
-struct Can {
+struct Outcomes {
     accept: bool,
     drop: bool,
-    /// It comes to the end, or goes back.
+    /// The packet reaches the end of the chain, or a rule returns.
     end: bool,
 }
 
-impl Can {
+impl Outcomes {
     const ANYTHING: Self = Self { accept: true, drop: true, end: true };
 }
 
-/// Chains that call each other deeper than the kernel allows (16) are cut.
+/// The depth of nested chains at which the walk stops. The kernel allows 16.
 const DEPTH: usize = 17;
 
-/// The fate in one table.
-pub(super) fn fate(chains: &Chains) -> Fate {
-    let mut fate = Fate::LetIn;
+/// The decision of a table.
+pub(super) fn decide_table(chains: &Chains) -> FilterDecision {
+    let mut decision = FilterDecision::Accepted;
     for chain in chains.values() {
         let Some(policy) = &chain.policy else { continue };
         let mut can = walk(chains, chain, DEPTH);
         can.drop |= can.end && policy.drops;
         can.accept |= can.end && !policy.drops;
         match can {
-            Can { drop: false, .. } => {}
-            Can { accept: false, .. } => return Fate::Dropped(policy.remedy.clone()),
-            Can { .. } => fate = Fate::Unknown,
+            Outcomes { drop: false, .. } => {}
+            Outcomes { accept: false, .. } => {
+                return FilterDecision::Dropped(policy.remedy.clone());
+            }
+            Outcomes { .. } => decision = FilterDecision::Unknown,
         }
     }
-    fate
+    decision
 }
 
-fn walk(chains: &Chains, chain: &Chain, depth: usize) -> Can {
-    let mut can = Can::default();
-    for rule in chain.rules.iter().filter(|rule| rule.fit != Fit::No) {
+fn walk(chains: &Chains, chain: &Chain, depth: usize) -> Outcomes {
+    let mut can = Outcomes::default();
+    for rule in chain.rules.iter().filter(|rule| rule.fit != RuleMatch::No) {
         let inner = |name: &String| match (chains.get(name), depth.checked_sub(1)) {
             (Some(chain), Some(depth)) => walk(chains, chain, depth),
-            _ => Can::ANYTHING,
+            _ => Outcomes::ANYTHING,
         };
-        // What can happen, and whether the next rule is come to.
+        // The outcomes of the rule, and whether the packet can go on to the next rule.
         let (then, goes_on) = match &rule.verdict {
             Verdict::Nothing => continue,
-            Verdict::Accept => (Can { accept: true, ..Can::default() }, false),
-            Verdict::Drop => (Can { drop: true, ..Can::default() }, false),
-            Verdict::Return => (Can { end: true, ..Can::default() }, false),
+            Verdict::Accept => (Outcomes { accept: true, ..Outcomes::default() }, false),
+            Verdict::Drop => (Outcomes { drop: true, ..Outcomes::default() }, false),
+            Verdict::Return => (Outcomes { end: true, ..Outcomes::default() }, false),
             Verdict::Goto(name) => (inner(name), false),
             Verdict::Jump(name) => {
                 let then = inner(name);
-                (Can { end: false, ..then }, then.end)
+                (Outcomes { end: false, ..then }, then.end)
             }
-            Verdict::Anything => (Can::ANYTHING, true),
+            Verdict::Anything => (Outcomes::ANYTHING, true),
         };
         can.accept |= then.accept;
         can.drop |= then.drop;
         can.end |= then.end;
-        if rule.fit == Fit::Yes && !goes_on {
+        if rule.fit == RuleMatch::Yes && !goes_on {
             return can;
         }
     }

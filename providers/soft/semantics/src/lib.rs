@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod completion;
+pub mod devices;
 pub mod fate;
 pub mod faults;
 pub mod frames;

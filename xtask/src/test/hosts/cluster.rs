@@ -90,10 +90,10 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("the doctor of two hosts");
     let job = Job::new("sh").arg(&cluster.script).arg("doctor").arg(&cluster.program);
     let lines = [
-        "10.76.0.1 is reached by UDP port 4791",
+        "packets to UDP port 4791 of 10.76.0.1 arrive",
         "10.76.0.1 reaches UDP port 4791 of this machine",
         "path MTU 1024 (MTU 1500 here, 1500 there)",
-        "for this way: soft0 index 1 here, soft0 index 1 there",
+        "GIDs for this path: soft0 index 1 here, soft0 index 1 there",
         "path MTU 512 (MTU 1500 here, 600 there)",
         "10.76.0.1 does not answer at UDP port 4791",
     ];

@@ -7,6 +7,7 @@ use cface::sync::Mutex;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;
+use soft_sys::process;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -77,5 +78,16 @@ impl Port {
 }
 
 /// Which kinds of unreachable ends were told of already: each is told once.
-#[derive(Debug, Default)]
-pub(crate) struct Unreachable(pub(crate) AtomicU8);
+#[derive(Debug)]
+pub(crate) struct Unreachable {
+    /// A bit for each kind that was told.
+    pub(crate) told: AtomicU8,
+    /// The effective user when the process opened the device.
+    pub(crate) user: u32,
+}
+
+impl Default for Unreachable {
+    fn default() -> Self {
+        Self { told: AtomicU8::new(0), user: process::user() }
+    }
+}

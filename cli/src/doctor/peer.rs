@@ -1,12 +1,15 @@
-//! `ferroverbs doctor --peer`: what keeps programs of two machines from meeting. On the other one `ferroverbs doctor --answer` listens to the port of RoCE v2.
-//! A question goes there by that port; its answer comes back to where it was asked from, and again to that port of this machine. So both ways are tried.
+//! `ferroverbs doctor --peer`: checks the path between two machines.
 //!
-//! Datagrams begin with [`MAGIC`] and go on with JSON, and zeros up to the size that is tried: to those who share the port they are nothing. Nobody answers
-//! more than he is asked with.
+//! On the other machine, `ferroverbs doctor --answer` listens to the port of RoCE v2. A question goes to that
+//! port. The answer comes twice: to the port of the question, and to the RoCE v2 port of this machine. The
+//! two answers check both directions.
+//!
+//! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that share the
+//! port drop such datagrams. An answer never has more bytes than its question.
 
 use super::host::ROCE_PORT;
 use super::interfaces::addresses;
-use super::{Check, Machine, State, devices, gids, soft};
+use super::{Check, CheckState, Machine, devices, firewall, gids, soft};
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde_json::{Value, json};
@@ -15,17 +18,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 8] = b"fvdoctor";
-/// What a datagram of RoCE v2 has besides the bytes that the path MTU counts, in UDP: BTH 12, RETH 16, ICRC 4.
-const WITHIN: u32 = 32;
-/// The same, and IPv6 and UDP around it.
-const HEADERS: u32 = WITHIN + 48;
-/// How often, each time from another port, and how long it is waited each time. Where programs share the port, the port that is asked from decides who hears it.
+/// Bytes of a RoCE v2 datagram around the payload, in UDP: BTH 12, RETH 16, ICRC 4.
+const ROCE_HEADERS: u32 = 32;
+/// Bytes of a packet around the payload, with IPv6 and UDP.
+const HEADERS: u32 = ROCE_HEADERS + 48;
+/// The number of questions, each from another port. If processes share the RoCE v2 port, the kernel selects
+/// the receiver by the source port.
 const TRIES: usize = 8;
+/// The time to wait for the answer of one question.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
-/// More than any datagram of ours.
+/// The size of the receive buffer, which is larger than each datagram.
 const ROOM: usize = 9000;
 
-/// A socket of this address, which others may share.
+/// A UDP socket at `address`, which other processes of the user may share.
 fn listen(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -37,7 +42,7 @@ fn listen(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-fn anywhere(like: IpAddr, port: u16) -> SocketAddr {
+fn wildcard(like: IpAddr, port: u16) -> SocketAddr {
     let address = match like {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -56,14 +61,14 @@ fn pack(said: &Value, size: usize) -> Vec<u8> {
 fn unpack(bytes: &[u8]) -> Option<Value> {
     let said = bytes.strip_prefix(MAGIC)?;
     let said = said.split(|byte| *byte == 0).next()?;
-    // Longer ones are not ours.
+    // No question or answer has more text.
     serde_json::from_slice(said.get(..said.len().min(1024))?).ok()
 }
 
-/// What this machine tells of itself: its version, the MTU of the interface that leads to `there`, how many devices the kernel has, and where their tables
-/// of GIDs have the address that programs would use.
-fn about(machine: &Machine, there: SocketAddr) -> Value {
-    /// An answer must not be longer than its question.
+/// The facts about this machine for the other machine: the version, the MTU of the interface towards `there`,
+/// the number of kernel devices, and the GID entries with the address of that interface.
+fn describe_machine(machine: &Machine, there: SocketAddr) -> Value {
+    /// The number of GID entries to send, because an answer must not be longer than its question.
     const GIDS: usize = 2;
     let devices = devices::find(machine);
     let own = address_to(there);
@@ -79,14 +84,14 @@ fn about(machine: &Machine, there: SocketAddr) -> Value {
     })
 }
 
-/// The address that this machine sends from when it sends there.
+/// The source address of packets to `there`.
 fn address_to(there: SocketAddr) -> Option<IpAddr> {
-    let socket = UdpSocket::bind(anywhere(there.ip(), 0)).ok()?;
+    let socket = UdpSocket::bind(wildcard(there.ip(), 0)).ok()?;
     socket.connect(there).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The interface that leads there, and its MTU.
+/// The interface towards `there`, and the MTU of the interface.
 fn interface_to(there: SocketAddr) -> Option<(String, u32)> {
     let own = address_to(there)?;
     let found = addresses().into_iter().find(|one| one.address == own)?;
@@ -94,8 +99,8 @@ fn interface_to(there: SocketAddr) -> Option<(String, u32)> {
     Some((found.interface, mtu.ok()?.trim().parse().ok()?))
 }
 
-/// Answers until nobody can hear it any more.
-pub(super) fn answer(machine: &Machine) -> crate::Result<()> {
+/// Answers questions until a socket fails.
+pub(super) fn answer_questions(machine: &Machine) -> crate::Result<()> {
     let addresses = [
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_PORT)),
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_PORT)),
@@ -109,8 +114,13 @@ pub(super) fn answer(machine: &Machine) -> crate::Result<()> {
         }
     }
     let Some(last) = sockets.pop() else { return Err(why) };
+    if let Some(remedy) = firewall::remedy(machine) {
+        eprintln!(
+            "ferroverbs: a packet filter drops what comes to UDP port {ROCE_PORT}; as root: {remedy}"
+        );
+    }
     eprintln!(
-        "ferroverbs: answers at UDP port {ROCE_PORT}; now, on the other machine: ferroverbs doctor --peer THIS-ONE"
+        "ferroverbs: answers at UDP port {ROCE_PORT}; now, on the other machine: ferroverbs doctor --peer THIS-MACHINE"
     );
     std::thread::scope(|scope| {
         for socket in &sockets {
@@ -120,7 +130,7 @@ pub(super) fn answer(machine: &Machine) -> crate::Result<()> {
     })
 }
 
-/// Answers each question; why it ends.
+/// Answers the questions of a socket. Returns the error that ended the loop.
 fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
     let mut room = [0; ROOM];
     loop {
@@ -131,105 +141,105 @@ fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
         };
         let asked = room.get(..length).and_then(unpack);
         let Some(asked) = asked.filter(|asked| asked["what"] == "question") else { continue };
-        let mut said = about(machine, from);
+        let mut said = describe_machine(machine, from);
         said["what"] = "answer".into();
         said["id"] = asked["id"].clone();
-        // A question that is longer than this is answered by as much; no shorter one is.
+        // The answer has the size of the question. A question that is too short gets no answer.
         let answer = pack(&said, length);
         if answer.len() > length {
             continue;
         }
-        // Whoever is gone needs no answer.
+        // If the asking process has ended, the answer is lost.
         let _ = socket.send_to(&answer, from);
         let back = asked["back"].as_u64().and_then(|port| u16::try_from(port).ok());
-        if let (Some(port), Ok(other)) = (back, UdpSocket::bind(anywhere(from.ip(), 0))) {
+        if let (Some(port), Ok(other)) = (back, UdpSocket::bind(wildcard(from.ip(), 0))) {
             said["what"] = "back".into();
             let _ = other.send_to(&pack(&said, 0), SocketAddr::new(from.ip(), port));
         }
     }
 }
 
-/// What came of a question.
+/// The answers to a question.
 #[derive(Default)]
-struct Heard {
+struct Answers {
     answer: Option<Value>,
-    back: bool,
+    arrived_at_port: bool,
 }
 
-/// Asks with a datagram of `size` bytes; `listener` hears what comes to the port of this machine.
+/// Asks with datagrams of `size` bytes. `listener` is the socket at the RoCE v2 port of this machine.
 fn ask(
     there: SocketAddr,
     listener: Option<&UdpSocket>,
     size: usize,
     id: &str,
-) -> io::Result<Heard> {
-    let mut heard = Heard::default();
+) -> io::Result<Answers> {
+    let mut heard = Answers::default();
     let mut room = [0; ROOM];
     let back = listener.and_then(|socket| socket.local_addr().ok()).map(|address| address.port());
     let question = json!({ "what": "question", "id": id, "back": back });
     for _ in 0..TRIES {
-        let asker = UdpSocket::bind(anywhere(there.ip(), 0))?;
+        let asker = UdpSocket::bind(wildcard(there.ip(), 0))?;
         asker.send_to(&pack(&question, size), there)?;
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while Instant::now() < deadline
-            && (heard.answer.is_none() || (back.is_some() && !heard.back))
+            && (heard.answer.is_none() || (back.is_some() && !heard.arrived_at_port))
         {
             for socket in [Some(&asker), listener].into_iter().flatten() {
                 socket.set_read_timeout(Some(Duration::from_millis(10)))?;
                 let Ok((length, _)) = socket.recv_from(&mut room) else { continue };
                 let Some(said) = room.get(..length).and_then(unpack) else { continue };
                 if said["id"] == id {
-                    heard.back |= said["what"] == "back";
+                    heard.arrived_at_port |= said["what"] == "back";
                     if said["what"] == "answer" {
                         heard.answer = Some(said);
                     }
                 }
             }
         }
-        if heard.answer.is_some() && (back.is_none() || heard.back) {
+        if heard.answer.is_some() && (back.is_none() || heard.arrived_at_port) {
             break;
         }
     }
     Ok(heard)
 }
 
-/// The largest path MTU that goes with an interface's.
+/// The largest path MTU for an interface with this MTU.
 fn path_mtu(mtu: u64) -> Option<u32> {
     [4096, 2048, 1024, 512, 256].into_iter().find(|bytes| u64::from(bytes + HEADERS) <= mtu)
 }
 
-/// What is between this machine and that one.
+/// Checks the path to the machine `name`.
 pub(super) fn check(machine: &Machine, name: &str) -> Vec<Check> {
     let found = match (name, ROCE_PORT).to_socket_addrs() {
         Ok(found) => found.collect::<Vec<_>>(),
         Err(error) => {
-            let finding = format!("{name} is no host that is known: {error}");
-            return vec![Check::missing("peer", finding, "name it by its address")];
+            let finding = format!("the name {name} has no address: {error}");
+            return vec![Check::missing("peer", finding, "use the address of the machine instead")];
         }
     };
     let mut checks = Vec::new();
-    // One of each family.
+    // Check one address of each family.
     for is_four in [true, false] {
         if let Some(there) = found.iter().find(|address| address.is_ipv4() == is_four) {
-            checks.extend(between(machine, *there, ROCE_PORT));
+            checks.extend(check_path(machine, *there, ROCE_PORT));
         }
     }
     checks
 }
 
-/// `here` is the port of this machine that answers come to, too.
-fn between(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
+/// Checks the path to an address. `here` is the port of this machine for the second answer.
+fn check_path(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
     let (to, port) = (there.ip(), there.port());
-    let listener = listen(anywhere(to, here));
+    let listener = listen(wildcard(to, here));
     let mut checks = Vec::new();
     if let Err(error) = &listener {
         checks.push(
             Check::new(
                 "peer-back",
-                State::Unknown,
+                CheckState::Unknown,
                 format!("cannot listen to UDP port {here}: {error}"),
             )
-            .remedy(format!("which process has it: ss -ulpn 'sport = :{here}'")),
+            .remedy(format!("to find the process: ss -ulpn 'sport = :{here}'")),
         );
     }
     let id = format!("{}-{}", std::process::id(), there.port());
@@ -242,27 +252,32 @@ fn between(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
         }
     };
     let Some(answer) = heard.answer else {
-        let finding = match heard.back {
+        let finding = match heard.arrived_at_port {
             true => {
-                format!("{to} hears UDP port {port}, but its answers to other ports do not arrive")
+                format!(
+                    "{to} receives packets at UDP port {port}, but its answers to other ports do not arrive"
+                )
             }
             false => format!("{to} does not answer at UDP port {port}"),
         };
         let remedy = format!(
-            "there: ferroverbs doctor --answer; if it runs: nft add rule inet filter input udp dport {port} accept"
+            "on {to}: ferroverbs doctor --answer; if it runs already, on {to}: {}",
+            open_port(port)
         );
         checks.push(Check::missing("peer", finding, remedy));
         return checks;
     };
-    checks.push(Check::ok("peer", format!("{to} is reached by UDP port {port}")));
-    match (&listener, heard.back) {
+    checks.push(Check::ok("peer", format!("packets to UDP port {port} of {to} arrive")));
+    match (&listener, heard.arrived_at_port) {
         (Err(_), _) => {}
-        (_, true) => checks
-            .push(Check::ok("peer-back", format!("{to} reaches UDP port {here} of this machine"))),
+        (_, true) => checks.push(Check::ok(
+            "peer-back",
+            format!("packets of {to} to UDP port {here} of this machine arrive"),
+        )),
         (_, false) => checks.push(Check::missing(
             "peer-back",
-            format!("what {to} sends to UDP port {here} of this machine does not arrive"),
-            format!("here: nft add rule inet filter input udp dport {here} accept"),
+            format!("packets of {to} to UDP port {here} of this machine do not arrive"),
+            format!("here: {}", firewall::remedy(machine).unwrap_or_else(|| open_port(here))),
         )),
     }
     let theirs = answer["version"].as_str().unwrap_or("unknown");
@@ -274,46 +289,59 @@ fn between(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
             .remedy("install the same release on both")
     });
     checks.push(mtu(there, &answer, &id));
-    checks.push(gids(&about(machine, there), &answer));
+    checks.push(gids(&describe_machine(machine, there), &answer));
     checks
 }
 
-/// Whether programs of both find a GID that goes this way, and at which index.
+/// The advice for a machine whose packet filter is not known here.
+///
+/// A rule must be inserted before the other rules: a rule at the end has no effect after a rule that drops.
+fn open_port(port: u16) -> String {
+    format!(
+        "sudo ferroverbs doctor prints the rule to insert, such as: nft insert rule inet filter input udp dport {port} accept"
+    )
+}
+
+/// Checks that both machines have a GID for this path, and names the indices.
 fn gids(ours: &Value, theirs: &Value) -> Check {
-    let address = |side: &Value| side["address"].as_str().map(plain).unwrap_or_default();
-    // The entry to use, or that there is none.
+    let address = |side: &Value| side["address"].as_str().map(printable).unwrap_or_default();
+    // The entry to use, or the address that no entry has.
     let entry = |side: &Value| -> Option<Result<String, String>> {
         let all = side["gids"].as_array()?;
-        let all: Vec<String> = all.iter().filter_map(Value::as_str).map(plain).collect();
+        let all: Vec<String> = all.iter().filter_map(Value::as_str).map(printable).collect();
         Some(match side["devices"].as_u64()? {
             _ if !all.is_empty() => Ok(all.join(" or ")),
-            // The software device has all addresses of the machine; older releases do not tell the index.
+            // The software device has an entry for each address. Older releases do not send the index.
             0 => Ok("soft0".into()),
             _ => Err(address(side)),
         })
     };
     let (Some(here), Some(there)) = (entry(ours), entry(theirs)) else {
-        return Check::new("peer-gids", State::Unknown, "the other machine does not tell its GIDs");
+        return Check::new(
+            "peer-gids",
+            CheckState::Unknown,
+            "the other machine did not send its GIDs",
+        );
     };
     match (here, there) {
         (Ok(here), Ok(there)) => {
-            Check::ok("peer-gids", format!("for this way: {here} here, {there} there"))
+            Check::ok("peer-gids", format!("GIDs for this path: {here} here, {there} there"))
         }
         (here, there) => {
             let lacks = |side: Result<String, String>, place: &str| {
                 side.err()
-                    .map(|address| format!("no device has a GID of RoCE v2 for {address}, {place}"))
+                    .map(|address| format!("no device has a RoCE v2 GID for {address}, {place}"))
             };
             let both: Vec<String> =
                 [lacks(here, "here"), lacks(there, "there")].into_iter().flatten().collect();
-            let remedy = "give each device's interface an address of the same network (ip addr add), and meet by these";
+            let remedy = "give the interfaces of both devices an address of one network (ip addr add), and use these addresses";
             Check::missing("peer-gids", both.join("; "), remedy)
         }
     }
 }
 
-/// What another machine says, for a terminal.
-fn plain(text: &str) -> String {
+/// Text from another machine, without control characters that a terminal would obey.
+fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
@@ -321,26 +349,26 @@ fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
     let to = there.ip();
     let (Some((interface, ours)), Some(theirs)) = (interface_to(there), answer["mtu"].as_u64())
     else {
-        return Check::new("peer-mtu", State::Unknown, "the MTU of an interface is not known");
+        return Check::new("peer-mtu", CheckState::Unknown, "the MTU of an interface is unknown");
     };
     let least = u64::from(ours).min(theirs);
     let Some(bytes) = path_mtu(least) else {
-        let finding = format!("MTU {ours} here, {theirs} there: too little for any path MTU");
+        let finding = format!("MTU {ours} here, {theirs} there: too small for a path MTU");
         return Check::missing(
             "peer-mtu",
             finding,
             format!("ip link set dev {interface} mtu 1500"),
         );
     };
-    let size = (bytes + WITHIN) as usize;
+    let size = (bytes + ROCE_HEADERS) as usize;
     let arrives =
         ask(there, None, size, &format!("{id}-mtu")).is_ok_and(|heard| heard.answer.is_some());
     if !arrives {
         let finding = format!(
-            "MTU {ours} here, {theirs} there, but datagrams of {size} bytes get lost between here and {to}"
+            "MTU {ours} here, {theirs} there, but datagrams of {size} bytes do not arrive at {to}"
         );
         let remedy = format!(
-            "raise the MTU of what is between, or: ip link set dev {interface} mtu 1280, on both"
+            "raise the MTU of the switches and tunnels between the machines, or on both: ip link set dev {interface} mtu 1280"
         );
         return Check::missing("peer-mtu", finding, remedy);
     }
@@ -350,73 +378,77 @@ fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
     } else {
         Check::note(
             "peer-mtu",
-            format!("{finding}: a program that takes its own port's active_mtu fails"),
+            format!("{finding}: a program that uses the active_mtu of its own port fails"),
         )
-        .remedy("set path_mtu to the lesser of both, or the same MTU on both")
+        .remedy("set path_mtu to the smaller MTU, or set the same MTU on both machines")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Picture;
+    use super::super::tests::MachineImage;
     use super::*;
 
-    fn state(checks: &[Check], id: &str) -> Option<State> {
+    fn state(checks: &[Check], id: &str) -> Option<CheckState> {
         checks.iter().find(|check| check.id == id).map(|check| check.state)
     }
 
     #[test]
-    fn who_answers_is_found_and_who_does_not_is_told() {
+    fn a_machine_that_does_not_answer_is_missing() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let there = socket.local_addr().expect("an address");
-        // Both have a card, which lacks a GID for the address that they meet by.
-        let picture = Picture::new().with_card();
-        let machine = || Machine::pictured(&picture.0, 1000, |_| None);
+        // Both machines have a card without a GID for the address.
+        let image = MachineImage::new().with_card();
+        let machine = || Machine::of_image(&image.0, 1000, |_| None);
         let served = machine();
         std::thread::spawn(move || serve(&served, &socket));
-        let checks = between(&machine(), there, 0);
-        assert_eq!(state(&checks, "peer-gids"), Some(State::Missing), "{checks:?}");
-        let picture = picture.file(
+        let checks = check_path(&machine(), there, 0);
+        assert_eq!(state(&checks, "peer-gids"), Some(CheckState::Missing), "{checks:?}");
+        let image = image.file(
             "sys/class/infiniband/mlx5_0/ports/1/gids/3",
             "0000:0000:0000:0000:0000:ffff:7f00:0001\n",
         );
-        let machine = Machine::pictured(&picture.0, 1000, |_| None);
-        let checks = between(&machine, there, 0);
+        let machine = Machine::of_image(&image.0, 1000, |_| None);
+        let checks = check_path(&machine, there, 0);
         let found = checks.iter().find(|check| check.id == "peer-gids").expect("the check");
         assert_eq!(
             found.finding,
-            "for this way: mlx5_0 port 1 index 3 here, mlx5_0 port 1 index 3 there"
+            "GIDs for this path: mlx5_0 port 1 index 3 here, mlx5_0 port 1 index 3 there"
         );
-        // So they are told programs, too.
+        // The JSON output has the same checks.
         let read: Value = serde_json::from_str(&super::super::json(&checks)).expect("JSON");
         let ids = read["checks"].as_array().expect("checks").iter().map(|check| &check["id"]);
         assert_eq!(
             ids.collect::<Vec<_>>(),
             ["peer", "peer-back", "peer-version", "peer-mtu", "peer-gids"]
         );
-        assert_eq!(state(&checks, "peer"), Some(State::Ok), "{checks:?}");
-        assert_eq!(state(&checks, "peer-back"), Some(State::Ok), "{checks:?}");
-        assert_eq!(state(&checks, "peer-version"), Some(State::Ok), "{checks:?}");
-        assert_eq!(state(&checks, "peer-mtu"), Some(State::Ok), "{checks:?}");
-        // Somebody is there and says nothing.
+        assert_eq!(state(&checks, "peer"), Some(CheckState::Ok), "{checks:?}");
+        assert_eq!(state(&checks, "peer-back"), Some(CheckState::Ok), "{checks:?}");
+        assert_eq!(state(&checks, "peer-version"), Some(CheckState::Ok), "{checks:?}");
+        assert_eq!(state(&checks, "peer-mtu"), Some(CheckState::Ok), "{checks:?}");
+        // A socket that never answers.
         let mute = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        let checks = between(&machine, mute.local_addr().expect("an address"), 0);
-        assert_eq!(state(&checks, "peer"), Some(State::Missing), "{checks:?}");
+        let checks = check_path(&machine, mute.local_addr().expect("an address"), 0);
+        assert_eq!(state(&checks, "peer"), Some(CheckState::Missing), "{checks:?}");
+        // A rule at the end of a chain has no effect after a rule that drops, so no advice adds a rule.
+        let advice: Vec<_> = checks.iter().filter_map(|check| check.remedy.as_deref()).collect();
+        assert!(advice.iter().any(|advice| advice.contains("nft insert rule")), "{advice:?}");
+        assert!(!advice.iter().any(|advice| advice.contains("add rule")), "{advice:?}");
     }
 
     #[test]
-    fn gids_are_of_this_machine_and_of_the_other() {
+    fn both_machines_need_a_gid_for_the_path() {
         let side = |devices: u32, gids: &[&str]| json!({ "devices": devices, "gids": gids, "address": "10.0.0.1" });
         let none = side(0, &[]);
-        assert_eq!(gids(&none, &side(1, &["rxe0 port 1 index 1"])).state, State::Ok);
-        assert_eq!(gids(&none, &side(1, &[])).state, State::Missing);
+        assert_eq!(gids(&none, &side(1, &["rxe0 port 1 index 1"])).state, CheckState::Ok);
+        assert_eq!(gids(&none, &side(1, &[])).state, CheckState::Missing);
         assert!(gids(&side(1, &[]), &none).finding.ends_with("10.0.0.1, here"));
-        assert_eq!(gids(&none, &json!({ "version": "0" })).state, State::Unknown);
+        assert_eq!(gids(&none, &json!({ "version": "0" })).state, CheckState::Unknown);
         assert!(!gids(&none, &side(1, &["a\u{1b}[2J"])).finding.contains('\u{1b}'));
     }
 
     #[test]
-    fn what_is_no_question_gets_no_answer() {
+    fn a_datagram_of_another_format_is_no_question() {
         assert_eq!(
             unpack(b"fvdoctor{\"what\":1}\0\0\0").map(|said| said["what"].clone()),
             Some(1.into())
@@ -429,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_mtu_goes_with_headers_into_the_interface_s() {
+    fn a_path_mtu_leaves_space_for_the_headers() {
         assert_eq!(
             [9000, 4176, 4175, 1500, 1280, 300].map(path_mtu),
             [Some(4096), Some(4096), Some(2048), Some(1024), Some(1024), None]

@@ -1,16 +1,18 @@
-//! What is checked: stable ids, and a line each. `docs/reference/checks.md` has a page for each.
+//! The checks of the layer `validate`: a stable id, a level and whether a check is on by default.
+//! `docs/reference/checks.md` has a page for each.
 
-/// Whether something must fail, or only may.
+/// How sure the layer is that the call or request goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum Level {
     /// The call or the request must fail, or its outcome is undefined.
     Error,
-    /// It will probably end badly.
+    /// The program probably does not mean what it does.
     Warning,
 }
 
 impl Level {
-    pub(crate) const fn name(self) -> &'static str {
+    /// The name of the level in messages and settings.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
             Self::Warning => "warning",
@@ -20,11 +22,13 @@ impl Level {
 
 /// One check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check {
-    pub(crate) id: &'static str,
-    pub(crate) level: Level,
-    /// Heard only by who switches it on: it costs much, or right programs may hear it.
-    pub(crate) optional: bool,
+pub struct Check {
+    /// The id in messages and settings, such as `MR-01`.
+    pub id: &'static str,
+    /// The level of its messages.
+    pub level: Level,
+    /// True if the check is off by default, because it is slow or reports correct programs.
+    pub optional: bool,
 }
 
 macro_rules! checks {
@@ -33,9 +37,9 @@ macro_rules! checks {
     ($($name:ident $id:literal $level:ident $($optional:ident)?;)*) => {
         /// The number of a check.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(crate) enum Id { $(#[doc = $id] $name,)* }
-        /// All of them, by their numbers.
-        pub(crate) static CHECKS: &[Check] = &[$(
+        pub enum Id { $(#[doc = $id] $name,)* }
+        /// All checks, indexed by [`Id`].
+        pub static CHECKS: &[Check] = &[$(
             Check { id: $id, level: Level::$level, optional: checks!(@optional $($optional)?) },
         )*];
     };
@@ -121,7 +125,8 @@ checks! {
 }
 
 impl Id {
-    pub(crate) fn check(self) -> Check {
+    /// The check with this number.
+    pub fn check(self) -> Check {
         CHECKS[self as usize]
     }
 }
