@@ -81,7 +81,6 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     config.access = Access { write: true, read: true, atomic: true, flush: true };
     config.responder_resources = script.byte() % 4;
     config.tuning = Tuning { hold: u16::from(script.byte()) * 2, ..Tuning::default() };
-    config.tuning.honour_credits = script.byte().is_multiple_of(2);
     let mut qp = Qp::new(config);
     qp.ready_to_send(Sending { timeout: 8, initiator_depth: 2, ..Sending::default() });
     let (now, held) = (Time::from_ns(1), vec![None; 256]);

@@ -112,8 +112,6 @@ pub struct Tuning {
     pub hello: bool,
     /// Send an acknowledgement in one packet with a request, to a peer that said the same.
     pub along: bool,
-    /// Stay within the credits that acknowledgements grant, instead of relying on RNR NAKs.
-    pub honour_credits: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,
     /// Shortest time until an unanswered packet is asked about; `None` leaves it to the local ACK timeout.
@@ -199,7 +197,6 @@ impl Default for Tuning {
             hold: 256,
             hello: true,
             along: true,
-            honour_credits: false,
             timeout_cap: None,
             probe_after: Some(Duration::from_millis(1)),
             line_rate: 12_500_000_000,

@@ -206,7 +206,7 @@ impl Requester {
         if wqe.work.wants_answer() && self.answers.len() >= depth {
             return false;
         }
-        self.has_credit(wqe, shared) && self.piece(wqe, shared).is_some()
+        self.has_credit(wqe) && self.piece(wqe, shared).is_some()
     }
 
     /// PSNs that the next packet takes; `None` if it must wait for more room.
@@ -228,10 +228,10 @@ impl Requester {
         (count >= left.min(fewest)).then_some(count)
     }
 
-    /// Whether the peer's credits allow the next packet. Beyond them, the first packet of a message may go alone, as a
+    /// Whether the peer's credits allow the next packet (IBTA vol 1, 9.7.7.2). Beyond them, the first packet of a message may go alone, as a
     /// question.
-    fn has_credit(&self, wqe: &Wqe, shared: &Shared) -> bool {
-        let Some(credit) = self.credit.filter(|_| shared.config.tuning.honour_credits) else {
+    fn has_credit(&self, wqe: &Wqe) -> bool {
+        let Some(credit) = self.credit else {
             return true;
         };
         let message = if wqe.issued == 0 { self.messages.wrapping_add(1) } else { wqe.message };

@@ -229,9 +229,8 @@ fn an_end_that_holds_nothing_and_one_that_holds_work_together() {
 #[test]
 fn credits_are_honoured_and_nothing_stands_still() {
     for seed in 0..6 {
-        torture(Service::Rc, 0x500 + seed, WORST, 200, |config, sending| {
+        torture(Service::Rc, 0x500 + seed, WORST, 200, |_, sending| {
             patient(sending);
-            config.tuning.honour_credits = true;
         });
     }
 }

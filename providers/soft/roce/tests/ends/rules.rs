@@ -650,6 +650,32 @@ fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
         }
         let (packet, _) = packets(&mut world.ends[1], now).remove(0);
         let Message::RcResponse(Response::Acknowledge(aeth)) = packet.message else {
+/// A peer whose acknowledgements say that it has no receive left gets one packet, as a question, and not all that is posted.
+#[test]
+fn a_limited_requester_asks_with_one_packet() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[1].qp.set_receives(0);
+    world.ends[0].post(send(0, 10));
+    assert!(world.run());
+    (1..6).for_each(|id| world.ends[0].post(send(id, 10)));
+    world.ends[0].post(write(6, 0, RKEY, 10));
+    let now = world.now;
+    for answered in 1..=5 {
+        let sent = packets(&mut world.ends[0], now);
+        let is_send = |packet: &Packet| matches!(packet.message, Message::Rc(Request::Send(_)));
+        assert_eq!(sent.iter().filter(|(packet, _)| is_send(packet)).count(), 1);
+        for (_, datagram) in sent {
+            world.ends[1].receive(now, &datagram, false);
+        }
+        for (_, datagram) in packets(&mut world.ends[1], now) {
+            world.ends[0].receive(now, &datagram, false);
+        }
+        assert_eq!(world.ends[1].inbox.len(), 1 + answered);
+    }
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.len(), 7);
+}
+
             panic!("{packet:?}");
         };
         let Syndrome::Ack(credits) = aeth.syndrome else { panic!("{aeth:?}") };
