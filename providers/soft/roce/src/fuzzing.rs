@@ -6,7 +6,8 @@ use crate::engine::{
     Service, Status, Step, Tuning, Work,
 };
 use crate::wire::{
-    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Number, Packet, Psn, Qpn, Tail, Verdict,
+    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Nonce, Number, Packet, Psn, Qpn, Tail,
+    Verdict,
 };
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -80,6 +81,8 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     config.peer = (service != Service::Ud).then_some(Peer { addresses, qpn: Qpn::new(2) });
     config.access = Access { write: true, read: true, atomic: true, flush: true };
     config.responder_resources = script.byte() % 4;
+    // Its proof is 2: scripts can say it.
+    config.nonce = Nonce::new(1);
     config.tuning = Tuning { hold: u16::from(script.byte()) * 2, ..Tuning::default() };
     let mut qp = Qp::new(config);
     qp.ready_to_send(Sending { timeout: 8, initiator_depth: 2, ..Sending::default() });

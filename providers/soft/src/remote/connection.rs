@@ -13,9 +13,10 @@ use abi::*;
 use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service, Tuning};
-use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
+use ferroverbs_roce::wire::{Addresses, Nonce, Psn, Qpn, RnrTimer};
 use soft_memory::careful::Seen;
 use soft_sys::Errno;
+use soft_sys::process::random;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -154,6 +155,10 @@ impl Connection {
         config.responder_resources = attr.max_dest_rd_atomic;
         config.rnr_timer = RnrTimer::new(attr.min_rnr_timer);
         config.shared_receive_queue = shares_receives;
+        if config.service.is_reliable() {
+            // Without random numbers it speaks as any adapter.
+            config.nonce = random().ok().and_then(Nonce::new);
+        }
         config.tuning.window = window(buffer, config.pmtu, &config.tuning);
         // Who is told of packets is to find in them what the specification has.
         config.tuning.along = told::wanted().is_none();

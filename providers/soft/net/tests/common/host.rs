@@ -73,6 +73,7 @@ impl Host {
         let addresses = Addresses::new(from, to).expect("one family");
         let qpn = |near: bool| Qpn::new(if near { 0x11 } else { 0x22 });
         let mut config = Config::new(Service::Rc, qpn(is_near), pmtu);
+        config.nonce = Nonce::new(1 + u64::from(is_near));
         config.peer = Some(Peer { addresses, qpn: qpn(!is_near) });
         config.access = Access { write: true, read: true, atomic: true, flush: true };
         let buffer = receiver.buffer().expect("a size");

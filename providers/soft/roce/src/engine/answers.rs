@@ -230,7 +230,9 @@ impl Answers {
                 respond(shared, psn, Response::Acknowledge(aeth), Payload::None)
             }
             Job::Selective { psn, held } => {
-                let message = Message::Ours(Ours::Selective(held));
+                // Nothing is held of a peer that is not known.
+                let to = shared.greeting.peer()?;
+                let message = Message::Ours(Ours::Selective { to, held });
                 shared.packet(psn, message, Flags::default(), Payload::None)
             }
             Job::Atomic { psn, value, msn, .. } => {

@@ -1,6 +1,6 @@
 //! What a queue pair is told when it is made, as ibv_modify_qp(3) tells it.
 
-use crate::wire::{Addresses, DEFAULT_PKEY, Psn, Qpn, RnrTimer};
+use crate::wire::{Addresses, DEFAULT_PKEY, Nonce, Psn, Qpn, RnrTimer};
 use std::time::Duration;
 
 /// The transport services.
@@ -78,6 +78,8 @@ pub struct Config {
     pub responder_resources: u8,
     /// How long the peer is to wait when there is no receive (`min_rnr_timer`).
     pub rnr_timer: RnrTimer,
+    /// A secret of this end, drawn for this connection. `None`: this end does not speak what only our own ends understand.
+    pub nonce: Option<Nonce>,
     /// Receives come from a shared queue, so no credits can be promised.
     pub shared_receive_queue: bool,
     /// How it is done, where the specification leaves that open.
@@ -106,11 +108,11 @@ pub struct Tuning {
     pub window: u32,
     /// An acknowledgement is asked for at least each so many packets.
     pub ack_every: u32,
-    /// Datagrams that may be kept behind a gap: a power of two up to 256 (others are rounded down); 0 never keeps any.
+    /// Datagrams of an end of ours that may be kept behind a gap: a power of two up to 256 (others are rounded down); 0 never keeps any.
     pub hold: u16,
-    /// Tell the peer that we understand selective acknowledgements.
+    /// Greet the peer, to find out whether it is an end of ours; its own greeting is answered anyway.
     pub hello: bool,
-    /// Send an acknowledgement in one packet with a request, to a peer that said the same.
+    /// Send an acknowledgement in one packet with a request, to an end of ours.
     pub along: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,
@@ -161,6 +163,7 @@ impl Config {
             access: Access::default(),
             responder_resources: 16,
             rnr_timer: RnrTimer::new(12),
+            nonce: None,
             shared_receive_queue: false,
             tuning: Tuning::default(),
         }

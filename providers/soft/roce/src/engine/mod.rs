@@ -6,6 +6,7 @@ mod config;
 mod congestion;
 mod counters;
 mod flight;
+mod greeting;
 mod requester;
 mod responder;
 mod segment;
@@ -118,10 +119,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether the peer said that it is an end of ours.
+    /// Whether the peer has proved to be an end of ours.
     #[must_use]
     pub const fn is_greeted(&self) -> bool {
-        matches!(&self.receiving, ReceiveSide::Reliable(responder) if responder.is_greeted)
+        self.shared.greeting.peer().is_some()
     }
 
     /// A datagram arrived for this queue pair. Addresses, service, number and partition are checked before anything
@@ -139,7 +140,7 @@ impl Qp {
             self.shared.counters.dropped_pkts += 1;
             let request = match packet.message {
                 Message::Rc(request) | Message::Xrc(_, request) => Some(request),
-                Message::Ours(Ours::Along(_, one_way)) => Some(Request::from(one_way)),
+                Message::Ours(Ours::Along { request, .. }) => Some(Request::from(request)),
                 _ => None,
             };
             if let (Some(request), ReceiveSide::Reliable(responder)) =
@@ -174,7 +175,7 @@ impl Qp {
             Message::Uc(_) => config.service == Service::Uc,
             Message::Ud(..) => config.service == Service::Ud,
             Message::Cnp => true,
-            Message::Ours(Ours::Along(..)) => config.service == Service::Rc,
+            Message::Ours(Ours::Along { .. }) => config.service == Service::Rc,
             Message::Ours(_) => config.service.is_reliable(),
         };
         if !ours {
@@ -186,6 +187,11 @@ impl Qp {
         if !wire::pkeys_match(config.pkey, packet.bth.pkey) {
             return Err(Drop::Pkey);
         }
+        if let Message::Ours(ours) = &packet.message
+            && !self.shared.greeting.admits(ours)
+        {
+            return Err(Drop::Unproved);
+        }
         let end = arrival.packet.len() - Packet::padding(payload.len());
         Ok((packet, end - payload.len()..end))
     }
@@ -195,11 +201,11 @@ impl Qp {
         let psn = packet.bth.psn;
         match (packet.message, &mut self.sending, &mut self.receiving) {
             (Message::Rc(request), _, ReceiveSide::Reliable(responder)) => {
-                let incoming = Incoming::new(packet, request, None, payload);
+                let incoming = Incoming::new(packet, request, None, payload, shared);
                 responder.receive(incoming, shared)
             }
             (Message::Xrc(srq, request), _, ReceiveSide::Reliable(responder)) => {
-                let incoming = Incoming::new(packet, request, Some(srq), payload);
+                let incoming = Incoming::new(packet, request, Some(srq), payload, shared);
                 responder.receive(incoming, shared)
             }
             (
@@ -207,15 +213,20 @@ impl Qp {
                 SendSide::Reliable(requester),
                 _,
             ) => requester.receive(now, psn, response, payload, shared),
-            (Message::Ours(Ours::Hello), _, ReceiveSide::Reliable(responder)) => {
-                responder.greeted(shared);
+            (
+                Message::Ours(
+                    greeting @ (Ours::Hello { .. } | Ours::Welcome { .. } | Ours::Confirm { .. }),
+                ),
+                ..,
+            ) => {
+                shared.greeting.receive(&greeting);
                 Step::Done
             }
-            (Message::Ours(Ours::Selective(held)), SendSide::Reliable(requester), _) => {
+            (Message::Ours(Ours::Selective { held, .. }), SendSide::Reliable(requester), _) => {
                 requester.selective(now, psn, &held, shared)
             }
             (
-                Message::Ours(Ours::Along(along, one_way)),
+                Message::Ours(Ours::Along { along, request, .. }),
                 sending,
                 ReceiveSide::Reliable(responder),
             ) => {
@@ -228,7 +239,7 @@ impl Qp {
                         return Step::Dropped(Drop::Error);
                     }
                 }
-                let incoming = Incoming::new(packet, one_way.into(), None, payload);
+                let incoming = Incoming::new(packet, request.into(), None, payload, shared);
                 responder.receive(incoming, shared)
             }
             (Message::Uc(one_way), _, ReceiveSide::Connected(receiver)) => {
@@ -310,7 +321,8 @@ impl Qp {
             SendSide::Reliable(requester) => requester.has_nothing_to_send(),
             SendSide::Unreliable(sender) => !sender.wants_to_send(),
         };
-        answers && requests && !self.cnp_due && !self.shared.error
+        let greets = self.shared.greeting.owes();
+        answers && requests && !greets && !self.cnp_due && !self.shared.error
     }
 
     /// Bytes of requests, and of what they ask for, that are under way.
@@ -355,6 +367,10 @@ impl Qp {
             let flags = Flags { becn: true, ..Flags::default() };
             return Some(shared.packet(Psn::new(0), Message::Cnp, flags, Payload::None));
         }
+        if let Some(greeting) = shared.greeting.take_answer() {
+            let message = Message::Ours(greeting);
+            return Some(shared.packet(Psn::new(0), message, Flags::default(), Payload::None));
+        }
         if let ReceiveSide::Reliable(responder) = &mut self.receiving {
             let may_wait = responder.answers.is_only_an_acknowledgement();
             if may_wait
@@ -363,7 +379,7 @@ impl Qp {
             {
                 // Where more follows it goes behind that, as equally long packets make one datagram.
                 let alone = self.before_ack == 0 && requester.has_one_packet();
-                let may_join = alone && responder.is_greeted && shared.config.tuning.along;
+                let may_join = alone && shared.config.tuning.along;
                 let along = responder.answers.only_acknowledgement().filter(|_| may_join);
                 shared.along = along;
                 let transmit = requester.poll(now, shared);

@@ -6,7 +6,7 @@ use super::shared::{Flags, Shared};
 use super::timers::{Probe, Timers};
 use super::{Event, Op, Payload, Sending, Service, Status, Transmit, Work};
 use crate::Time;
-use crate::wire::{Message, Ours, Psn, Request};
+use crate::wire::{Message, Psn, Request};
 use std::collections::VecDeque;
 
 /// The sending side of a reliable connection.
@@ -30,7 +30,7 @@ pub(super) struct Requester {
     pub(super) last_nak: Option<Psn>,
     /// The peer keeps what comes behind a gap, and says so.
     pub(super) selects: bool,
-    /// Plain refusals of a sequence number by a peer that may be one of ours, and did not hear a greeting.
+    /// Plain refusals of a sequence number by a peer that may be one of ours, and missed a part of the greetings.
     strangeness: Option<u32>,
     hello_due: bool,
     /// Packets since the last that asked for an acknowledgement.
@@ -84,7 +84,7 @@ const HELLOS: u32 = 3;
 
 impl Requester {
     pub(super) fn new(sending: Sending, shared: &Shared) -> Self {
-        let hello = shared.config.tuning.hello;
+        let hello = shared.config.tuning.hello && shared.config.nonce.is_some();
         Self {
             sending,
             queue: VecDeque::new(),
@@ -130,8 +130,12 @@ impl Requester {
         }
         if self.hello_due && !self.queue.is_empty() {
             self.hello_due = false;
-            let hello = Message::Ours(Ours::Hello);
-            return Some(shared.packet(self.flight.next(), hello, Flags::default(), Payload::None));
+            // A peer that greeted first and was answered needs no greeting, unless it refuses a packet like a stranger.
+            let is_known = self.strangeness == Some(0) && shared.greeting.peer().is_some();
+            if let Some(greeting) = shared.greeting.begin().filter(|_| !is_known) {
+                let (psn, message) = (self.flight.next(), Message::Ours(greeting));
+                return Some(shared.packet(psn, message, Flags::default(), Payload::None));
+            }
         }
         if !self.wants_to_send(shared) || !shared.congestion.is_ready(now) {
             return None;

@@ -18,10 +18,7 @@ pub(super) struct Responder {
     partial: Option<Partial>,
     /// A gap, or a missing receive, was told; silence until the expected packet comes.
     told: bool,
-    /// The peer is an end of ours.
-    pub(super) is_greeted: bool,
-    /// The peer understands what is held.
-    selective: bool,
+    /// Packets of a peer that is an end of ours and proved each of them.
     held: Held,
     /// Packets kept since the peer was last told.
     untold: u32,
@@ -74,6 +71,8 @@ pub(super) struct Incoming {
     pub(super) payload: Range<usize>,
     pub(super) solicited: bool,
     pub(super) ack_request: bool,
+    /// It has the proof that only the peer was told.
+    is_proved: bool,
 }
 
 impl Incoming {
@@ -82,9 +81,11 @@ impl Incoming {
         request: Request,
         srq: Option<Number>,
         payload: Range<usize>,
+        shared: &Shared,
     ) -> Self {
-        let Bth { psn, solicited, ack_request, .. } = packet.bth;
-        Self { psn, request, srq, payload, solicited, ack_request }
+        let Bth { psn, solicited, ack_request, proof, .. } = packet.bth;
+        let is_proved = shared.greeting.is_proved(proof);
+        Self { psn, request, srq, payload, solicited, ack_request, is_proved }
     }
 }
 
@@ -100,8 +101,6 @@ impl Responder {
             msn: Number::new(0),
             partial: None,
             told: false,
-            is_greeted: false,
-            selective: false,
             held: Held::NONE,
             untold: 0,
             asked: None,
@@ -110,12 +109,6 @@ impl Responder {
             release_next: false,
             refused: None,
         }
-    }
-
-    /// The peer understands what only our own ends say.
-    pub(super) fn greeted(&mut self, shared: &Shared) {
-        self.is_greeted = true;
-        self.selective = shared.config.tuning.hold != 0;
     }
 
     /// The place of a held packet whose turn has come.
@@ -134,11 +127,14 @@ impl Responder {
         }
     }
 
-    /// It comes before its turn.
+    /// It comes before its turn. Packets are kept only if they have the peer's proof: the window of 256 PSNs would otherwise leave a forger 2^16 numbers
+    /// to try instead of 2^24. Without the proof all goes as the specification has it.
     fn early(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
         shared.counters.out_of_sequence += 1;
         let index = incoming.psn.after(self.expected).unwrap_or(0) - 1;
-        if !self.selective || index + 1 >= shared.config.tuning.places() {
+        let tuning = &shared.config.tuning;
+        let may_keep = tuning.hold != 0 && incoming.is_proved && shared.greeting.peer().is_some();
+        if !may_keep || index + 1 >= tuning.places() {
             if !self.told {
                 self.told = true;
                 let nak = Syndrome::Nak(Nak::Sequence);
@@ -147,7 +143,8 @@ impl Responder {
             return Step::Dropped(Drop::Psn);
         }
         if self.held.contains(index) {
-            return Step::Dropped(Drop::Psn);
+            // A copy replaces what is kept: if they differ, what came first is no better proved.
+            return Step::Hold(place(incoming.psn, shared));
         }
         let another_gap = index == 0 || !self.held.contains(index - 1);
         self.held.insert(index);

@@ -1,5 +1,6 @@
 //! What both halves of a queue pair need.
 
+use super::greeting::Greeting;
 use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
 use crate::wire::{ALONG_LEN, Along, Bth, Message, OneWay, Ours, Packet, Psn, Qpn};
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ pub(super) struct Shared {
     pub(super) congestion: Congestion,
     /// The queue pair is in error.
     pub(super) error: bool,
+    /// Whether the peer is an end of ours.
+    pub(super) greeting: Greeting,
     /// An acknowledgement that the next packet may take along.
     pub(super) along: Option<Along>,
 }
@@ -29,7 +32,8 @@ impl Shared {
     pub(super) fn new(config: Config) -> Self {
         let congestion = Congestion::new(&config.tuning, config.pmtu.bytes());
         let (counters, events) = (Counters::default(), VecDeque::new());
-        Self { config, counters, events, congestion, error: false, along: None }
+        let greeting = Greeting::new(config.nonce);
+        Self { config, counters, events, congestion, error: false, greeting, along: None }
     }
 
     /// The queue pair goes to error, for this reason. Says whether it was not in error before.
@@ -63,10 +67,11 @@ impl Shared {
     fn with_acknowledgement(&mut self, message: Message, len: u32) -> Message {
         if let (Message::Rc(request), Some(along)) = (message, self.along)
             && len + ALONG_LEN <= self.config.pmtu.bytes()
-            && let Ok(one_way) = OneWay::try_from(request)
+            && let Some(to) = self.greeting.peer()
+            && let Ok(request) = OneWay::try_from(request)
         {
             self.along = None;
-            return Message::Ours(Ours::Along(along, one_way));
+            return Message::Ours(Ours::Along { to, along, request });
         }
         message
     }
@@ -82,7 +87,8 @@ impl Shared {
     ) -> Transmit {
         self.counters.sent_pkts += 1;
         let Flags { solicited, ack_request, becn } = flags;
-        let bth = Bth { solicited, ack_request, becn, ..Bth::new(dest_qpn, psn) };
+        let proof = self.greeting.proof();
+        let bth = Bth { solicited, ack_request, becn, proof, ..Bth::new(dest_qpn, psn) };
         let packet = Packet { bth: Bth { pkey: self.config.pkey, ..bth }, message };
         let len = payload.len() as usize;
         let ecn_capable = !matches!(message, Message::Cnp);

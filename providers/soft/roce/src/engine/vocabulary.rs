@@ -137,6 +137,8 @@ pub enum Drop {
     Pkey,
     /// Its key is not ours.
     Qkey,
+    /// It is a packet between our own ends that does not repeat what only the peer was told.
+    Unproved,
     /// The queue pair is in error.
     Error,
     /// It is out of sequence, or outside of what is outstanding.

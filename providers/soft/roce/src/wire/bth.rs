@@ -20,6 +20,9 @@ pub struct Bth {
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
+    /// The 13 bits that the specification reserves: 6 of the byte of FECN and BECN, 7 of that of the acknowledge request. They are zero towards
+    /// peers that have not shown to be ends of ours ([`Nonce::proof`](super::Nonce::proof)), and other receivers ignore them.
+    pub proof: u16,
 }
 
 /// Bytes of the header.
@@ -33,13 +36,18 @@ const MIGRATED: u8 = 0x40;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
+/// The reserved bits of the bytes of FECN and BECN, and of the acknowledge request.
+const RESERVED_6: u8 = 0x3f;
+const RESERVED_7: u8 = 0x7f;
+/// All values of the reserved bits together.
+pub(super) const PROOFS: u16 = 1 << 13;
 
 impl Bth {
     /// A header for `dest_qpn` with no flags, in the default partition.
     #[must_use]
     pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
         let (solicited, fecn, becn, ack_request) = (false, false, false, false);
-        Self { solicited, pkey: DEFAULT_PKEY, fecn, becn, dest_qpn, ack_request, psn }
+        Self { solicited, pkey: DEFAULT_PKEY, fecn, becn, dest_qpn, ack_request, psn, proof: 0 }
     }
 
     /// The header, its opcode, its pad count, and the rest of the packet.
@@ -56,6 +64,7 @@ impl Bth {
             dest_qpn: Qpn::from_bytes([q2, q1, q0]),
             ack_request: ack & ACK_REQUEST != 0,
             psn: Psn::from_bytes([p2, p1, p0]),
+            proof: u16::from(ecn & RESERVED_6) << 7 | u16::from(ack & RESERVED_7),
         };
         Ok((bth, opcode, flags >> 4 & 3, rest))
     }
@@ -65,10 +74,12 @@ impl Bth {
         let bit = |set, bit| if set { bit } else { 0 };
         let flags = bit(self.solicited, SOLICITED) | MIGRATED | (pad & 3) << 4;
         let [k1, k0] = self.pkey.to_be_bytes();
-        let ecn = bit(self.fecn, FECN) | bit(self.becn, BECN);
+        let [upper, lower] = (self.proof << 1).to_be_bytes();
+        let ecn = bit(self.fecn, FECN) | bit(self.becn, BECN) | upper & RESERVED_6;
+        let ack = bit(self.ack_request, ACK_REQUEST) | lower >> 1;
         let [q2, q1, q0] = self.dest_qpn.to_bytes();
         let [p2, p1, p0] = self.psn.to_bytes();
-        [opcode, flags, k1, k0, ecn, q2, q1, q0, bit(self.ack_request, ACK_REQUEST), p2, p1, p0]
+        [opcode, flags, k1, k0, ecn, q2, q1, q0, ack, p2, p1, p0]
     }
 }
 
@@ -89,6 +100,20 @@ mod tests {
         assert!(!pkeys_match(0x7fff, 0x7fff), "two limited members");
         assert!(!pkeys_match(0xffff, 0x8001), "another partition");
         assert!(!pkeys_match(0x8000, 0x8000), "no partition at all");
+    }
+
+    #[test]
+    fn the_reserved_bits_are_told_apart_from_the_flags_beside_them() {
+        for proof in (0..13).map(|bit| 1 << bit).chain([0, PROOFS - 1]) {
+            for flag in [false, true] {
+                let header = Bth::new(Qpn::new(1), Psn::new(2));
+                let bth = Bth { proof, fecn: flag, becn: flag, ack_request: flag, ..header };
+                let bytes = bth.emit(4, 0);
+                assert_eq!(Bth::parse(&bytes).map(|(parsed, ..)| parsed), Ok(bth));
+                let bits = bytes[4].count_ones() + bytes[8].count_ones();
+                assert_eq!(bits, proof.count_ones() + 3 * u32::from(flag));
+            }
+        }
     }
 
     #[test]

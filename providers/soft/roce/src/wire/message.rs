@@ -230,7 +230,7 @@ impl Message {
             Self::RcResponse(response) | Self::XrcResponse(response) => {
                 matches!(response, Response::Read(_))
             }
-            Self::Uc(_) | Self::Ud(..) | Self::Ours(Ours::Along(..)) => true,
+            Self::Uc(_) | Self::Ud(..) | Self::Ours(Ours::Along { .. }) => true,
             Self::Cnp | Self::Ours(_) => false,
         }
     }

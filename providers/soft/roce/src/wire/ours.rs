@@ -1,12 +1,16 @@
 //! What only our own ends say to each other, under an opcode that is left to manufacturers.
 //!
-//! Whoever does not know it drops it unanswered: the upper bits of the opcode name no transport of any QP (IBTA vol 1,
-//! 9.2.1, 9.6.1). The body begins with a mark, so that another manufacturer's packets are not taken for ours.
+//! A receiver that does not know the opcode drops the packet unanswered: its upper bits name no transport of any QP (IBTA vol 1, 9.2.1, 9.6.1).
+//! The body begins with a mark, so that another manufacturer's packets are not taken for ours.
+//!
+//! Each end of a connection draws a [`Nonce`]. Only packets to the connection's peer tell it. Every packet but [`Ours::Hello`] repeats the
+//! receiver's nonce, so that a sender that cannot read the packets of the connection cannot forge one.
 
 use super::{
-    Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, packet::HeadBytes,
-    packet::append, take,
+    Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, bth::PROOFS,
+    packet::HeadBytes, packet::append, take,
 };
+use std::num::NonZeroU64;
 
 /// Packets that a [`Held`] can speak of.
 pub const HELD_BITS: u32 = 256;
@@ -15,15 +19,48 @@ pub const HELD_BITS: u32 = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held([u64; 4]);
 
-/// A packet between our own ends.
+/// A secret of one end of a connection: it is drawn for the connection, and told to the peer only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonce(NonZeroU64);
+
+/// A packet between our own ends. `to` is the receiver's nonce, `from` the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ours {
-    /// From a requester: "tell me what you hold". Says nothing else and asks for no answer.
-    Hello,
+    /// The sender speaks the extension. This proves nothing, and the receiver only answers it.
+    Hello {
+        /// The sender's.
+        from: Nonce,
+    },
+    /// The answer to a [`Hello`](Self::Hello).
+    Welcome {
+        /// The receiver's, as its greeting told it.
+        to: Nonce,
+        /// The sender's.
+        from: Nonce,
+    },
+    /// The answer to a [`Welcome`](Self::Welcome): now either end has seen its own nonce come back.
+    Confirm {
+        /// The receiver's.
+        to: Nonce,
+        /// The sender's.
+        from: Nonce,
+    },
     /// From a responder, instead of a NAK: all before the PSN of this packet arrived, that one did not, and these did.
-    Selective(Held),
+    Selective {
+        /// The receiver's.
+        to: Nonce,
+        /// What arrived behind the PSN.
+        held: Held,
+    },
     /// A request, and the acknowledgement that would have gone with it as a packet of its own: one datagram less, or one that nobody needs to cut.
-    Along(Along, OneWay),
+    Along {
+        /// The receiver's.
+        to: Nonce,
+        /// The acknowledgement.
+        along: Along,
+        /// The request.
+        request: OneWay,
+    },
 }
 
 /// What an acknowledgement says.
@@ -38,12 +75,44 @@ pub struct Along {
 }
 
 /// Bytes by which a request is longer that has an acknowledgement along.
-pub const ALONG_LEN: u32 = 16;
+pub const ALONG_LEN: u32 = 24;
 
 const MARK: [u8; 4] = *b"fvrb";
-const HELLO: u8 = 0;
-const SELECTIVE: u8 = 1;
-const ALONG: u8 = 2;
+// Kinds 0 to 2 were those of ends that proved nothing. They are foreign now.
+const HELLO: u8 = 3;
+const WELCOME: u8 = 4;
+const CONFIRM: u8 = 5;
+const SELECTIVE: u8 = 6;
+const ALONG: u8 = 7;
+
+impl Nonce {
+    /// A nonce of a random number; 0 is none.
+    #[must_use]
+    pub const fn new(random: u64) -> Option<Self> {
+        match NonZeroU64::new(random) {
+            Some(random) => Some(Self(random)),
+            None => None,
+        }
+    }
+
+    /// What the reserved bits of packets say to the end that drew this, never 0 ([`Bth::proof`](super::Bth::proof)).
+    #[must_use]
+    pub const fn proof(self) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "it is below PROOFS")]
+        let proof = 1 + (self.0.get() % (PROOFS as u64 - 1)) as u16;
+        proof
+    }
+
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (&bytes, rest) = take(bytes)?;
+        let nonce = Self::new(u64::from_be_bytes(bytes)).ok_or(Malformed::Foreign)?;
+        Ok((nonce, rest))
+    }
+
+    const fn emit(self) -> [u8; 8] {
+        self.0.get().to_be_bytes()
+    }
+}
 
 impl Held {
     /// Nothing is held.
@@ -94,9 +163,18 @@ impl Ours {
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (mark, rest) = take(bytes)?;
         let (&[kind, operation, _, _], rest) = take(rest)?;
-        match (*mark == MARK, kind) {
-            (true, HELLO) => Ok((Self::Hello, rest)),
-            (true, SELECTIVE) => {
+        if *mark != MARK || !(HELLO..=ALONG).contains(&kind) {
+            return Err(Malformed::Foreign);
+        }
+        if kind == HELLO {
+            // As long as its answer: a forged one brings its receiver's peer no more bytes than it has.
+            let (&[_, _, _, _, _, _, _, _], rest) = take(rest)?;
+            let (from, rest) = Nonce::parse(rest)?;
+            return Ok((Self::Hello { from }, rest));
+        }
+        let (to, rest) = Nonce::parse(rest)?;
+        match kind {
+            SELECTIVE => {
                 let mut held = Held::NONE;
                 let mut rest = rest;
                 for word in &mut held.0 {
@@ -104,9 +182,9 @@ impl Ours {
                     *word = u64::from_be_bytes(bytes);
                     rest = after;
                 }
-                Ok((Self::Selective(held), rest))
+                Ok((Self::Selective { to, held }, rest))
             }
-            (true, ALONG) => {
+            ALONG => {
                 let (&[_, p2, p1, p0], rest) = take(rest)?;
                 let (aeth, rest) = Aeth::parse(rest)?;
                 let Syndrome::Ack(credits) = aeth.syndrome else {
@@ -114,26 +192,51 @@ impl Ours {
                 };
                 let unknown = Malformed::Opcode(operation);
                 let (request, rest) = Request::parse(operation, rest)?.ok_or(unknown)?;
-                let one_way = OneWay::try_from(request).map_err(|()| unknown)?;
+                let request = OneWay::try_from(request).map_err(|()| unknown)?;
                 let psn = Psn::from_bytes([p2, p1, p0]);
-                Ok((Self::Along(Along { psn, credits, msn: aeth.msn }, one_way), rest))
+                let along = Along { psn, credits, msn: aeth.msn };
+                Ok((Self::Along { to, along, request }, rest))
             }
-            _ => Err(Malformed::Foreign),
+            _ => {
+                let (from, rest) = Nonce::parse(rest)?;
+                let greeting = match kind {
+                    WELCOME => Self::Welcome { to, from },
+                    _ => Self::Confirm { to, from },
+                };
+                Ok((greeting, rest))
+            }
         }
     }
 
     pub(super) fn emit(&self, head: &mut HeadBytes) {
         append(head, MARK);
         match self {
-            Self::Hello => append(head, [HELLO, 0, 0, 0]),
-            Self::Selective(held) => {
+            Self::Hello { from } => {
+                append(head, [HELLO, 0, 0, 0]);
+                append(head, [0; 8]);
+                append(head, from.emit());
+            }
+            Self::Welcome { to, from } => {
+                append(head, [WELCOME, 0, 0, 0]);
+                append(head, to.emit());
+                append(head, from.emit());
+            }
+            Self::Confirm { to, from } => {
+                append(head, [CONFIRM, 0, 0, 0]);
+                append(head, to.emit());
+                append(head, from.emit());
+            }
+            Self::Selective { to, held } => {
                 append(head, [SELECTIVE, 0, 0, 0]);
+                append(head, to.emit());
                 head.extend(held.0.iter().flat_map(|word| word.to_be_bytes()));
             }
-            Self::Along(Along { psn, credits, msn }, one_way) => {
-                let request = Request::from(*one_way);
+            Self::Along { to, along: Along { psn, credits, msn }, request } => {
+                let request = Request::from(*request);
                 let [p2, p1, p0] = psn.to_bytes();
-                append(head, [ALONG, request.operation(), 0, 0, 0, p2, p1, p0]);
+                append(head, [ALONG, request.operation(), 0, 0]);
+                append(head, to.emit());
+                append(head, [0, p2, p1, p0]);
                 append(head, Aeth { syndrome: Syndrome::Ack(*credits), msn: *msn }.emit());
                 request.emit(head);
             }
@@ -144,6 +247,15 @@ impl Ours {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proof_is_never_what_a_stranger_sends() {
+        assert_eq!(Nonce::new(0), None);
+        for random in [1, u64::MAX, 8190, 8191, 8192, 0x0123_4567_89ab_cdef] {
+            let proof = Nonce::new(random).expect("not 0").proof();
+            assert!((1..PROOFS).contains(&proof), "{random:#x}: {proof}");
+        }
+    }
 
     #[test]
     fn what_is_held_moves_with_the_expected_packet() {

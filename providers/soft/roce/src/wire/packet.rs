@@ -13,7 +13,7 @@ pub struct Packet {
 }
 
 /// Bytes of the longest headers: a selective acknowledgement.
-pub const HEAD_MAX: usize = BTH_LEN + 40;
+pub const HEAD_MAX: usize = BTH_LEN + 48;
 
 /// The headers of a packet, as they are sent.
 pub type HeadBytes = ArrayVec<u8, HEAD_MAX>;
@@ -153,17 +153,28 @@ mod tests {
         all.push((0x64, Message::Ud(deth, None), "11111111 00000022".into(), 100));
         all.push((0x65, Message::Ud(deth, Some(IMM)), "11111111 00000022 01020304".into(), 0));
         all.push((0x81, Message::Cnp, "00".repeat(16), 0));
-        all.push((0xc0, Message::Ours(Ours::Hello), "66767262 00000000".into(), 0));
+        let nonce = |number| Nonce::new(number).expect("not 0");
+        let (to, from) = (nonce(0x0102_0304_0506_0708), nonce(0xff));
+        let zeros = "00".repeat(8);
+        for (kind, greeting, first) in [
+            (3, Ours::Hello { from }, zeros.as_str()),
+            (4, Ours::Welcome { to, from }, "0102030405060708"),
+            (5, Ours::Confirm { to, from }, "0102030405060708"),
+        ] {
+            let golden = format!("66767262 0{kind}000000 {first} 00000000000000ff");
+            all.push((0xc0, Message::Ours(greeting), golden, 0));
+        }
         let bits = "0000000000000001 0000000000000000 0000000000000000 0000000000000100";
-        let selective = Message::Ours(Ours::Selective(held));
-        all.push((0xc0, selective, format!("66767262 01000000 {bits}"), 0));
+        let selective = Message::Ours(Ours::Selective { to, held });
+        all.push((0xc0, selective, format!("66767262 06000000 0102030405060708 {bits}"), 0));
         let along = Along { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
         for (operation, one_way, bytes) in [
             ("04", OneWay::Send(Send::Only(None)), String::new()),
             ("0b", OneWay::Write(Write::Only(RETH, Some(IMM))), reth("01020304")),
         ] {
-            let message = Message::Ours(Ours::Along(along, one_way));
-            let golden = format!("66767262 02{operation}0000 00000def 1f000005 {bytes}");
+            let message = Message::Ours(Ours::Along { to, along, request: one_way });
+            let golden =
+                format!("66767262 07{operation}0000 0102030405060708 00000def 1f000005 {bytes}");
             all.push((0xc0, message, golden, 9));
         }
         all
@@ -223,6 +234,7 @@ mod tests {
             dest_qpn: Qpn::new(0x01_0203),
             ack_request: false,
             psn: Psn::new(0x04_0506),
+            proof: 0,
         };
         let packet = Packet { bth, message: Message::Rc(Request::Send(Send::Only(Tail::Plain))) };
         let bytes = packet.emit(0);
@@ -231,12 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bits_are_ignored() {
-        let packet = Packet { bth: Bth::new(Qpn::new(1), Psn::new(2)), message: Message::Cnp };
+    fn reserved_bits_change_nothing_else() {
+        let bth = Bth::new(Qpn::new(1), Psn::new(2));
+        let mut packet = Packet { bth, message: Message::Cnp };
         let mut bytes = packet.emit(0);
         bytes[4] |= 0x3f;
         bytes[8] |= 0x7f;
         bytes[20] = 0xff;
+        packet.bth.proof = 0x1fff;
         assert_eq!(Packet::parse(&bytes), Ok((packet, &[][..])));
     }
 
@@ -272,6 +286,11 @@ mod tests {
         let mut bytes = [0; 64];
         bytes[0] = 0xc0;
         assert_eq!(Packet::parse(&bytes), Err(Malformed::Foreign));
+        // Nor are those of ends that proved nothing, and no nonce is 0.
+        for kind in (0..=3).chain([8, u8::MAX]) {
+            bytes[12..17].copy_from_slice(&[b'f', b'v', b'r', b'b', kind]);
+            assert_eq!(Packet::parse(&bytes), Err(Malformed::Foreign), "{kind}");
+        }
     }
 
     #[test]
@@ -280,11 +299,12 @@ mod tests {
             let bytes = hex(&format!("c040ffff 00000011 00000abc {body}"));
             Packet::parse(&bytes).map(drop)
         };
-        assert!(parse("66767262 02040000 00000def 1f000005").is_ok());
-        let nak = parse("66767262 02040000 00000def 60000005");
+        let to = "0102030405060708";
+        assert!(parse(&format!("66767262 07040000 {to} 00000def 1f000005")).is_ok());
+        let nak = parse(&format!("66767262 07040000 {to} 00000def 60000005"));
         assert_eq!(nak, Err(Malformed::Syndrome));
         for (operation, headers) in [(0x0c, RETH_BYTES), (0x11, "1f000005"), (0x17, "00005678")] {
-            let body = format!("66767262 02{operation:02x}0000 00000def 1f000005 {headers}");
+            let body = format!("66767262 07{operation:02x}0000 {to} 00000def 1f000005 {headers}");
             assert_eq!(parse(&body), Err(Malformed::Opcode(operation)));
         }
     }

@@ -191,6 +191,13 @@ impl End {
         self.events();
     }
 
+    /// A packet arrives that somebody else made.
+    pub(crate) fn forged(&mut self, now: Time, packet: &[u8]) {
+        self.packet(now, packet, false);
+        self.release(now);
+        self.events();
+    }
+
     fn release(&mut self, now: Time) {
         while let Some(place) = self.qp.release() {
             let Some(packet) = self.held.remove(&place) else { continue };

@@ -2,6 +2,7 @@
 
 mod deferred;
 mod end;
+mod forged;
 mod halves;
 mod losses;
 #[path = "../support/random.rs"]
@@ -82,6 +83,7 @@ impl World {
                 config.peer = Some(Peer { addresses, qpn: qpn(1 - me) });
             }
             config.expected_psn = psns[1 - me];
+            config.nonce = Nonce::new(0x1111_2222_3333_4440 + me as u64);
             config.access = Access { write: true, read: true, atomic: true, flush: true };
             config.qkey = 0x1234;
             config.rnr_timer = RnrTimer::new(12);

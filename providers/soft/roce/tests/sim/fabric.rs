@@ -147,6 +147,7 @@ impl Fabric {
             let addresses = if me == 0 { there } else { there.reversed() };
             let qpn = |end: usize| Qpn::new((first + end) as u32 + 2);
             let mut config = Config::new(Service::Rc, qpn(me), Pmtu::B1024);
+            config.nonce = Nonce::new(0x9e37_79b9_7f4a_7c15 ^ u64::from(qpn(me).get()));
             config.peer = Some(Peer { addresses, qpn: qpn(1 - me) });
             config.access = Access { read: true, ..Access::default() };
             config.tuning.line_rate = self.shape.rate;

@@ -1,0 +1,161 @@
+//! How two ends of ours recognise each other, and what each proves to the other.
+//!
+//! Three packets do it: Hello tells the sender's nonce, Welcome repeats it and tells that of its own sender, Confirm repeats the latter. An end takes its
+//! peer for one of ours only after its own nonce came back, which it had sent to the peer's address alone. A forged Hello therefore changes nothing:
+//! the peer gets a Welcome that it did not ask for, and drops it.
+
+use crate::wire::{Nonce, Ours};
+
+/// What this end and its peer have proved to each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeting {
+    /// `None`: this end does not speak the extension.
+    own: Option<Nonce>,
+    /// The peer's, once the peer has repeated ours.
+    peer: Option<Nonce>,
+    /// Whom the last Welcome was for.
+    welcomed: Option<Nonce>,
+    /// An answer that waits to be sent.
+    answer: Option<Ours>,
+}
+
+impl Greeting {
+    pub(super) const fn new(own: Option<Nonce>) -> Self {
+        Self { own, peer: None, welcomed: None, answer: None }
+    }
+
+    /// The peer's nonce, if the peer has proved to be an end of ours.
+    pub(super) const fn peer(&self) -> Option<Nonce> {
+        self.peer
+    }
+
+    /// What packets to the peer have in their reserved bits.
+    pub(super) fn proof(&self) -> u16 {
+        self.peer.map_or(0, Nonce::proof)
+    }
+
+    /// Whether reserved bits are those that we told the peer.
+    pub(super) fn is_proved(&self, proof: u16) -> bool {
+        self.own.is_some_and(|own| own.proof() == proof)
+    }
+
+    /// Whether a packet of the extension may be what it says: it repeats our nonce, or only asks.
+    pub(super) fn admits(&self, ours: &Ours) -> bool {
+        match *ours {
+            Ours::Hello { .. } => self.own.is_some(),
+            Ours::Welcome { to, .. }
+            | Ours::Confirm { to, .. }
+            | Ours::Selective { to, .. }
+            | Ours::Along { to, .. } => self.own == Some(to),
+        }
+    }
+
+    /// The greeting for a peer that does not know us, or may not.
+    pub(super) fn begin(&self) -> Option<Ours> {
+        let from = self.own?;
+        Some(match self.peer {
+            Some(to) => Ours::Confirm { to, from },
+            None => Ours::Hello { from },
+        })
+    }
+
+    /// A greeting came that is [admitted](Self::admits).
+    pub(super) fn receive(&mut self, greeting: &Ours) {
+        let Some(own) = self.own else { return };
+        match *greeting {
+            Ours::Hello { from } => {
+                self.welcomed = Some(from);
+                self.answer = Some(Ours::Welcome { to: from, from: own });
+            }
+            Ours::Welcome { from, .. } => {
+                // Where both greet at once the Welcome of this end is its Confirm.
+                let is_told = self.peer == Some(from) || self.welcomed == Some(from);
+                self.peer = Some(from);
+                if !is_told {
+                    self.answer = Some(Ours::Confirm { to: from, from: own });
+                }
+            }
+            Ours::Confirm { from, .. } => self.peer = Some(from),
+            Ours::Selective { .. } | Ours::Along { .. } => {}
+        }
+    }
+
+    /// Whether an answer waits to be sent.
+    pub(super) const fn owes(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// The answer that waits to be sent.
+    pub(super) const fn take_answer(&mut self) -> Option<Ours> {
+        self.answer.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(random: u64) -> Greeting {
+        Greeting::new(Nonce::new(random))
+    }
+
+    /// Lets `to` have what came for it.
+    fn hear(to: &mut Greeting, packet: &Ours) {
+        assert!(to.admits(packet), "{packet:?}");
+        to.receive(packet);
+    }
+
+    #[test]
+    fn three_packets_make_two_ends_known_to_each_other() {
+        let (mut a, mut b) = (end(1), end(2));
+        hear(&mut b, &a.begin().expect("a Hello"));
+        assert_eq!(b.peer(), None, "a Hello proves nothing");
+        hear(&mut a, &b.take_answer().expect("a Welcome"));
+        hear(&mut b, &a.take_answer().expect("a Confirm"));
+        assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(1)));
+        assert!(!a.owes() && !b.owes());
+        assert!(a.is_proved(b.proof()) && b.is_proved(a.proof()) && !a.is_proved(0));
+    }
+
+    #[test]
+    fn both_may_greet_at_once() {
+        let (mut a, mut b) = (end(1), end(2));
+        let (one, other) = (a.begin().expect("a Hello"), b.begin().expect("a Hello"));
+        hear(&mut b, &one);
+        hear(&mut a, &other);
+        let (one, other) = (a.take_answer().expect("Welcome"), b.take_answer().expect("Welcome"));
+        hear(&mut b, &one);
+        hear(&mut a, &other);
+        assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(1)));
+        assert!(!a.owes() && !b.owes());
+    }
+
+    #[test]
+    fn an_end_that_draws_another_nonce_is_known_by_that_one() {
+        let (mut a, mut b) = (end(1), end(2));
+        for mut again in [end(1), end(3)] {
+            hear(&mut b, &again.begin().expect("a Hello"));
+            hear(&mut again, &b.take_answer().expect("a Welcome"));
+            hear(&mut b, &again.take_answer().expect("a Confirm"));
+            a = again;
+        }
+        assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(3)));
+    }
+
+    #[test]
+    fn forged_packets_are_not_admitted_and_a_forged_hello_changes_nothing() {
+        let mut a = end(1);
+        let forged = Nonce::new(9).expect("not 0");
+        hear(&mut a, &Ours::Hello { from: forged });
+        assert_eq!((a.peer(), a.proof()), (None, 0));
+        for greeting in [
+            Ours::Welcome { to: forged, from: forged },
+            Ours::Confirm { to: forged, from: forged },
+            Ours::Selective { to: forged, held: crate::wire::Held::NONE },
+        ] {
+            assert!(!a.admits(&greeting));
+        }
+        let silent = Greeting::new(None);
+        assert!(!silent.admits(&Ours::Hello { from: forged }) && silent.begin().is_none());
+    }
+}
