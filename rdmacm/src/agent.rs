@@ -133,7 +133,7 @@ impl Agent {
     /// The device's, or the system's.
     pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
         let owner = processes::own(random::number())?;
-        let mut config = Config::new(Guid(device.guid));
+        let mut config = Config::new(secret_guid(random::number()));
         config.names = Names { prefix: owner.number, bits: processes::OWNER_BITS };
         let state = State {
             manager: Manager::new(config),
@@ -442,7 +442,6 @@ impl Agent {
         let from = Peer { remote, local };
         state.silence.heard(&from);
         let is_ours = match sorting::whose(mad) {
-            For::Anyone => true,
             For::Service(service, to) => {
                 let mut all = state.listeners.values().flatten();
                 // A server that has its client may listen no more.
@@ -456,8 +455,9 @@ impl Agent {
                 }
                 is_taker
             }
-            For::Owner(owner) => {
-                owner == self.owner.number || (!processes::lives(owner) && state.strays.are_ours())
+            other => {
+                let strays = &mut state.strays;
+                other.is_taken_by(self.owner.number, processes::lives, || strays.are_ours())
             }
         };
         if is_ours {
@@ -618,6 +618,14 @@ impl Drop for Agent {
     }
 }
 
+/// The GUID by which peers tell this process's connections from others', an EUI-64 that is administered locally and of no group. It is not the device's,
+/// which any user of this machine can compute: to forge a request in the name of this process takes this number.
+const fn secret_guid(random: u64) -> Guid {
+    const LOCAL: u64 = 2 << 56;
+    const GROUP: u64 = 1 << 56;
+    Guid(random & !GROUP | LOCAL)
+}
+
 /// What a verb made.
 fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
@@ -650,4 +658,17 @@ pub(crate) fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<
     // SAFETY: filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     started.map(drop).map_err(Errno::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_a_guid_that_nobody_can_compute() {
+        let drawn: std::collections::BTreeSet<u64> =
+            (0..64).map(|_| secret_guid(random::number()).0).collect();
+        assert_eq!(drawn.len(), 64, "each is another one");
+        assert!(drawn.iter().all(|guid| guid >> 56 & 3 == 2), "local, and no group");
+    }
 }

@@ -18,7 +18,6 @@ pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     /// Of all ids that bring none.
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) guid: u64,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
     /// How long it may take to acknowledge, as a time code.
@@ -160,7 +159,6 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
         Some(Device {
             context,
             pd,
-            guid: u64::from_be(verbs::ibv_get_device_guid(device)),
             most_responder_resources: byte(attr.max_qp_rd_atom),
             most_initiator_depth: byte(attr.max_qp_init_rd_atom),
             ack_delay: attr.local_ca_ack_delay,

@@ -11,12 +11,33 @@ pub(crate) enum For {
     Service(ServiceId, IpAddr),
     /// The process of that number.
     Owner(u32),
-    /// It does not say.
+    /// It does not say, and may be about a connection of any process: a REJ by whom a REQ was given up.
     Anyone,
+    /// A process that no host has. One process answers for all.
+    Nobody,
+}
+
+impl For {
+    /// Whether the process of number `own` takes a message that is for no service. `lives` tells whether a process has a number, `speaks` whether this one
+    /// answers for those that do not exist: of all processes of a host at most one takes what brings an answer.
+    pub(crate) fn is_taken_by(
+        self,
+        own: u32,
+        lives: impl FnOnce(u32) -> bool,
+        speaks: impl FnOnce() -> bool,
+    ) -> bool {
+        match self {
+            Self::Service(..) => false,
+            Self::Anyone => true,
+            Self::Owner(owner) => owner == own || (!lives(owner) && speaks()),
+            Self::Nobody => speaks(),
+        }
+    }
 }
 
 // Attributes (IBTA vol 1, 16.7.2).
 const REQUEST: u16 = 0x10;
+const REJECT: u16 = 0x12;
 const DATAGRAM_REQUEST: u16 = 0x17;
 const DATAGRAM_REPLY: u16 = 0x18;
 /// Where the attribute is, the body begins, and in it the service and the receiver's name are.
@@ -44,7 +65,9 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     };
     let name = chunk(name_at).first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
     match owner(CommId(name)) {
-        0 => For::Anyone,
+        // No answer follows, whoever takes it.
+        0 if attribute == REJECT => For::Anyone,
+        0 => For::Nobody,
         owner => For::Owner(owner),
     }
 }
@@ -97,7 +120,8 @@ pub(crate) fn asker(mad: &[u8; MAD_LEN]) -> u32 {
 mod tests {
     use super::*;
     use ferroverbs_cm::wire::{
-        CommId, DatagramReply, DatagramRequest, IpHeader, Mad, Message, Ready, Request,
+        Acknowledge, CommId, DatagramReply, DatagramRequest, DisconnectRequest, IpHeader, LoadPath,
+        Mad, Message, Ready, Reply, Request,
     };
 
     fn mad(message: Message) -> [u8; MAD_LEN] {
@@ -126,7 +150,34 @@ mod tests {
         let reply = DatagramReply { id: name, ..DatagramReply::default() };
         assert_eq!(whose(&mad(Message::DatagramReply(Box::new(reply)))), For::Owner(3));
         let ready = Ready::default();
-        assert_eq!(whose(&mad(Message::Ready(ready))), For::Anyone);
+        assert_eq!(whose(&mad(Message::Ready(ready))), For::Nobody);
+        assert_eq!(whose(&mad(Message::Reject(Box::default()))), For::Anyone);
+    }
+
+    #[test]
+    fn a_host_gives_at_most_one_answer_to_what_is_for_none_of_its_processes() {
+        let local_id = CommId(7);
+        let nobodys = [
+            Message::DisconnectRequest(DisconnectRequest { local_id, ..Default::default() }),
+            Message::LoadPath(Box::new(LoadPath { local_id, ..LoadPath::default() })),
+            Message::Reply(Box::new(Reply { local_id, ..Reply::default() })),
+            Message::Acknowledge(Acknowledge { local_id, ..Acknowledge::default() }),
+        ];
+        let takers = |message: &Message, speaker: u32| {
+            let whose = whose(&mad(message.clone()));
+            (1..=12_u32).filter(|own| whose.is_taken_by(*own, |_| true, || *own == speaker)).count()
+        };
+        for message in nobodys {
+            assert_eq!((takers(&message, 5), takers(&message, 99)), (1, 0), "{message:?}");
+        }
+        // What is for one of them is for that one alone, and for a dead one for the speaker.
+        assert!(
+            (1..=12).all(|own| For::Owner(3).is_taken_by(own, |_| true, || true) == (own == 3))
+        );
+        assert!(
+            (4..=12)
+                .all(|own| For::Owner(3).is_taken_by(own, |_| false, || own == 5) == (own == 5))
+        );
     }
 
     #[test]

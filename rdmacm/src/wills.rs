@@ -70,6 +70,7 @@ impl Wills {
                 (ready.remote_id, ready.local_id, qpn)
             }
             Message::Reject(reject) => return self.forget(from, reject.remote_id),
+            Message::DisconnectRequest(request) if !request.ends() => return None,
             Message::DisconnectRequest(request) => return self.forget(from, request.remote_id),
             Message::DisconnectReply(reply) => return self.forget(from, reply.remote_id),
             _ => return None,
@@ -128,13 +129,23 @@ impl Wills {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroverbs_cm::wire::{DisconnectReply, Ready, Reply, Request};
+    use ferroverbs_cm::wire::{DisconnectReply, DisconnectRequest, Ready, Reply, Request};
 
     const PEER: Peer = Peer { remote: [1; 16], local: [2; 16] };
     const OTHER: Peer = Peer { remote: [3; 16], local: [2; 16] };
     /// Of process 5.
     const OURS: CommId = CommId(0x0050_0001);
     const THEIRS: CommId = CommId(0x7700_0001);
+
+    /// The peer asks whether the connection is still there.
+    fn question() -> [u8; MAD_LEN] {
+        mad(Message::DisconnectRequest(DisconnectRequest {
+            local_id: THEIRS,
+            remote_id: OURS,
+            remote_qpn: DisconnectRequest::NO_QPN,
+            ..DisconnectRequest::default()
+        }))
+    }
 
     fn mad(message: Message) -> [u8; MAD_LEN] {
         Mad { transaction: 1, message }.emit()
@@ -184,6 +195,7 @@ mod tests {
         let mut wills = Wills::default();
         assert_eq!(wills.hear(PEER, &reply(1, 0)), Some(5));
         wills.hear(OTHER, &over);
+        wills.hear(PEER, &question());
         wills.ended(Time::ZERO, 5);
         assert_eq!(wills.next(), Some(Time::ZERO), "who is not its peer has no say");
         wills.hear(PEER, &over);

@@ -9,6 +9,9 @@ use crate::wire::{
     Rejected, Reply, Request, Transport,
 };
 
+/// A peer is asked so often at most whether it still has a connection.
+const DOUBTS: Time = Time::from_secs(1);
+
 impl<A: Clone + Ord> Manager<A> {
     /// A datagram came to QP1, from where `from` is: `bytes` are what follows its 40 bytes of address.
     pub fn receive(&mut self, now: Time, random: &mut dyn FnMut() -> u64, from: &A, bytes: &[u8]) {
@@ -18,14 +21,16 @@ impl<A: Clone + Ord> Manager<A> {
         };
         match message {
             Message::Request(request) => self.request(now, random, from, transaction, request),
-            Message::Reply(reply) => self.reply(now, from, transaction, reply),
+            Message::Reply(reply) => self.reply(now, random, from, transaction, reply),
             Message::Ready(ready) => self.peer_ready(from, &ready),
             Message::Reject(reject) => self.rejected(now, from, &reject),
             Message::Acknowledge(acknowledge) => self.acknowledged(now, from, &acknowledge),
             Message::DisconnectRequest(request) => {
                 self.disconnect_request(now, from, transaction, &request);
             }
-            Message::DisconnectReply(reply) => self.disconnect_reply(now, from, &reply),
+            Message::DisconnectReply(reply) => {
+                self.disconnect_reply(now, from, transaction, &reply);
+            }
             Message::LoadPath(load) => self.load_path(from, transaction, &load),
             // None was asked for.
             Message::PathReply(_) => self.counters.ignored += 1,
@@ -65,10 +70,10 @@ impl<A: Clone + Ord> Manager<A> {
             if self.repeats(now, known, &request) {
                 return;
             }
-            return self.stale_request(now, known, from, transaction, &request);
+            return self.stale_request(now, random, known, from, transaction, &request);
         }
         if let Some(known) = self.table.of_qp(&qp) {
-            return self.stale_request(now, known, from, transaction, &request);
+            return self.stale_request(now, random, known, from, transaction, &request);
         }
         if request.transport == Transport::ReliableDatagram {
             return self.refuse(from, transaction, &request, Reason::INVALID_TRANSPORT);
@@ -128,10 +133,11 @@ impl<A: Clone + Ord> Manager<A> {
         true
     }
 
-    /// A REQ under a name or for a queue pair that is in use. The peer has forgotten what there was, so that ends, too.
+    /// A REQ under a name or for a queue pair that is in use. Either its sender has forgotten the connection, or it is forged.
     fn stale_request(
         &mut self,
         now: Time,
+        random: &mut dyn FnMut() -> u64,
         known: Connection,
         from: &A,
         transaction: u64,
@@ -139,10 +145,33 @@ impl<A: Clone + Ord> Manager<A> {
     ) {
         self.counters.stale += 1;
         self.refuse(from, transaction, request, Reason::STALE);
-        if self.stage(known) == Ok(Stage::Established) {
-            let done = self.disconnect(now, known, Private::NONE);
-            debug_assert!(done.is_ok(), "it is established");
+        self.ask_whether_it_lives(now, random, known);
+    }
+
+    /// Asks the peer of an established connection whether it still has it, at most once in [`DOUBTS`]. What only looks like the peer must not end the
+    /// connection, as IBTA vol 1, 12.9.8.3.1 has it. So what is sent is no DREQ for the peer's queue pair but one for [`DisconnectRequest::NO_QPN`]: a manager that has the
+    /// connection drops it, the kernel's as well (`cm_dreq_handler` in Linux' `cm.c`), and one that has it no more answers DREP.
+    fn ask_whether_it_lives(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        connection: Connection,
+    ) {
+        let Some(end) = self.table.get_mut(connection) else { return };
+        let was_asked = end.doubt.is_some_and(|(at, _)| now.saturating_sub(at) < DOUBTS);
+        if !matches!(end.state, State::Established) || was_asked {
+            return;
         }
+        let transaction = random();
+        end.doubt = Some((now, transaction));
+        let request = DisconnectRequest {
+            local_id: end.local_id,
+            remote_id: end.remote_id.unwrap_or_default(),
+            remote_qpn: DisconnectRequest::NO_QPN,
+            private: Private::NONE,
+        };
+        let bytes = Mad { transaction, message: Message::DisconnectRequest(request) }.emit();
+        self.send_to(connection, bytes);
     }
 
     /// A REJ for which nothing is remembered.
@@ -152,7 +181,14 @@ impl<A: Clone + Ord> Manager<A> {
         self.send(to.clone(), Mad { transaction, message }.emit());
     }
 
-    fn reply(&mut self, now: Time, from: &A, transaction: u64, reply: Box<Reply>) {
+    fn reply(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        from: &A,
+        transaction: u64,
+        reply: Box<Reply>,
+    ) {
         let Some((connection, end)) = self.table.of_peer(from, reply.remote_id) else {
             self.counters.unknown += 1;
             return self.refuse_reply(from, transaction, &reply, Reason::INVALID_COMM_ID);
@@ -166,11 +202,7 @@ impl<A: Clone + Ord> Manager<A> {
                 if let Some(known) = known {
                     self.counters.stale += 1;
                     self.refuse_reply(from, transaction, &reply, Reason::STALE);
-                    if self.stage(known) == Ok(Stage::Established) {
-                        let done = self.disconnect(now, known, Private::NONE);
-                        debug_assert!(done.is_ok(), "it is established");
-                    }
-                    return;
+                    return self.ask_whether_it_lives(now, random, known);
                 }
                 self.table.identify(connection, name, Some(qp));
                 self.table.become_(connection, State::ReplyReceived { since: now }, None);
@@ -314,7 +346,7 @@ impl<A: Clone + Ord> Manager<A> {
             let message = Message::DisconnectReply(reply);
             return self.send(from.clone(), Mad { transaction, message }.emit());
         };
-        if end.local_qpn != request.remote_qpn {
+        if !request.ends() || end.local_qpn != request.remote_qpn {
             self.counters.ignored += 1;
             return;
         }
@@ -343,17 +375,24 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    fn disconnect_reply(&mut self, now: Time, from: &A, reply: &DisconnectReply) {
+    fn disconnect_reply(&mut self, now: Time, from: &A, transaction: u64, reply: &DisconnectReply) {
         let Some((connection, end)) = self.table.of_both(from, reply.remote_id, reply.local_id)
         else {
             self.counters.unknown += 1;
             return;
         };
-        if matches!(end.state, State::DisconnectSent { .. }) {
-            self.tell(connection, Event::Disconnected { connection, killed: false });
-            self.begin_time_wait(now, connection);
-        } else {
-            self.counters.ignored += 1;
+        let has_none = end.doubt.is_some_and(|(_, asked)| asked == transaction);
+        match end.state {
+            State::DisconnectSent { .. } => {
+                self.tell(connection, Event::Disconnected { connection, killed: false });
+                self.begin_time_wait(now, connection);
+            }
+            // It did not end the connection: it knows nothing of it any more.
+            State::Established if has_none => {
+                self.tell(connection, Event::Disconnected { connection, killed: true });
+                self.begin_time_wait(now, connection);
+            }
+            _ => self.counters.ignored += 1,
         }
     }
 

@@ -98,6 +98,8 @@ pub(super) struct End<A> {
     pub(super) in_backlog: bool,
     /// Nobody wants to know any more what becomes of it.
     pub(super) orphan: bool,
+    /// The peer was asked whether it still has the connection: when, and by which transaction.
+    pub(super) doubt: Option<(Time, u64)>,
     pub(super) state: State,
     name: Option<RemoteName<A>>,
     qp: Option<RemoteQp<A>>,
@@ -120,6 +122,7 @@ impl<A> End<A> {
             listener: None,
             in_backlog: false,
             orphan: false,
+            doubt: None,
             state,
             name: None,
             qp: None,

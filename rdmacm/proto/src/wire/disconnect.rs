@@ -17,6 +17,16 @@ pub struct DisconnectRequest {
 }
 
 impl DisconnectRequest {
+    /// No queue pair has this number: it means groups (IBTA vol 1, 9.2.4). A DREQ for it ends nothing: who has the connection drops it, and who has it no more
+    /// says so.
+    pub const NO_QPN: Qpn = Qpn::new(0xff_ffff);
+
+    /// Whether it ends the connection, and does not only ask for it.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        self.remote_qpn != Self::NO_QPN
+    }
+
     pub(super) fn parse(body: &Body) -> Self {
         Self {
             local_id: CommId(body.u32::<0>()),

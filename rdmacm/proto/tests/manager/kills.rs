@@ -150,6 +150,80 @@ fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
     net.end_all();
 }
 
+/// Whoever can forge the client's address, and knows its GUID, ended a connection by a REQ for its queue pair.
+#[test]
+fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
+    for by_name in [false, true] {
+        let mut net = Net::with_server(2);
+        net.nodes[1].request(net.now, 0, request(5));
+        net.run(10 * MS);
+        let Message::Request(true_one) = net.sent[0].1.message() else { panic!("a REQ is first") };
+        let before = net.sent.len();
+        for n in 0..1000_u32 {
+            // By the number of the queue pair, or by the name that the client gave to the connection.
+            let forged = match by_name {
+                false => Request { local_id: CommId(0x0bad_0000 + n), ..*true_one },
+                true => Request { qpn: Qpn::new(0x1000 + n), ..*true_one },
+            };
+            let mad = Mad { transaction: 1, message: Message::Request(Box::new(forged)) };
+            let now = net.now;
+            net.nodes[0].receive(now, 1, &mad.emit());
+            net.run(3 * MS);
+        }
+        assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QE", "P"));
+        assert_eq!(net.nodes[0].manager.counters().stale, 1000);
+        // The peer is asked once a second, and says nothing: it has the connection.
+        assert!((1..=4).contains(&net.count(DREQ)), "{}", net.count(DREQ));
+        assert_eq!((net.count(DREP), net.sent.len() - before), (0, 1000 + net.count(DREQ)));
+        net.end_all();
+    }
+}
+
+/// Nor does a REP that names the queue pair of another connection with that server.
+#[test]
+fn a_forged_reply_with_a_queue_pair_in_use_ends_no_other_connection() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let is_reply = |packet: &Packet| packet.attribute() == REP;
+    let first = net.sent.iter().find(|(_, packet)| is_reply(packet)).expect("a REP");
+    let Message::Reply(first) = first.1.message() else { panic!("a REP") };
+    net.lose(|lost, _| lost == REP);
+    net.nodes[1].connect(net.now, 0);
+    net.run(MS);
+    let Message::Request(asked) = net.sent[net.sent.len() - 2].1.message() else { panic!("a REQ") };
+    let forged = Reply { remote_id: asked.local_id, local_id: CommId(0x0bad_0001), ..*first };
+    let mad = Mad { transaction: 1, message: Message::Reply(Box::new(forged)) };
+    let now = net.now;
+    net.nodes[1].receive(now, 0, &mad.emit());
+    net.run(10 * MS);
+    assert_eq!(net.nodes[1].story(), "P", "the first one is as it was");
+    assert_eq!((net.count(DREQ), net.count(DREP)), (1, 0));
+}
+
+/// An answer to the question whether a connection is still there counts only with the transaction of the question.
+#[test]
+fn a_forged_answer_ends_nothing() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].request(net.now, 0, request(5));
+    net.run(10 * MS);
+    let Message::Request(true_one) = net.sent[0].1.message() else { panic!("a REQ is first") };
+    let Message::Reply(reply) = net.sent[1].1.message() else { panic!("a REP is second") };
+    net.lose(|lost, _| lost == DREQ);
+    let forged = Request { local_id: CommId(0x0bad_0000), ..*true_one };
+    let request = Message::Request(Box::new(forged));
+    // Even who knows both names.
+    let (local_id, remote_id) = (true_one.local_id, reply.local_id);
+    let answer = DisconnectReply { local_id, remote_id, ..DisconnectReply::default() };
+    for message in [request, Message::DisconnectReply(answer)] {
+        let now = net.now;
+        net.nodes[0].receive(now, 1, &Mad { transaction: 1, message }.emit());
+        net.run(MS);
+    }
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QE", "P"));
+    assert_eq!(net.count(DREQ), 1);
+}
+
 #[test]
 fn the_same_queue_pair_number_of_another_adapter_is_another_queue_pair() {
     let mut net = Net::with_server(3);

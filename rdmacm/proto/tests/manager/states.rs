@@ -186,7 +186,7 @@ ReplyReceived        REJ      -         X  TimeWait
 ReplyReceived        DREQ     DREP      D  TimeWait
 ReplyReceived        SIDR_REQ -         q  DatagramReceived
 ReplyReceived        LAP      APR       -  ReplyReceived
-Established, active  REQ      REJ(10)+DREQ -  DisconnectSent
+Established, active  REQ      REJ(10)+DREQ -  Established
 Established, active  REJ      -         X  TimeWait
 Established, active  REP      RTU       -  Established
 Established, active  DREQ     -         D  DisconnectReceived
