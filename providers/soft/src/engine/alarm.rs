@@ -38,7 +38,7 @@ impl Alarm {
     /// There is something for one who sleeps here.
     pub(super) fn ring(&self) {
         if let Some((sleepers, alarm)) = self.words() {
-            // Who counts himself in later finds it: the channel's pipe orders the two.
+            // Who counts himself in later finds it: the channel's socket orders the two.
             protocol::wake_one(sleepers, alarm, || futex::wake(alarm), || ());
         }
     }

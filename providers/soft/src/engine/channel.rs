@@ -1,4 +1,4 @@
-//! Event channels: pipes whose reading end the application polls, reads or waits on as it does with a kernel device's.
+//! Event channels: sockets that the application polls, reads or waits on as it does with a kernel device's descriptors.
 
 use super::alarm;
 use super::objects::adapter::Adapter;
@@ -6,42 +6,31 @@ use super::objects::channel::{Alarm, Channel, Events, Reporter};
 use cface::cancel::Uncancelled;
 use cface::sync::{Mutex, MutexGuard};
 use soft_sys::errno::Errno;
+use soft_sys::loop_socket::LoopSocket;
 use soft_sys::poll;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Channel {
-    /// A channel for records of `words` 8-byte words (1 or 2).
+    /// A channel for records of `words` 8-byte words (1 or 2). No service thread sends what waits in its backlog.
     pub(crate) fn new(words: usize) -> Result<Self, Errno> {
-        let mut fds = [-1; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: fresh descriptors that nobody else owns.
-        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
-        // Only our end: whether the application's blocks is its own choice.
-        // SAFETY: a plain flag change of a descriptor of ours.
-        if unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-            return Err(Errno::last());
-        }
-        let purge = std::fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(format!("/proc/self/fd/{}", read.as_raw_fd()))
-            .map(OwnedFd::from)
-            .ok();
+        let socket = LoopSocket::new()?;
         let (backlog, left) = (Mutex::default(), Mutex::default());
-        Ok(Self { read, purge, write, backlog, words, left, alarm: None })
+        Ok(Self { socket, backlog, adapter: Weak::new(), words, left, alarm: None })
+    }
+
+    /// A channel for asynchronous events.
+    pub(crate) fn of_events(adapter: &Arc<Adapter>) -> Result<Self, Errno> {
+        Ok(Self { adapter: Arc::downgrade(adapter), ..Self::new(2)? })
     }
 
     /// A completion channel, whose readers peers can wake.
     pub(crate) fn of_completions(adapter: &Arc<Adapter>) -> Result<Self, Errno> {
-        Ok(Self { alarm: Alarm::new(adapter), ..Self::new(1)? })
+        let adapter_of_backlog = Arc::downgrade(adapter);
+        Ok(Self { alarm: Alarm::new(adapter), adapter: adapter_of_backlog, ..Self::new(1)? })
     }
 
     /// Its number among those whose readers peers can wake; 0: it has none.
@@ -109,7 +98,7 @@ impl Channel {
     /// # Errors
     /// `EMFILE`, `ENFILE` there are no descriptors left.
     pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
-        self.read.try_clone().map_err(Errno::from)
+        self.socket.duplicate()
     }
 
     /// Whether who reads the application's end sleeps when there is nothing.
@@ -121,12 +110,12 @@ impl Channel {
 
     pub(super) fn is_readable(&self) -> bool {
         // What cannot be polled is left to read(2).
-        poll::wait([self.read.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
+        poll::wait([self.socket.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
     }
 
     /// The end that the application reads.
     pub(crate) fn fd(&self) -> RawFd {
-        self.read.as_raw_fd()
+        self.socket.as_fd().as_raw_fd()
     }
 
     /// Whether it is one for asynchronous events.
@@ -134,7 +123,7 @@ impl Channel {
         self.words == 2
     }
 
-    /// Sends a record, now or, if the pipe is full, when [`Channel::retry`] finds room.
+    /// Sends a record, now or, if the socket is full, when [`Channel::retry`] finds room.
     pub(crate) fn send_record(&self, record: [u64; 2]) {
         self.put_behind(self.backlog.lock(), record);
     }
@@ -151,12 +140,24 @@ impl Channel {
     }
 
     fn put_behind(&self, mut backlog: MutexGuard<'_, VecDeque<[u64; 2]>>, record: [u64; 2]) {
+        let mut waits = false;
         if !backlog.is_empty() || !self.put(record) {
+            waits = backlog.is_empty();
             backlog.push_back(record);
         }
         drop(backlog);
+        if waits {
+            self.wake_service_thread();
+        }
         if let Some(alarm) = &self.alarm {
             alarm.ring();
+        }
+    }
+
+    /// Has the service thread call [`Channel::retry`] until the backlog is empty.
+    fn wake_service_thread(&self) {
+        if let Some(adapter) = self.adapter.upgrade() {
+            adapter.fabric.wake_self();
         }
     }
 
@@ -193,27 +194,34 @@ impl Channel {
         {
             kept.pop_front();
         }
+        let waits = !kept.is_empty();
         *backlog = kept;
+        drop(backlog);
+        if waits {
+            self.wake_service_thread();
+        }
         events.sent().wrapping_sub(taken as u32)
     }
 
     /// A record that nobody has read, if there is one.
     fn get(&self) -> Option<[u64; 2]> {
         let _whole = Uncancelled::begin();
-        let fd = self.purge.as_ref()?.as_raw_fd();
-        let mut record = [0; 2];
-        let len = self.words * 8;
-        // SAFETY: `len` is 8 or 16, the record has 16 bytes.
-        let n = unsafe { libc::read(fd, record.as_mut_ptr().cast(), len) };
-        (n == len as isize).then_some(record)
+        let mut bytes = [0; 16];
+        if !self.socket.take(&mut bytes[..self.words * 8]) {
+            return None;
+        }
+        let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
+        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        Some([first, u64::from_ne_bytes(rest)])
     }
 
     fn put(&self, record: [u64; 2]) -> bool {
         let _whole = Uncancelled::begin();
-        let len = self.words * 8;
-        // SAFETY: `len` is 8 or 16, the record has 16 bytes; writes up to PIPE_BUF are whole.
-        let n = unsafe { libc::write(self.write.as_raw_fd(), record.as_ptr().cast(), len) };
-        n == len as isize
+        let mut bytes = [0; 16];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(record) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        self.socket.put(&bytes[..self.words * 8])
     }
 }
 
@@ -230,7 +238,7 @@ mod tests {
 
     #[test]
     fn unread_records_of_one_object_are_taken_back_and_the_rest_stays_in_order() {
-        let channel = Channel::new(2).expect("a pipe");
+        let channel = Channel::new(2).expect("a channel");
         let both = [Events::default(), Events::default()];
         for i in 0..20_000 {
             channel.send_of(&both[i as usize % 2], [i % 2, i]);
@@ -250,7 +258,7 @@ mod tests {
     #[test]
     fn what_ends_while_others_tell_of_it_is_not_heard_of_again() {
         for round in 0..500 {
-            let channel = Channel::new(2).expect("a pipe");
+            let channel = Channel::new(2).expect("a channel");
             let (events, told) = (Events::default(), AtomicU32::new(0));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn queues_are_reminded_one_by_one_and_only_of_what_there_is_no_event_for() {
-        let channel = Arc::new(Channel::new(1).expect("a pipe"));
+        let channel = Arc::new(Channel::new(1).expect("a channel"));
         let asked = Mutex::new(vec![]);
         let sleep = |sends: bool| {
             let remind = |key| {
@@ -300,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_a_full_pipe_in_order() {
-        let channel = Channel::new(1).expect("a pipe");
+    fn records_survive_a_full_socket_in_order() {
+        let channel = Channel::new(1).expect("a channel");
         let count = 3 * 65536 / 8;
         for i in 0..count {
             channel.send_record([i, 0]);
@@ -314,5 +322,18 @@ mod tests {
             channel.retry();
         }
         assert!(!channel.retry());
+    }
+
+    #[test]
+    fn a_channel_takes_one_descriptor() {
+        // Other tests open descriptors at the same time: none of these is the least free one before and after.
+        let least_free = || std::fs::File::open("/").expect("a descriptor").as_raw_fd();
+        let alone = (0..1000).any(|_| {
+            let before = least_free();
+            let channel = Channel::new(1).expect("a channel");
+            let next = least_free();
+            channel.fd() == before && next == before + 1
+        });
+        assert!(alone, "a channel took more than one descriptor each time");
     }
 }

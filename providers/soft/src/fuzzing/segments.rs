@@ -84,7 +84,7 @@ impl World {
             overwrites: false,
             single_threaded: false,
         };
-        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone());
         let pd = adapter.domains.create(0).expect("room").0;
         let memory = vec![0xa5; MEMORY + 2 * BESIDE].into_boxed_slice();

@@ -204,9 +204,18 @@ unsafe fn open(
     given: Option<(Badge, c_int)>,
 ) -> Result<*mut verbs_context, Errno> {
     let refused = |errno: &Errno| notice!("cannot open a channel for asynchronous events: {errno}");
-    let events = Arc::new(Channel::new(2).inspect_err(refused)?);
-    let async_fd = events.duplicate().inspect_err(refused)?;
     let adapter = open_adapter()?;
+    let channel = Channel::of_events(&adapter).and_then(|events| {
+        let async_fd = events.duplicate()?;
+        Ok((Arc::new(events), async_fd))
+    });
+    let (events, async_fd) = match channel.inspect_err(refused) {
+        Ok(channel) => channel,
+        Err(errno) => {
+            close_adapter(&adapter);
+            return Err(errno);
+        }
+    };
     // SAFETY: `device` is a device of this provider, which libibverbs keeps during this call.
     let number = unsafe { query::number_of(device) };
     let (badge, cmd_fd) = match identify(&adapter, number, given) {
@@ -379,6 +388,18 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     }
 }
 
+/// By ibv_get_async_event(3), which has just read an event: that made room for one that waits.
+///
+/// # Safety
+/// `context` is an open context of this provider.
+unsafe extern "C" fn async_event(context: *mut ibv_context, _event: *mut ibv_async_event) {
+    // SAFETY: the caller's context is open for the whole call.
+    let context = unsafe { Context::of(context) };
+    if !context.orphaned.load(Ordering::Relaxed) {
+        context.report.0.retry();
+    }
+}
+
 /// What a thread in ibv_get_cq_event(3) does next.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
@@ -394,6 +415,8 @@ fn prepare(context: &Context, fd: c_int, woken: bool) -> Plan {
         alarm::awake(&context.adapter);
     }
     let Some(channel) = context.channel(fd) else { return Plan::Return(0) };
+    // Each event that the application reads makes room for one that waits.
+    channel.retry();
     let first = !woken;
     match channel.begin_sleep(|key| first && context.adapter.remind(key)) {
         Some((word, expected)) => Plan::Sleep(word, expected),
@@ -411,6 +434,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     alloc_parent_domain: Some(domain::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(domain::alloc_td),
+    async_event: Some(async_event),
     attach_counters_point_flow: Some(super::counters::attach_counters_point_flow),
     attach_mcast: Some(mcast::attach_mcast),
     bind_mw: Some(mw::bind_mw),

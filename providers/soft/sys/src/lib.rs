@@ -13,6 +13,7 @@ pub mod futex;
 pub mod host;
 pub mod interface;
 pub mod lock;
+pub mod loop_socket;
 pub mod map;
 pub mod membarrier;
 pub mod memfd;

@@ -3,10 +3,10 @@
 use super::adapter::Adapter;
 use cface::sync::Mutex;
 use soft_local::shm::layout::CHANNELS;
+use soft_sys::loop_socket::LoopSocket;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Which numbers are free.
 #[derive(Debug)]
@@ -25,16 +25,15 @@ pub(in crate::engine) struct Alarm {
     pub(in crate::engine) number: u16,
 }
 
-/// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
+/// One queue of records. Records have 8 bytes (completion channel) or 16 (asynchronous events).
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(in crate::engine) read: OwnedFd,
-    /// The same end by a description of its own that never blocks, whatever the application made of its one. Missing
-    /// where /proc is.
-    pub(in crate::engine) purge: Option<OwnedFd>,
-    pub(in crate::engine) write: OwnedFd,
-    /// Records that found the pipe full: events are never lost.
+    /// The application reads its descriptor. Our calls never block, whatever the application made of the descriptor.
+    pub(in crate::engine) socket: LoopSocket,
+    /// Records that found the socket full: events are never lost.
     pub(in crate::engine) backlog: Mutex<VecDeque<[u64; 2]>>,
+    /// Its service thread sends the backlog.
+    pub(in crate::engine) adapter: Weak<Adapter>,
     pub(in crate::engine) words: usize,
     /// Completion queues that were armed with completions in them: see `note_left`.
     pub(in crate::engine) left: Mutex<Vec<usize>>,

@@ -14,7 +14,7 @@ impl End {
     pub(super) fn new(adapter: &Arc<Adapter>, domain: DomainId) -> Self {
         let send = Side::new(adapter, Kind::XrcSend, 64);
         let spare = Side::new(adapter, Kind::Rc, 64);
-        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let wanted = WantedSrq {
             pd: spare.qp.pd,
             max_wr: 8,

@@ -143,7 +143,7 @@ struct Setting {
 impl World {
     fn new(setting: Setting, general: bool) -> Self {
         let adapter = adapter(setting.cma);
-        let report = || Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let report = || Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let srq = setting.shared.then(|| {
             let wanted = WantedSrq {
                 pd: adapter.domains.create(0).expect("room").0,

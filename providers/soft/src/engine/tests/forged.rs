@@ -148,7 +148,7 @@ fn a_shared_queue_with_nothing_but_what_was_given_back_has_a_receive() {
         domain: None,
         cq: None,
         tags: None,
-        report: Reporter(Arc::new(Channel::new(2).expect("a pipe"))),
+        report: Reporter(Arc::new(Channel::new(2).expect("a channel"))),
     };
     let srq = Srq::new(&adapter, wanted).expect("a number");
     assert!(!srq.has_receive());

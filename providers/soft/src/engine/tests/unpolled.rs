@@ -307,7 +307,7 @@ fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
         domain: None,
         cq: None,
         tags: None,
-        report: Reporter(Arc::new(Channel::new(2).expect("a pipe"))),
+        report: Reporter(Arc::new(Channel::new(2).expect("a channel"))),
     };
     let srq = Srq::new(&adapter, wanted).expect("a number");
     let a = Side::new(&adapter, Kind::Rc, 64);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::state::State;
+use std::io::Read;
 
 #[test]
 fn datagrams_that_wait_are_what_they_were_when_they_were_posted() {
@@ -47,4 +48,22 @@ fn what_was_flushed_while_it_waited_is_not_sent_in_place_of_others() {
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 50)]);
     assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
     assert_eq!(a.memory[..50], b.memory[40..90]);
+}
+
+#[test]
+fn events_that_found_no_room_come_as_soon_as_there_is_room() {
+    const COUNT: u64 = 5000;
+    let adapter = adapter(true);
+    let channel = Arc::new(Channel::of_events(&adapter).expect("a channel"));
+    adapter.channels.lock().push(Arc::downgrade(&channel));
+    for n in 0..COUNT {
+        channel.send_record([n, 0]);
+    }
+    let mut file = std::fs::File::from(channel.duplicate().expect("a descriptor"));
+    for n in 0..COUNT {
+        until("the next event", || channel.is_readable());
+        let mut record = [0; 16];
+        file.read_exact(&mut record).expect("a record");
+        assert_eq!(record[..8], n.to_ne_bytes());
+    }
 }

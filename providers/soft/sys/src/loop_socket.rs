@@ -1,0 +1,183 @@
+//! A queue of records with one descriptor: a datagram socket that is connected to itself (`unix(7)`).
+//!
+//! The application reads, polls and sets flags of the descriptor as of one of the kernel's. The library needs calls that
+//! never block, whatever the application's flags are. A socket has them (`MSG_DONTWAIT`); a pipe has them only by a second
+//! description, from `/proc`.
+
+use super::errno::{Errno, check, check_len};
+use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_un, socklen_t};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Both ends of a queue of records, each of which is read whole.
+#[derive(Debug)]
+pub struct LoopSocket {
+    socket: OwnedFd,
+    /// The end that is written to, where the system forbids a socket that is connected to itself.
+    other: Option<OwnedFd>,
+}
+
+impl LoopSocket {
+    /// An empty queue. Only this process, and whoever it gives the descriptor to, can put a record into it.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM` the system has no more.
+    pub fn new() -> Result<Self, Errno> {
+        let connected = Self::deaf().and_then(|socket| {
+            connect_to_itself(&socket)?;
+            Ok(Self { socket, other: None })
+        });
+        match connected {
+            // A security module may forbid names, or the system may lack filters.
+            Err(errno) if !matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
+                Self::pair()
+            }
+            result => result,
+        }
+    }
+
+    /// A socket with a name that drops whatever it is sent. Names of this kind are visible to all users, and an unconnected
+    /// socket accepts datagrams of all of them.
+    fn deaf() -> Result<OwnedFd, Errno> {
+        // SAFETY: plain integers.
+        let fd = check(unsafe {
+            libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+        })?;
+        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // `BPF_RET | BPF_K` with 0: no byte of any datagram is kept (socket(7), SO_ATTACH_FILTER).
+        let mut keep_nothing = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+        let program = sock_fprog { len: 1, filter: keep_nothing.as_mut_ptr() };
+        set(&socket, libc::SO_ATTACH_FILTER, &program)?;
+        // SAFETY: `sockaddr_un` is integers, for which zeros are a value.
+        let mut address: sockaddr_un = unsafe { mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let family_only = size_of::<libc::sa_family_t>() as socklen_t;
+        // SAFETY: `address` is a live address of which `family_only` bytes count: the kernel chooses a name.
+        check(unsafe { libc::bind(fd, (&raw const address).cast(), family_only) })?;
+        Ok(socket)
+    }
+
+    /// The same with two descriptors.
+    fn pair() -> Result<Self, Errno> {
+        let mut fds: [c_int; 2] = [0; 2];
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: `fds` has room for the two descriptors.
+        check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+        // SAFETY: the kernel just made both, and nobody else knows them.
+        let (socket, other) =
+            unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+        Ok(Self { socket, other: Some(other) })
+    }
+
+    /// Puts one record at the end; `false`: there is no room. It never blocks.
+    pub fn put(&self, record: &[u8]) -> bool {
+        let end = self.other.as_ref().unwrap_or(&self.socket);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `record` is readable for its length.
+        let sent = unsafe {
+            libc::send(end.as_raw_fd(), record.as_ptr().cast::<c_void>(), record.len(), flags)
+        };
+        sent == record.len() as isize
+    }
+
+    /// Takes the first record; `false`: there is none of this length. It never blocks.
+    pub fn take(&self, record: &mut [u8]) -> bool {
+        let len = record.len();
+        // SAFETY: `record` is writable for its length.
+        let got = check_len(unsafe {
+            let buffer = record.as_mut_ptr().cast::<c_void>();
+            libc::recv(self.socket.as_raw_fd(), buffer, len, libc::MSG_DONTWAIT)
+        });
+        got.is_ok_and(|got| got == len)
+    }
+
+    /// Another descriptor of the end that is read.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE` there are no descriptors left.
+    pub fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        self.socket.try_clone().map_err(Errno::from)
+    }
+}
+
+impl AsFd for LoopSocket {
+    /// The end that is read.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Connects the socket to its own name. A connected socket accepts datagrams of its peer alone (`unix(7)`).
+fn connect_to_itself(socket: &OwnedFd) -> Result<(), Errno> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: `sockaddr_un` is integers, for which zeros are a value.
+    let mut address: sockaddr_un = unsafe { mem::zeroed() };
+    let mut len = size_of::<sockaddr_un>() as socklen_t;
+    // SAFETY: `address` has `len` bytes, of which the kernel writes as many as the name has.
+    check(unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) })?;
+    // SAFETY: `address` is the live address that the kernel wrote, of `len` bytes.
+    check(unsafe { libc::connect(fd, (&raw const address).cast(), len) })?;
+    set(socket, libc::SO_DETACH_FILTER, &0)
+}
+
+fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> Result<(), Errno> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is a live value of `len` bytes.
+    check(unsafe {
+        let value = std::ptr::from_ref(value).cast::<c_void>();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len)
+    })
+    .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    fn takes(queue: &LoopSocket) -> Option<[u8; 8]> {
+        let mut record = [0; 8];
+        queue.take(&mut record).then_some(record)
+    }
+
+    #[test]
+    fn records_come_out_whole_and_in_order_until_there_is_none() {
+        for queue in [LoopSocket::new().expect("a socket"), LoopSocket::pair().expect("a pair")] {
+            assert_eq!(takes(&queue), None, "an empty queue does not block");
+            let mut sent = 0_u64;
+            while queue.put(&sent.to_ne_bytes()) {
+                sent += 1;
+            }
+            assert!(sent >= 100, "there is room for {sent} records");
+            for n in 0..sent {
+                assert_eq!(takes(&queue), Some(n.to_ne_bytes()));
+            }
+            assert_eq!(takes(&queue), None);
+        }
+    }
+
+    #[test]
+    fn a_queue_needs_one_descriptor() {
+        assert!(LoopSocket::new().expect("a socket").other.is_none());
+    }
+
+    #[test]
+    fn nobody_else_can_put_a_record_into_it() {
+        let stranger = UnixDatagram::unbound().expect("a socket");
+        let address = |socket: &OwnedFd| -> SocketAddr {
+            let socket = UnixDatagram::from(socket.try_clone().expect("a descriptor"));
+            socket.local_addr().expect("a name")
+        };
+        let socket = LoopSocket::deaf().expect("a socket");
+        let name = address(&socket);
+        stranger.send_to_addr(b"not ours", &name).expect("the filter drops it silently");
+        connect_to_itself(&socket).expect("a connection");
+        let refused = stranger.send_to_addr(b"not ours", &name).expect_err("a refusal");
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        let queue = LoopSocket { socket, other: None };
+        assert_eq!(takes(&queue), None);
+        assert!(queue.put(b"is ours."));
+        assert_eq!(takes(&queue), Some(*b"is ours."));
+    }
+}
