@@ -10,6 +10,7 @@ use crate::engine::objects::adapter::{Adapter, Buried, Groups, Segment};
 use crate::engine::objects::connection::{Halves, Lent, Link};
 use crate::engine::objects::cq::{Cq, CqList};
 use crate::engine::objects::datagrams::Datagrams;
+use crate::engine::objects::half::Half;
 use crate::engine::objects::helping::Helping;
 use crate::engine::objects::holder::PeerState;
 use crate::engine::objects::port::{Interfaces, Port, Unreachable};
@@ -45,8 +46,6 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// How long a process at the other end of a new connection may take to answer.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// QPs from which on only those are waited for that somebody is at.
-const MANY: usize = 64;
 /// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
 const RECHECK: Duration = Duration::from_millis(10);
 
@@ -107,6 +106,7 @@ impl Adapter {
             control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS as u16)),
+            recent_locks: Arc::default(),
             srqs: RwLock::new(Table::new(SRQS as u16)),
             cqs: CqList::default(),
             moderates: AtomicBool::new(false),
@@ -170,7 +170,12 @@ impl Adapter {
     }
 
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
-        self.qps.write().place(qp.index, qp);
+        let mut qps = self.qps.write();
+        qps.place(qp.index, qp);
+        drop(qps);
+        // A deregistration may have taken them off the list while the QP could not be found.
+        qp.responder.enter();
+        qp.requester.enter();
     }
 
     pub(crate) fn free_qp(&self, index: usize) {
@@ -319,19 +324,18 @@ impl Adapter {
         if self.work_queues.load(Ordering::Acquire) > 0 {
             self.datagrams.settle();
         }
-        // A system call, rather than many locks on cache lines of others: whoever takes a QP's lock after the barrier finds the key
-        // gone; whoever did before it is seen to have it.
-        let many = self.qps.read().has_more_than(MANY);
-        let sees_locks = many && membarrier::is_registered();
-        if sees_locks {
-            membarrier::heavy();
-        }
-        let concerned = |qp: &Qp| {
-            (!sees_locks || qp.responder.is_locked() || qp.requester.is_locked())
-                && (qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv)
+        let concerned = |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv;
+        // Taken out of the table before they are waited for: others need the table to let go.
+        let mut busy = vec![];
+        let qps = self.qps.read();
+        let half = |index, sends| -> Option<&dyn Half> {
+            let qp = qps.peek(index)?;
+            Some(if sends { &qp.requester } else { &qp.responder })
         };
-        // Those that are locked now, few of many: taken out of the table first, since others need it to let go.
-        let busy = self.qps.read().some(concerned);
+        self.recent_locks.each_held(half, |index| {
+            busy.extend(qps.get(index).filter(|qp| concerned(qp)));
+        });
+        drop(qps);
         // Pairs with the release of locks that were found free: what was moved under them has been moved.
         fence(Ordering::Acquire);
         for qp in busy {
@@ -557,7 +561,8 @@ impl Adapter {
             }
             None => false,
         });
-        left.then_some(RECHECK)
+        // Whoever reads an event makes room, and sends what waits.
+        left.then_some(RECHECK * 10)
     }
 }
 

@@ -8,6 +8,7 @@ use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
 use super::objects::connection::{Link, Requester, Responder};
 use super::objects::cq::Cq;
+use super::objects::half::HalfLock;
 use super::objects::qp::{Attributes, Incarnation, Pair, Qp, Role, Stand, Tagging};
 use super::objects::served_by::ServedBy;
 use super::objects::wq::Rss;
@@ -136,8 +137,16 @@ impl Qp {
             state: AtomicU8::new(State::Reset as u8),
             incarnation: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
-            requester: Mutex::new(Requester::new(kind, sends, segmenter)),
-            responder: Mutex::new(Responder::new(ring, position)),
+            requester: HalfLock::sending(
+                &adapter.recent_locks,
+                index,
+                Requester::new(kind, sends, segmenter),
+            ),
+            responder: HalfLock::receiving(
+                &adapter.recent_locks,
+                index,
+                Responder::new(ring, position),
+            ),
             receives: SpinLock::new(receives),
             next_arrival: AtomicU32::new(position),
             acked_along: AtomicU32::new(0),

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 mod answers;
 mod counting;
+mod deregistering;
 mod differential;
 mod early;
 mod ending;
@@ -112,7 +113,7 @@ fn looked(adapter: &Adapter) {
 }
 
 fn reporter() -> Reporter {
-    Reporter(Arc::new(Channel::new(2).expect("a pipe")))
+    Reporter(Arc::new(Channel::new(2).expect("a channel")))
 }
 
 /// A completion queue with room for whatever a test does.

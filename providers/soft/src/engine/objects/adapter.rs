@@ -5,6 +5,7 @@ use super::connection::{Lent, Link};
 use super::cq::CqList;
 use super::datagrams::Datagrams;
 use super::everybody::Everybody;
+use super::half::RecentLocks;
 use super::helping::Helping;
 use super::port::{Control, Interfaces, Port, Unreachable};
 use super::qp::Qp;
@@ -69,6 +70,8 @@ pub(crate) struct Adapter {
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
     pub(crate) qps: RwLock<Table<Qp>>,
+    /// Which locks of them a deregistration must look at.
+    pub(crate) recent_locks: Arc<RecentLocks>,
     pub(crate) srqs: RwLock<Table<Srq>>,
     pub(crate) cqs: CqList,
     /// Events of some queue are, or were, moderated.
@@ -92,7 +95,7 @@ pub(crate) struct Adapter {
     /// Rounds of the service thread.
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
-    /// Event channels whose pipe was full.
+    /// Event channels whose socket was full.
     pub(crate) channels: Mutex<Vec<Weak<Channel>>>,
     pub(crate) alarms: crate::engine::objects::channel::Numbers,
     /// Last, so that everything above is gone before the segments are.

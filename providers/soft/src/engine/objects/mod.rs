@@ -13,7 +13,7 @@
 //! | `xrc` | XRC domains, and who has which QP open |
 //!
 //! These eight know each other. The others know none of them, and hold what has no owner to name: `builder` and `iterator` the state
-//! of calls that an application makes in several steps, `datagrams` the rings of datagrams, `helping` shared long operations, `port` the port and
+//! of calls that an application makes in several steps, `datagrams` the rings of datagrams, `half` the locks of QPs, `helping` shared long operations, `port` the port and
 //! the orders for it, `maps` mapped regions of peers, `copying` and `elsewhere` measurements, `everybody` who has which addresses, `places` and `holder` who has a ring,
 //! `plan` the rules of faults, `served_by` who serves.
 
@@ -26,6 +26,7 @@ pub(crate) mod cq;
 pub(crate) mod datagrams;
 pub(crate) mod elsewhere;
 pub(crate) mod everybody;
+pub(crate) mod half;
 pub(crate) mod helping;
 pub(crate) mod holder;
 pub(crate) mod iterator;

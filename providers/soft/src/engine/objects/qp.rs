@@ -7,6 +7,7 @@ use super::channel::{Events, Reporter};
 use super::connection::{Link, Requester, Responder};
 use super::cq::Cq;
 use super::datagrams::Dry;
+use super::half::HalfLock;
 use super::srq::Srq;
 use super::wq::Rss;
 use super::xrc::DomainId;
@@ -63,8 +64,8 @@ pub(crate) struct Qp {
     /// Serialises changes of the state.
     pub(in crate::engine) incarnation: Mutex<Incarnation>,
     pub(crate) attributes: Mutex<Attributes>,
-    pub(crate) requester: Mutex<Requester>,
-    pub(crate) responder: Mutex<Responder>,
+    pub(crate) requester: HalfLock<Requester>,
+    pub(crate) responder: HalfLock<Responder>,
     pub(crate) receives: SpinLock<ReceiveQueue>,
     /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
     pub(in crate::engine) next_arrival: AtomicU32,
