@@ -172,6 +172,7 @@ impl Adapter {
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
         let mut qps = self.qps.write();
         qps.place(qp.index, qp);
+        self.chunks.note_users(qps.count());
         drop(qps);
         // A deregistration may have taken them off the list while the QP could not be found.
         qp.responder.enter();
@@ -179,8 +180,13 @@ impl Adapter {
     }
 
     pub(crate) fn free_qp(&self, index: usize) {
-        // Dropped after the lock is.
-        let _gone = self.qps.write().free(index);
+        let mut qps = self.qps.write();
+        let gone = qps.free(index);
+        let left = qps.count();
+        // In this order: an end of a QP takes locks.
+        drop(qps);
+        drop(gone);
+        self.release_chunks(left);
     }
 
     pub(crate) fn qp(&self, index: usize) -> Option<Arc<Qp>> {

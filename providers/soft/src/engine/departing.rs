@@ -208,6 +208,7 @@ impl Qp {
         self.publish_life(&self.incarnation.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
         self.role.release(self.kind);
+        self.release_memory();
         self.adapter.free_qp(self.index);
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod domains;
 mod elsewhere;
 pub(crate) mod ethernet;
 mod faulty;
+mod footprint;
 mod helper;
 pub(crate) mod helping;
 pub(crate) mod hot;

@@ -58,6 +58,7 @@ impl Responder {
             silent: 0,
             acked: next,
             established: false,
+            was_connected: false,
             costs: Costs::default(),
         }
     }
@@ -66,10 +67,11 @@ impl Responder {
     /// ring, and so far beyond that a sender of the connection before does not take it for an acknowledgement of all that it sent.
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) -> u32 {
         self.next = self.next.wrapping_add(2 * RING_SLOTS);
-        if self.next < RING_SLOTS {
-            // Slots of zeroed memory read as sequence number 0 and up to a lap.
+        if self.next.wrapping_add(RING_SLOTS) < 2 * RING_SLOTS {
+            // Slots of zeroed memory read as sequence number 0, which is not to be among those of the first lap.
             self.next = RING_SLOTS;
         }
+        self.was_connected = true;
         self.link = link;
         self.sender = None;
         self.inbound.restart();

@@ -26,6 +26,7 @@ mod deregistering;
 mod differential;
 mod early;
 mod ending;
+mod footprint;
 mod forged;
 mod guests;
 mod helped;

@@ -82,6 +82,18 @@ impl Mapping {
         self.access == Access::ReadWrite
     }
 
+    /// Gives the pages of `len` bytes from `at` on back to the system, for all who map the file; they read as zeros from
+    /// then on. Nothing happens if the bytes are not whole pages of the mapping, or the system cannot do it.
+    pub fn discard(&self, at: usize, len: usize) {
+        let end = at.checked_add(len);
+        if !self.is_writable() || end.is_none_or(|end| end > self.len) {
+            return;
+        }
+        // SAFETY: the range is in our own mapping (checked above). Its bytes change as if another process wrote them, which it may do at any
+        // time.
+        let _ = unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, libc::MADV_REMOVE) };
+    }
+
     /// Leaves the bytes out of core dumps; for memory that another process owns.
     pub fn exclude_from_dumps(&self) {
         // SAFETY: the range is exactly our own mapping, and the advice changes no byte of it.
@@ -184,6 +196,30 @@ mod tests {
         // SAFETY: offset 5000 is inside the 8192 bytes of `two`, which is mapped to the end of the test; nobody writes
         // them any more.
         assert_eq!(unsafe { two.base().add(5000).read_volatile() }, 0x5a);
+    }
+
+    #[test]
+    fn discarded_pages_are_gone_for_all_and_read_as_zeros() {
+        let file = Memfd::create(c"fv-test", 4 * 4096).unwrap();
+        let one = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite).unwrap();
+        let two = Mapping::new(file.as_fd(), file.len(), Access::ReadOnly).unwrap();
+        let blocks = || std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
+        let pages = || std::os::unix::fs::MetadataExt::blocks(&blocks().metadata().unwrap()) / 8;
+        for page in 0..4 {
+            // SAFETY: in the mapping, which nobody else uses.
+            unsafe { one.base().add(page * 4096).write_volatile(7) };
+        }
+        assert_eq!(pages(), 4);
+        one.discard(4096, 2 * 4096);
+        assert_eq!(pages(), 2);
+        // SAFETY: in the mapping, which nobody writes any more.
+        let seen = [0, 1, 2, 3].map(|page| unsafe { two.base().add(page * 4096).read_volatile() });
+        assert_eq!(seen, [7, 0, 0, 7]);
+        one.discard(2 * 4096, 3 * 4096);
+        two.discard(0, 4096);
+        assert!(pages() >= 2, "not beyond the end, nor of others' memory");
+        // SAFETY: as above.
+        assert_eq!(unsafe { two.base().add(3 * 4096).read_volatile() }, 7);
     }
 
     /// A file of a front of `FRONT` bytes and three windows, whole and in parts.

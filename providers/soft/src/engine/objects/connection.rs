@@ -270,6 +270,8 @@ pub(crate) struct Responder {
     pub(in crate::engine) acked: u32,
     /// Something arrived on this connection.
     pub(in crate::engine) established: bool,
+    /// There was a connection, so that the ring may have pages.
+    pub(in crate::engine) was_connected: bool,
     /// What its long messages cost.
     pub(in crate::engine) costs: Costs,
 }

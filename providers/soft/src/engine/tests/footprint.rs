@@ -1,0 +1,75 @@
+//! What is left in memory of objects that are gone.
+
+use super::*;
+use soft_local::shm::layout::{CHUNKS, RINGS_LEN, RINGS_QP_SLOTS};
+
+/// Pages of the segment that peers write to, behind its front, that exist.
+fn pages(adapter: &Adapter) -> usize {
+    let mut seen = vec![0_u8; (RINGS_LEN - RINGS_QP_SLOTS) / 4096];
+    // SAFETY: the range is in the segment, which is mapped whole, and `seen` has a byte for each of its pages.
+    let done = unsafe {
+        let from = adapter.fabric.rings().base().add(RINGS_QP_SLOTS);
+        libc::mincore(from.cast(), RINGS_LEN - RINGS_QP_SLOTS, seen.as_mut_ptr())
+    };
+    assert_eq!(done, 0, "mincore(2)");
+    seen.iter().filter(|page| **page & 1 != 0).count()
+}
+
+/// A connection, and `count` messages of `len` bytes on it.
+fn talk(adapter: &Arc<Adapter>, count: usize, len: usize) -> (Side, Side) {
+    let (a, b) = (Side::new(adapter, Kind::Rc, len), Side::new(adapter, Kind::Rc, len));
+    a.connect(b.qp.qpn, 0);
+    b.connect(a.qp.qpn, 0);
+    for n in 0..count as u64 {
+        b.receive(n, &[b.sge(0, len)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+    }
+    (a, b)
+}
+
+#[test]
+fn connections_that_are_gone_leave_no_pages_of_their_rings() {
+    let adapter = adapter(true);
+    let live = talk(&adapter, 300, 8);
+    let before = pages(&adapter);
+    assert!(before >= 4, "the ring of a live connection is there");
+    for _ in 0..100 {
+        drop(talk(&adapter, 300, 8));
+    }
+    assert_eq!(pages(&adapter), before);
+    drop(live);
+    assert_eq!(pages(&adapter), 0);
+}
+
+#[test]
+fn a_connection_in_a_place_that_was_used_before_begins_with_an_empty_ring() {
+    let adapter = adapter(true);
+    // Two free places, so that each round gets the places of the one before it.
+    let taken: Vec<_> = std::iter::from_fn(|| adapter.reserve_qp()).collect();
+    for (index, _) in &taken[..2] {
+        adapter.free_qp(*index);
+    }
+    for _ in 0..20 {
+        drop(talk(&adapter, 40, 8));
+    }
+}
+
+#[test]
+fn bounce_buffers_of_many_connections_go_with_them() {
+    let adapter = adapter(false);
+    let many: Vec<_> = (0..40).map(|_| talk(&adapter, 1, 8)).collect();
+    let all: Vec<u32> = (0..CHUNKS / 4).filter_map(|_| adapter.chunks.take()).collect();
+    for index in &all {
+        let chunk = adapter.view.chunk(*index).expect("it is mapped");
+        // SAFETY: a chunk of this test alone.
+        unsafe { chunk.base().write_bytes(1, chunk.len()) };
+    }
+    all.into_iter().for_each(|index| adapter.chunks.give(index));
+    let before = pages(&adapter);
+    assert!(before >= CHUNKS);
+    drop(many);
+    let left = pages(&adapter);
+    assert!(left < before / 4, "{left} of {before} pages are left");
+}
