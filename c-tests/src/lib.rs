@@ -143,6 +143,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("stress", "storm", STORM, true),
     checked("cq", "idle", &[], false),
     checked("cq", "queues", &[], false),
+    checked("cq", "few_descriptors", &[], false),
     checked("device", "refused", &[], false),
     checked("stress", "address_space", &[], false),
     checked("cq", "sleepers", &[], false),
