@@ -9,6 +9,7 @@
 //! - [`cancel`]: what a thread that is cancelled must not leave half done.
 //! - [`dl`], [`mod@env`]: which file an address is in, and what the environment may say about files.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
+//! - [`names`]: names of a network namespace, at which nothing can be delivered.
 //! - [`say!`]: a line for people, whatever forks and whoever has stopped to listen.
 //! - [`sync`]: locks of our own at which threads sleep, whatever forks.
 
@@ -21,6 +22,7 @@ mod export;
 pub mod generations;
 pub mod lock;
 pub mod mem;
+pub mod names;
 pub mod notice;
 mod ret;
 pub mod shared;

@@ -563,7 +563,7 @@ impl Agent {
         let due = due.chain(state.wills.next()).chain(state.silence.next()).min();
         let due = due.map(|at| at.saturating_sub(self.now()));
         let again = (!state.waiting.is_empty()).then_some(AGAIN);
-        due.into_iter().chain(again).min()
+        due.into_iter().chain(again).chain(state.neighbours.next()).min()
     }
 
     fn sleep(&self, wait: Option<Duration>) {

@@ -3,9 +3,15 @@
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
+static GROUP: OnceLock<Option<u32>> = OnceLock::new();
+
+/// Whether it is a group, whose members have several users.
+pub(crate) fn is_group() -> bool {
+    GROUP.get_or_init(group).is_some()
+}
+
 /// Which part of the names says it.
 pub(crate) fn owner() -> String {
-    static GROUP: OnceLock<Option<u32>> = OnceLock::new();
     match GROUP.get_or_init(group) {
         Some(group) => format!("g{group}"),
         // SAFETY: geteuid has no requirements.

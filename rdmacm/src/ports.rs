@@ -10,14 +10,12 @@ use crate::address::{interface, is_any};
 use crate::owner::owner;
 use crate::range;
 use cface::Errno;
+pub(crate) use cface::names::Name;
 use cface::sync::Mutex;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::{Range, RangeInclusive};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -110,18 +108,9 @@ fn spelled(address: IpAddr) -> String {
     }
 }
 
-/// A name that is ours until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Name {
-    _socket: UnixDatagram,
-}
-
-/// The socket of a name.
-///
-/// # Errors
-/// The name is too long.
-pub(crate) fn address(name: &str) -> Result<UnixAddr, Errno> {
-    Ok(UnixAddr::from_abstract_name(format!("ferroverbs-rdmacm/{}/{name}", owner()))?)
+/// A name with that of its owner in front.
+pub(crate) fn whole(name: &str) -> String {
+    format!("ferroverbs-rdmacm/{}/{name}", owner())
 }
 
 /// Takes a name.
@@ -129,11 +118,7 @@ pub(crate) fn address(name: &str) -> Result<UnixAddr, Errno> {
 /// # Errors
 /// `EADDRINUSE` somebody has it; the system's.
 pub(crate) fn take(name: &str) -> Result<Name, Errno> {
-    match UnixDatagram::bind_addr(&address(name)?) {
-        Ok(socket) => Ok(Name { _socket: socket }),
-        Err(why) if why.kind() == ErrorKind::AddrInUse => Err(Errno::from_raw(libc::EADDRINUSE)),
-        Err(why) => Err(why.into()),
-    }
+    Name::take(&whole(name))
 }
 
 /// Whether somebody has a name.
@@ -141,11 +126,7 @@ pub(crate) fn take(name: &str) -> Result<Name, Errno> {
 /// # Errors
 /// The system's: it cannot be seen.
 pub(crate) fn is_taken(name: &str) -> Result<bool, Errno> {
-    match UnixDatagram::unbound()?.connect_addr(&address(name)?) {
-        Ok(()) => Ok(true),
-        Err(why) if why.kind() == ErrorKind::ConnectionRefused => Ok(false),
-        Err(why) => Err(why.into()),
-    }
+    cface::names::is_taken(&whole(name))
 }
 
 /// What follows `stem` in the names that processes with the same owner have in this network namespace.

@@ -6,21 +6,20 @@
 
 use super::connection::errno_of;
 use super::state::NoWire;
+use cface::names::Name;
 use soft_local::fabric::Fabric;
 use soft_sys::{Errno, process};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Says of which fabric this process is, for as long as it is there.
 #[derive(Debug)]
 pub(super) struct Claim {
-    name: UnixDatagram,
+    name: Name,
     /// Others of the same fabric had the port before.
     pub(super) has_company: bool,
     /// Which fabric that is, whatever the path to it.
@@ -46,7 +45,7 @@ impl AsFd for Claim {
 /// Held while a process looks who has the port, and opens it.
 #[derive(Debug)]
 pub(super) struct Opening(
-    #[expect(dead_code, reason = "the name is free when it is dropped")] Option<UnixDatagram>,
+    #[expect(dead_code, reason = "the name is free when it is dropped")] Option<Name>,
 );
 
 /// What names begin with.
@@ -130,9 +129,9 @@ fn name(fabric: &str, directory: &Path) -> String {
     if name.len() + directory.len() <= NAME_MAX { name + &directory } else { name }
 }
 
-/// An abstract name of this process's own.
-pub(super) fn bind(name: &str) -> io::Result<UnixDatagram> {
-    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+/// A name of this process's own.
+pub(super) fn bind(name: &str) -> io::Result<Name> {
+    Name::take(name).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))
 }
 
 /// All names of this network namespace, as the kernel lists them.

@@ -6,13 +6,13 @@
 
 use super::claim::{bind, names};
 use super::state::V4;
+use cface::names::Name;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SLOTS;
 use soft_sys::unshared::Unshared;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The place of a process's socket of each family, IPv4 and IPv6, and one more; 0: it has none, or none that it knows.
@@ -34,7 +34,7 @@ struct Saying {
     said: Pair,
     /// Children do not keep it; forgotten before it is closed.
     unshared: Option<Unshared>,
-    name: Option<UnixDatagram>,
+    name: Option<Name>,
     is_over: bool,
 }
 

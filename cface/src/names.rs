@@ -1,0 +1,196 @@
+//! Names of a network namespace: abstract Unix sockets (`unix(7)`), of which the kernel gives a name to one, shows all names to everybody in
+//! `/proc/net/unix`, and forgets a name with the last descriptor of its socket.
+//!
+//! Every process of the namespace can send to an abstract socket, whoever its user is. A message can carry a descriptor whose last close takes as
+//! long as its sender likes (`SO_LINGER` of `socket(7)`), and the thread that closes the name would wait for that. So these sockets receive nothing.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, sockaddr_un, socklen_t};
+
+use crate::Errno;
+
+/// A name that this process has until it is dropped.
+#[derive(Debug)]
+pub struct Name(OwnedFd);
+
+impl Name {
+    /// Takes `name`, which has at most 107 bytes.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` another socket has it; `ENAMETOOLONG`; the system's.
+    pub fn take(name: &str) -> Result<Self, Errno> {
+        let (address, len) = address(name)?;
+        let socket = socket(libc::SOCK_DGRAM)?;
+        let fd = socket.as_raw_fd();
+        // Before it has a name, so that there is no moment in which it receives anything.
+        // SAFETY: plain integers on a socket of ours. Linux refuses it to no socket of this kind.
+        unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
+        check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
+        Ok(Self(socket))
+    }
+}
+
+impl AsFd for Name {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether a process of this network namespace has `name`.
+///
+/// # Errors
+/// The system's: it cannot be seen.
+pub fn is_taken(name: &str) -> Result<bool, Errno> {
+    let (address, len) = address(name)?;
+    let socket = socket(libc::SOCK_DGRAM)?;
+    // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
+    match check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
+        // Whoever connected his socket to one of his own lets nobody else connect to it.
+        Ok(_) | Err(Errno::EPERM) => Ok(true),
+        Err(why) if why.raw() == libc::ECONNREFUSED => Ok(false),
+        Err(why) => Err(why),
+    }
+}
+
+/// A socket at which others see the end of this process ([`watch`]). Nobody accepts their connections. It is to live as long as its process: who
+/// closes it otherwise closes what others sent into these connections.
+#[derive(Debug)]
+pub struct Life(#[expect(dead_code, reason = "the kernel closes it")] OwnedFd);
+
+impl Life {
+    /// Shows the life of this process under `name`.
+    ///
+    /// # Errors
+    /// As [`Name::take`].
+    pub fn show(name: &str) -> Result<Self, Errno> {
+        let (address, len) = address(name)?;
+        let socket = socket(libc::SOCK_STREAM)?;
+        let fd = socket.as_raw_fd();
+        // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
+        check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
+        // SAFETY: plain integers.
+        check(unsafe { libc::listen(fd, libc::SOMAXCONN) })?;
+        Ok(Self(socket))
+    }
+}
+
+/// A descriptor on which the kernel hangs up (`EPOLLHUP`) when the process that shows its life under `name` ends. It receives nothing.
+///
+/// # Errors
+/// `ECONNREFUSED` nobody shows it, or a process that `is_owner` does not know by its user; `EAGAIN` too many watch it; the system's.
+pub fn watch(name: &str, is_owner: impl FnOnce(libc::uid_t) -> bool) -> Result<OwnedFd, Errno> {
+    let (address, len) = address(name)?;
+    let socket = socket(libc::SOCK_STREAM)?;
+    let fd = socket.as_raw_fd();
+    // SAFETY: plain integers on a socket of ours.
+    unsafe { libc::shutdown(fd, libc::SHUT_RD) };
+    // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
+    check(unsafe { libc::connect(fd, (&raw const address).cast(), len) })?;
+    // Who listened, as of then.
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as socklen_t;
+    // SAFETY: `who` has room for `size` bytes.
+    check(unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut size,
+        )
+    })?;
+    if is_owner(who.uid) { Ok(socket) } else { Err(Errno::from_raw(libc::ECONNREFUSED)) }
+}
+
+fn socket(kind: c_int) -> Result<OwnedFd, Errno> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: plain integers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind | flags, 0) })?;
+    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The address of an abstract socket: its name behind a zero byte.
+fn address(name: &str) -> Result<(sockaddr_un, socklen_t), Errno> {
+    let mut address =
+        sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    if name.len() >= address.sun_path.len() {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    for (to, from) in address.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(sockaddr_un, sun_path) + 1 + name.len();
+    Ok((address, len as socklen_t))
+}
+
+fn check(ret: c_int) -> Result<c_int, Errno> {
+    if ret < 0 { Err(Errno::last()) } else { Ok(ret) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+
+    fn name(what: &str) -> String {
+        format!("ferroverbs-test/{}/{what}", std::process::id())
+    }
+
+    #[test]
+    fn a_name_is_one_owners_and_seen_until_it_is_dropped() {
+        let name = name("owned");
+        assert_eq!(is_taken(&name), Ok(false));
+        let owned = Name::take(&name).expect("free");
+        assert_eq!(is_taken(&name), Ok(true));
+        assert_eq!(Name::take(&name).map(drop), Err(Errno::from_raw(libc::EADDRINUSE)));
+        drop(owned);
+        assert_eq!(is_taken(&name), Ok(false));
+        assert!(Name::take(&"x".repeat(107)).is_ok());
+        assert_eq!(Name::take(&"x".repeat(108)).map(drop), Err(Errno::ENAMETOOLONG));
+    }
+
+    #[test]
+    fn nothing_can_be_sent_to_a_name() {
+        let name = name("deaf");
+        let _owned = Name::take(&name).expect("free");
+        let to = SocketAddr::from_abstract_name(&name).expect("short");
+        let stranger = UnixDatagram::unbound().expect("a socket");
+        let unconnected = stranger.send_to_addr(b"x", &to).map_err(|why| why.kind());
+        assert_eq!(unconnected, Err(ErrorKind::BrokenPipe));
+        stranger.connect_addr(&to).expect("it is seen by this");
+        assert_eq!(stranger.send(b"x").map_err(|why| why.kind()), Err(ErrorKind::BrokenPipe));
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen_by_those_who_watch_it() {
+        let name = name("life");
+        let refused = Err(Errno::from_raw(libc::ECONNREFUSED));
+        assert_eq!(watch(&name, |_| true).map(drop), refused);
+        let life = Life::show(&name).expect("nobody has the name");
+        assert_eq!(watch(&name, |_| false).map(drop), refused, "a stranger's");
+        let watched = watch(&name, |_| true).expect("it lives");
+        let hangs_up = |wait| {
+            let mut fd = libc::pollfd { fd: watched.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: `fd` is one entry.
+            unsafe { libc::poll(&raw mut fd, 1, wait) == 1 && fd.revents & libc::POLLHUP != 0 }
+        };
+        assert!(!hangs_up(0));
+        drop(life);
+        assert!(hangs_up(10_000));
+    }
+
+    #[test]
+    fn who_watches_a_stranger_gets_nothing_from_him() {
+        let name = name("liar");
+        let to = SocketAddr::from_abstract_name(&name).expect("short");
+        let stranger = UnixListener::bind_addr(&to).expect("nobody has the name");
+        let _watched = watch(&name, |_| true).expect("it listens");
+        let (mut accepted, _) = stranger.accept().expect("there is one");
+        assert_eq!(accepted.write(b"x").map_err(|why| why.kind()), Err(ErrorKind::BrokenPipe));
+    }
+}
