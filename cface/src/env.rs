@@ -1,12 +1,18 @@
-//! Environment variables that say which files are opened.
+//! Environment variables that a caller must not choose for a program with more rights than its own.
 
 use std::ffi::OsString;
 
-/// A value that may point a library at files: ignored in a set-uid program.
+/// Whether the program runs with rights that its caller lacks: it is set-user-ID or set-group-ID, its file has capabilities, or a security
+/// module says so (`getauxval(3)`, `AT_SECURE`). All libraries of this project ask here, so that none of them forgets one of these kinds.
+#[must_use]
+pub fn is_privileged() -> bool {
+    // SAFETY: takes an integer; unknown types give 0.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// A variable that names a file, a folder, a plugin or a layer, or that decides what the library does to others.
+/// `None` if it is not set, and in a privileged program ([`is_privileged`]), as `secure_getenv(3)` has it.
 #[must_use]
 pub fn trusted(name: &str) -> Option<OsString> {
-    let value = std::env::var_os(name)?;
-    // SAFETY: neither call has requirements.
-    let same_user = unsafe { libc::getuid() == libc::geteuid() };
-    same_user.then_some(value)
+    if is_privileged() { None } else { std::env::var_os(name) }
 }

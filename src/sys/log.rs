@@ -6,6 +6,8 @@ use std::io::Write;
 
 use once_cell::sync::OnceCell;
 
+use super::env;
+
 /// One line on stderr, with the library's name in front. A closed stderr is no reason to fail.
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -29,14 +31,14 @@ struct Log {
 static LOG: OnceCell<Option<Log>> = OnceCell::new();
 
 /// Reads the two variables. Without a file that can be appended to, logging is off, as in release
-/// builds of rdma-core.
+/// builds of rdma-core. A privileged program ignores the file, which its caller could have it create anywhere.
 pub(crate) fn init() {
     LOG.get_or_init(|| {
         let level = std::env::var("VERBS_LOG_LEVEL").ok().and_then(|text| parse_level(&text))?;
         if level == abi::VERBS_LOG_LEVEL_NONE {
             return None;
         }
-        let path = std::env::var_os("VERBS_LOG_FILE")?;
+        let path = env::trusted("VERBS_LOG_FILE")?;
         let file = File::options().create(true).append(true).read(true).open(path).ok()?;
         Some(Log { level, file })
     });

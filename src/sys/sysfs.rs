@@ -13,7 +13,7 @@ use cface::Errno;
 /// Longest root we accept.
 const MAX_ROOT: usize = 255;
 
-/// Where sysfs is mounted: `SYSFS_PATH` (not in set-uid programs) or `/sys`. The string lives for ever,
+/// Where sysfs is mounted: `SYSFS_PATH` (not in privileged programs) or `/sys`. The string lives for ever,
 /// as `ibv_get_sysfs_path` hands it out.
 pub(crate) fn root() -> &'static CString {
     static ROOT: OnceCell<CString> = OnceCell::new();

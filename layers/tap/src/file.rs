@@ -100,7 +100,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
 pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     // SAFETY: no requirements.
     let uid = unsafe { libc::getuid() };
-    let folder = own_folder(layer, std::env::var_os("XDG_RUNTIME_DIR").as_deref(), uid);
+    let folder = own_folder(layer, cface::env::trusted("XDG_RUNTIME_DIR").as_deref(), uid);
     let made = DirBuilder::new().mode(0o700).create(&folder);
     let meta = fs::symlink_metadata(&folder)
         .map_err(|e| format!("{}: {}", folder.display(), made.err().unwrap_or(e)))?;

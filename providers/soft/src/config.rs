@@ -1,6 +1,7 @@
 //! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
 use crate::limits::{Limits, Names, parse_networks};
+use cface::env;
 use cface::sync::Mutex;
 use ipnet::IpNet;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
@@ -20,7 +21,7 @@ pub(crate) struct Setting<T: 'static> {
     allowed: &'static str,
     /// For people: what is done without it, and with a value that is not allowed.
     otherwise: &'static str,
-    /// A set-user-id program heeds it, too.
+    /// A privileged program ([`env::is_privileged`]) heeds it, too.
     harmless: bool,
     parse: fn(&str) -> Option<T>,
 }
@@ -28,7 +29,7 @@ pub(crate) struct Setting<T: 'static> {
 impl<T> Setting<T> {
     /// Its value; `None`: it is not set, or to something that makes no sense, which is told once.
     pub(crate) fn get(&self) -> Option<T> {
-        if process::is_privileged() && !self.harmless {
+        if env::is_privileged() && !self.harmless {
             return None;
         }
         self.understand(std::env::var_os(self.name))
@@ -142,7 +143,7 @@ pub(crate) fn wire() -> Wiring {
     *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
 }
 
-/// Whose addresses the adapter has. A set-user-id program heeds limits, too: without them it would talk with more.
+/// Whose addresses the adapter has. A privileged program heeds limits, too: without them it would talk with more.
 const INTERFACES: Setting<Names> = Setting {
     name: "FERROVERBS_SOFT_INTERFACES",
     allowed: "names of interfaces such as 'eth0,ens*'",
@@ -253,15 +254,12 @@ pub(crate) fn is_quiet() -> bool {
 ///   `/tmp/ferroverbs-g<gid>`).
 /// - `FERROVERBS_SOFT_CMA=off`: no cross-memory attach.
 ///
-/// A set-user-id program ignores all of them.
+/// A privileged program ([`env::is_privileged`]) ignores all of them.
 ///
 /// # Errors
 /// `EINVAL` there is no such group.
 pub(crate) fn fabric() -> Result<FabricConfig, FabricError> {
-    if process::is_privileged() {
-        return fabric_from(|_| None);
-    }
-    fabric_from(|name| std::env::var_os(name))
+    fabric_from(env::trusted)
 }
 
 fn fabric_from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<FabricConfig, FabricError> {
@@ -329,12 +327,9 @@ fn with_pid(path: &str, pid: i32) -> String {
     path.replace("%p", &pid.to_string())
 }
 
-/// A variable that is not empty. A set-user-id program sees none.
+/// A variable that is not empty. A privileged program sees none.
 fn lookup(name: &str) -> Option<OsString> {
-    if process::is_privileged() {
-        return None;
-    }
-    std::env::var_os(name).filter(|value| !value.is_empty())
+    env::trusted(name).filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

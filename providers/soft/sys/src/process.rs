@@ -23,13 +23,6 @@ pub fn user() -> uid_t {
     unsafe { libc::geteuid() }
 }
 
-/// Whether the program runs with rights that its caller lacks (set-user-id and the like), so that
-/// the environment must not steer it (`secure_getenv(3)`).
-pub fn is_privileged() -> bool {
-    // SAFETY: takes an integer; unknown types give 0.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 /// The most bytes that a file of this process may have (`setrlimit(2)`, RLIMIT_FSIZE).
 pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE)
