@@ -76,7 +76,7 @@ impl Adapter {
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
-        let helping = Helping::new(view, fabric.slot(), fabric.identity());
+        let helping = Helping::new(view, &fabric);
         if !crate::config::helps() {
             helping.refuse();
         }

@@ -11,6 +11,7 @@ pub mod range;
 pub mod ranges;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod witness;
 
 pub use range::Range;
 pub use ranges::{MAX_SGE, Ranges};

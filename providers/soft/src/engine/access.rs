@@ -5,8 +5,8 @@ use super::regions::{Found, look_up};
 use crate::engine::request::RemoteAddress;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
-use soft_memory::cma::IoVec;
-use soft_memory::{Range, Ranges, cma};
+use soft_memory::cma::{AddressSpace, IoVec};
+use soft_memory::{Range, Ranges};
 use soft_semantics::inbound::Nak;
 use soft_semantics::keys;
 use soft_sys::errno::Errno;
@@ -76,13 +76,14 @@ pub(crate) fn admit(
     look_up(view, remote.rkey, qpn, pd, remote.addr, len, need).ok_or(Nak::Access)
 }
 
-/// Moves all bytes, however many calls that takes: the kernel stops at 2 GiB.
+/// Moves all bytes, however many calls that takes: one stops at 2 GiB, and behind [`MOST_RANGES`](soft_memory::cma::MOST_RANGES).
 pub(in crate::engine) fn attach_all(
-    pid: libc::pid_t,
+    memory: Option<&AddressSpace>,
     local: &Ranges,
     va: u64,
     way: Direction,
 ) -> Result<(), Fault> {
+    let memory = memory.ok_or(Fault::Refused)?;
     let total = local.total();
     let mut done = 0;
     while done < total {
@@ -96,8 +97,8 @@ pub(in crate::engine) fn attach_all(
         let there = [IoVec::new(va + done as u64, total - done)];
         let moved = match way {
             // SAFETY: the target range was checked against its owner's table, and its deregistration waits for our announcement.
-            Direction::Write => unsafe { cma::write(pid, part.items(), &there) },
-            Direction::Read => cma::read(pid, part.items(), &there),
+            Direction::Write => unsafe { memory.write(part.items(), &there) },
+            Direction::Read => memory.read(part.items(), &there),
         };
         match moved {
             Ok(0) => return Err(Fault::Remote),

@@ -10,7 +10,8 @@ use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
-use soft_memory::{Range, cma};
+use soft_memory::Range;
+use soft_memory::cma::IoVec;
 use soft_sys::thread::yield_to_others;
 use soft_sys::{clock, futex};
 use std::sync::atomic::Ordering;
@@ -257,6 +258,7 @@ impl Asked {
         if split_qpn(life.dest_qpn).0 != peer.slot || !life.serves(life.dest_qpn) {
             return None;
         }
+        let memory = peer.memory()?;
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         // As the initiator is, announced before the key is looked at.
         let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);
@@ -268,13 +270,13 @@ impl Asked {
         // SAFETY: registered memory of the application, which the initiator may read or write, and the announcement holds off its
         // deregistration. That it is still mapped is left to the kernel to find out.
         let here = [unsafe { Range::at(found.va + offset, len) }];
-        let there = std::ptr::from_ref(view.job().parts.get(usize::from(n))?).cast();
+        let there = std::ptr::from_ref(view.job().parts.get(usize::from(n))?).cast::<[IoVec; 2]>();
         // SAFETY: `there` is in the initiator's tables, mapped as long as the peer is known; it says where the initiator's own memory is, as
         // long as that is to be touched.
         let moved = unsafe {
             match self.way {
-                Direction::Write => cma::read_where(peer.pid, &here, there),
-                Direction::Read => cma::write_where(peer.pid, &here, there),
+                Direction::Write => memory.read_where(&here, there),
+                Direction::Read => memory.write_where(&here, there),
             }
         };
         (moved == Ok(len)).then_some(())

@@ -21,7 +21,7 @@ use super::objects::connection::Link;
 use super::objects::helping::{Helping, LEAVING, Partner, RESTING, Stuck, Work};
 use super::request::RemoteAddress;
 use cface::sync::Mutex;
-use soft_local::fabric::Peer;
+use soft_local::fabric::{Fabric, Peer};
 use soft_local::shm::layout::{JOB_PIECES, Job};
 use soft_local::shm::protocol::{self, JobProgress};
 use soft_local::shm::view::View;
@@ -66,7 +66,6 @@ impl Stuck {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Long<'a> {
     pub(super) link: &'a Link,
-    pub(super) pid: libc::pid_t,
     pub(super) remote: RemoteAddress,
     /// Where `remote` is in the target's address space.
     pub(super) va: u64,
@@ -86,7 +85,7 @@ impl Long<'_> {
     /// Moves a part of it, by ourselves.
     fn part(&self, offset: usize, len: usize) -> Result<(), Fault> {
         let ranges = Ranges::of(self.local.part(offset, len));
-        attach_all(self.pid, &ranges, self.va + offset as u64, self.way)
+        attach_all(self.link.peer.memory(), &ranges, self.va + offset as u64, self.way)
     }
 
     fn alone(&self) -> Result<(), Fault> {
@@ -102,12 +101,13 @@ struct Outcome {
 }
 
 impl Helping {
-    /// The jobs of the process with this `identity` have other numbers than those of who had its slot before.
-    pub(crate) fn new(view: View, own_slot: u16, identity: u32) -> Self {
-        let work = Work { number: identity.wrapping_mul(0x9e37_79b9), ..Work::default() };
+    /// That of this process, whose segments are `view`. Its jobs have other numbers than those of the process that had its slot before.
+    pub(crate) fn new(view: View, fabric: &Fabric) -> Self {
+        let work = Work { number: fabric.identity().wrapping_mul(0x9e37_79b9), ..Work::default() };
         Self {
             view,
-            own_slot,
+            own_slot: fabric.slot(),
+            witness: fabric.witness_address(),
             work: Mutex::new(work),
             is_stuck: AtomicBool::new(false),
             helper: Mutex::default(),
@@ -175,7 +175,7 @@ impl Helping {
         let count = shared.div_ceil(piece);
         let job = self.view.job();
         work.number = work.number.wrapping_add(1);
-        describe(job, long, piece, shared);
+        describe(job, long, piece, shared, self.witness);
         let mut now = JobProgress { number: work.number, count: count as u16, front: 0 };
         protocol::open_job(&job.state, now);
         let target = &long.link.view;
@@ -311,7 +311,7 @@ impl Helping {
 }
 
 /// Says in our tables what is to be done.
-fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize) {
+fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize, witness: u64) {
     // Relaxed: `open_job` comes after.
     job.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
     job.qpn.store(long.link.qpn, Ordering::Relaxed);
@@ -321,6 +321,8 @@ fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize) {
     job.addr.store(long.remote.addr, Ordering::Relaxed);
     job.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
     for (at, part) in (0..len).step_by(piece).zip(&job.parts) {
+        part.witness.store(witness, Ordering::Relaxed);
+        part.witness_len.store(size_of::<u64>() as u64, Ordering::Relaxed);
         part.addr.store(long.local.address().wrapping_add(at as u64), Ordering::Relaxed);
         part.len.store((len - at).min(piece) as u64, Ordering::Relaxed);
     }

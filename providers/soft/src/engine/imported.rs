@@ -12,7 +12,7 @@ use super::in_flight::OperationsInFlight;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
 use soft_memory::Range;
-use soft_memory::cma::{self, IoVec};
+use soft_memory::cma::IoVec;
 use soft_memory::ranges::Remote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,26 +87,27 @@ impl Imported {
 
     /// Fills `to` from `va` of the exporter; announced.
     fn fetch(&self, va: u64, to: Range) -> bool {
+        let Some(memory) = self.peer.memory() else { return false };
         let mut done = 0;
         while done < to.len() {
             let there = [IoVec::new(va + done as u64, to.len() - done)];
-            match cma::read(self.peer.pid, &[to.part(done, to.len())], &there) {
+            match memory.read(&[to.part(done, to.len())], &there) {
                 Ok(0) | Err(_) => return false,
                 Ok(n) => done += n,
             }
         }
-        // Otherwise it may have been another process's.
-        !self.peer.is_dead()
+        true
     }
 
     /// Copies `from` to `va` of the exporter; announced.
     fn store(&self, va: u64, from: Range) -> bool {
+        let Some(memory) = self.peer.memory() else { return false };
         let mut done = 0;
         while done < from.len() {
             let here = [from.part(done, from.len())];
             let there = [IoVec::new(va + done as u64, from.len() - done)];
             // SAFETY: the exporter registered the range, and waits for our announcement before that ends.
-            match unsafe { cma::write(self.peer.pid, &here, &there) } {
+            match unsafe { memory.write(&here, &there) } {
                 Ok(0) | Err(_) => return false,
                 Ok(n) => done += n,
             }

@@ -105,7 +105,7 @@ impl Link {
     pub(crate) fn reach(&self) -> Reach {
         match (self.peer.can_attach(), self.peer.is_self) {
             (true, true) => Reach::Own,
-            (true, false) => Reach::Attach(self.peer.pid),
+            (true, false) => Reach::Attach,
             (false, _) => Reach::No,
         }
     }

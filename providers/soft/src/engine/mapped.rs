@@ -9,7 +9,6 @@ use super::objects::maps::{KEPT, Known, Maps};
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
 use soft_local::fabric::Peer;
 use soft_memory::Range;
-use soft_memory::foreign::Foreign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +17,6 @@ impl Maps {
     #[inline]
     pub(crate) fn find(
         &mut self,
-        pid: libc::pid_t,
         link: &Link,
         rkey: u32,
         found: Found,
@@ -41,7 +39,7 @@ impl Maps {
         known.used += 1;
         if known.used >= self.trial {
             known.tried = true;
-            known.map = Foreign::map(pid, found.va).filter(|_| !link.peer.is_dead());
+            known.map = link.peer.map(found.va);
             if known.map.is_none() {
                 self.trial = self.trial.saturating_mul(2);
             }

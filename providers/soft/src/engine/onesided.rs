@@ -68,14 +68,8 @@ impl Target<'_> {
     }
 
     /// Where `len` bytes of the target's region are in this process, if they are.
-    fn here(
-        &self,
-        pid: libc::pid_t,
-        remote: RemoteAddress,
-        found: Found,
-        len: usize,
-    ) -> Option<Range> {
-        self.maps.borrow_mut().find(pid, self.link, remote.rkey, found, len)
+    fn here(&self, remote: RemoteAddress, found: Found, len: usize) -> Option<Range> {
+        self.maps.borrow_mut().find(self.link, remote.rkey, found, len)
     }
 
     /// Whether the target can do parts of an operation, too.
@@ -138,14 +132,14 @@ impl Target<'_> {
                     Direction::Read => local.scatter(0, here),
                 })
             }
-            (Reach::Attach(pid), _) => {
-                let Some(here) = self.here(pid, remote, found, len) else {
+            (Reach::Attach, _) => {
+                let Some(here) = self.here(remote, found, len) else {
                     return match local.items() {
                         [one] if Long::is_long(len, way) && self.may_be_helped() => {
                             let (link, va) = (self.link, found.va);
-                            self.helping.transfer(&Long { link, pid, remote, va, local: *one, way })
+                            self.helping.transfer(&Long { link, remote, va, local: *one, way })
                         }
-                        _ => attach_all(pid, local, found.va, way),
+                        _ => attach_all(self.link.peer.memory(), local, found.va, way),
                     };
                 };
                 locally(match way {
@@ -188,14 +182,14 @@ impl Target<'_> {
                         Direction::Read => there.copy_to(at),
                     }
                 }
-                (Reach::Attach(pid), _) => {
-                    let here = self.here(pid, remote, Found { va, ..found }, len);
+                (Reach::Attach, _) => {
+                    let here = self.here(remote, Found { va, ..found }, len);
                     match here {
                         Some(here) => locally(match way {
                             Direction::Write => part.gather_in_order(here),
                             Direction::Read => part.scatter(0, here),
                         })?,
-                        None => attach_all(pid, &part, va, way)?,
+                        None => attach_all(self.link.peer.memory(), &part, va, way)?,
                     }
                 }
                 (Reach::No, _) => return Err(Fault::Refused),
@@ -226,19 +220,19 @@ impl Target<'_> {
         match self.reach {
             // SAFETY: ours, registered for eight bytes and announced.
             Reach::Own => Ok(unsafe { Range::at(va, 8) }.update(change)),
-            Reach::Attach(pid) => {
-                if let Some(here) = self.here(pid, remote, found, 8) {
+            Reach::Attach => {
+                if let Some(here) = self.here(remote, found, 8) {
                     return Ok(here.update(change));
                 }
                 let mut old = 0u64;
                 // SAFETY: a word of ours, which is not looked at while it is filled.
                 let to = unsafe { Range::new((&raw mut old).cast(), 8) };
-                attach_all(pid, &Ranges::of(to), va, Direction::Read)?;
+                attach_all(self.link.peer.memory(), &Ranges::of(to), va, Direction::Read)?;
                 let before = old;
                 let mut new = change(before);
                 // SAFETY: a word of ours, which is only read.
                 let from = unsafe { Range::new((&raw mut new).cast(), 8) };
-                attach_all(pid, &Ranges::of(from), va, Direction::Write)?;
+                attach_all(self.link.peer.memory(), &Ranges::of(from), va, Direction::Write)?;
                 Ok(before)
             }
             Reach::No => Err(Fault::Refused),
@@ -274,7 +268,7 @@ pub(crate) fn read_elsewhere(
     }
     // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
     let to = Ranges::of(unsafe { Range::new(to.as_mut_ptr(), to.len()) });
-    attach_all(peer.pid, &to, found.va, Direction::Read).map_err(|_| Nak::Operation)
+    attach_all(peer.memory(), &to, found.va, Direction::Read).map_err(|_| Nak::Operation)
 }
 
 /// Bytes of the buffer between two other processes' memory.

@@ -658,7 +658,7 @@ impl Requester {
     /// How the target's memory is reached on this connection.
     pub(super) fn reach(&self, link: &Link) -> Reach {
         match link.reach() {
-            Reach::Attach(_) if self.attach_refused => Reach::No,
+            Reach::Attach if self.attach_refused => Reach::No,
             reach => reach,
         }
     }

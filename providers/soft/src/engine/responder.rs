@@ -21,7 +21,7 @@ use soft_local::shm::protocol;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
 use soft_local::shm::trust::Claim;
-use soft_memory::cma::{self, IoVec};
+use soft_memory::cma::IoVec;
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{MAX_SGE, Range, Ranges};
 use soft_sys::Errno;
@@ -594,6 +594,7 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
     if sum != Some(total) || total > ranges.total() {
         return Err(Errno::EPROTO);
     }
+    let memory = link.peer.memory().ok_or(Errno::EPERM)?;
     // What goes on to yet another process stops over in a buffer.
     let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];
     let mut done = 0;
@@ -614,7 +615,7 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
                 (cut < r.len()).then(|| IoVec::new(r.address() + cut as u64, r.len() - cut))
             })
             .collect();
-        match cma::read(link.peer.pid, part.items(), &rest) {
+        match memory.read(part.items(), &rest) {
             // As `soft_memory::careful` does it.
             Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),
             Ok(0) => return Err(Errno::EFAULT),

@@ -12,14 +12,12 @@ use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
 use abi::*;
 use arrayvec::ArrayVec;
-use soft_memory::cma::{self, IoVec};
+use soft_memory::cma::{IoVec, MOST_RANGES};
 use soft_memory::{Range, Ranges};
 use std::sync::atomic::Ordering;
 
 /// Requests of one run.
-const MOST: usize = 64;
-/// Ranges of our memory in one run.
-const MOST_RANGES: usize = 256;
+const MOST: usize = MOST_RANGES;
 /// Bytes beyond which a request is as fast alone.
 const SMALL: u32 = 16 * 1024;
 
@@ -32,7 +30,10 @@ impl Requester {
     /// Does the run of small requests that begins with `n`, as far as it goes; returns how many are done. 0: there is no run,
     /// or it cannot be done now.
     pub(super) fn issue_run(&mut self, qp: &Qp, link: &Link, n: u64) -> u64 {
-        let Reach::Attach(pid) = self.reach(link) else { return 0 };
+        if self.reach(link) != Reach::Attach {
+            return 0;
+        }
+        let Some(memory) = link.peer.memory() else { return 0 };
         let Request { opcode, what, .. } = self.queue.entry(n).request;
         let (way, need, local, rkey) = match (what, qp.kind) {
             (What::Write(to), Kind::Rc | Kind::Uc) if opcode == IBV_WR_RDMA_WRITE => {
@@ -86,7 +87,7 @@ impl Requester {
             }
             // What is mapped here needs no system call at all.
             let maps = self.maps.get_or_insert_default();
-            if m == n && maps.find(pid, link, rkey, found, len).is_some() {
+            if m == n && maps.find(link, rkey, found, len).is_some() {
                 return 0;
             }
             if own.remaining_capacity() < ranges.items().len() {
@@ -102,8 +103,8 @@ impl Requester {
         }
         let moved = match way {
             // SAFETY: the target's ranges were checked against its table, and the announcement holds off their deregistration.
-            Direction::Write => unsafe { cma::write(pid, &own, &there) },
-            Direction::Read => cma::read(pid, &own, &there),
+            Direction::Write => unsafe { memory.write(&own, &there) },
+            Direction::Read => memory.read(&own, &there),
         };
         // Why not all of it was moved, the first request left will find out alone.
         let moved = moved.unwrap_or(0);

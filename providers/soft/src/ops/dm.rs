@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         if !peer.is_self && !peer.can_attach() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let map = Foreign::map(peer.pid, extent.va).ok_or(Errno::EOPNOTSUPP)?;
+        let map = peer.map(extent.va).ok_or(Errno::EOPNOTSUPP)?;
         // What was mapped was it, if it is still there.
         if found()?.0 != rkey {
             return Err(Errno::ENOENT);

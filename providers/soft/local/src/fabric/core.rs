@@ -17,6 +17,7 @@ use super::{
     peer::{Parts, Peer, PeerTable},
     slots::Lease,
 };
+use soft_memory::witness::Witness;
 use soft_sys::{Mapping, eventfd::EventFd, memfd::Memfd, poll::Epoll, process, unix::Socket};
 
 /// The token of descriptors that are none of the fabric's ([`Fabric::watch`](super::Fabric::watch)).
@@ -27,8 +28,9 @@ pub(super) const ELSEWHERE: u64 = u64::MAX;
 pub(super) struct Core {
     pub(super) config: FabricConfig,
     pub(super) lease: Lease,
-    /// Boxed, as other processes read it at its address.
-    pub(super) nonce: Box<u64>,
+    pub(super) nonce: u64,
+    /// By which others know that they reach this process's memory; `None`: they do not.
+    pub(super) witness: Option<Witness>,
     pub(super) tables_file: Memfd,
     pub(super) rings_file: Memfd,
     pub(super) tables: Arc<Mapping>,

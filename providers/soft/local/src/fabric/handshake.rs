@@ -8,9 +8,9 @@ use std::{
 use super::{
     core::Core,
     hello::{HandshakeMessage, Introduction, Refusal},
-    peer::{Parts, Rings},
+    peer::{Parts, Rings, has_descriptors},
 };
-use soft_memory::cma;
+use soft_memory::{cma::AddressSpace, witness::Witness};
 use soft_sys::{
     Errno, Mapping,
     eventfd::EventFd,
@@ -63,11 +63,11 @@ impl Core {
     pub(super) fn introduction(&self, attached: bool) -> Introduction {
         Introduction {
             slot: self.slot(),
-            nonce: *self.nonce,
-            nonce_address: std::ptr::from_ref::<u64>(&self.nonce) as usize as u64,
+            nonce: self.nonce,
+            nonce_address: self.witness.as_ref().map_or(0, Witness::address),
             tables_len: self.tables.len() as u64,
             rings_len: self.rings.len() as u64,
-            cma: self.config.cma,
+            cma: self.witness.is_some(),
             attached,
         }
     }
@@ -126,10 +126,11 @@ impl Core {
         };
         let rings = Rings::of_peer(rings, descriptors).map_err(|_| Refusal::Resources)?;
         let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
-        let can_attach = self.config.cma
-            && said.cma
-            && who.pid > 0
-            && cma::read_u64(who.pid, said.nonce_address) == Ok(said.nonce);
+        let attach = self.config.cma && said.cma && who.pid > 0;
+        let may_open = has_descriptors(wake.as_fd(), process::descriptor_limit());
+        let memory = attach
+            .then(|| AddressSpace::of(who.pid, said.nonce_address, said.nonce, may_open).ok())
+            .flatten();
         Ok(Parts {
             slot: said.slot,
             pid: who.pid,
@@ -138,7 +139,8 @@ impl Core {
             tables: Arc::new(tables),
             rings,
             wake: Arc::new(wake),
-            can_attach,
+            can_attach: memory.is_some(),
+            memory,
             attaches_to_us: said.attached,
         })
     }

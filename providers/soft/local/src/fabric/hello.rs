@@ -16,7 +16,7 @@ pub(super) struct Introduction {
     pub(super) slot: u16,
     /// Identifies the sender among all that ever have this slot; also what is at `nonce_address`.
     pub(super) nonce: u64,
-    /// Address of 8 bytes in the sender's memory that hold `nonce`.
+    /// Address of the sender's witness (`soft_memory::witness`), which holds `nonce`; 0: it has none.
     pub(super) nonce_address: u64,
     /// Size in bytes of the tables segment.
     pub(super) tables_len: u64,
@@ -181,7 +181,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
 
 /// Version of these messages *and* of the layout of the segments: raise it with every change of
 /// either. Processes with different versions do not talk to each other.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;

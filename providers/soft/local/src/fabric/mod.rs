@@ -66,6 +66,7 @@ use cface::cancel::Uncancelled;
 pub use handshake::FRONT;
 pub use hello::round_trip;
 pub use slots::{RegistryHold, hold_registry};
+use soft_memory::witness::Witness;
 use soft_sys::{
     Errno, Mapping, dir,
     eventfd::EventFd,
@@ -167,11 +168,14 @@ impl Fabric {
         if config.cma {
             process::allow_attach();
         }
+        // Without one, bytes take the way through the rings.
+        let witness = config.cma.then(|| Witness::new(nonce).ok()).flatten();
         let core = Arc::new(Core {
             peers: PeerTable::new(config.slots),
             config,
             lease,
-            nonce: Box::new(nonce),
+            nonce,
+            witness,
             tables_file,
             rings_file,
             tables,
@@ -195,6 +199,7 @@ impl Fabric {
             rings: Rings::Whole(Arc::clone(&core.rings)),
             wake: Arc::clone(&core.wake),
             can_attach: core.config.cma,
+            memory: None,
             attaches_to_us: core.config.cma,
         });
         let service = Service::new(Arc::clone(&core), handler);
@@ -216,6 +221,11 @@ impl Fabric {
     /// What peers know this process by: its [`Peer::identity`].
     pub fn identity(&self) -> u32 {
         self.own.identity()
+    }
+
+    /// Where this process has the [witness](soft_memory::witness) that peers name in front of ranges of its memory; 0: they cannot attach.
+    pub fn witness_address(&self) -> u64 {
+        self.core.witness.as_ref().map_or(0, Witness::address)
     }
 
     /// The settings it was joined with.

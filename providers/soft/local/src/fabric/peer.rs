@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::handshake::FRONT;
+use soft_memory::{cma::AddressSpace, foreign::Foreign};
 use soft_sys::{
     Errno, Mapping,
     eventfd::EventFd,
@@ -34,6 +35,7 @@ pub struct Peer {
     rings: Rings,
     wake: Arc<EventFd>,
     can_attach: bool,
+    memory: Option<AddressSpace>,
     /// Set once, when its last message has come.
     attaches_to_us: AtomicBool,
     /// Set once; who sees it set must look no further.
@@ -53,8 +55,7 @@ impl Rings {
     /// Those of another process, of which little is mapped now. That takes a descriptor: where half of the `descriptors` that there may be
     /// are open, all is mapped, if there is room.
     pub(super) fn of_peer(file: Memfd, descriptors: u64) -> Result<Self, Errno> {
-        let open = u64::try_from(file.as_fd().as_raw_fd()).unwrap_or_default();
-        if open >= descriptors / 2
+        if !has_descriptors(file.as_fd(), descriptors)
             && let Ok(whole) = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite)
         {
             whole.exclude_from_dumps();
@@ -62,6 +63,11 @@ impl Rings {
         }
         LazyMapping::new(file, FRONT).map(|lazy| Self::Lazy(Box::new(lazy)))
     }
+}
+
+/// Whether less than half of the `descriptors` that there may be are open, as the one that was opened last tells.
+pub(super) fn has_descriptors(last: BorrowedFd<'_>, descriptors: u64) -> bool {
+    u64::try_from(last.as_raw_fd()).unwrap_or_default() < descriptors / 2
 }
 
 /// What a peer is made of.
@@ -74,6 +80,8 @@ pub(super) struct Parts {
     pub(super) rings: Rings,
     pub(super) wake: Arc<EventFd>,
     pub(super) can_attach: bool,
+    /// `None` also for this process itself.
+    pub(super) memory: Option<AddressSpace>,
     pub(super) attaches_to_us: bool,
 }
 
@@ -88,6 +96,7 @@ impl Peer {
             rings: parts.rings,
             wake: parts.wake,
             can_attach: parts.can_attach,
+            memory: parts.memory,
             attaches_to_us: AtomicBool::new(parts.attaches_to_us),
             dead: AtomicBool::new(false),
             announced: AtomicBool::new(false),
@@ -143,6 +152,23 @@ impl Peer {
     #[inline]
     pub fn can_attach(&self) -> bool {
         self.can_attach
+    }
+
+    /// Its memory; `None`: it cannot be reached, or this is ourselves.
+    #[inline]
+    pub fn memory(&self) -> Option<&AddressSpace> {
+        self.memory.as_ref()
+    }
+
+    /// Maps what it has at `address`, if that is shared memory that cannot shrink and that we may write ([`Foreign::map`]).
+    pub fn map(&self, address: u64) -> Option<Foreign> {
+        if self.is_self {
+            return Foreign::map(self.pid, address);
+        }
+        let memory = self.memory()?;
+        let map = Foreign::map(self.pid, address)?;
+        // If it still has its number, what was mapped was its.
+        memory.prove_number().is_ok().then_some(map)
     }
 
     /// Whether cross-memory attach from it to us works, as it says. It says so when the handshake
@@ -261,6 +287,7 @@ mod tests {
             rings: Rings::Whole(map()),
             wake: Arc::new(EventFd::new().unwrap()),
             can_attach: false,
+            memory: None,
             attaches_to_us: false,
         }
     }

@@ -391,11 +391,15 @@ pub struct Job {
     pub parts: [Part; JOB_PIECES],
 }
 
-/// A piece of the owner's memory, laid out as `struct iovec`: the kernel reads it when somebody is at the piece, so that the owner can take
-/// it back until then.
+/// A piece of the owner's memory behind the owner's witness (`soft_memory::witness`), laid out as two `struct iovec`: the kernel reads both when
+/// somebody is at the piece, so that the owner can take it back until then.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Part {
+    /// Where the witness is.
+    pub witness: Owned<AtomicU64>,
+    /// Bytes of it that are copied.
+    pub witness_len: Owned<AtomicU64>,
     /// Where it begins.
     pub addr: Owned<AtomicU64>,
     /// 0: taken back.
@@ -466,7 +470,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
 const _: () = assert!(size_of::<MrEntry>() == 64 && size_of::<PdEntry>() == 16);
-const _: () = assert!(size_of::<Part>() == size_of::<libc::iovec>());
+const _: () = assert!(size_of::<Part>() == 2 * size_of::<libc::iovec>());
 const _: () = assert!(size_of::<GroupEntry>() == 32 && size_of::<RuleEntry>() == 320);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
 const _: () = assert!(MRS.trailing_zeros() + SLOTS.trailing_zeros() <= 32);

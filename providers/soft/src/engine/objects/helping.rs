@@ -18,6 +18,8 @@ pub(in crate::engine) const RESTING: u32 = u32::MAX - 1;
 pub(crate) struct Helping {
     pub(in crate::engine) view: View,
     pub(in crate::engine) own_slot: u16,
+    /// Where helpers find the witness of this process's memory.
+    pub(in crate::engine) witness: u64,
     pub(in crate::engine) work: Mutex<Work>,
     /// Somebody has a piece in hand that was not waited for.
     pub(in crate::engine) is_stuck: AtomicBool,

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Reach {
     /// It is this process.
     Own,
-    /// Cross-memory attach by this process number.
-    Attach(libc::pid_t),
+    /// Cross-memory attach.
+    Attach,
     /// Not at all: everything travels through rings and chunks.
     No,
 }
