@@ -19,7 +19,7 @@
 //! | `FERROVERBS_VERBOSE` | explain an empty device list even when stderr is no terminal |
 //! | `FERROVERBS_QUIET` | do not explain an empty device list (nor, in soft, which other ends cannot be met) |
 //!
-//! Variables that name files or plugins are ignored in set-uid programs.
+//! Variables that name files or plugins are ignored in privileged programs (`cface::env::is_privileged`).
 //!
 //! # Where plugins are found
 //!

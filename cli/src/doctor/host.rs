@@ -191,8 +191,10 @@ fn fabric(machine: &Machine) -> Check {
         let group = group.to_string_lossy();
         return Check::note("fabric", format!("soft's processes of group {group} meet"));
     }
-    let runtime = machine.variable("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|dir| dir.is_absolute() && is_ours(&machine.path(dir)));
+    let session = PathBuf::from(format!("/run/user/{}", machine.user));
+    let runtimes = machine.variable("XDG_RUNTIME_DIR").map(PathBuf::from).into_iter();
+    let runtime =
+        runtimes.chain([session]).find(|dir| dir.is_absolute() && is_ours(&machine.path(dir)));
     let folder = told.unwrap_or_else(|| match runtime {
         Some(dir) => dir.join("ferroverbs"),
         None => format!("/tmp/ferroverbs-{}", machine.user).into(),

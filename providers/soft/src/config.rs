@@ -248,8 +248,9 @@ pub(crate) fn is_quiet() -> bool {
 
 /// Where and how processes meet:
 ///
-/// - `FERROVERBS_FABRIC_DIR`: the directory. Otherwise `$XDG_RUNTIME_DIR/ferroverbs` if that
-///   runtime directory is this user's, otherwise `/tmp/ferroverbs-<uid>`.
+/// - `FERROVERBS_FABRIC_DIR`: the directory. Otherwise `$XDG_RUNTIME_DIR/ferroverbs`, or `/run/user/<uid>/ferroverbs` (where that variable points
+///   to in a session, so that cron jobs meet sessions), if that runtime directory is this user's: nobody else can make anything there. Otherwise
+///   `/tmp/ferroverbs-<uid>`, which another user can make first; then no device is opened, and a line says why.
 /// - `FERROVERBS_FABRIC_GROUP`: a group's name or number: its members meet (by default in
 ///   `/tmp/ferroverbs-g<gid>`).
 /// - `FERROVERBS_SOFT_CMA=off`: no cross-memory attach.
@@ -268,7 +269,11 @@ fn fabric_from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<FabricConfig
     let (dir, dir_is_ours) = match lookup(DIR_VARIABLE) {
         // Absolute, as the program may go elsewhere.
         Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
-        None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
+        None => {
+            let session = format!("/run/user/{}", process::user());
+            let folders = [lookup("XDG_RUNTIME_DIR"), Some(session.into())];
+            (default_dir(group, folders.into_iter().flatten().map(PathBuf::from)), true)
+        }
     };
     let cma = CMA.understand(lookup(CMA.name)).unwrap_or(true);
     // Who names a directory for several containers wants them to meet, and they have namespaces of their own. A default is one
@@ -289,13 +294,13 @@ fn parse_group(value: &OsStr) -> Result<u32, FabricError> {
     })
 }
 
-fn default_dir(group: Option<u32>, runtime_dir: Option<PathBuf>) -> PathBuf {
+fn default_dir(group: Option<u32>, mut runtime_dirs: impl Iterator<Item = PathBuf>) -> PathBuf {
     if let Some(group) = group {
         return format!("/tmp/{DEFAULT_STEM}g{group}").into();
     }
     // After su(1) it may well be someone else's.
     let ours = |dir: &Path| dir::stat(dir).is_ok_and(|s| s.is_dir() && s.uid == process::user());
-    match runtime_dir.filter(|dir| dir.is_absolute() && ours(dir)) {
+    match runtime_dirs.find(|dir| dir.is_absolute() && ours(dir)) {
         Some(dir) => dir.join("ferroverbs"),
         None => format!("/tmp/{DEFAULT_STEM}{}", process::user()).into(),
     }
@@ -408,7 +413,14 @@ mod tests {
     #[test]
     fn without_settings_a_user_has_a_directory_of_their_own() {
         let config = fabric_with(&[]).unwrap();
-        assert_eq!(config.dir, PathBuf::from(format!("/tmp/ferroverbs-{}", process::user())));
+        let user = process::user();
+        let session = PathBuf::from(format!("/run/user/{user}"));
+        let expected = if session.exists() {
+            session.join("ferroverbs")
+        } else {
+            format!("/tmp/ferroverbs-{user}").into()
+        };
+        assert_eq!(config.dir, expected);
         assert!(
             config.dir_is_ours && !config.spans_namespaces && config.cma && config.group.is_none()
         );
@@ -417,11 +429,21 @@ mod tests {
     #[test]
     fn the_runtime_directory_is_used_only_if_it_is_there() {
         let dir = std::env::temp_dir().join(format!("fv-run-{}", process::id()));
-        let vars = [("XDG_RUNTIME_DIR", dir.to_str().unwrap())];
-        assert!(fabric_with(&vars).unwrap().dir.starts_with("/tmp"));
-        std::fs::create_dir(&dir).unwrap();
-        assert_eq!(fabric_with(&vars).unwrap().dir, dir.join("ferroverbs"));
-        std::fs::remove_dir(&dir).unwrap();
+        let [named, session] = ["named", "session"].map(|name| dir.join(name));
+        let chosen = |folders: &[&PathBuf]| default_dir(None, folders.iter().copied().cloned());
+        let both = [&named, &session];
+        assert_eq!(chosen(&both), Path::new(&format!("/tmp/ferroverbs-{}", process::user())));
+        std::fs::create_dir_all(&session).unwrap();
+        assert_eq!(chosen(&both), session.join("ferroverbs"));
+        std::fs::create_dir(&named).unwrap();
+        assert_eq!(chosen(&both), named.join("ferroverbs"));
+        assert_eq!(
+            default_dir(Some(7), both.into_iter().cloned()),
+            Path::new("/tmp/ferroverbs-g7")
+        );
+        let vars = [("XDG_RUNTIME_DIR", named.to_str().unwrap())];
+        assert_eq!(fabric_with(&vars).unwrap().dir, named.join("ferroverbs"));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -95,13 +95,6 @@ impl Directory {
 
     /// Directories of other hosts and network namespaces beside it, and of other users if it is where a user's is by default.
     pub(super) fn others(&self) -> Vec<PathBuf> {
-        let beside = |dir: &Path, own: &OsStr, stem: &str| {
-            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-            let others = entries.map(|entry| entry.file_name()).filter(|name| {
-                name != own && name.to_str().is_some_and(|name| name.starts_with(stem))
-            });
-            others.map(|name| dir.join(name)).collect::<Vec<_>>()
-        };
         let mut all = beside(&self.base, self.name.as_os_str(), STEM);
         all.extend(beside(&self.base, self.name.as_os_str(), HOST_STEM));
         if self.base_is_ours
@@ -116,6 +109,21 @@ impl Directory {
         }
         all.sort();
         all
+    }
+
+    /// Directories of other network namespaces beside it that are as safe as this one.
+    pub(super) fn of_other_namespaces(&self) -> Vec<Self> {
+        let Ok(base) = Dir::open(&self.base, Links::Follow) else { return vec![] };
+        let names = beside(&self.base, self.name.as_os_str(), STEM).into_iter();
+        let opened = names.filter_map(|path| {
+            let name = PathBuf::from(path.file_name()?);
+            let dir = base.open_dir(&name).ok()?;
+            let stat = dir::stat_fd(dir.as_fd()).ok()?;
+            check(&path, stat, self.group, Role::Inner).ok()?;
+            let (base, base_is_ours, group) = (self.base.clone(), self.base_is_ours, self.group);
+            Some(Self { base, base_is_ours, name, path, dir, group })
+        });
+        opened.collect()
     }
 
     /// Removes it, if it is empty, and the directory around it, if we made that one.
@@ -135,6 +143,15 @@ impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
+}
+
+/// What is in `dir` beside `own` and has a name that begins with `stem`.
+fn beside(dir: &Path, own: &OsStr, stem: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let others = entries
+        .map(|entry| entry.file_name())
+        .filter(|name| name != own && name.to_str().is_some_and(|name| name.starts_with(stem)));
+    others.map(|name| dir.join(name)).collect()
 }
 
 fn open_base(config: &FabricConfig) -> Result<Dir, FabricError> {

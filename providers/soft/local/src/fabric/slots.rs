@@ -25,6 +25,7 @@ use std::{
 use libc::pid_t;
 
 use super::{
+    config::DIR_VARIABLE,
     directory::{Directory, unusable},
     error::FabricError,
     lock,
@@ -98,6 +99,7 @@ impl Lease {
             });
             match published {
                 Ok((slot, published)) => {
+                    remove_dead(&directory, &mut registry);
                     let file = FileHandle(Some(Arc::clone(&locked)));
                     let pid = process::id();
                     let released = Mutex::new(false);
@@ -441,12 +443,18 @@ fn lock_directory(
         .map_err(|errno| unusable(&path, errno, "cannot be locked"))?
     {
         if started.elapsed() > patience {
-            let pid = holder(file.fd.as_fd(), 0, 1).ok().flatten().unwrap_or(0);
+            // Of a process in a pid namespace that we cannot see the kernel tells no number.
+            let who = match holder(file.fd.as_fd(), 0, 1).ok().flatten() {
+                Some(pid) if pid > 0 => format!("process {pid}"),
+                _ => "a process of another pid namespace".into(),
+            };
             return Err(FabricError::at(
                 &path,
                 Errno::EBUSY,
-                format!("process {pid} keeps it locked"),
-                "continue or end that process",
+                format!("{who} keeps it locked, so that nobody can join"),
+                &format!(
+                    "continue or end that process, or set {DIR_VARIABLE} to another directory"
+                ),
             ));
         }
         thread::sleep(pause);
@@ -546,6 +554,22 @@ fn remove_if_last(directory: &Directory, file: &Locked) {
         let _ = directory.dir().unlink(name);
         directory.remove();
     }
+}
+
+/// Removes the directories of other network namespaces in which nobody lives: of a namespace that is gone nobody else comes by.
+fn remove_dead(directory: &Directory, registry: &mut Registry) {
+    for other in directory.of_other_namespaces() {
+        if other.dir().stat(Path::new(FILE)).is_err() {
+            // Only if it is empty: somebody may be about to make the file, and then makes the directory again.
+            other.remove();
+            continue;
+        }
+        let Ok(file) = registry.open(&other) else { continue };
+        if file.is_last() && try_lock(file.fd.as_fd(), 0) == Ok(true) {
+            remove_if_last(&other, &Locked(file));
+        }
+    }
+    registry.close_unused();
 }
 
 fn slots_path(directory: &Directory) -> PathBuf {

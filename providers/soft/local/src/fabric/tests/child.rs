@@ -183,7 +183,7 @@ impl State {
             "switches" => switches(),
             "files" => limit_files(number(1) as usize),
             "become" => become_user(number(1), number(2)),
-            "hold" => hold(&words[1..].join(" ")),
+            "hold" => hold(number(1), &words[2..].join(" ")),
             "churn" => self.churn(words),
             "spin" => self.spin(number(1) as u16),
             "fork" => self.fork(),
@@ -325,9 +325,9 @@ fn limit_files(spare: usize) -> String {
 const HARD_LIMIT: u64 = 1024;
 
 /// Locks a directory as a process does that was stopped in the middle of joining.
-fn hold(path: &str) -> String {
+fn hold(byte: u32, path: &str) -> String {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let locked = soft_sys::lock::try_lock(file.as_fd(), 0);
+    let locked = soft_sys::lock::try_lock(file.as_fd(), byte);
     std::mem::forget(file);
     format!("{locked:?}")
 }

@@ -208,11 +208,12 @@ fn a_process_that_holds_the_directory_and_does_not_go_on_is_named() {
     let (fabric, _) = place.join();
     let slots = fabric.directory().join("slots");
     let mut child = Child::start();
-    assert_eq!(child.ask(&format!("hold {}", slots.display())), "Ok(true)");
+    assert_eq!(child.ask(&format!("hold 0 {}", slots.display())), "Ok(true)");
     assert_eq!(
         failure(&config),
         format!(
-            "{}: process {} keeps it locked; continue or end that process",
+            "{}: process {} keeps it locked, so that nobody can join; continue or end that process, \
+             or set FERROVERBS_FABRIC_DIR to another directory",
             slots.display(),
             child.pid()
         )
@@ -220,6 +221,34 @@ fn a_process_that_holds_the_directory_and_does_not_go_on_is_named() {
     drop(child);
     let (late, _) = join(config);
     assert!(late.peer(fabric.slot()).is_ok());
+}
+
+#[test]
+fn directories_of_dead_network_namespaces_are_removed_and_others_stay() {
+    let place = Place::new();
+    let base = place.config().dir;
+    let namespace = |number: u32| base.join(format!("net-{number}"));
+    let [dead, empty, full, used] = [1, 2, 3, 4].map(namespace);
+    fs::create_dir(&base).unwrap();
+    for dir in [&dead, &empty, &full, &used] {
+        fs::create_dir(dir).unwrap();
+        set_mode(dir, 0o700);
+    }
+    for file in ["slots", "7.sock", "7.gids"] {
+        fs::write(dead.join(file), "12345678").unwrap();
+    }
+    fs::write(full.join("notes of the user's"), "").unwrap();
+    fs::write(used.join("slots"), "12345678").unwrap();
+    let mut child = Child::start();
+    assert_eq!(child.ask(&format!("hold 9 {}", used.join("slots").display())), "Ok(true)");
+    set_mode(&base, 0o700);
+    let (fabric, _) = place.join();
+    assert!(!dead.exists() && !empty.exists());
+    assert!(full.exists() && used.join("slots").exists());
+    drop(child);
+    fabric.leave();
+    let (_late, _) = place.join();
+    assert!(!used.exists(), "whoever was there is gone");
 }
 
 #[test]
