@@ -173,7 +173,12 @@ impl Attacker {
         let start = region.map_or(0, |region| region.iova);
         job.addr.store(if self.random.one_in(2) { start } else { self.random.nasty() }, Relaxed);
         let own = self.view.chunk(0).map_or(0, |chunk| chunk.address());
+        let witness = self.fabric.witness_address();
         for part in &job.parts[..8] {
+            let at = if self.random.one_in(8) { self.random.nasty() } else { witness };
+            part.witness.store(at, Relaxed);
+            part.witness_len
+                .store(if self.random.one_in(8) { self.random.nasty() } else { 8 }, Relaxed);
             part.addr.store(if self.random.one_in(2) { own } else { self.random.nasty() }, Relaxed);
             part.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
         }

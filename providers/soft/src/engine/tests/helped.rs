@@ -315,8 +315,11 @@ fn a_helper_serves_the_peer_of_its_qp_and_nobody_else() {
         job.len.store(4096, Ordering::Relaxed);
         job.piece.store(4096, Ordering::Relaxed);
         job.is_read.store(read, Ordering::Relaxed);
-        job.parts[0].addr.store(asker.memory.as_ptr() as u64, Ordering::Relaxed);
-        job.parts[0].len.store(4096, Ordering::Relaxed);
+        let part = &job.parts[0];
+        part.witness.store(of.fabric.witness_address(), Ordering::Relaxed);
+        part.witness_len.store(8, Ordering::Relaxed);
+        part.addr.store(asker.memory.as_ptr() as u64, Ordering::Relaxed);
+        part.len.store(4096, Ordering::Relaxed);
         job.state.store((number as u64 + 5) << 32 | 1 << 16, Ordering::Release);
         let mut hand = Hand::new(b.qp.adapter.view, of.view, of.fabric.slot());
         let (asked, n) = hand.take(b.qp.adapter.fabric.slot()).expect("a piece");
