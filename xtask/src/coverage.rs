@@ -51,7 +51,7 @@ const ENUMS: &[(&str, &str)] = &[
 ];
 
 /// Writes the table and its summary; an error says which names have neither test nor explanation.
-pub(crate) fn write(root: &Path) -> crate::Result<()> {
+pub fn write(root: &Path) -> crate::Result<()> {
     for (file, text) in generate(root)? {
         let file = root.join(file);
         fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -60,7 +60,7 @@ pub(crate) fn write(root: &Path) -> crate::Result<()> {
 }
 
 /// Whether table and summary are what would be written now.
-pub(crate) fn check(root: &Path) -> crate::Result<()> {
+pub fn check(root: &Path) -> crate::Result<()> {
     for (file, text) in generate(root)? {
         is_current(root, file, &text, "cargo xtask matrix")?;
     }

@@ -153,7 +153,7 @@ const PING_PONGS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Runs the demo; status 0 only if all of it worked.
-pub(crate) fn main() -> crate::Result<ExitCode> {
+pub fn main() -> crate::Result<ExitCode> {
     let progress = Progress::new();
     let paths = Paths::find()?;
     packages::ensure(&[packages::DEMO], &progress)?;

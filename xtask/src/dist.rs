@@ -30,14 +30,14 @@ const UPSTREAM: &str = "65.0-0ferroverbs";
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Build a second time, in another folder with another CARGO_HOME, and compare: takes as long as two builds
     #[arg(long)]
     verify: bool,
 }
 
 /// Builds everything and says where it is.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let files = build(&paths, &progress)?;
@@ -57,7 +57,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 }
 
 /// Builds everything; the packages, the tarball, and last the checksums.
-pub(crate) fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
+pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
     packages::ensure(&[packages::DIST], progress)?;
     stage::ensure(paths, progress)?;
     let scratch = Scratch::new()?;
@@ -464,7 +464,7 @@ fn copy(from: &Path, to: &Path) -> crate::Result<()> {
 }
 
 /// All files of a tree, in order.
-pub(crate) fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+pub fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in entries(folder)? {
         if path.is_dir() && !path.is_symlink() {

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The text of a file.
-pub(crate) fn read(file: &Path) -> crate::Result<String> {
+pub fn read(file: &Path) -> crate::Result<String> {
     fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// What is in a folder, in order.
-pub(crate) fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+pub fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
     let found: Result<Vec<_>, _> =
         fs::read_dir(folder).map_err(fail)?.map(|entry| entry.map(|e| e.path())).collect();
@@ -19,14 +19,14 @@ pub(crate) fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
 }
 
 /// What of it ends in `.extension`.
-pub(crate) fn entries_with(folder: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
+pub fn entries_with(folder: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
     let mut paths = entries(folder)?;
     paths.retain(|path| path.extension().is_some_and(|e| e == extension));
     Ok(paths)
 }
 
 /// Whether a file that `command` writes from others holds what would be written now. The error names a line that is new.
-pub(crate) fn is_current(root: &Path, file: &str, new: &str, command: &str) -> crate::Result<()> {
+pub fn is_current(root: &Path, file: &str, new: &str, command: &str) -> crate::Result<()> {
     let old = fs::read_to_string(root.join(file)).unwrap_or_default();
     if old == new {
         return Ok(());

@@ -29,7 +29,7 @@ const LONGEST: u32 = 4096;
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Which targets; all of them without a name
     targets: Vec<String>,
     /// How long each target is run
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// The targets, built.
 #[derive(Debug)]
-pub(crate) struct Fuzz<'a> {
+pub struct Fuzz<'a> {
     paths: &'a Paths,
     scratch: &'a Scratch,
     programs: PathBuf,
@@ -47,15 +47,17 @@ pub(crate) struct Fuzz<'a> {
 
 /// What became of one target.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) target: String,
-    pub(crate) seconds: f64,
+pub struct Outcome {
+    /// The target's name.
+    pub target: String,
+    /// How long it ran.
+    pub seconds: f64,
     /// How many inputs were run; what was found otherwise.
-    pub(crate) result: Result<u64, String>,
+    pub result: Result<u64, String>,
 }
 
 /// How long each of so many targets is run in the tests: as the setting says, or its share of what all have.
-pub(crate) fn seconds_of_each(targets: usize) -> crate::Result<u64> {
+pub fn seconds_of_each(targets: usize) -> crate::Result<u64> {
     match std::env::var(SECONDS_VARIABLE) {
         Ok(text) => text.parse().map_err(|_| format!("{SECONDS_VARIABLE}={text} is no number")),
         Err(_) => Ok(share(targets)),
@@ -70,7 +72,7 @@ fn share(targets: usize) -> u64 {
 
 impl<'a> Fuzz<'a> {
     /// Builds all targets, instrumented, in a target directory of their own.
-    pub(crate) fn build(paths: &'a Paths, scratch: &'a Scratch) -> crate::Result<Self> {
+    pub fn build(paths: &'a Paths, scratch: &'a Scratch) -> crate::Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let version = Job::new("rustc").arg("-vV").run(scratch, GRACE)?;
         let host = version.stdout.lines().find_map(|line| line.strip_prefix("host: "));
@@ -93,7 +95,7 @@ impl<'a> Fuzz<'a> {
     }
 
     /// The names of all targets: each has a corpus.
-    pub(crate) fn targets(&self) -> crate::Result<Vec<String>> {
+    pub fn targets(&self) -> crate::Result<Vec<String>> {
         let corpora = self.paths.root.join("fuzz/corpus");
         let entries = fs::read_dir(&corpora).map_err(|e| format!("{}: {e}", corpora.display()))?;
         let mut names: Vec<_> =
@@ -103,7 +105,7 @@ impl<'a> Fuzz<'a> {
     }
 
     /// Runs targets for `seconds` each, as many at a time as there are processors.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         targets: &[String],
         seconds: u64,
@@ -172,7 +174,7 @@ impl<'a> Fuzz<'a> {
 }
 
 /// Runs the targets that are named, or all, and prints a table.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let (paths, progress, scratch) = (Paths::find()?, Progress::new(), Scratch::new()?);
     progress.step("building the fuzz targets");
     let fuzz = Fuzz::build(&paths, &scratch)?;

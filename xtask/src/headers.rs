@@ -13,14 +13,14 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Write nothing; say which files would change
     #[arg(long)]
     check: bool,
 }
 
 /// Writes them and says which changed; with `--check` only says which would.
-pub(crate) fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
+pub fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("headers");
     let done = generator(&Paths::find()?, check, &Scratch::new()?)?;
@@ -34,7 +34,7 @@ pub(crate) fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
 }
 
 /// Whether they are what the generator would write.
-pub(crate) fn check(paths: &Paths, scratch: &Scratch) -> Result<(), String> {
+pub fn check(paths: &Paths, scratch: &Scratch) -> Result<(), String> {
     let done = generator(paths, true, scratch)?;
     match done.end {
         End::Exited(0) => Ok(()),

@@ -27,7 +27,7 @@ const UNTIL_STOPPED: u64 = 3600;
 
 /// Which words the attacker writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// Those that are its own: nothing that others have among themselves suffers.
     Own,
     /// All that it has mapped writable: they may lose data and connections, and nothing else.
@@ -45,7 +45,7 @@ impl Reach {
 
 /// Who is attacked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Victim<'a> {
+pub enum Victim<'a> {
     /// Two processes that exchange data, and are connected to the attacker, too.
     Besieged,
     /// The storm, or any other C program that judges itself, with its arguments.
@@ -54,20 +54,24 @@ pub(crate) enum Victim<'a> {
 
 /// One attack.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attack<'a> {
-    pub(crate) victim: Victim<'a>,
-    pub(crate) reach: Reach,
-    pub(crate) path: DataPath,
-    pub(crate) seed: u64,
+pub struct Attack<'a> {
+    /// Who is attacked.
+    pub victim: Victim<'a>,
+    /// Which words the attacker writes.
+    pub reach: Reach,
+    /// The victim's data path.
+    pub path: DataPath,
+    /// Repeats the attack.
+    pub seed: u64,
     /// The victim's user, and the attacker's, if it is another one of the same group.
-    pub(crate) users: (Option<User>, Option<User>),
+    pub users: (Option<User>, Option<User>),
     /// For how long, where that can be chosen.
-    pub(crate) seconds: u64,
+    pub seconds: u64,
 }
 
 impl Attack<'_> {
     /// For reports.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let victim = match self.victim {
             Victim::Besieged => "two processes".to_string(),
             Victim::Program(program, args) => format!("{} {args}", program.name),
@@ -80,16 +84,16 @@ impl Attack<'_> {
 
 /// What an attack came to that its victims stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stood {
+pub struct Survived {
     /// What victims and attacker did, for people.
-    pub(crate) summary: String,
+    pub summary: String,
     /// The attacker did not end by itself, and was killed. That is no defect of its victims.
-    pub(crate) hung: bool,
+    pub hung: bool,
 }
 
 /// What all attacks need.
 #[derive(Debug)]
-pub(crate) struct Camp<'a> {
+pub struct HostileRun<'a> {
     paths: &'a Paths,
     prefix: &'a Path,
     scratch: &'a Scratch,
@@ -98,13 +102,9 @@ pub(crate) struct Camp<'a> {
     launcher: PathBuf,
 }
 
-impl<'a> Camp<'a> {
+impl<'a> HostileRun<'a> {
     /// Builds attacker and victims. `prefix` is the staged tree that victims run over.
-    pub(crate) fn new(
-        paths: &'a Paths,
-        prefix: &'a Path,
-        scratch: &'a Scratch,
-    ) -> crate::Result<Self> {
+    pub fn new(paths: &'a Paths, prefix: &'a Path, scratch: &'a Scratch) -> crate::Result<Self> {
         let fail = |e: ferroverbs_c_tests::CompileError| e.to_string();
         let attacker = scratch.path().join("attacker");
         let built = test_program(paths, scratch)?;
@@ -117,7 +117,7 @@ impl<'a> Camp<'a> {
     }
 
     /// Runs one; an error is what failed.
-    pub(crate) fn run(&self, attack: &Attack<'_>) -> Result<Stood, String> {
+    pub fn run(&self, attack: &Attack<'_>) -> Result<Survived, String> {
         let (victims, stranger) = attack.users;
         let shared = stranger.is_some();
         let fabric = self.folder("fabric", victims, shared)?;
@@ -200,7 +200,7 @@ impl<'a> Camp<'a> {
 }
 
 /// `chosen`: the attacker was told when to end; otherwise it was killed when the victim had ended.
-fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Stood, String> {
+fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Survived, String> {
     if let Some(found) = attacker.stdout.lines().find(|line| line.contains("@secret")) {
         return Err(format!("the attacker could read what nobody sent: {found}"));
     }
@@ -227,7 +227,7 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Stood, 
     }
     let told = hung.then(|| "the attacker hung, and was killed".to_string());
     let summary: Vec<String> = [said(victim, "ok: "), did, told].into_iter().flatten().collect();
-    Ok(Stood { summary: summary.join("; "), hung })
+    Ok(Survived { summary: summary.join("; "), hung })
 }
 
 /// Whether an attacker that printed this has met a victim.
@@ -254,7 +254,7 @@ fn test_program(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
 }
 
 /// `cargo xtask soak --hostile`: attacks, each of [`SECONDS`], until the time is over.
-pub(crate) fn soak(
+pub fn soak(
     paths: &Paths,
     progress: &Progress,
     scratch: &Scratch,
@@ -263,7 +263,7 @@ pub(crate) fn soak(
 ) -> crate::Result<ExitCode> {
     progress.step("building the attacker");
     let stage = paths.stage();
-    let camp = Camp::new(paths, &stage, scratch)?;
+    let camp = HostileRun::new(paths, &stage, scratch)?;
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut hung, mut failed) = (0u32, 0u32, Vec::new());
     let storm = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");

@@ -1,40 +1,9 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
-mod bench;
-mod coverage;
-mod demo;
-mod dist;
-mod files;
-mod fuzz;
-mod headers;
-mod hostile;
-mod manpage;
-mod matrix;
-mod namespaces;
-mod over;
-mod packages;
-mod pair;
-mod paths;
-mod perftest;
-mod process;
-mod progress;
-mod reproducible;
-mod rping;
-mod run;
-mod scratch;
-mod soak;
-mod stage;
-mod stuck;
-mod table;
-mod test;
-mod vm;
-
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// What went wrong, ready to be shown to a person.
-type Result<T> = std::result::Result<T, String>;
+use xtask::{cargo, demo, dist, fuzz, headers, matrix, packages, run, soak, stage, test, vm};
 
 /// Everything a person does with Ferroverbs.
 #[derive(Debug, Parser)]
@@ -55,7 +24,12 @@ enum Command {
     /// Run fuzz targets: everything that reads what others write (docs/design/fuzzing.md)
     Fuzz(fuzz::Args),
     /// Measure the soft adapter beside its peers and the machine's limits
-    Bench(bench::Args),
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// What the benchmark is asked for: `cargo xtask bench --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// Run a command over Ferroverbs
     Run(run::Args),
     /// Run a command in a virtual machine with RDMA devices of the kernel's own
@@ -70,18 +44,6 @@ enum Command {
     Headers(headers::Args),
     /// Write docs/reference/abi-matrix.md and docs/reference/soft-coverage.md
     Matrix(matrix::Args),
-    /// The measurements of `bench start-up`, in the virtual machine
-    #[command(name = bench::INSIDE, hide = true)]
-    BenchInside {
-        /// What the machine hands over
-        args: Vec<OsString>,
-    },
-    /// The scenarios of `test vm`, in the virtual machine
-    #[command(name = test::vm::INSIDE, hide = true)]
-    TestInside {
-        /// What the machine hands over
-        args: Vec<OsString>,
-    },
 }
 
 fn main() -> ExitCode {
@@ -90,7 +52,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::main(&args),
         Command::Soak(args) => soak::main(&args),
         Command::Fuzz(args) => fuzz::main(&args),
-        Command::Bench(args) => bench::main(&args),
+        Command::Bench { args } => cargo::run("ferroverbs-bench", &args),
         Command::Run(args) => run::main(&args),
         Command::Vm(args) => vm::main(&args),
         Command::Packages => packages::main(),
@@ -98,8 +60,6 @@ fn main() -> ExitCode {
         Command::Dist(args) => dist::main(&args),
         Command::Headers(args) => headers::main(&args),
         Command::Matrix(args) => matrix::main(&args),
-        Command::BenchInside { args } => bench::inside(&args),
-        Command::TestInside { args } => test::vm::inside(&args),
     };
     result.unwrap_or_else(|message| {
         eprintln!("xtask: {}", message.trim_end());
@@ -113,7 +73,7 @@ mod tests {
     use clap::CommandFactory;
     use clap::error::ErrorKind;
 
-    fn parse(line: &str) -> std::result::Result<Command, ErrorKind> {
+    fn parse(line: &str) -> Result<Command, ErrorKind> {
         let words = std::iter::once("xtask").chain(line.split_whitespace());
         Cli::try_parse_from(words).map(|cli| cli.command).map_err(|e| e.kind())
     }
@@ -126,7 +86,9 @@ mod tests {
     #[test]
     fn every_command_has_help_and_refuses_options_that_it_does_not_know() {
         assert_eq!(parse("").err(), Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand));
-        for command in Cli::command().get_subcommands() {
+        // The benchmarks have their own command line, to which all words go.
+        let own = |command: &&clap::Command| command.get_name() != "bench";
+        for command in Cli::command().get_subcommands().filter(own) {
             let name = command.get_name();
             assert!(command.get_about().is_some(), "{name}");
             for argument in command.get_arguments() {
@@ -153,6 +115,9 @@ mod tests {
             "demo",
             "test",
             "test --list",
+            "test --all",
+            "test --all=long --junit results.xml",
+            "test hosts::losses --under validate",
             "test fmt man",
             "test --clean",
             "test --clean --release trixie -- fmt man",
@@ -164,36 +129,24 @@ mod tests {
             "fuzz",
             "fuzz frame --minutes 60",
             "bench",
-            "bench --rounds 3 --write",
-            "bench scale",
-            "bench start-up",
+            "bench scale --help",
             "stage",
             "dist",
             "dist --verify",
             "headers --check",
             "matrix --check",
-            "bench-inside-vm program upstream ours",
-            "test-inside-vm folder lib 65=plugins",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
         for line in [
             "soak x",
             "soak 1 0",
-            "bench --rounds 0",
-            "bench --write scale",
             "demo x",
+            "test --all=longer",
             "test --release trixie",
             "test --clean --release ../x",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
-    }
-
-    #[test]
-    fn what_is_for_the_virtual_machine_only_is_not_listed() {
-        let help = Cli::command().render_help().to_string();
-        assert!(!help.contains("inside"), "{help}");
-        assert!(help.contains("  soak "), "{help}");
     }
 }

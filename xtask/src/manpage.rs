@@ -6,32 +6,36 @@ use std::path::{Path, PathBuf};
 
 /// A page of `man/`.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub struct Page {
     /// The source.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// File name without the section.
-    pub(crate) stem: String,
+    pub stem: String,
     /// 3 for functions, 7 for the rest.
-    pub(crate) section: u8,
+    pub section: u8,
     lines: Vec<String>,
 }
 
 /// A function of a SYNOPSIS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Prototype {
+pub struct Prototype {
     /// Line of the source, counted from 1.
-    pub(crate) line: usize,
-    pub(crate) result: String,
-    pub(crate) name: String,
-    pub(crate) parameters: Vec<String>,
+    pub line: usize,
+    /// The type of its result.
+    pub result: String,
+    /// Its name.
+    pub name: String,
+    /// Its parameters, as they are written.
+    pub parameters: Vec<String>,
 }
 
 /// A literal display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Display {
+pub struct Display {
     /// Line of its first line of text, counted from 1.
-    pub(crate) line: usize,
-    pub(crate) text: String,
+    pub line: usize,
+    /// Its lines.
+    pub text: String,
 }
 
 impl Page {
@@ -39,7 +43,7 @@ impl Page {
     ///
     /// # Errors
     /// A folder or file that cannot be read.
-    pub(crate) fn all(folder: &Path) -> crate::Result<Vec<Self>> {
+    pub fn all(folder: &Path) -> crate::Result<Vec<Self>> {
         let fail = |path: &Path, e: std::io::Error| format!("cannot read {}: {e}", path.display());
         let mut pages = Vec::new();
         for entry in fs::read_dir(folder).map_err(|e| fail(folder, e))?.flatten() {
@@ -56,24 +60,24 @@ impl Page {
     }
 
     /// `name.section`.
-    pub(crate) fn file_name(&self) -> String {
+    pub fn file_name(&self) -> String {
         format!("{}.{}", self.stem, self.section)
     }
 
     /// Titles of the sections, in order.
-    pub(crate) fn sections(&self) -> Vec<String> {
+    pub fn sections(&self) -> Vec<String> {
         self.macros("Sh").map(|(_, rest)| rest.replace('"', "")).collect()
     }
 
     /// The names that the page describes: those of its NAME section.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let name = self.section_lines("NAME").filter_map(|(_, line)| line.strip_prefix(".Nm "));
         name.map(|rest| rest.trim_end_matches(" ,").trim().to_string()).collect()
     }
 
     /// All that man(1) finds the page by: its names, and titles of upstream's pages that are no function's
     /// (`also:` remarks).
-    pub(crate) fn titles(&self) -> Vec<String> {
+    pub fn titles(&self) -> Vec<String> {
         let mut titles = self.names();
         titles.extend(self.remarks("also:"));
         titles
@@ -88,7 +92,7 @@ impl Page {
     }
 
     /// Uses of a macro at the beginning of a line, with what follows it.
-    pub(crate) fn macros<'a>(&'a self, name: &str) -> impl Iterator<Item = (usize, &'a str)> {
+    pub fn macros<'a>(&'a self, name: &str) -> impl Iterator<Item = (usize, &'a str)> {
         let start = format!(".{name} ");
         self.lines
             .iter()
@@ -97,7 +101,7 @@ impl Page {
     }
 
     /// Words marked with a macro, wherever in a line it stands: `.Dv X`, `.It Dv X`, `.Op Dv X`.
-    pub(crate) fn marked(&self, name: &str) -> Vec<(usize, String)> {
+    pub fn marked(&self, name: &str) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for (n, line) in self.lines.iter().enumerate().filter(|(_, l)| l.starts_with('.')) {
             let mut words = line.get(1..).unwrap_or_default().split_whitespace();
@@ -123,7 +127,7 @@ impl Page {
     }
 
     /// What the page refers to: name and section.
-    pub(crate) fn references(&self) -> Vec<(usize, String, String)> {
+    pub fn references(&self) -> Vec<(usize, String, String)> {
         let mut found = Vec::new();
         for (n, line) in self.lines.iter().enumerate().filter(|(_, l)| l.starts_with('.')) {
             let words: Vec<_> = line.get(1..).unwrap_or_default().split_whitespace().collect();
@@ -139,7 +143,7 @@ impl Page {
     }
 
     /// Functions of the SYNOPSIS.
-    pub(crate) fn prototypes(&self) -> Vec<Prototype> {
+    pub fn prototypes(&self) -> Vec<Prototype> {
         let (mut found, mut result, mut open) = (Vec::new(), String::new(), None::<Prototype>);
         for (line, text) in self.section_lines("SYNOPSIS") {
             let Some((name, rest)) = text.strip_prefix('.').and_then(|t| t.split_once(' ')) else {
@@ -176,7 +180,7 @@ impl Page {
     }
 
     /// Literal displays of a section: declarations in a SYNOPSIS, programs in EXAMPLES.
-    pub(crate) fn displays(&self, section: &str) -> Vec<Display> {
+    pub fn displays(&self, section: &str) -> Vec<Display> {
         let (mut found, mut open) = (Vec::new(), None::<Display>);
         for (line, text) in self.section_lines(section) {
             if text.starts_with(".Bd -literal") {
@@ -193,13 +197,13 @@ impl Page {
     }
 
     /// The headers that the SYNOPSIS names.
-    pub(crate) fn headers(&self) -> Vec<String> {
+    pub fn headers(&self) -> Vec<String> {
         let lines = self.section_lines("SYNOPSIS");
         lines.filter_map(|(_, l)| l.strip_prefix(".In ")).map(|h| h.trim().to_string()).collect()
     }
 
     /// Words of comment lines that begin with `key`.
-    pub(crate) fn remarks(&self, key: &str) -> Vec<String> {
+    pub fn remarks(&self, key: &str) -> Vec<String> {
         let start = format!(".\\\" {key} ");
         let lines = self.lines.iter().filter_map(|l| l.strip_prefix(&start));
         lines.flat_map(str::split_whitespace).map(str::to_string).collect()

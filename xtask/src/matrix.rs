@@ -20,14 +20,14 @@ const TESTS_NAMED: usize = 3;
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Write nothing; say whether the files are up to date
     #[arg(long)]
     check: bool,
 }
 
 /// Writes the file, and the one of [`crate::coverage`]; with `--check` only says whether they are up to date.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let root = Paths::find()?.root;
     if args.check {
         check(&root)?;
@@ -41,7 +41,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 }
 
 /// Whether the file is what would be written now.
-pub(crate) fn check(root: &Path) -> crate::Result<()> {
+pub fn check(root: &Path) -> crate::Result<()> {
     is_current(root, FILE, &generate(root)?, "cargo xtask matrix")
 }
 

@@ -4,28 +4,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Two network namespaces; gone with this.
 #[derive(Debug)]
-pub(crate) struct Namespaces {
+pub struct Namespaces {
     /// For `ip netns`.
-    pub(crate) names: [String; 2],
+    pub names: [String; 2],
     /// Of the cable's ends.
-    pub(crate) devices: [String; 2],
+    pub devices: [String; 2],
 }
 
 /// Address of the server's namespace.
-pub(crate) const SERVER: &str = "10.99.0.1";
+pub const SERVER: &str = "10.99.0.1";
 
 /// And of the client's.
-pub(crate) const CLIENT: &str = "10.99.0.2";
+pub const CLIENT: &str = "10.99.0.2";
 
 /// Addresses at the two ends of a second cable.
-pub(crate) const SECOND: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
+pub const SECOND: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
 
 impl Namespaces {
     /// Both, joined.
     ///
     /// # Errors
     /// They cannot be made: for people.
-    pub(crate) fn new() -> crate::Result<Self> {
+    pub fn new() -> crate::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         // There may be two pairs at a time.
         let id = format!("{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn other_address(&self, there: bool) -> crate::Result<&'static str> {
+    pub fn other_address(&self, there: bool) -> crate::Result<&'static str> {
         const OTHER: &str = "10.99.0.3";
         let ([name, _], [device, _]) = (&self.names, &self.devices);
         let what = if there { "add" } else { "delete" };
@@ -70,7 +70,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It has none: for people.
-    pub(crate) fn link_local(&self, side: usize) -> crate::Result<String> {
+    pub fn link_local(&self, side: usize) -> crate::Result<String> {
         let (name, device) = (&self.names[side], &self.devices[side]);
         let args = ["-n", name, "-o", "-6", "address", "show", "dev", device, "scope", "link"];
         let shown = std::process::Command::new("ip").args(args).output();
@@ -85,7 +85,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn set_cable(&self, mtu: u32, netem: &str) -> crate::Result<()> {
+    pub fn set_cable(&self, mtu: u32, netem: &str) -> crate::Result<()> {
         for (name, device) in self.names.iter().zip(&self.devices) {
             ip(&format!("-n {name} link set {device} mtu {mtu}"))?;
             let base = format!("netns exec {name} tc qdisc");
@@ -101,7 +101,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn lay_second(&self) -> crate::Result<()> {
+    pub fn lay_second(&self) -> crate::Result<()> {
         let ([a, b], [x, y]) = (&self.names, self.second());
         ip(&format!("link add {x} netns {a} type veth peer name {y} netns {b}"))?;
         for side in 0..2 {
@@ -115,7 +115,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn plug_second(&self, side: usize, up: bool) -> crate::Result<()> {
+    pub fn plug_second(&self, side: usize, up: bool) -> crate::Result<()> {
         let (name, device) = (&self.names[side], &self.second()[side]);
         ip(&format!("-n {name} link set {device} {}", if up { "up" } else { "down" }))
     }
@@ -124,7 +124,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn address_second(&self, side: usize, there: bool) -> crate::Result<()> {
+    pub fn address_second(&self, side: usize, there: bool) -> crate::Result<()> {
         let (name, device) = (&self.names[side], &self.second()[side]);
         let what = if there { "add" } else { "delete" };
         ip(&format!("-n {name} address {what} {}/24 dev {device}", SECOND[side]))
@@ -134,7 +134,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn remove_second(&self) -> crate::Result<()> {
+    pub fn remove_second(&self) -> crate::Result<()> {
         ip(&format!("-n {} link delete {}", self.names[0], self.second()[0]))
     }
 
@@ -146,7 +146,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// It cannot: for people.
-    pub(crate) fn plug(&self, plugged: bool) -> crate::Result<()> {
+    pub fn plug(&self, plugged: bool) -> crate::Result<()> {
         let ([name, _], [device, _]) = (&self.names, &self.devices);
         ip(&format!("-n {name} link set {device} {}", if plugged { "up" } else { "down" }))
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// How the library gets under a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// By `LD_LIBRARY_PATH`.
     LibraryPath,
     /// By `LD_PRELOAD` of the one file.
@@ -17,7 +17,7 @@ pub(crate) enum Way {
 
 /// Which way data takes between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DataPath {
+pub enum DataPath {
     /// Whatever the adapter chooses: cross-memory attach where the kernel allows it.
     Default,
     /// Cross-memory attach switched off by its setting.
@@ -28,10 +28,10 @@ pub(crate) enum DataPath {
 
 impl DataPath {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Default, Self::Off, Self::Refused];
+    pub const ALL: [Self; 3] = [Self::Default, Self::Off, Self::Refused];
 
     /// For lines in tables and reports.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
             Self::Off => "CMA off",
@@ -42,7 +42,7 @@ impl DataPath {
 
 /// Everything that makes a command run over Ferroverbs.
 #[derive(Clone, Debug)]
-pub(crate) struct Over {
+pub struct Over {
     /// Folder of `libibverbs.so.1`.
     lib: PathBuf,
     callers_path: OsString,
@@ -60,7 +60,7 @@ pub(crate) struct Over {
 
 impl Over {
     /// The staged tree at `prefix`, the adapter's own choices for everything else.
-    pub(crate) fn new(prefix: &Path, target: &Path) -> Self {
+    pub fn new(prefix: &Path, target: &Path) -> Self {
         Self {
             lib: prefix.join("lib"),
             callers_path: paths::callers_library_path(target),
@@ -79,67 +79,67 @@ impl Over {
 
     /// Other hosts are reached, too. Without it nothing leaves this one, and no port is opened, so that tests side by side do not
     /// meet.
-    pub(crate) fn wired(mut self) -> Self {
+    pub fn wired(mut self) -> Self {
         self.wired = true;
         self
     }
 
     /// Chooses how the library gets under programs.
-    pub(crate) fn way(mut self, way: Way) -> Self {
+    pub fn way(mut self, way: Way) -> Self {
         self.way = way;
         self
     }
 
     /// Sets the fabric directory.
-    pub(crate) fn fabric(mut self, dir: &Path) -> Self {
+    pub fn fabric(mut self, dir: &Path) -> Self {
         self.fabric = Some(dir.to_path_buf());
         self
     }
 
     /// Runs as another user if one is given.
-    pub(crate) fn user(mut self, user: Option<User>) -> Self {
+    pub fn user(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
     }
 
     /// Chooses the data path; `without_cma` is the launcher that refuses cross-memory attach.
-    pub(crate) fn path(mut self, path: DataPath, without_cma: &Path) -> Self {
+    pub fn path(mut self, path: DataPath, without_cma: &Path) -> Self {
         self.path = path;
         self.without_cma = Some(without_cma.to_path_buf());
         self
     }
 
     /// Under the layer that checks how verbs are used; what it tells goes to `file`, as JSON.
-    pub(crate) fn validated(mut self, file: Option<&Path>) -> Self {
+    pub fn validated(mut self, file: Option<&Path>) -> Self {
         self.told = file.map(Path::to_path_buf);
         self
     }
 
     /// Under the layer that records what programs do, in `folder`, and the one that checks it.
-    pub(crate) fn traced(mut self, folder: Option<&Path>) -> Self {
+    pub fn traced(mut self, folder: Option<&Path>) -> Self {
         self.traced = folder.map(Path::to_path_buf);
         self
     }
 
     /// Under the layer that counts what programs do, in `folder`.
-    pub(crate) fn counted(mut self, folder: Option<&Path>) -> Self {
+    pub fn counted(mut self, folder: Option<&Path>) -> Self {
         self.counted = folder.map(Path::to_path_buf);
         self
     }
 
     /// Under the layer that writes packets, in `folder`.
-    pub(crate) fn captured(mut self, folder: Option<&Path>) -> Self {
+    pub fn captured(mut self, folder: Option<&Path>) -> Self {
         self.captured = folder.map(Path::to_path_buf);
         self
     }
 
     /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
-    pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
+    pub fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
     }
 
     /// A command over all this.
-    pub(crate) fn job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
+    pub fn job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         let mut job = Job::new(program).user(self.user);
         if !self.wired {
             job = job.env("FERROVERBS_SOFT_WIRE", "off");

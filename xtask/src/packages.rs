@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The name of a package. A bar separates names that it has in different releases.
-pub(crate) type Package = &'static str;
+pub type Package = &'static str;
 
 /// What the demo runs.
-pub(crate) const DEMO: &[Package] = &[
+pub const DEMO: &[Package] = &[
     "gcc",
     "libc6-dev",
     "ibverbs-utils",
@@ -25,7 +25,7 @@ pub(crate) const DEMO: &[Package] = &[
 ];
 
 /// What most groups of tests run, apart from what the demo runs.
-pub(crate) const TEST: &[Package] = &[
+pub const TEST: &[Package] = &[
     "binutils",
     "clang",
     "g++",
@@ -38,10 +38,10 @@ pub(crate) const TEST: &[Package] = &[
 ];
 
 /// What unpacks sources and packages of others.
-pub(crate) const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
+pub const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
 
 /// Whom the adapter is measured beside, and with what.
-pub(crate) const BENCH: &[Package] = &[
+pub const BENCH: &[Package] = &[
     "ucx-utils",
     "libfabric-bin",
     "openmpi-bin",
@@ -53,11 +53,11 @@ pub(crate) const BENCH: &[Package] = &[
 ];
 
 /// Whom the wire between hosts is measured beside.
-pub(crate) const BENCH_WIRE: &[Package] =
+pub const BENCH_WIRE: &[Package] =
     &["ucx-utils", "libfabric-bin", "libfabric-dev", "util-linux", "nftables", "ethtool"];
 
 /// Programs that make their connections by librdmacm.
-pub(crate) const RDMACM: &[Package] = &[
+pub const RDMACM: &[Package] = &[
     "rdmacm-utils",
     "librdmacm1|librdmacm1t64",
     "python3",
@@ -68,71 +68,165 @@ pub(crate) const RDMACM: &[Package] = &[
 ];
 
 /// Programs of others that connect by it, but for those of the stacks.
-pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev"];
+pub const CONNECTED: &[Package] = &["fio", "libucx-dev"];
 /// The same, of those that only `cargo xtask test connected` runs.
-pub(crate) const LARGE: &[Package] = &["qemu-system-x86", "python3"];
+pub const LARGE: &[Package] = &["qemu-system-x86", "python3"];
 
-/// Stacks of others whose ways over verbs are tested.
-pub(crate) const QPERF: &[Package] = &["qperf"];
-pub(crate) const LIBFABRIC: &[Package] = &["libfabric-bin"];
-pub(crate) const UCX: &[Package] = &["ucx-utils"];
-pub(crate) const OPEN_MPI: &[Package] = &["openmpi-bin", "libopenmpi-dev"];
-pub(crate) const HPCC: &[Package] = &["hpcc", "openmpi-bin"];
-pub(crate) const MPICH: &[Package] = &["mpich", "libmpich-dev"];
-pub(crate) const GLOO: &[Package] = &["libgloo-dev", "g++"];
-pub(crate) const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
-pub(crate) const DAPL: &[Package] = &["dapl2-utils"];
-pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
+/// qperf.
+pub const QPERF: &[Package] = &["qperf"];
+/// The programs of libfabric.
+pub const LIBFABRIC: &[Package] = &["libfabric-bin"];
+/// The programs of UCX.
+pub const UCX: &[Package] = &["ucx-utils"];
+/// Open MPI, and what programs are compiled with.
+pub const OPEN_MPI: &[Package] = &["openmpi-bin", "libopenmpi-dev"];
+/// HPC Challenge over Open MPI.
+pub const HPCC: &[Package] = &["hpcc", "openmpi-bin"];
+/// MPICH, and what programs are compiled with.
+pub const MPICH: &[Package] = &["mpich", "libmpich-dev"];
+/// Gloo, and what programs are compiled with.
+pub const GLOO: &[Package] = &["libgloo-dev", "g++"];
+/// TensorPipe, and what programs are compiled with.
+pub const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
+/// The programs of uDAPL.
+pub const DAPL: &[Package] = &["dapl2-utils"];
+/// A monitor and a store of Ceph.
+pub const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 
 /// A terminal for programs that draw on one.
-pub(crate) const TERMINAL: &[Package] = &["tmux"];
+pub const TERMINAL: &[Package] = &["tmux"];
 
 /// Who reads captures.
-pub(crate) const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perftest"];
+pub const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perftest"];
 
 /// What makes hosts of namespaces.
-pub(crate) const HOSTS: &[Package] =
-    &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
+pub const HOSTS: &[Package] = &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
 
 /// What packages are made with.
-pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
+pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
 
 /// What judges them.
-pub(crate) const LINT: &[Package] = &["lintian"];
+pub const LINT: &[Package] = &["lintian"];
 
 /// What makes a Debian beside this one.
-pub(crate) const CHROOT: &[Package] =
-    &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
+pub const CHROOT: &[Package] = &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
 
 /// What the examples of docs/guide/debugging*.md need.
-pub(crate) const VALGRIND: &[Package] = &["valgrind"];
+pub const VALGRIND: &[Package] = &["valgrind"];
 
 /// What `bench start-up` runs, apart from what the demo runs.
-pub(crate) const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "ibverbs-providers"];
+pub const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "ibverbs-providers"];
 
 /// What a virtual machine with RDMA devices is made of, and what its first process runs; its kernel is downloaded, not
 /// installed.
-pub(crate) const VM: &[Package] =
+pub const VM: &[Package] =
     &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "procps", "mount"];
 
-/// Everything that some command needs.
-const ALL: &[&[Package]] = &[
-    DEMO, TEST, UNPACK, BENCH, BENCH_WIRE, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO,
-    TENSORPIPE, DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
-    CONNECTED, LARGE,
+/// What a group of system tests needs, apart from what all of them need.
+struct Group {
+    /// The group's name in `system-tests`.
+    name: &'static str,
+    /// What its checks of the short tier need.
+    short: &'static [&'static [Package]],
+    /// What its other checks need as well.
+    rest: &'static [&'static [Package]],
+}
+
+const fn group(name: &'static str, short: &'static [&'static [Package]]) -> Group {
+    Group { name, short, rest: &[] }
+}
+
+/// The one table of what tests need. A group that is not in it is no group.
+const GROUPS: &[Group] = &[
+    group("fmt", &[]),
+    group("licences", &[]),
+    group("clippy", &[]),
+    group("doc", &[]),
+    group("man", &[]),
+    group("unit", &[UNPACK]),
+    group("loom", &[]),
+    group("matrix", &[]),
+    group("headers", &[]),
+    group("inlines", &[]),
+    group("development", &[]),
+    group("sources", &[UNPACK]),
+    group("symbols", &[]),
+    group("c", &[]),
+    group("layers", &[]),
+    group("validate", &[]),
+    group("examples", &[CAPTURE, VALGRIND]),
+    group("trace", &[]),
+    group("stats", &[TERMINAL]),
+    group("capture", &[CAPTURE]),
+    group("sanitizer", &[]),
+    group("programs", &[]),
+    group("pyverbs", &[]),
+    group("suite", &[]),
+    group("perftest", &[]),
+    group("rdmacm", &[RDMACM]),
+    Group {
+        name: "stacks",
+        short: &[UCX, OPEN_MPI],
+        rest: &[QPERF, LIBFABRIC, DAPL, CEPH, GLOO, TENSORPIPE, HPCC, MPICH],
+    },
+    group("faults", &[]),
+    group("kill", &[]),
+    group("hostile", &[]),
+    Group { name: "hosts", short: &[HOSTS], rest: &[UCX, OPEN_MPI, HPCC, MPICH, GLOO] },
+    group("meeting", &[HOSTS]),
+    group("fuzz", &[]),
+    group("diagnostics", &[]),
+    group("dist", &[DIST, LINT, CHROOT]),
+    group("bad-input", &[]),
+    group("vm", &[VM, RDMACM]),
+    group("rxe-short", &[VM, RDMACM, CAPTURE]),
+    Group {
+        name: "connected",
+        short: &[],
+        rest: &[CONNECTED, LARGE, QPERF, LIBFABRIC, UCX, OPEN_MPI, CEPH, DAPL],
+    },
+    Group {
+        name: "rxe",
+        short: &[],
+        rest: &[VM, RDMACM, QPERF, LIBFABRIC, CONNECTED, LARGE, CEPH, CAPTURE],
+    },
+    Group { name: "layers-rxe", short: &[], rest: &[VM, CAPTURE] },
 ];
 
+/// What the system tests of a group need in any tier; `None` if there is no such group.
+pub fn of_group(name: &str) -> Option<Vec<&'static [Package]>> {
+    let group = GROUPS.iter().find(|group| group.name == name)?;
+    Some([group.short, group.rest].concat())
+}
+
+/// What the short tier of the system tests needs, or all tiers.
+pub fn of_tests(all_tiers: bool) -> Vec<&'static [Package]> {
+    let rest = |group: &Group| if all_tiers { group.rest } else { &[] };
+    GROUPS.iter().flat_map(|group| [group.short, rest(group)].concat()).collect()
+}
+
+/// The names of all groups of system tests, which has a test that none is missing.
+pub fn groups() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().map(|group| group.name)
+}
+
+/// What the commands other than `test` need.
+const COMMANDS: &[&[Package]] = &[DEMO, TEST, BENCH, BENCH_WIRE, START_UP, DIST, CHROOT, VM];
+
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.
-pub(crate) fn main() -> crate::Result<ExitCode> {
+pub fn main() -> crate::Result<ExitCode> {
     // Root needs no sudo, and a small system has none.
     let sudo = if process::is_root() { "" } else { "sudo " };
-    println!("{sudo}{}", line(&Apt::ask(&without_repetition(ALL)).names));
+    println!(
+        "{sudo}{}",
+        line(&Apt::ask(&without_repetition(&[COMMANDS, &of_tests(true)].concat())).names)
+    );
     Ok(ExitCode::SUCCESS)
 }
 
 /// Installs what is missing of `wanted`, as far as there are such packages, all at once. A run begins with it;
 /// who needs a package asks for it by [`ensure`], which says what is still missing.
-pub(crate) fn prepare(wanted: &[&[Package]], progress: &Progress) {
+pub fn prepare(wanted: &[&[Package]], progress: &Progress) {
     let Ok(missing) = missing(wanted) else { return };
     if missing.is_empty() {
         return;
@@ -152,7 +246,7 @@ pub(crate) fn prepare(wanted: &[&[Package]], progress: &Progress) {
 ///
 /// # Errors
 /// What is missing, and how to get it.
-pub(crate) fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
+pub fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
     let missing = match missing(wanted) {
         Ok(missing) => missing,
         Err(why) => {
@@ -188,7 +282,7 @@ pub(crate) fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Resul
 ///
 /// # Errors
 /// Why nobody can be asked.
-pub(crate) fn known() -> crate::Result<()> {
+pub fn known() -> crate::Result<()> {
     installed().map(drop)
 }
 
@@ -361,7 +455,7 @@ fn stage_of_installation(printed: &str) -> String {
 }
 
 /// Looks a program up in PATH.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }

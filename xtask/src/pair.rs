@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A server and a client that are both told the port by `-p`; the client also gets the server's
 /// address as its last argument.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+pub struct Pair {
     server: Job,
     client: Job,
     port: u16,
@@ -18,47 +18,47 @@ pub(crate) struct Pair {
 
 /// How a pair ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub struct Ended {
     /// The side that listened.
-    pub(crate) server: Finished,
+    pub server: Finished,
     /// The side that connected.
-    pub(crate) client: Finished,
+    pub client: Finished,
 }
 
 impl Ended {
     /// Whether both ended with status 0.
-    pub(crate) fn ok(&self) -> bool {
+    pub fn ok(&self) -> bool {
         self.server.ok() && self.client.ok()
     }
 
     /// Everything that a person needs to see of a failure.
-    pub(crate) fn report(&self) -> String {
+    pub fn report(&self) -> String {
         format!("{}{}", self.server.report("server"), self.client.report("client"))
     }
 }
 
 /// A pair in full swing.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub struct Started {
     /// The side that listens.
-    pub(crate) server: Running,
+    pub server: Running,
     /// The side that connected.
-    pub(crate) client: Running,
+    pub client: Running,
 }
 
 impl Pair {
     /// Both sides run `job`; it must finish within `limit`.
-    pub(crate) fn of(job: Job, limit: Duration) -> crate::Result<Self> {
+    pub fn of(job: Job, limit: Duration) -> crate::Result<Self> {
         Self::between(job.clone(), job, limit)
     }
 
     /// The two sides run different commands.
-    pub(crate) fn between(server: Job, client: Job, limit: Duration) -> crate::Result<Self> {
+    pub fn between(server: Job, client: Job, limit: Duration) -> crate::Result<Self> {
         Self::told(server, client, ["-p", "-p"], limit)
     }
 
     /// As [`Pair::between`], with the options by which server and client are told the port.
-    pub(crate) fn told(
+    pub fn told(
         server: Job,
         client: Job,
         options: [&str; 2],
@@ -68,7 +68,7 @@ impl Pair {
     }
 
     /// As [`Pair::told`], with the server at another address: it may be in a network namespace of its own.
-    pub(crate) fn at(
+    pub fn at(
         address: &str,
         server: Job,
         client: Job,
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     /// Starts the server, and the client as soon as the server listens.
-    pub(crate) fn start(&self, scratch: &Scratch) -> crate::Result<Started> {
+    pub fn start(&self, scratch: &Scratch) -> crate::Result<Started> {
         let server = self.start_server(scratch)?.map_err(|server| {
             let listened = if server.end == End::TimedOut { "did not listen" } else { "ended" };
             let report = server.report("server");
@@ -106,7 +106,7 @@ impl Pair {
     }
 
     /// Runs both to their ends, however these are; no client when the server never listened.
-    pub(crate) fn outcome(&self, scratch: &Scratch) -> crate::Result<(Finished, Option<Finished>)> {
+    pub fn outcome(&self, scratch: &Scratch) -> crate::Result<(Finished, Option<Finished>)> {
         let deadline = Instant::now() + self.limit;
         let server = match self.start_server(scratch)? {
             Ok(server) => server,
@@ -118,12 +118,12 @@ impl Pair {
     }
 
     /// Whether the client's connection has been made.
-    pub(crate) fn connected(&self) -> bool {
+    pub fn connected(&self) -> bool {
         has_socket(self.port, ESTABLISHED)
     }
 
     /// Runs both to their ends. `Err` holds a report of what failed.
-    pub(crate) fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
+    pub fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
         let deadline = Instant::now() + self.limit;
         let ended = Self::wait(self.start(scratch)?, deadline);
         if ended.ok() {
@@ -162,7 +162,7 @@ impl Pair {
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A port that nobody listens on.
-pub(crate) fn free_port() -> crate::Result<u16> {
+pub fn free_port() -> crate::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
     listener.map(|a| a.port()).map_err(|e| format!("cannot find a free TCP port: {e}"))
 }
@@ -175,17 +175,17 @@ fn listening(port: u16) -> bool {
 }
 
 /// The space of ports of connections (`enum rdma_port_space`).
-pub(crate) const TCP_SPACE: u64 = 0x0106;
+pub const TCP_SPACE: u64 = 0x0106;
 
 /// Whether, by the text of /proc/net/unix, a process takes requests of our librdmacm's clients for a port: such a one has a socket of that name.
-pub(crate) fn serves(sockets: &str, space: u64, port: u16) -> bool {
+pub fn serves(sockets: &str, space: u64, port: u16) -> bool {
     // The address follows.
     let name = format!("/listen/{:#x}/", space << 16 | u64::from(port));
     sockets.lines().any(|line| line.contains(&name))
 }
 
 /// As `listening`, in the network namespace with these tables.
-pub(crate) fn listening_at(tables: &str, port: u16) -> bool {
+pub fn listening_at(tables: &str, port: u16) -> bool {
     has_socket_at(tables, port, LISTEN)
 }
 
@@ -210,7 +210,7 @@ fn table_has(table: &str, port: u16, wanted: &str) -> bool {
 }
 
 /// Looks for a line with local port `port` in the text of /proc/net/udp.
-pub(crate) fn has_port(table: &str, port: u16) -> bool {
+pub fn has_port(table: &str, port: u16) -> bool {
     lines(table).any(|(local, _)| local == Some(port))
 }
 

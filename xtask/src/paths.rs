@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 /// The folders every command works with; all absolute.
 #[derive(Clone, Debug)]
-pub(crate) struct Paths {
+pub struct Paths {
     /// The repository's top folder.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// Cargo's target directory.
-    pub(crate) target: PathBuf,
+    pub target: PathBuf,
 }
 
 impl Paths {
     /// Finds the folders from where this program was built and lies.
-    pub(crate) fn find() -> crate::Result<Self> {
+    pub fn find() -> crate::Result<Self> {
         let manifest = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest.parent().ok_or("xtask's manifest has no parent folder")?.to_path_buf();
@@ -30,13 +30,13 @@ impl Paths {
     }
 
     /// The installed tree that `stage` lays out.
-    pub(crate) fn stage(&self) -> PathBuf {
+    pub fn stage(&self) -> PathBuf {
         self.target.join("stage")
     }
 }
 
 /// `LD_LIBRARY_PATH` as it was before `cargo run` put its own folders in front.
-pub(crate) fn callers_library_path(target: &Path) -> OsString {
+pub fn callers_library_path(target: &Path) -> OsString {
     let value = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let cargo_home = env::var_os("CARGO_HOME");
     let toolchain = env::var_os("RUSTUP_HOME").or(cargo_home);
@@ -51,7 +51,7 @@ pub(crate) fn callers_library_path(target: &Path) -> OsString {
 }
 
 /// `first` in front of a search path, without leaving an empty entry (which would mean `.`).
-pub(crate) fn prepend(first: &Path, rest: &OsStr) -> OsString {
+pub fn prepend(first: &Path, rest: &OsStr) -> OsString {
     let mut path = first.as_os_str().to_os_string();
     if !rest.is_empty() {
         path.push(":");

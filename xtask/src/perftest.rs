@@ -6,16 +6,16 @@ use std::sync::OnceLock;
 
 /// How perftest begins to say that it could not measure the processor's clock, as happens on a busy
 /// machine. It then computes with a frequency of zero, and ends as if all were well.
-pub(crate) const NO_CLOCK: &str = "Correlation coefficient r^2";
+pub const NO_CLOCK: &str = "Correlation coefficient r^2";
 
 /// Whether a line is one that perftest prints or not as the processor's clock seems to it in this run.
-pub(crate) fn is_about_the_clock(line: &str) -> bool {
+pub fn is_about_the_clock(line: &str) -> bool {
     line.starts_with(NO_CLOCK) || line.starts_with("Conflicting CPU frequency")
 }
 
 /// Lets a pair of perftest processes run, again where they had no clock, and takes a number from the
 /// row for messages of `bytes`.
-pub(crate) fn measure<T>(
+pub fn measure<T>(
     mut pair: impl FnMut() -> Result<Ended, String>,
     bytes: u64,
     number: impl Fn(&Row) -> Option<T>,
@@ -33,38 +33,38 @@ pub(crate) fn measure<T>(
 
 /// One line of a result table.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row {
+pub struct Row {
     /// Message size.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Column heads with their values, as printed, from the second column on.
-    pub(crate) values: Vec<(String, f64)>,
+    pub values: Vec<(String, f64)>,
 }
 
 impl Row {
     /// The value of the column whose head begins with `head`.
-    pub(crate) fn value(&self, head: &str) -> Option<f64> {
+    pub fn value(&self, head: &str) -> Option<f64> {
         self.values.iter().find(|(h, _)| h.starts_with(head)).map(|(_, v)| *v)
     }
 
     /// Median latency in microseconds, from a `_lat` program.
-    pub(crate) fn typical_us(&self) -> Option<f64> {
+    pub fn typical_us(&self) -> Option<f64> {
         self.measured("t_typical").or_else(|| self.measured("t_avg"))
     }
 
     /// Average bandwidth in bytes per second, from a `_bw` program.
-    pub(crate) fn bandwidth(&self) -> Option<f64> {
+    pub fn bandwidth(&self) -> Option<f64> {
         // Printed in MiB/s, whatever the head says.
         self.measured("BW average").map(|mib| mib * 1_048_576.0)
     }
 
     /// Messages per second, from a `_bw` program.
-    pub(crate) fn rate(&self) -> Option<f64> {
+    pub fn rate(&self) -> Option<f64> {
         self.measured("MsgRate").map(|millions| millions * 1e6)
     }
 
     /// Whether there is a bandwidth, a rate or a latency. Some hundred messages of two bytes that had to wait for a processor are 0.00 MiB
     /// a second.
-    pub(crate) fn is_measured(&self) -> bool {
+    pub fn is_measured(&self) -> bool {
         self.bandwidth().or_else(|| self.rate()).or_else(|| self.typical_us()).is_some()
     }
 
@@ -76,7 +76,7 @@ impl Row {
 
 /// `ucx_perftest` as one side of two that meet by themselves. Where it is built over MPI (Debian 13) it otherwise takes itself for
 /// a rank of an MPI job as soon as no terminal is its input.
-pub(crate) fn ucx() -> &'static [&'static str] {
+pub fn ucx() -> &'static [&'static str] {
     static WORDS: OnceLock<&[&str]> = OnceLock::new();
     WORDS.get_or_init(|| {
         let help = Command::new("ucx_perftest").arg("-h").output();
@@ -93,7 +93,7 @@ fn knows_mpi(help: &str) -> bool {
 }
 
 /// All lines of all tables in an output. Lines that are no rows are passed over.
-pub(crate) fn parse(output: &str) -> Vec<Row> {
+pub fn parse(output: &str) -> Vec<Row> {
     let mut heads: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for line in output.lines() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A command that can be started any number of times.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub struct Job {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, Option<OsString>)>,
@@ -21,16 +21,16 @@ pub(crate) struct Job {
 
 /// A user to become; only root can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct User {
+pub struct User {
     /// Numeric user id.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// Numeric group id.
-    pub(crate) gid: u32,
+    pub gid: u32,
 }
 
 impl Job {
     /// A command without arguments.
-    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_os_string(),
             args: Vec::new(),
@@ -41,50 +41,50 @@ impl Job {
     }
 
     /// Appends an argument.
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_os_string());
         self
     }
 
     /// Appends arguments.
-    pub(crate) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
+    pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
         self.args.extend(args.into_iter().map(|a| a.as_ref().to_os_string()));
         self
     }
 
     /// Sets an environment variable.
-    pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().to_os_string(), Some(value.as_ref().to_os_string())));
         self
     }
 
     /// Removes an environment variable.
-    pub(crate) fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().to_os_string(), None));
         self
     }
 
     /// Sets the working directory.
-    pub(crate) fn dir(mut self, dir: &Path) -> Self {
+    pub fn dir(mut self, dir: &Path) -> Self {
         self.dir = Some(dir.to_path_buf());
         self
     }
 
     /// Runs as another user if one is given.
-    pub(crate) fn user(mut self, user: Option<User>) -> Self {
+    pub fn user(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
     }
 
     /// The same command, started by `launcher` (which executes its arguments).
-    pub(crate) fn under(mut self, launcher: &Path) -> Self {
+    pub fn under(mut self, launcher: &Path) -> Self {
         let program = std::mem::replace(&mut self.program, launcher.as_os_str().to_os_string());
         self.args.insert(0, program);
         self
     }
 
     /// The line that a person would type.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let mut words = Vec::new();
         if let Some(user) = self.user {
             words.push(format!("setpriv --reuid={} --regid={} --clear-groups", user.uid, user.gid));
@@ -107,7 +107,7 @@ impl Job {
     }
 
     /// Starts it.
-    pub(crate) fn start(&self, scratch: &Scratch) -> crate::Result<Running> {
+    pub fn start(&self, scratch: &Scratch) -> crate::Result<Running> {
         let fail = |e: std::io::Error| format!("cannot run `{}`: {e}", self.line());
         let (out, err) = (scratch.fresh("out"), scratch.fresh("err"));
         let mut command = Command::new(&self.program);
@@ -143,14 +143,14 @@ impl Job {
     }
 
     /// Starts it and waits, at most `limit`.
-    pub(crate) fn run(&self, scratch: &Scratch, limit: Duration) -> crate::Result<Finished> {
+    pub fn run(&self, scratch: &Scratch, limit: Duration) -> crate::Result<Finished> {
         Ok(self.start(scratch)?.finish(Instant::now() + limit))
     }
 }
 
 /// A started command.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     line: String,
     out: PathBuf,
@@ -160,44 +160,44 @@ pub(crate) struct Running {
 
 impl Running {
     /// Whether it has ended.
-    pub(crate) fn ended(&mut self) -> bool {
+    pub fn ended(&mut self) -> bool {
         // An error means that there is no such child any more.
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
     /// Its process number.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether it has ended, and not well.
-    pub(crate) fn failed(&mut self) -> bool {
+    pub fn failed(&mut self) -> bool {
         self.child.try_wait().map_or(true, |status| status.is_some_and(|status| !status.success()))
     }
 
     /// What it complained about so far.
-    pub(crate) fn complained(&self) -> String {
+    pub fn complained(&self) -> String {
         read(&self.err)
     }
 
     /// Whether anybody in its network namespace listens on `port`.
-    pub(crate) fn listens_on(&self, port: u16) -> bool {
+    pub fn listens_on(&self, port: u16) -> bool {
         crate::pair::listening_at(&format!("/proc/{}/net", self.child.id()), port)
     }
 
     /// What it printed so far.
-    pub(crate) fn printed(&self) -> String {
+    pub fn printed(&self) -> String {
         read(&self.out)
     }
 
     /// Sends SIGKILL to it and to everything that it started.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         let _ = self.child.kill();
     }
 
     /// Stops it and everything that it started, as a debugger does, or has them go on.
-    pub(crate) fn stop(&self, on: bool) {
+    pub fn stop(&self, on: bool) {
         self.signal(if on { libc::SIGSTOP } else { libc::SIGCONT });
     }
 
@@ -210,7 +210,7 @@ impl Running {
     }
 
     /// Waits until `deadline`, then kills.
-    pub(crate) fn finish(mut self, deadline: Instant) -> Finished {
+    pub fn finish(mut self, deadline: Instant) -> Finished {
         // Who is given no time is ended on purpose, and nobody asks what it did.
         let waits = Instant::now() < deadline;
         let mut stuck = String::new();
@@ -256,11 +256,11 @@ impl Drop for Running {
 }
 
 /// How often a waiting loop looks.
-pub(crate) const PAUSE: Duration = Duration::from_millis(3);
+pub const PAUSE: Duration = Duration::from_millis(3);
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// It returned this status.
     Exited(i32),
     /// This signal killed it.
@@ -291,29 +291,29 @@ impl std::fmt::Display for End {
 
 /// A command that has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// The line that a person would type to repeat it.
-    pub(crate) line: String,
+    pub line: String,
     /// How it ended.
-    pub(crate) end: End,
+    pub end: End,
     /// What it printed.
-    pub(crate) stdout: String,
+    pub stdout: String,
     /// What it complained about.
-    pub(crate) stderr: String,
+    pub stderr: String,
     /// What its threads did when its time was over; empty if it ended before.
-    pub(crate) stuck: String,
+    pub stuck: String,
     /// From start to end.
-    pub(crate) elapsed: Duration,
+    pub elapsed: Duration,
 }
 
 impl Finished {
     /// Whether it ended with status 0.
-    pub(crate) fn ok(&self) -> bool {
+    pub fn ok(&self) -> bool {
         self.end == End::Exited(0)
     }
 
     /// Everything that a person needs to see of a failure.
-    pub(crate) fn report(&self, who: &str) -> String {
+    pub fn report(&self, who: &str) -> String {
         let mut text = format!("{who}: {} ({:.1} s)\n", self.end, self.elapsed.as_secs_f64());
         text.push_str(&format!("  $ {}\n", self.line));
         for (name, content) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
@@ -341,7 +341,7 @@ fn read(path: &Path) -> String {
 }
 
 /// A word as a shell needs it.
-pub(crate) fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_string()
@@ -351,7 +351,7 @@ pub(crate) fn quote(word: &str) -> String {
 }
 
 /// Whether we are root.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     // SAFETY: takes no arguments, touches no memory, cannot fail.
     unsafe { libc::geteuid() == 0 }
 }

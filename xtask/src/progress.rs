@@ -11,7 +11,7 @@ static LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A reporter of steps.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     kind: Kind,
     start: Instant,
 }
@@ -23,20 +23,26 @@ enum Kind {
     Silent,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Progress {
     /// Writes to stderr, the way that suits it.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let kind = if std::io::stderr().is_terminal() { Kind::Terminal } else { Kind::Plain };
         Self { kind, start: Instant::now() }
     }
 
     /// Says nothing.
-    pub(crate) fn silent() -> Self {
+    pub fn silent() -> Self {
         Self { kind: Kind::Silent, start: Instant::now() }
     }
 
     /// A step begins.
-    pub(crate) fn step(&self, text: &str) {
+    pub fn step(&self, text: &str) {
         match self.kind {
             Kind::Terminal => {
                 let mut line = line();
@@ -50,14 +56,14 @@ impl Progress {
     }
 
     /// Removes the line of the last step from a terminal, so that other output can follow.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         if let Some(bar) = line().take() {
             bar.finish_and_clear();
         }
     }
 
     /// A line that stays.
-    pub(crate) fn note(&self, text: &str) {
+    pub fn note(&self, text: &str) {
         if self.kind != Kind::Silent {
             match &*line() {
                 Some(bar) => bar.suspend(|| eprintln!("{text}")),

@@ -26,12 +26,12 @@ fn names(paths: &Paths) -> Vec<(PathBuf, &'static str)> {
 }
 
 /// Folders of which no binary may speak.
-pub(crate) fn private_folders(paths: &Paths) -> Vec<PathBuf> {
+pub fn private_folders(paths: &Paths) -> Vec<PathBuf> {
     names(paths).into_iter().map(|(folder, _)| folder).collect()
 }
 
 /// `cargo` with settings by which the binaries do not depend on where it runs; the caller's own settings stay.
-pub(crate) fn settle(job: Job, paths: &Paths) -> Job {
+pub fn settle(job: Job, paths: &Paths) -> Job {
     let names = names(paths);
     let mut rust: Vec<String> = match env::var("CARGO_ENCODED_RUSTFLAGS") {
         Ok(flags) => flags.split('\x1f').filter(|f| !f.is_empty()).map(str::to_owned).collect(),
@@ -66,12 +66,7 @@ fn sysroot() -> Option<PathBuf> {
 
 /// Makes the packages again from a copy of the sources in another folder with another `CARGO_HOME`: whether all come out the same.
 /// `sums` are the checksums of the first time, `time` the date of all files.
-pub(crate) fn verify(
-    paths: &Paths,
-    time: &str,
-    sums: &str,
-    progress: &Progress,
-) -> crate::Result<()> {
+pub fn verify(paths: &Paths, time: &str, sums: &str, progress: &Progress) -> crate::Result<()> {
     let scratch = Scratch::new()?;
     progress.step("a copy of the sources");
     let copy = scratch.folder("elsewhere", 0o755)?;

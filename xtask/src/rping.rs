@@ -2,15 +2,15 @@
 
 /// What rping says when its thread for events asks for the next one just as its main thread, whose work is done, destroys their channel: the
 /// thread ends the program with 255. That is between two threads of its own, whatever the library.
-pub(crate) const MET_ITSELF: &str = "rdma_get_cm_event: Bad file descriptor";
+pub const MET_ITSELF: &str = "rdma_get_cm_event: Bad file descriptor";
 
 /// Whether a test that failed did so because rping met itself.
-pub(crate) fn met_itself<T>(outcome: &Result<T, String>) -> bool {
+pub fn met_itself<T>(outcome: &Result<T, String>) -> bool {
     outcome.as_ref().is_err_and(|why| why.contains(MET_ITSELF))
 }
 
 /// Runs something with rping in it; again, and once more, while its outcome shows that rping met itself.
-pub(crate) fn again<T>(mut run: impl FnMut() -> T, met_itself: impl Fn(&T) -> bool) -> T {
+pub fn again<T>(mut run: impl FnMut() -> T, met_itself: impl Fn(&T) -> bool) -> T {
     for _ in 0..2 {
         let outcome = run();
         if !met_itself(&outcome) {

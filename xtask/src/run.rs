@@ -8,15 +8,15 @@ use std::process::{Command, ExitCode};
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 /// Stages if a source is newer than the staged tree, then becomes the command: its streams and its
 /// exit status are untouched.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
     let paths = Paths::find()?;
     stage::ensure(&paths, &crate::progress::Progress::silent())?;

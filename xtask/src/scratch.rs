@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A new folder under the system's temporary folder, readable by all users.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     dir: PathBuf,
     next: AtomicU32,
 }
 
 impl Scratch {
     /// Creates the folder.
-    pub(crate) fn new() -> crate::Result<Self> {
+    pub fn new() -> crate::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("ferroverbs-xtask-{}-{n}", std::process::id()));
@@ -26,17 +26,17 @@ impl Scratch {
     }
 
     /// The folder.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.dir
     }
 
     /// A name in it that was not given out before.
-    pub(crate) fn fresh(&self, stem: &str) -> PathBuf {
+    pub fn fresh(&self, stem: &str) -> PathBuf {
         self.dir.join(format!("{stem}.{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// A new empty folder in it with permissions `mode`.
-    pub(crate) fn folder(&self, stem: &str, mode: u32) -> crate::Result<PathBuf> {
+    pub fn folder(&self, stem: &str, mode: u32) -> crate::Result<PathBuf> {
         let dir = self.fresh(stem);
         fs::create_dir(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
         set_mode(&dir, mode)?;
@@ -51,13 +51,13 @@ impl Drop for Scratch {
 }
 
 /// Sets permission bits.
-pub(crate) fn set_mode(path: &Path, mode: u32) -> crate::Result<()> {
+pub fn set_mode(path: &Path, mode: u32) -> crate::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(|e| format!("cannot set permissions of {}: {e}", path.display()))
 }
 
 /// Copies a tree: folders, files with their permissions, symbolic links as they are.
-pub(crate) fn copy_tree(from: &Path, to: &Path) -> crate::Result<()> {
+pub fn copy_tree(from: &Path, to: &Path) -> crate::Result<()> {
     let fail = |e: std::io::Error| format!("cannot copy {}: {e}", from.display());
     fs::create_dir_all(to).map_err(fail)?;
     set_mode(to, 0o755)?;

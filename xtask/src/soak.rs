@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(SECONDS + 180);
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// How long
     #[arg(default_value_t = 10)]
     minutes: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// Runs until the time is over; a failure does not end it, but the exit status tells.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let clock = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |t| t.as_secs());
@@ -87,7 +87,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 }
 
 /// Prints what `did` and what of it failed, and says it by the exit status.
-pub(crate) fn outcome(progress: &Progress, did: &str, failed: &[String]) -> ExitCode {
+pub fn outcome(progress: &Progress, did: &str, failed: &[String]) -> ExitCode {
     progress.clear();
     println!("{did}, {} failed", failed.len());
     for name in failed {

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 /// Builds and lays out the tree, and says where it is.
-pub(crate) fn main() -> crate::Result<ExitCode> {
+pub fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let _lock = lock(&paths)?;
@@ -27,7 +27,7 @@ pub(crate) fn main() -> crate::Result<ExitCode> {
 }
 
 /// Does the same, unless the tree is newer than every source.
-pub(crate) fn ensure(paths: &Paths, progress: &Progress) -> crate::Result<()> {
+pub fn ensure(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     if is_current(paths) {
         return Ok(());
     }
@@ -99,10 +99,10 @@ fn newest(path: &Path) -> Option<SystemTime> {
 }
 
 /// The inline functions of verbs.h as functions.
-pub(crate) const INLINES: &str = "lib/libferroverbs-inlines.so.1";
+pub const INLINES: &str = "lib/libferroverbs-inlines.so.1";
 
 /// What TCP programs are run over rsockets with, where upstream has it, too.
-pub(crate) const PRELOAD: &str = "lib/rsocket/librspreload.so";
+pub const PRELOAD: &str = "lib/rsocket/librspreload.so";
 
 fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let begin = SystemTime::now();
@@ -178,15 +178,15 @@ fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
 }
 
 /// Our own layers.
-pub(crate) const LAYERS: &[&str] = &["capture", "stats", "trace", "validate"];
+pub const LAYERS: &[&str] = &["capture", "stats", "trace", "validate"];
 
 /// Where a layer is in the tree.
-pub(crate) fn layer(name: &str) -> String {
+pub fn layer(name: &str) -> String {
     format!("lib/libibverbs/libferroverbs-layer-{name}.so")
 }
 
 /// The adapter stands in for devices of the kernel, unless it is told otherwise.
-pub(crate) const SOFT_DRIVER: &str = "\
+pub const SOFT_DRIVER: &str = "\
 # ferroverbs: only-without-kernel-devices, unless FERROVERBS_SOFT is set
 driver soft
 ";

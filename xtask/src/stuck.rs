@@ -10,7 +10,7 @@ const DEBUGGER: &str = "20";
 const FRAMES: &str = "thread apply all backtrace 12";
 
 /// A line for each thread of each process of the process group `group`: where the kernel has it wait; and, where there is a gdb(1), the stacks.
-pub(crate) fn describe(group: u32) -> String {
+pub fn describe(group: u32) -> String {
     let mut text = String::new();
     for pid in members(group) {
         let mut tasks = numbers(&Path::new("/proc").join(pid.to_string()).join("task"));

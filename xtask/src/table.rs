@@ -4,7 +4,7 @@ use comfy_table::{Cell, CellAlignment, ContentLineStyle, LineStyle, TableStyle};
 
 /// Which side of its column a cell keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// Text.
     Left,
     /// Numbers.
@@ -13,11 +13,11 @@ pub(crate) enum Align {
 
 /// Rows below a header; every row has as many cells as the header.
 #[derive(Debug)]
-pub(crate) struct Table(comfy_table::Table);
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(header: &[(&'static str, Align)]) -> Self {
+    pub fn new(header: &[(&'static str, Align)]) -> Self {
         let mut table = comfy_table::Table::new();
         let blank = ContentLineStyle::none().junction(' ');
         let rule = LineStyle::none().fill('-').junction(' ');
@@ -36,12 +36,12 @@ impl Table {
     }
 
     /// Appends a row.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.0.add_row(cells);
     }
 
     /// The text, with a newline after each line.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         self.0.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 }

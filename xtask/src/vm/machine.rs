@@ -14,33 +14,33 @@ use std::time::{Duration, Instant};
 
 /// Everything that is needed to boot.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     kernel: Kernel,
 }
 
 /// What the guest is to do.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     /// The command; it runs as the guest's root.
-    pub(crate) job: Job,
+    pub job: Job,
     /// Its working directory.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// Folders of the host that it can write to.
-    pub(crate) shares: Vec<PathBuf>,
+    pub shares: Vec<PathBuf>,
     /// How long the command may take.
-    pub(crate) limit: Duration,
+    pub limit: Duration,
     /// Whether there are RDMA devices: `rxe0` and `rxe1`, joined by a cable.
-    pub(crate) devices: bool,
+    pub devices: bool,
     /// Whether the guest's clock counts the instructions of its one processor, the kernel's included, one a
     /// nanosecond, instead of following the host's clock. Slower, but the same each time.
-    pub(crate) counted: bool,
+    pub counted: bool,
     /// Where to keep the kernel's messages.
-    pub(crate) console: Option<PathBuf>,
+    pub console: Option<PathBuf>,
 }
 
 impl Request {
     /// `job` in a folder of the host that it can write to, with RDMA devices.
-    pub(crate) fn in_folder(job: Job, folder: &Path, limit: Duration) -> Self {
+    pub fn in_folder(job: Job, folder: &Path, limit: Duration) -> Self {
         Self {
             job,
             dir: folder.into(),
@@ -55,7 +55,7 @@ impl Request {
 
 /// Which output of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub enum Stream {
     /// Standard output.
     Out,
     /// Standard error.
@@ -64,11 +64,11 @@ pub(crate) enum Stream {
 
 /// What is left after a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// The command's exit status; 124 if it took too long.
-    pub(crate) status: u8,
+    pub status: u8,
     /// Complaints of the guest's kernel: warnings, faults.
-    pub(crate) kernel: Vec<String>,
+    pub kernel: Vec<String>,
 }
 
 /// How long the guest may take beside the command.
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     /// Why there can be no guest here.
-    pub(crate) fn prepare(paths: &Paths, progress: &Progress) -> crate::Result<Self> {
+    pub fn prepare(paths: &Paths, progress: &Progress) -> crate::Result<Self> {
         packages::ensure(&[packages::VM], progress)?;
         Ok(Self { kernel: Kernel::get(paths, progress)? })
     }
@@ -88,17 +88,13 @@ impl Machine {
     ///
     /// # Errors
     /// Why there can be none here.
-    pub(crate) fn with_kernel_of(
-        suite: &str,
-        paths: &Paths,
-        progress: &Progress,
-    ) -> crate::Result<Self> {
+    pub fn with_kernel_of(suite: &str, paths: &Paths, progress: &Progress) -> crate::Result<Self> {
         packages::ensure(&[packages::VM], progress)?;
         Ok(Self { kernel: Kernel::of(paths, suite, progress)? })
     }
 
     /// The version of its kernel.
-    pub(crate) fn version(&self) -> String {
+    pub fn version(&self) -> String {
         self.kernel.version()
     }
 
@@ -106,7 +102,7 @@ impl Machine {
     ///
     /// # Errors
     /// The guest did not get as far as a status of the command.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         request: &Request,
         scratch: &Scratch,

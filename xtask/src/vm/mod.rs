@@ -4,7 +4,7 @@ mod initramfs;
 mod kernel;
 mod machine;
 
-pub(crate) use machine::{Machine, Outcome, Request, Stream};
+pub use machine::{Machine, Outcome, Request, Stream};
 
 use crate::over::Over;
 use crate::paths::Paths;
@@ -25,7 +25,7 @@ Runs CMD over Ferroverbs as root of a virtual machine that has Debian's kernel, 
 (10.77.0.2) joined by a cable, and this machine's files. What CMD writes is thrown away. Its outputs and its exit status come \
 back; 124: it took too long; 125: the machine failed.")]
 #[command(arg_required_else_help = true)]
-pub(crate) struct Args {
+pub struct Args {
     /// Over the system's library, not ours
     #[arg(long)]
     upstream: bool,
@@ -60,7 +60,7 @@ fn real(dir: &str) -> std::io::Result<PathBuf> {
 ///
 /// # Errors
 /// What it said of a failure, or why there is no guest.
-pub(crate) fn measured(
+pub fn measured(
     paths: &Paths,
     progress: &Progress,
     scratch: &Scratch,
@@ -90,7 +90,7 @@ pub(crate) fn measured(
 }
 
 /// Boots, runs, and becomes the command's exit status.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let outcome = run(args).map_err(|error| {
         eprintln!("xtask: {}", error.trim_end());
         ExitCode::from(125)

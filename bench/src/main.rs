@@ -1,0 +1,350 @@
+//! `cargo xtask bench`: how fast the software adapter is, beside other ways for two processes to talk and beside what
+//! the machine can do, all in one run.
+//!
+//! The contenders take turns, so that what disturbs the machine disturbs them alike; of each the median of all rounds
+//! counts. Instruction counts of the fast paths are beside it, as they do not depend on noise.
+
+mod against;
+mod connections;
+mod fabric;
+mod instructions;
+mod layers;
+mod metrics;
+mod page;
+mod plot;
+mod report;
+mod run;
+mod scale;
+mod start_up;
+mod wire;
+
+use clap::Parser;
+use metrics::{Contender, METRICS, Metric, SIZES, Unit};
+use report::{Report, Row, Sample};
+use run::Runner;
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use xtask::over::Over;
+use xtask::packages;
+use xtask::paths::Paths;
+use xtask::progress::Progress;
+use xtask::scratch::Scratch;
+use xtask::stage;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Measure the software adapter beside its peers and the machine's limits
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
+#[command(args_conflicts_with_subcommands = true)]
+struct Args {
+    /// How often each contender is asked
+    #[arg(long, value_name = "N", default_value = "5")]
+    rounds: NonZeroUsize,
+    /// Write docs/reference/benchmarks.md and docs/reference/benchmarks.svg
+    #[arg(long)]
+    write: bool,
+    #[command(subcommand)]
+    only: Option<Only>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Only {
+    /// What grows with the number of QPs, CQs, regions and processes; what events cost
+    Scale,
+    /// Messages within a process whose threads wait at one queue or at two
+    Queues,
+    /// What each layer costs, in turns with none
+    Layers {
+        /// How often each is asked
+        #[arg(long, value_name = "N", default_value = "5")]
+        rounds: NonZeroUsize,
+        /// Write the section of docs/reference/benchmarks.md
+        #[arg(long)]
+        write: bool,
+    },
+    /// Connections by librdmacm and by TCP: one after the other, and ten thousand at once
+    Connections {
+        /// Only what is measured in a virtual machine, beside the kernel's connection manager
+        #[arg(long)]
+        guest: bool,
+        /// How many are made at once there; ten thousand take three minutes, on a busy machine fifteen
+        #[arg(long, value_name = "N", default_value = "100")]
+        at_once: NonZeroUsize,
+    },
+    /// Between two hosts (network namespaces, made by root) and on loopback, beside plain UDP and TCP, UCX and libfabric
+    Wire {
+        /// How often each contender is asked
+        #[arg(long, value_name = "N", default_value = "3")]
+        rounds: NonZeroUsize,
+        /// Write docs/reference/benchmarks-wire.md and docs/reference/benchmarks-wire.svg
+        #[arg(long)]
+        write: bool,
+        /// Only what is measured in a virtual machine, beside the kernel's rxe
+        #[arg(long)]
+        guest: bool,
+        /// Only what is left where the cable loses packets of all
+        #[arg(long, conflicts_with = "guest")]
+        losses: bool,
+    },
+    /// The wire between 256 hosts on a virtual clock: congestion and losses
+    Fabric {
+        /// Write the table of docs/reference/wire-simulation.md, and docs/reference/wire-simulation.svg
+        #[arg(long)]
+        write: bool,
+    },
+    /// From a program's start to its device, upstream's library beside ours
+    StartUp,
+    /// This build beside another one, in turns: what got worse by more than its noise
+    Against {
+        /// The other build, as `cargo xtask stage` laid it out: .../target/stage
+        stage: PathBuf,
+        /// How often each build is asked: of fewer than three rounds nobody can tell the noise
+        #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(3..))]
+        rounds: u16,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    let result = if words.next().is_some_and(|word| word == start_up::INSIDE) {
+        start_up::inside(&words.collect::<Vec<_>>())
+    } else {
+        run(&Args::parse())
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("bench: {}", message.trim_end());
+        ExitCode::from(2)
+    })
+}
+
+/// Runs everything and prints the table.
+fn run(args: &Args) -> Result<ExitCode> {
+    match args.only {
+        Some(Only::StartUp) => return start_up::main(),
+        Some(Only::Scale) => return scale::main(),
+        Some(
+            Only::Queues
+            | Only::Against { .. }
+            | Only::Layers { .. }
+            | Only::Connections { .. }
+            | Only::Fabric { .. }
+            | Only::Wire { .. },
+        )
+        | None => {}
+    }
+    let paths = Paths::find()?;
+    let progress = Progress::new();
+    if let Some(Only::Fabric { write }) = args.only {
+        return fabric::main(&paths, write, &progress);
+    }
+    if let Some(Only::Layers { rounds, write }) = &args.only {
+        packages::ensure(&[packages::DEMO], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        return layers::main(&paths, rounds.get(), *write, &progress);
+    }
+    if let Some(Only::Connections { guest, at_once }) = args.only {
+        packages::ensure(&[packages::DEMO, packages::RDMACM], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        return connections::main(&paths, &progress, guest, at_once);
+    }
+    if let Some(Only::Wire { rounds, write, guest, losses }) = &args.only {
+        packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        if *guest {
+            return wire::beside_rxe(&paths, *write, &progress);
+        }
+        if *losses {
+            return wire::losses(&paths, rounds.get(), *write, &progress);
+        }
+        return wire::main(&paths, rounds.get(), *write, &progress);
+    }
+    packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
+    stage::ensure(&paths, &progress)?;
+    let fabric = Scratch::new()?;
+    let folder = fabric.folder("fabric", 0o700)?;
+    let over = Over::new(&paths.stage(), &paths.target).fabric(&folder);
+    let runner = Runner::new(over, &paths.root.join("c-tests/bench"))?;
+    if let Some(Only::Against { stage, rounds }) = &args.only {
+        return against::main(&paths, runner, stage, usize::from(*rounds), &progress);
+    }
+    let bench = Bench { runner, progress, rounds: args.rounds.get() };
+    if matches!(args.only, Some(Only::Queues)) {
+        let report = bench.queues();
+        bench.progress.clear();
+        print!("{}", report.metrics());
+        return Ok(ended(&report));
+    }
+    let report = bench.run(&paths)?;
+    bench.progress.clear();
+    print!("{}", report.text());
+    if args.write {
+        let page = paths.root.join("docs/reference/benchmarks.md");
+        let picture = paths.root.join("docs/reference/benchmarks.svg");
+        let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
+        let old = fs::read_to_string(&page).unwrap_or_default();
+        fs::write(&page, page::carried(&old, &report.markdown())).map_err(fail)?;
+        fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
+        println!("\nwritten: docs/reference/benchmarks.md, docs/reference/benchmarks.svg");
+    }
+    Ok(ended(&report))
+}
+
+/// What the command ends with.
+fn ended(report: &Report) -> ExitCode {
+    match report.failures() {
+        0 => ExitCode::SUCCESS,
+        failures => {
+            eprintln!("\nxtask: {failures} measurements of Ferroverbs failed, see above");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Bench {
+    runner: Runner,
+    progress: Progress,
+    rounds: usize,
+}
+
+impl Bench {
+    fn run(&self, paths: &Paths) -> Result<Report> {
+        let mut limits: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let mut rows: Vec<Row> = METRICS.iter().map(Row::new).collect();
+        for round in 1..=self.rounds {
+            self.progress.step(&format!("round {round} of {}: limits", self.rounds));
+            for (name, value) in self.runner.limits()? {
+                limits.entry(name).or_default().push(value);
+            }
+            let mut known = BTreeMap::new();
+            for (metric, row) in METRICS.iter().zip(&mut rows) {
+                self.ask_all(round, metric, row, &mut known);
+            }
+        }
+        let limits = limits.into_iter().map(|(name, all)| (name, Sample::of(all))).collect();
+        self.progress.step("curves over message size");
+        let curves = self.curves();
+        self.progress.step("instruction counts");
+        let instructions = instructions::count(&self.runner, paths)?;
+        Ok(Report { rounds: self.rounds, rows, limits, curves, instructions })
+    }
+
+    /// The rows of queues within a process, and nothing else.
+    fn queues(&self) -> Report {
+        let metrics = METRICS.iter().filter(|metric| metric.is_of_queues());
+        let mut rows: Vec<(&Metric, Row)> = metrics.map(|m| (m, Row::new(m))).collect();
+        for round in 1..=self.rounds {
+            for (metric, row) in &mut rows {
+                self.ask_all(round, metric, row, &mut BTreeMap::new());
+            }
+        }
+        Report {
+            rounds: self.rounds,
+            rows: rows.into_iter().map(|(_, row)| row).collect(),
+            limits: BTreeMap::new(),
+            curves: Vec::new(),
+            instructions: Vec::new(),
+        }
+    }
+
+    /// Asks all contenders of a row; a peer that is in several rows with the same question, once a round: what it said is in `known`.
+    fn ask_all(
+        &self,
+        round: usize,
+        metric: &Metric,
+        row: &mut Row,
+        known: &mut BTreeMap<String, f64>,
+    ) {
+        let Metric { what, bytes, unit, .. } = metric;
+        for contender in std::iter::once(&metric.ours).chain(metric.peers) {
+            let name = contender.name();
+            let question = format!("{contender:?} {unit:?}");
+            if let Some(value) = known.get(&question) {
+                row.add(name, *value);
+                continue;
+            }
+            self.progress
+                .step(&format!("round {round} of {}: {what}, {bytes} bytes, {name}", self.rounds));
+            // Who fails is told about and left out of this round; that ours failed is told again at the end.
+            match self.runner.ask(*contender, *bytes, *unit) {
+                Ok(value) => {
+                    known.insert(question, value);
+                    row.add(name, value);
+                }
+                Err(error) => self.progress.note(&format!("{name}: {what}: {error}")),
+            }
+        }
+    }
+
+    /// Send latency, and send, write and read bandwidth over message size.
+    fn curves(&self) -> Vec<plot::Curve> {
+        let mut curves = Vec::new();
+        for (unit, name, program) in [
+            (Unit::Us, "Ferroverbs send", "ib_send_lat"),
+            (Unit::GBs, "Ferroverbs send", "ib_send_bw"),
+            (Unit::GBs, "Ferroverbs write", "ib_write_bw"),
+            (Unit::GBs, "Ferroverbs read", "ib_read_bw"),
+        ] {
+            let points = SIZES.map(|bytes| {
+                self.progress.step(&format!("curves: {program}, {bytes} bytes"));
+                let n = iterations(bytes).to_string();
+                let size = bytes.to_string();
+                let value = self.runner.perftest(program, &["-s", &size, "-n", &n], bytes, unit);
+                value.map(|value| (bytes, value)).map_err(|error| {
+                    self.progress.note(&format!("{program}: {error}"));
+                })
+            });
+            let points = points.into_iter().flatten().collect();
+            curves.push(plot::Curve { unit, name, points });
+        }
+        for (unit, question, ucx) in [(Unit::Us, "lat", "tag_lat"), (Unit::GBs, "bw", "tag_bw")] {
+            for name in ["UCX", "Open MPI", "MPICH"] {
+                let mut points = Vec::new();
+                for bytes in SIZES {
+                    self.progress.step(&format!("curves: {name} {question}, {bytes} bytes"));
+                    let n = iterations(bytes);
+                    let contender = match name {
+                        "UCX" => Contender::Ucx(ucx, bytes, n),
+                        "MPICH" => Contender::Mpich(question, bytes, n),
+                        _ => Contender::OpenMpi(question, bytes, n),
+                    };
+                    match self.runner.ask(contender, bytes, unit) {
+                        Ok(value) => points.push((bytes, value)),
+                        Err(error) => self.progress.note(&format!("{name}: {error}")),
+                    }
+                }
+                curves.push(plot::Curve { unit, name, points });
+            }
+        }
+        curves
+    }
+}
+
+/// Enough for a tenth of a second or so.
+fn iterations(bytes: u64) -> u64 {
+    ((1_u64 << 30) / (bytes + 20_000)).max(640)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parses(line: &str) -> bool {
+        Args::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).is_ok()
+    }
+
+    #[test]
+    fn what_people_type_is_understood_and_what_is_wrong_is_refused() {
+        Args::command().debug_assert();
+        for line in ["", "--rounds 3 --write", "scale", "start-up", "against target/stage"] {
+            assert!(parses(line), "{line}");
+        }
+        for line in ["--rounds 0", "--write scale", "against target/stage --rounds 2", "x"] {
+            assert!(!parses(line), "{line}");
+        }
+    }
+}

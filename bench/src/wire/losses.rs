@@ -1,0 +1,162 @@
+//! A cable that loses packets, whosever they are: by nft's random numbers where they come to a host, as not every kernel has netem.
+//!
+//! What the kernel has not cut yet, or has merged, is one packet to nft and would be lost as a whole: up to 64 KiB of TCP's or of ours at
+//! once. So the ends of the cable have no offloads meanwhile, and what is longer than a packet may be is counted.
+
+use crate::run::LIMIT;
+use xtask::namespaces::Namespaces;
+use xtask::process::Job;
+use xtask::scratch::Scratch;
+
+/// Packets are lost both ways; no more when this is dropped.
+#[derive(Debug)]
+pub(super) struct Losses<'a> {
+    hosts: &'a Namespaces,
+    scratch: &'a Scratch,
+}
+
+/// What came to both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    came: u64,
+    lost: u64,
+    /// Longer than the MTU: several in one.
+    merged: u64,
+}
+
+/// What ethtool(8) calls the ways to carry several packets as one.
+const OFFLOADS: [&str; 4] = ["tso", "gso", "gro", "tx-udp-segmentation"];
+/// The counters, in the order of [`Counted`].
+const COUNTERS: [&str; 3] = ["came", "lost", "merged"];
+
+impl<'a> Losses<'a> {
+    /// # Errors
+    /// The offloads cannot be turned off, or the rule cannot be made: for people.
+    pub(super) fn begin(
+        hosts: &'a Namespaces,
+        scratch: &'a Scratch,
+        mtu: u32,
+        thousandths: u32,
+    ) -> crate::Result<Self> {
+        let losses = Self { hosts, scratch };
+        losses.set_offloads("off")?;
+        for (name, device) in hosts.names.iter().zip(&hosts.devices) {
+            let file = scratch.fresh("losses");
+            std::fs::write(&file, rules(device, mtu, thousandths)).map_err(|e| e.to_string())?;
+            losses.inside(name, &["nft", "-f", &file.display().to_string()])?;
+        }
+        Ok(losses)
+    }
+
+    /// Of both ends since it began.
+    ///
+    /// # Errors
+    /// nft does not say: for people.
+    pub(super) fn counted(&self) -> crate::Result<Counted> {
+        let mut all = [0; COUNTERS.len()];
+        for name in &self.hosts.names {
+            for (sum, counter) in all.iter_mut().zip(COUNTERS) {
+                let words = ["nft", "list", "counter", "inet", "losses", counter];
+                let said = self.inside(name, &words)?;
+                *sum += packets(&said).ok_or(said)?;
+            }
+        }
+        let [came, lost, merged] = all;
+        Ok(Counted { came, lost, merged })
+    }
+
+    fn set_offloads(&self, state: &str) -> crate::Result<()> {
+        for (name, device) in self.hosts.names.iter().zip(&self.hosts.devices) {
+            let mut words = vec!["ethtool", "-K", device];
+            words.extend(OFFLOADS.iter().flat_map(|offload| [*offload, state]));
+            self.inside(name, &words)?;
+        }
+        Ok(())
+    }
+
+    fn inside(&self, host: &str, words: &[&str]) -> crate::Result<String> {
+        let job = Job::new("ip").args(["netns", "exec", host]).args(words);
+        let done = job.run(self.scratch, LIMIT)?;
+        if done.ok() { Ok(done.stdout) } else { Err(done.report(words[0])) }
+    }
+}
+
+impl Drop for Losses<'_> {
+    fn drop(&mut self) {
+        for name in &self.hosts.names {
+            // What is not there need not go.
+            let _gone = self.inside(name, &["nft", "delete", "table", "inet", "losses"]);
+        }
+        // As a cable has them; of GRO the kernel turns on none by itself.
+        for (name, device) in self.hosts.names.iter().zip(&self.hosts.devices) {
+            let words = ["tso", "on", "gso", "on", "tx-udp-segmentation", "on"];
+            let words = ["ethtool", "-K", device].into_iter().chain(words).collect::<Vec<_>>();
+            let _on = self.inside(name, &words);
+        }
+    }
+}
+
+impl Counted {
+    /// # Errors
+    /// It was not what it is said to be: for people.
+    pub(super) fn check(self, thousandths: u32) -> crate::Result<()> {
+        let Self { came, lost, merged } = self;
+        if merged > 0 {
+            return Err(format!("{merged} of {came} packets were longer than the MTU"));
+        }
+        if came == 0 || (lost > 0) != (thousandths > 0) {
+            return Err(format!("{lost} of {came} packets were lost"));
+        }
+        Ok(())
+    }
+}
+
+/// For a host's end of the cable, in the words of nft(8).
+fn rules(device: &str, mtu: u32, thousandths: u32) -> String {
+    let counters = COUNTERS.map(|name| format!(" counter {name} {{ }}\n")).concat();
+    let lose = match thousandths {
+        0 => String::new(),
+        n => format!(" numgen random mod 1000 < {n} counter name lost drop\n"),
+    };
+    format!(
+        "table inet losses {{\n{counters} chain arriving {{\n type filter hook prerouting priority -300; policy accept;\n \
+         iifname != \"{device}\" accept\n counter name came\n meta length > {mtu} counter name merged\n{lose} }}\n}}\n"
+    )
+}
+
+/// The packets of a counter that nft lists.
+fn packets(said: &str) -> Option<u64> {
+    let (_, rest) = said.split_once("packets ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cable_that_loses_nothing_has_the_counters_all_the_same() {
+        let (whole, lossy) = (rules("fva1", 9000, 0), rules("fva1", 9000, 10));
+        assert!(!whole.contains("numgen") && whole.contains("counter name came"), "{whole}");
+        assert!(lossy.contains("numgen random mod 1000 < 10 counter name lost drop"), "{lossy}");
+        assert!(lossy.contains("meta length > 9000 counter name merged"), "{lossy}");
+    }
+
+    #[test]
+    fn the_count_of_packets_is_found_in_what_nft_lists() {
+        let said = "table inet losses {\n\tcounter came {\n\t\tpackets 1234 bytes 99\n\t}\n}\n";
+        assert_eq!(packets(said), Some(1234));
+        assert_eq!(packets("Error: No such file or directory"), None);
+    }
+
+    #[test]
+    fn a_figure_counts_only_when_single_packets_were_lost_as_told() {
+        let counted = |came, lost, merged| Counted { came, lost, merged };
+        assert_eq!(counted(1000, 10, 0).check(10), Ok(()));
+        assert_eq!(counted(1000, 0, 0).check(0), Ok(()));
+        assert!(counted(1000, 10, 1).check(10).unwrap_err().contains("longer than the MTU"));
+        assert!(counted(1000, 0, 0).check(10).unwrap_err().contains("0 of 1000"));
+        assert!(counted(1000, 1, 0).check(0).is_err());
+        assert!(counted(0, 0, 0).check(0).is_err(), "they went another way");
+    }
+}

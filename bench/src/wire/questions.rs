@@ -1,0 +1,212 @@
+//! What is asked of whom, over which cable.
+
+use crate::metrics::Unit;
+
+/// What lies between the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cable {
+    /// Two processes of a host, with its own address.
+    Loopback,
+    /// Two hosts, with packets of so many bytes.
+    Veth(u32),
+}
+
+/// All of them, in the order of the tables.
+pub(super) const CABLES: [Cable; 3] = [Cable::Veth(9000), Cable::Veth(1500), Cable::Loopback];
+
+/// The one that the goals of bandwidth, and the plot, are of.
+pub(super) const JUMBO: Cable = CABLES[0];
+
+impl Cable {
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Loopback => "loopback".into(),
+            Self::Veth(mtu) => format!("veth, MTU {mtu}"),
+        }
+    }
+
+    /// Bytes of a full packet behind the UDP header: BTH, what the path MTU allows, ICRC.
+    const fn packet(self) -> u64 {
+        match self {
+            Self::Veth(1500) => 1024 + 16,
+            Self::Veth(_) | Self::Loopback => 4096 + 16,
+        }
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum What {
+    /// Half a round trip of a message of so many bytes.
+    Latency(u64),
+    /// Of messages of so many bytes; 0: of a stream that has none.
+    Bandwidth(u64),
+    /// Messages of 8 bytes.
+    Rate,
+    /// Of messages of a megabyte, of which so many packets of a thousand are lost.
+    Lossy(u32),
+    /// The same, of all that comes over the cable, each packet one by itself.
+    Dropped(u32),
+}
+
+impl What {
+    pub(super) const fn unit(self) -> Unit {
+        match self {
+            Self::Latency(_) => Unit::Us,
+            Self::Bandwidth(_) | Self::Lossy(_) | Self::Dropped(_) => Unit::GBs,
+            Self::Rate => Unit::Millions,
+        }
+    }
+}
+
+/// How a contender measures.
+#[derive(Clone, Debug)]
+pub(super) enum How {
+    /// A pair of perftest programs over Ferroverbs: messages of so many bytes, and so many of them.
+    Perftest { program: &'static str, bytes: u64, count: u64, more: &'static [&'static str] },
+    /// `c-tests/bench/wire.c`: mode and bytes.
+    Socket(&'static str, u64),
+    /// `ucx_perftest` over its tcp transport.
+    Ucx { test: &'static str, bytes: u64, count: u64 },
+    /// `fi_pingpong`: provider, kind of endpoint, bytes, iterations.
+    Fabric(&'static str, &'static str, u64, u64),
+    /// `c-tests/bench/fabric.c`: provider and bytes.
+    FabricStream(&'static str, u64),
+}
+
+/// One number that somebody is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) what: What,
+    pub(super) who: &'static str,
+    pub(super) how: How,
+    /// What soft does to the packets that it sends; empty: nothing.
+    pub(super) weather: &'static str,
+}
+
+pub(super) const UDP: &str = "UDP";
+pub(super) const UDP_CONNECTED: &str = "UDP, connected";
+pub(super) const UDP_OFFLOADS: &str = "UDP, offloads";
+pub(super) const UDP_SINGLY: &str = "UDP, one by one";
+pub(super) const TCP: &str = "TCP, one stream";
+pub(super) const UCX: &str = "UCX tcp";
+/// Those of libfabric whose messages are reliable, with their providers.
+pub(super) const FABRIC: [(&str, &str); 2] =
+    [("libfabric tcp", "tcp"), ("libfabric udp;ofi_rxd", "udp;ofi_rxd")];
+pub(super) const SEND: &str = "Ferroverbs send";
+pub(super) const WRITE: &str = "Ferroverbs write";
+pub(super) const READ: &str = "Ferroverbs read";
+pub(super) const LISTS: &str = "Ferroverbs send, lists of 64";
+/// Those of ours, by their programs.
+pub(super) const OURS: [(&str, &str); 3] =
+    [(SEND, "ib_send_bw"), (WRITE, "ib_write_bw"), (READ, "ib_read_bw")];
+
+/// Sizes of messages whose bandwidth has a goal.
+pub(super) const SIZES: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 8 << 20];
+/// What one call of a stream sends.
+const STREAM: u64 = 256 << 10;
+/// What is looked at in other tables: one of them.
+pub(super) const MIB: u64 = 1 << 20;
+/// Packets of a thousand that are lost, and how soft is told to lose them.
+pub(super) const LOSSES: [(u32, &str); 3] =
+    [(0, ""), (1, "loss=0.1% seed=14"), (10, "loss=1% seed=14")];
+
+/// A gigabyte or so: some tenths of a second.
+pub(super) fn count(bytes: u64) -> u64 {
+    ((1 << 30) / (bytes + 20_000)).max(100)
+}
+
+/// Everything that is asked over a cable.
+pub(super) fn of(cable: Cable) -> Vec<Question> {
+    let mut all = latencies(8);
+    let ask = |what, who, how| Question { what, who, how, weather: "" };
+    all.push(ask(What::Latency(8), UDP_CONNECTED, How::Socket("connected", 64)));
+    let reliable = FABRIC.map(|(who, provider)| (who, provider, "rdm"));
+    let datagrams = [("libfabric udp, datagrams", "udp", "dgram")];
+    for (who, provider, kind) in reliable.into_iter().chain(datagrams) {
+        all.push(ask(What::Latency(8), who, How::Fabric(provider, kind, 8, 5000)));
+    }
+    for bytes in SIZES {
+        all.extend(bandwidths(bytes));
+    }
+    let packet = cable.packet();
+    for (who, mode, bytes) in [
+        (UDP_OFFLOADS, "offloads", packet),
+        (UDP_SINGLY, "datagrams", packet),
+        (TCP, "tcp", STREAM),
+    ] {
+        all.push(ask(What::Bandwidth(0), who, How::Socket(mode, bytes)));
+    }
+    for (who, count, more) in
+        [(LISTS, 1_000_000, &["--post_list", "64"] as &[_]), (SEND, 200_000, &[])]
+    {
+        let how = How::Perftest { program: "ib_send_bw", bytes: 8, count, more };
+        all.push(ask(What::Rate, who, how));
+    }
+    all.push(ask(What::Rate, UCX, How::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 }));
+    for (who, provider) in FABRIC {
+        all.push(ask(What::Rate, who, How::FabricStream(provider, 8)));
+    }
+    all.push(ask(What::Rate, UDP_OFFLOADS, How::Socket("offloads", 80)));
+    if cable == JUMBO {
+        for (lost, weather) in LOSSES {
+            for (who, program) in OURS {
+                all.push(Question { what: What::Lossy(lost), who, how: patient(program), weather });
+            }
+        }
+        all.extend(dropped());
+    }
+    all
+}
+
+/// Whoever sends again what is lost, over a cable that loses; over one alone, as they take their time.
+pub(super) fn dropped() -> Vec<Question> {
+    let mut all = vec![];
+    for (lost, _) in LOSSES {
+        let ask = |who, how| Question { what: What::Dropped(lost), who, how, weather: "" };
+        all.extend(OURS.map(|(who, program)| ask(who, patient(program))));
+        all.push(ask(UCX, How::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
+        all.push(ask(TCP, How::Socket("tcp", STREAM)));
+        all.extend(FABRIC.map(|(who, provider)| ask(who, How::FabricStream(provider, MIB))));
+    }
+    all
+}
+
+/// One of ours with a timeout of four seconds, so that who waits for it shows.
+fn patient(program: &'static str) -> How {
+    How::Perftest { program, bytes: MIB, count: count(MIB), more: &["-u", "20"] }
+}
+
+/// Half round trips of messages of a size.
+pub(super) fn latencies(bytes: u64) -> Vec<Question> {
+    let ask = |who, how| Question { what: What::Latency(bytes), who, how, weather: "" };
+    let ours =
+        How::Perftest { program: "ib_send_lat", bytes, count: count(bytes).min(30_000), more: &[] };
+    let mut all = vec![
+        ask(SEND, ours),
+        ask(UCX, How::Ucx { test: "tag_lat", bytes, count: count(bytes).min(30_000) }),
+    ];
+    // Such as our packets are: with headers and ICRC.
+    if bytes <= 4096 {
+        all.push(ask(UDP, How::Socket("latency", bytes.max(48) + 16)));
+    }
+    all
+}
+
+/// Bandwidth of messages of a size.
+pub(super) fn bandwidths(bytes: u64) -> Vec<Question> {
+    let what = What::Bandwidth(bytes);
+    let ours = OURS.map(|(who, program)| {
+        let how = How::Perftest { program, bytes, count: count(bytes), more: &[] };
+        Question { what, who, how, weather: "" }
+    });
+    let ucx = How::Ucx { test: "tag_bw", bytes, count: count(bytes) };
+    let fabric = FABRIC.map(|(who, provider)| Question {
+        what,
+        who,
+        how: How::FabricStream(provider, bytes),
+        weather: "",
+    });
+    let ucx = [Question { what, who: UCX, how: ucx, weather: "" }];
+    ours.into_iter().chain(ucx).chain(fabric).collect()
+}

@@ -1,0 +1,132 @@
+//! Packets of a wire: two hosts, each of which captures what the other sends.
+
+use super::super::meeting::Place;
+use super::{LAYERS, SETTING, files_in, icrc, sound, tshark};
+use crate::{Bench, Tally};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use xtask::namespaces::Namespaces;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program, and what each side sends at least: opcode and how often.
+type Program = (&'static str, &'static [&'static str], &'static [(u8, usize)]);
+
+const PROGRAMS: &[Program] = &[
+    ("ibv_rc_pingpong", &["-g", "1", "-n", "50", "-s", "512"], &[(4, 50)]),
+    // IPv6.
+    ("ibv_rc_pingpong", &["-g", "2", "-n", "50", "-s", "3000"], &[(0, 50), (2, 50)]),
+    ("ibv_uc_pingpong", &["-g", "1", "-n", "50", "-s", "512"], &[(0x24, 50)]),
+    ("ibv_ud_pingpong", &["-g", "1", "-n", "50", "-s", "512"], &[(0x64, 50)]),
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let hosts = match Namespaces::new() {
+        Ok(hosts) => hosts,
+        Err(reason) => {
+            tally.skip("two hosts", &reason);
+            return Ok(());
+        }
+    };
+    for (program, args, sent) in PROGRAMS {
+        let name = format!("{program} {} between two hosts", args.join(" "));
+        bench.step(&name);
+        tally.record(&name, captured(bench, &hosts, program, args, sent));
+    }
+    Ok(())
+}
+
+fn captured(
+    bench: &Bench,
+    hosts: &Namespaces,
+    program: &str,
+    args: &[&str],
+    sent: &[(u8, usize)],
+) -> Result<(), String> {
+    let place = Place::wired(bench, hosts, "")?;
+    let folder = bench.scratch.folder("captured", 0o700)?;
+    let variables =
+        [format!("{LAYERS}=capture"), format!("{SETTING}=snap=0:dir={}", folder.display())];
+    let mut all: Vec<&str> = variables.iter().map(String::as_str).collect();
+    all.push(program);
+    all.extend(args);
+    let both = place.start(bench, "env", &all)?;
+    let deadline = Instant::now() + LIMIT;
+    let [server, client] = both.map(|side| side.finish(deadline));
+    let report = || format!("{}{}", server.report("server"), client.report("client"));
+    let files = files_in(&folder);
+    if !(server.ok() && client.ok()) || files.len() != 2 {
+        return Err(format!("{} files\n{}", files.len(), report()));
+    }
+    for file in &files {
+        side(bench, file, sent)?;
+    }
+    both_saw(bench, &files)
+}
+
+/// What one side wrote.
+fn side(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> {
+    sound(bench, file)?;
+    let wire = "infiniband and frame.interface_name == \"RoCE\"";
+    let fields = ["infiniband.bth.opcode", "frame.packet_flags_direction", "frame.comment"];
+    let packets = tshark(bench, file, wire, &fields)?;
+    let synthesised =
+        tshark(bench, file, "infiniband and frame.interface_name == \"soft0\"", &fields)?;
+    if !synthesised.is_empty() {
+        return Err(format!("made up, though there is a wire: {synthesised:?}"));
+    }
+    icrc::check(file, packets.len())?;
+    let count = |opcode: u8, way: &str, comment: &str| {
+        let is_it = |line: &&Vec<String>| match line.as_slice() {
+            [number, direction, text] => {
+                number.parse() == Ok(opcode) && direction.ends_with(way) && text.contains(comment)
+            }
+            _ => false,
+        };
+        packets.iter().filter(is_it).count()
+    };
+    for &(opcode, times) in sent {
+        // Datagrams have no PSN that leads to their request.
+        let comment = if opcode == 0x64 { "qp 0x" } else { " wr_id 0x" };
+        let (out, came) = (count(opcode, "2", comment), count(opcode, "1", "qp 0x"));
+        if out < times || came < times {
+            return Err(format!("{opcode:#x}: {out} sent, {came} came: {packets:?}"));
+        }
+    }
+    let done = tshark(bench, file, "exported_pdu", &["_ws.col.Info"])?;
+    let all: Vec<String> = done.iter().map(|line| line.concat()).collect();
+    let has = |text: &str| all.iter().filter(|line| line.contains(text)).count();
+    if has("posted SEND") < 50 || has("status SUCCESS received") < 50 {
+        return Err(format!("without requests and completions: {all:?}"));
+    }
+    Ok(())
+}
+
+/// Each packet that one side sent the other one has, as it was: from the base header to the ICRC.
+fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
+    let fields = [
+        "infiniband.bth.opcode",
+        "infiniband.bth.destqp",
+        "infiniband.bth.psn",
+        "infiniband.invariant.crc",
+        "udp.srcport",
+    ];
+    let of = |file: &PathBuf, way: u8| -> Result<Vec<Vec<String>>, String> {
+        let filter = format!("infiniband and frame.packet_flags_direction == {way}");
+        let mut all = tshark(bench, file, &filter, &fields)?;
+        all.sort();
+        all.dedup();
+        Ok(all)
+    };
+    let [a, b] = files else { return Err(format!("{files:?}")) };
+    for (from, to) in [(a, b), (b, a)] {
+        let (went, came) = (of(from, 2)?, of(to, 1)?);
+        // What comes when a program has ended already it does not see.
+        let lost: Vec<_> = went.iter().filter(|packet| !came.contains(packet)).collect();
+        let made_up: Vec<_> = came.iter().filter(|packet| !went.contains(packet)).collect();
+        if !made_up.is_empty() || lost.len() > 4 || came.len() < 50 {
+            return Err(format!("{} came; made up: {made_up:?}; lost: {lost:?}", came.len()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! The staged tree as a development package: what pkg-config says is enough to compile, link and run a program.
+
+use crate::{Bench, Checks, Load, Tally};
+use std::time::Duration;
+use xtask::over::DataPath;
+use xtask::process::Job;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(super) fn register(checks: &mut Checks) {
+    checks.load(Load::One).many("all", all);
+}
+
+fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let prefix = bench.prefix()?;
+    let of = |package: &'static str, what: &[&str]| {
+        let done = Job::new("pkg-config")
+            .args(what)
+            .args(package.split(' '))
+            .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+            .run(&bench.scratch, LIMIT)?;
+        if done.ok() { Ok(done.stdout.trim().to_owned()) } else { Err(done.report("pkg-config")) }
+    };
+    let asked = |what: &[&str]| of("libibverbs", what);
+    let version = asked(&["--modversion"]).and_then(|version| {
+        let expected = "1.18.65.0";
+        if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
+    });
+    tally.record("version of the interface", version);
+    let version = of("librdmacm", &["--modversion"]).and_then(|version| {
+        let expected = "1.5.65.0";
+        if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
+    });
+    tally.record("version of librdmacm's", version);
+    let at_least = asked(&["--exists", "--print-errors", "--atleast-version=1.14"]).map(drop);
+    tally.record("newer than a program asks for", at_least);
+
+    let programs = [
+        ("c", "libibverbs", "c-tests/inlines/device.c"),
+        ("c++", "libibverbs", "c-tests/inlines/device.c"),
+        ("c", "librdmacm libibverbs", "c-tests/inlines/connection.c"),
+    ];
+    for (language, package, source) in programs {
+        let exe = bench.scratch.fresh("device");
+        let result = of(package, &["--cflags", "--libs"]).and_then(|flags| {
+            let compile = |output: &[&str]| {
+                Job::new("gcc")
+                    .arg(format!("-x{language}"))
+                    .args(["-DRELEASE=65", "-Wall", "-Wextra", "-Werror"])
+                    .arg(bench.paths.root.join(source))
+                    .arg("-xnone")
+                    .args(flags.split_whitespace())
+                    .args(output)
+            };
+            // The headers are those of the tree, not the system's.
+            let used = compile(&["-M"]).run(&bench.scratch, LIMIT)?;
+            if !used.stdout.contains("stage/")
+                && !used.stdout.contains(&prefix.display().to_string())
+            {
+                return Err(format!("the headers come from elsewhere: {}", used.stdout));
+            }
+            let done = compile(&["-o"]).arg(&exe).run(&bench.scratch, LIMIT)?;
+            if !done.ok() {
+                return Err(done.report("the compiler"));
+            }
+            let fabric = bench.over(DataPath::Default)?;
+            let done =
+                fabric.over.own_job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+            if !done.ok() || !done.stderr.is_empty() {
+                return Err(done.report("the program"));
+            }
+            bench.nothing_left(&fabric)
+        });
+        let name = format!("a program in {language} for {package}, by pkg-config alone");
+        tally.record(&name, result);
+    }
+    tally.record("a plugin in C, by the header for plugins", plugin(bench));
+    Ok(())
+}
+
+/// Compiles the example of a plugin, in a folder of its own, and lists devices with it.
+fn plugin(bench: &Bench) -> Result<(), String> {
+    let prefix = bench.prefix()?;
+    let folder = bench.scratch.folder("plugin", 0o755)?;
+    let source = |name: &str| bench.paths.root.join(format!("c-tests/plugins/{name}.c"));
+    let compile = |name: &str, output: &str, options: &[&str]| -> Result<(), String> {
+        let done = Job::new("gcc")
+            .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+            .arg(prefix.join("include"))
+            .args(options)
+            .arg(source(name))
+            .arg("-o")
+            .arg(folder.join(output))
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .arg("-libverbs")
+            .run(&bench.scratch, LIMIT)?;
+        if done.ok() { Ok(()) } else { Err(done.report("the compiler")) }
+    };
+    compile("example", "libexample-rdmav65.so", &["-shared"])?;
+    compile("user", "user", &[])?;
+    let settings = bench.scratch.folder("plugin-settings", 0o755)?;
+    let config = settings.join("example.driver");
+    std::fs::write(&config, "driver example\n")
+        .map_err(|e| format!("{}: {e}", config.display()))?;
+    // It asks for nothing but the newest generation.
+    let done = Job::new("readelf")
+        .args(["--wide", "--version-info"])
+        .arg(folder.join("libexample-rdmav65.so"))
+        .run(&bench.scratch, LIMIT)?;
+    if !done.stdout.contains("IBVERBS_PRIVATE_65") || done.stdout.contains("IBVERBS_PRIVATE_34") {
+        return Err(done.report("readelf"));
+    }
+    let fabric = bench.over(DataPath::Default)?;
+    let done = fabric
+        .over
+        .job(folder.join("user"))
+        .env("FERROVERBS_CONFIG_DIR", &settings)
+        .env("FERROVERBS_PROVIDER_DIR", &folder)
+        .dir(bench.scratch.path())
+        .run(&bench.scratch, LIMIT)?;
+    let expected =
+        "example0: InfiniBand channel adapter, 4321 QPs\nPD: 0, errno is EOPNOTSUPP: 1\n";
+    if done.ok() && done.stderr.is_empty() && done.stdout == expected {
+        Ok(())
+    } else {
+        Err(done.report("the program"))
+    }
+}

@@ -1,0 +1,290 @@
+//! The packages of `cargo xtask dist`: installed into a Debian of their own, used as their users would, and removed
+//! without a trace.
+
+use crate::{Bench, Checks, Tally};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xtask::dist;
+use xtask::packages;
+use xtask::pair::Pair;
+use xtask::process::{self, End, Job};
+use xtask::reproducible;
+use xtask::scratch;
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// A Debian of some fifty packages over a slow network.
+const BOOTSTRAP: Duration = Duration::from_secs(900);
+
+pub(super) fn register(checks: &mut Checks) {
+    checks.many("packages", all).limit(Duration::from_secs(1800));
+}
+
+fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let files = dist::build(&bench.paths, &bench.progress)?;
+    let dir = bench.paths.target.join("dist");
+    let sums = |bench: &Bench| {
+        Job::new("sha256sum")
+            .args(["--check", "--quiet", "SHA256SUMS"])
+            .dir(&dir)
+            .run(&bench.scratch, LIMIT)
+    };
+    let done = sums(bench)?;
+    tally.record("checksums", done.ok().then_some(()).ok_or_else(|| done.report("sha256sum")));
+    let kept = fs::read(dir.join("SHA256SUMS")).map_err(|e| e.to_string())?;
+    let again = dist::build(&bench.paths, &bench.progress)
+        .and_then(|_| fs::read(dir.join("SHA256SUMS")).map_err(|e| e.to_string()))?;
+    tally.record(
+        "the same sources give the same files",
+        (kept == again).then_some(()).ok_or_else(|| "SHA256SUMS changed".into()),
+    );
+    no_private_paths(bench, tally, &files)?;
+    lintian(bench, tally, &files)?;
+    tarball(bench, tally, &files)?;
+    chroot(bench, tally, &files)
+}
+
+/// Paths of the machine that built it are nobody's business, and differ on the next machine.
+fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let private = reproducible::private_folders(&bench.paths);
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "deb" || e == "gz")) {
+        let to = bench.scratch.folder("contents", 0o755)?;
+        let job = if file.extension().is_some_and(|e| e == "deb") {
+            Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to)
+        } else {
+            Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to)
+        };
+        let done = job.run(&bench.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("unpacking"));
+        }
+        let mut told = Vec::new();
+        for content in dist::files(&to)?.iter().filter(|f| !f.is_symlink()) {
+            let bytes = fs::read(content).map_err(|e| format!("{}: {e}", content.display()))?;
+            let found = private.iter().find(|folder| contains(&bytes, folder));
+            let inner = content.strip_prefix(&to).unwrap_or(content);
+            told.extend(found.map(|f| format!("{} speaks of {}", inner.display(), f.display())));
+        }
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        tally.record(
+            &format!("{name} does not tell where it was built"),
+            told.is_empty().then_some(()).ok_or_else(|| told.join("\n")),
+        );
+    }
+    Ok(())
+}
+
+fn contains(bytes: &[u8], folder: &Path) -> bool {
+    let wanted = [folder.as_os_str().as_bytes(), b"/"].concat();
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// Debian's own judgement, where it is installed.
+fn lintian(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let name = "lintian finds no error and no warning";
+    if packages::find_program("lintian").is_none() {
+        tally.skip(name, "lintian is not installed (apt-get install lintian)");
+        return Ok(());
+    }
+    bench.step("dist: lintian");
+    let debs = files.iter().filter(|f| f.extension().is_some_and(|e| e == "deb"));
+    let done = Job::new("lintian")
+        .args(["--allow-root", "--fail-on", "error,warning"])
+        .args(debs)
+        .env("LC_ALL", "C.UTF-8")
+        .run(&bench.scratch, LIMIT)?;
+    tally.record(name, done.ok().then_some(()).ok_or_else(|| done.report("lintian")));
+    Ok(())
+}
+
+/// Unpacked anywhere, the tarball works.
+fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let file = files
+        .iter()
+        .find(|f| f.extension().is_some_and(|e| e == "gz"))
+        .ok_or("dist made no tarball")?;
+    bench.step("dist: the tarball");
+    let top = bench.scratch.folder("unpacked", 0o755)?;
+    let done =
+        Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&top).run(&bench.scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("tar"));
+    }
+    let tree = fs::read_dir(&top).map_err(|e| e.to_string())?.flatten().next();
+    let tree = tree.ok_or("the tarball is empty")?.path();
+    let command = tree.join("bin/ferroverbs");
+    let fabric = bench.private_folder("fabric")?;
+    let job = Job::new(&command)
+        .arg("ibv_rc_pingpong")
+        .env("FERROVERBS_FABRIC_DIR", &fabric)
+        .user(bench.user)
+        .dir(bench.scratch.path());
+    let ended = Pair::of(job, LIMIT)?.run(&bench.scratch)?;
+    tally.record(
+        "ibv_rc_pingpong from the tarball",
+        ended.ok().then_some(()).ok_or_else(|| ended.report()),
+    );
+    let done = Job::new(&command).arg("--nonsense").run(&bench.scratch, LIMIT)?;
+    let told = done.end == End::Exited(2) && done.stderr.contains("--nonsense");
+    tally.record(
+        "a wrong option is told",
+        told.then_some(()).ok_or_else(|| done.report("ferroverbs")),
+    );
+    split_paths(bench, tally, &tree)?;
+    // The unpacked library is below /tmp, which is not what it was while nodes are made.
+    let name = "ferroverbs -n with a library in LD_PRELOAD";
+    let done = Job::new(&command)
+        .args(["-n", "ibv_devices"])
+        .env("LD_PRELOAD", tree.join("lib/libibverbs.so.1"))
+        .env("FERROVERBS_FABRIC_DIR", &fabric)
+        .run(&bench.scratch, LIMIT)?;
+    if done.stderr.contains("needs a mount namespace") {
+        tally.skip(name, done.stderr.trim());
+    } else {
+        let good = done.ok() && done.stdout.contains("soft0") && done.stderr.is_empty();
+        tally.record(name, good.then_some(()).ok_or_else(|| done.report("ferroverbs")));
+    }
+    Ok(())
+}
+
+/// The tree where the dynamic loader would split its path, and a program then silently run over the system's library.
+fn split_paths(bench: &Bench, tally: &mut Tally, tree: &Path) -> crate::Result<()> {
+    for (name, way) in [("a tree: here", "-p"), ("a tree: here", "--"), ("for $5; of", "-p")] {
+        let moved = bench.scratch.folder("moved", 0o755)?.join(name);
+        scratch::copy_tree(tree, &moved)?;
+        let done = Job::new(moved.join("bin/ferroverbs"))
+            .args([way, "ibv_devices"])
+            .env("FERROVERBS_FABRIC_DIR", bench.private_folder("fabric")?)
+            .env("XDG_RUNTIME_DIR", bench.private_folder("runtime")?)
+            .user(bench.user)
+            .run(&bench.scratch, LIMIT)?;
+        let good = done.ok() && done.stdout.contains("soft0") && done.stderr.is_empty();
+        tally.record(
+            &format!("ferroverbs {way} in a folder called '{name}'"),
+            good.then_some(()).ok_or_else(|| done.report("ferroverbs")),
+        );
+    }
+    Ok(())
+}
+
+fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let name = "packages in a Debian of their own";
+    if !process::is_root() {
+        tally.skip(name, "only root can make one (debootstrap, chroot)");
+        return Ok(());
+    }
+    packages::ensure(&[packages::CHROOT], &bench.progress)?;
+    let pristine = match debian(bench) {
+        Ok(folder) => folder,
+        Err(reason) => {
+            tally.skip(name, &reason);
+            return Ok(());
+        }
+    };
+    bench.step("dist: copying the Debian");
+    let root = bench.scratch.path().join("debian");
+    let done = Job::new("cp")
+        .args(["-a", "--reflink=auto"])
+        .arg(&pristine)
+        .arg(&root)
+        .run(&bench.scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("cp"));
+    }
+    let given = root.join("given");
+    fs::create_dir_all(&given).map_err(|e| e.to_string())?;
+    for file in files {
+        fs::copy(file, given.join(file.file_name().unwrap_or_default()))
+            .map_err(|e| e.to_string())?;
+    }
+    let script = given.join("try.sh");
+    fs::write(&script, include_str!("dist.sh")).map_err(|e| e.to_string())?;
+    scratch::set_mode(&script, 0o755)?;
+    bench.step("dist: installing, trying and removing packages");
+    // Mounts and processes of its own, which end with it.
+    let inside = "mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && exec chroot \"$1\" /bin/sh /given/try.sh";
+    let done = Job::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", inside, "sh"])
+        .arg(&root)
+        .env("LC_ALL", "C.UTF-8")
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LD_LIBRARY_PATH", "")
+        .run(&bench.scratch, LIMIT)?;
+    let mut any = false;
+    for line in done.stdout.lines() {
+        if let Some(what) = line.strip_prefix("ok: ") {
+            tally.record(what, Ok(()));
+            any = true;
+        } else if let Some(what) = line.strip_prefix("FAILED: ") {
+            tally.record(what, Err(done.report("in the Debian")));
+        }
+    }
+    if !done.ok() || !any {
+        tally.record(name, Err(done.report("in the Debian")));
+    }
+    Ok(())
+}
+
+/// What the small Debian has besides itself.
+const IN_DEBIAN: &str = "ibverbs-utils,ibverbs-providers,libibverbs-dev,librdmacm-dev,rdmacm-utils";
+
+/// A small Debian with the verbs programs, made once; `Err` says why there is none.
+fn debian(bench: &Bench) -> Result<PathBuf, String> {
+    let folder = bench.paths.target.join("debian");
+    let complete = folder.join("complete");
+    if fs::read_to_string(&complete).is_ok_and(|with| with == IN_DEBIAN) {
+        return Ok(folder);
+    }
+    let _ = fs::remove_dir_all(&folder);
+    let ask = |program: &str, args: &[&str]| -> Result<String, String> {
+        let done = Job::new(program).args(args).run(&bench.scratch, LIMIT)?;
+        if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
+    };
+    // Where this machine gets its packages from, another Debian can get its own.
+    // The packages fit the release that they were made on.
+    let running = ferroverbs_c_tests::debian::running()?;
+    let targets =
+        ask("apt-get", &["indextargets", "--format", "$(REPO_URI) $(CODENAME) $(CREATED_BY)"])?;
+    let (uri, suite) = targets
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<_> = line.split(' ').collect();
+            matches!(words[..], [_, _, "Packages"])
+                .then(|| (words[0].to_owned(), words[1].to_owned()))
+        })
+        .find(|(_, suite)| *suite == running)
+        .ok_or_else(|| {
+            format!(
+                "apt has no lists of Debian's {running}: apt-get update, and a Debian to run on"
+            )
+        })?;
+    bench.step("dist: making a small Debian (some minutes)");
+    let done = Job::new("debootstrap")
+        .arg("--variant=minbase")
+        .arg(format!("--include={IN_DEBIAN}"))
+        .arg(&suite)
+        .arg(&folder)
+        .arg(&uri)
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .run(&bench.scratch, BOOTSTRAP)?;
+    if !done.ok() {
+        return Err(format!("debootstrap failed: {}", last_line(&done.stdout, &done.stderr)));
+    }
+    fs::write(complete, IN_DEBIAN).map_err(|e| e.to_string())?;
+    Ok(folder)
+}
+
+fn last_line<'a>(stdout: &'a str, stderr: &'a str) -> &'a str {
+    stderr.lines().chain(stdout.lines()).last().unwrap_or("it said nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_script_for_the_debian_is_one() {
+        let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dist.sh");
+        let status = std::process::Command::new("sh").arg("-n").arg(script).status().unwrap();
+        assert!(status.success());
+    }
+}

@@ -1,0 +1,26 @@
+//! Each fuzz target for a while, from the corpus that is kept. `cargo xtask fuzz` does so for as long as wanted.
+
+use crate::{Bench, Checks, Tally};
+use xtask::fuzz::{Fuzz, seconds_of_each};
+
+pub(super) fn register(checks: &mut Checks) {
+    checks.many("corpora", all);
+}
+
+fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    bench.step("fuzz: building the targets");
+    let fuzz = match Fuzz::build(&bench.paths, &bench.scratch) {
+        Ok(fuzz) => fuzz,
+        Err(why) => {
+            tally.fail(why);
+            return Ok(());
+        }
+    };
+    let targets = fuzz.targets()?;
+    let seconds = seconds_of_each(targets.len())?;
+    bench.step(&format!("fuzz: {} targets, {seconds} s each", targets.len()));
+    for outcome in fuzz.run(&targets, seconds, &bench.progress)? {
+        tally.record(&outcome.target, outcome.result.map(drop));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! A check: a name, a tier, a load, a limit, and a function.
+
+use super::{LIMIT, Tally};
+use crate::bench::Bench;
+use std::time::Duration;
+
+/// How often a check is worth its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tier {
+    /// One proof of a promise: every change has to pass it.
+    Short,
+    /// Repetition, sweeps over sizes, all data paths.
+    Full,
+    /// Foreign stacks, a kernel's own devices, soak.
+    Long,
+}
+
+impl Tier {
+    /// As the command line has it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Full => "full",
+            Self::Long => "long",
+        }
+    }
+}
+
+/// What a check takes of the machine while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// It waits for timers, files or a few packets: any number of them run beside each other.
+    Waits,
+    /// One processor.
+    One,
+    /// Two processes that poll: a pair of processors.
+    Pair,
+    /// Nothing else may run, because the check counts what the machine does or changes what others see.
+    Alone,
+}
+
+/// What a check does. Results are entered into the tally; an error means that the check cannot be run.
+pub(crate) type Run = Box<dyn FnOnce(&Bench, &mut Tally) -> crate::Result<()> + Send>;
+
+/// One entry of `--list`.
+pub(crate) struct Check {
+    /// `group::name`.
+    pub(crate) name: String,
+    pub(crate) group: &'static str,
+    pub(crate) tier: Tier,
+    pub(crate) load: Load,
+    /// It fails when it takes longer.
+    pub(crate) limit: Duration,
+    pub(crate) run: Run,
+}
+
+/// The checks of a group, as it registers them.
+pub(crate) struct Checks {
+    group: &'static str,
+    tier: Tier,
+    load: Load,
+    list: Vec<Check>,
+}
+
+impl Checks {
+    /// An empty list; checks are of the short tier and take a pair of processors, unless the group says otherwise.
+    pub(crate) fn new(group: &'static str) -> Self {
+        Self { group, tier: Tier::Short, load: Load::Pair, list: Vec::new() }
+    }
+
+    /// The tier of the checks that follow.
+    pub(crate) fn tier(&mut self, tier: Tier) -> &mut Self {
+        self.tier = tier;
+        self
+    }
+
+    /// The load of the checks that follow.
+    pub(crate) fn load(&mut self, load: Load) -> &mut Self {
+        self.load = load;
+        self
+    }
+
+    /// Adds a check that may have any number of results.
+    pub(crate) fn many(
+        &mut self,
+        name: impl AsRef<str>,
+        run: impl FnOnce(&Bench, &mut Tally) -> crate::Result<()> + Send + 'static,
+    ) -> &mut Self {
+        self.list.push(Check {
+            name: format!("{}::{}", self.group, name.as_ref()),
+            group: self.group,
+            tier: self.tier,
+            load: self.load,
+            limit: LIMIT,
+            run: Box::new(run),
+        });
+        self
+    }
+
+    /// Adds a check that has one result.
+    pub(crate) fn one(
+        &mut self,
+        name: impl AsRef<str>,
+        run: impl FnOnce(&Bench) -> Result<(), String> + Send + 'static,
+    ) -> &mut Self {
+        let short = name.as_ref().to_owned();
+        self.many(name, move |bench, tally| {
+            tally.record(&short, run(bench));
+            Ok(())
+        })
+    }
+
+    /// Gives the check that was added last another limit.
+    pub(crate) fn limit(&mut self, limit: Duration) -> &mut Self {
+        if let Some(check) = self.list.last_mut() {
+            check.limit = limit;
+        }
+        self
+    }
+
+    /// What was added.
+    pub(crate) fn into_list(self) -> Vec<Check> {
+        self.list
+    }
+}

@@ -1,0 +1,99 @@
+//! A hostile member of the fabric beside programs that should not mind, for some seconds on each data path. `cargo xtask soak --hostile` does
+//! the same for as long as wanted.
+
+use crate::{Bench, Checks, ENOUGH, Tally, Tier};
+use ferroverbs_c_tests::PROGRAMS;
+use xtask::hostile::{Attack, HostileRun, Reach, Victim};
+use xtask::over::DataPath;
+use xtask::process::User;
+
+/// What each attack is given.
+const SECONDS: u64 = 5;
+
+/// C programs that run beside an attacker which keeps to its own words, on one data path each.
+const BYSTANDERS: &[(&str, &str)] = &[
+    ("data", "two"),
+    ("atomics", "two"),
+    ("mr", "two"),
+    ("mw", "two"),
+    ("srq", "two"),
+    ("xrc", "three"),
+    ("ud", "two"),
+    ("multicast", ""),
+    ("reconnect", ""),
+    ("tm_random", "thousands two"),
+];
+
+/// What the short tier gives each attack.
+const SHORT: u64 = 2;
+
+pub(super) fn register(checks: &mut Checks) {
+    // The attacker is built by the first of them.
+    checks.many("a program beside each attacker", |bench, tally| {
+        run(bench, tally, SHORT, |victim, reach, path, stranger| {
+            let besieged = matches!(victim, Victim::Besieged);
+            besieged
+                && (path == DataPath::Default || (path == DataPath::Off && reach == Reach::All))
+                && (!stranger || reach == Reach::All)
+        })
+    });
+    checks
+        .tier(Tier::Full)
+        .many("all attacks", |bench, tally| run(bench, tally, SECONDS, |_, _, _, _| true));
+}
+
+/// Runs the attacks that `wanted` takes, `seconds` each.
+fn run(
+    bench: &Bench,
+    tally: &mut Tally,
+    seconds: u64,
+    wanted: impl Fn(&Victim<'_>, Reach, DataPath, bool) -> bool,
+) -> crate::Result<()> {
+    bench.step("hostile: building the attacker");
+    let camp = HostileRun::new(&bench.paths, bench.prefix()?, &bench.scratch)?;
+    // Another one each time: what fails names it.
+    let mut seed = u64::from(std::process::id());
+    let storm = program("storm")?;
+    let stranger = bench.user.map(|user| User { uid: user.uid - 1, ..user });
+    let mut attacks = Vec::new();
+    let drawn = format!("{seed} {seconds}");
+    for path in DataPath::ALL {
+        attacks.push((Victim::Besieged, Reach::Own, path, None));
+        attacks.push((Victim::Besieged, Reach::All, path, None));
+        attacks.push((Victim::Program(storm, &drawn), Reach::Own, path, None));
+    }
+    for (&(name, args), path) in BYSTANDERS.iter().zip(DataPath::ALL.iter().cycle()) {
+        attacks.push((Victim::Program(program(name)?, args), Reach::Own, *path, None));
+    }
+    if stranger.is_some() {
+        attacks.push((Victim::Besieged, Reach::Own, DataPath::Default, stranger));
+        attacks.push((Victim::Besieged, Reach::All, DataPath::Default, stranger));
+    } else {
+        tally.skip("attacks by another user of the group", "only root can be several users");
+    }
+    for (victim, reach, path, stranger) in attacks {
+        if !wanted(&victim, reach, path, stranger.is_some()) {
+            continue;
+        }
+        let users = (bench.user, stranger);
+        let attack = Attack { victim, reach, path, seed, users, seconds };
+        seed += 1;
+        if tally.failures().len() >= ENOUGH {
+            tally.skip(&attack.name(), "too many failures before it");
+            continue;
+        }
+        bench.step(&format!("hostile: {}", attack.name()));
+        let stood = camp.run(&attack);
+        if stood.as_ref().is_ok_and(|stood| stood.hung) {
+            let told = format!("{}: the attacker hung, and was killed", attack.name());
+            bench.progress.note(&told);
+        }
+        tally.record(&attack.name(), stood.map(drop));
+    }
+    Ok(())
+}
+
+fn program(name: &str) -> crate::Result<&'static ferroverbs_c_tests::Program> {
+    let found = PROGRAMS.iter().find(|p| p.name == name);
+    found.ok_or_else(|| format!("{name} is not in the list of C programs"))
+}

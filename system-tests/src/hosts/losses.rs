@@ -1,0 +1,108 @@
+//! Packets that are lost, doubled and reordered on their way: by netem where the kernel has it, and by soft itself, with a seed that
+//! each test's name tells. Data are verified by programs of ours, whose ends are on both hosts.
+
+use super::super::meeting::Place;
+use crate::{Bench, Tally};
+use xtask::namespaces::Namespaces;
+
+/// What happens to packets: for netem and for soft, and how many batches of `random_ops` suffer it.
+struct Cable {
+    name: &'static str,
+    mtu: u32,
+    netem: &'static str,
+    weather: &'static str,
+    batches: u32,
+}
+
+const CABLES: &[Cable] = &[
+    Cable { name: "0.1 % lost", mtu: 1500, netem: "loss 0.1%", weather: "loss=0.1%", batches: 100 },
+    Cable { name: "1 % lost", mtu: 1500, netem: "loss 1%", weather: "loss=1%", batches: 60 },
+    Cable { name: "5 % lost", mtu: 1500, netem: "loss 5%", weather: "loss=5%", batches: 30 },
+    Cable { name: "20 % lost", mtu: 9000, netem: "loss 20%", weather: "loss=20%", batches: 30 },
+    Cable {
+        name: "lost, doubled, reordered",
+        mtu: 9000,
+        netem: "delay 200us 100us loss 2% duplicate 1% reorder 5%",
+        weather: "loss=2% duplicate=1% reorder=5%",
+        batches: 30,
+    },
+];
+
+/// With a timeout of four seconds: whoever waits for it at every loss does not end in time. All meet by TCP before they end. `ibv_rc_pingpong` does
+/// not: where its last acknowledgement is lost, the other end is gone when it is asked again.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ib_send_lat", &["-n", "100", "-u", "20"]),
+    ("ib_send_bw", &["-n", "20", "-s", "262144", "-u", "20"]),
+    ("ib_write_bw", &["-n", "20", "-s", "262144", "-u", "20"]),
+    ("ib_read_bw", &["-n", "20", "-s", "262144", "-u", "20"]),
+    ("ib_atomic_lat", &["-n", "50", "-u", "20"]),
+];
+
+/// Programs of ours that judge themselves; all draw their work from a seed of their own or `TEST_SEED`.
+const OWN: &[(&str, &[&str])] =
+    &[("random_ops", &["two"]), ("srq", &["two"]), ("tm_random", &["history", "two"])];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
+    let seed = u64::from(std::process::id());
+    for cable in CABLES {
+        let by_netem = hosts.set_cable(cable.mtu, cable.netem);
+        if let Err(reason) = &by_netem {
+            tally.skip(&format!("{} by netem", cable.name), reason);
+        }
+        over(bench, tally, hosts, cable, by_netem.is_ok().then_some(""), seed)?;
+    }
+    kinds(bench, tally, hosts, seed)?;
+    hosts.set_cable(1500, "")
+}
+
+/// Unreliable kinds and IPv6 (GID 2), with 5 % lost. What comes twice or late is no matter for `lossy`: on UC it may be taken for what is new.
+fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> crate::Result<()> {
+    let own = format!("loss=5% seed={seed}");
+    let weather = if hosts.set_cable(1500, "loss 5%").is_ok() { "" } else { &own };
+    if !weather.is_empty() {
+        hosts.set_cable(1500, "")?;
+    }
+    let place = Place::wired(bench, hosts, weather)?;
+    for (program, gid) in [("lossy", "1"), ("lossy", "2"), ("random_ops", "2")] {
+        let name = format!("{program} by GID {gid}, 5 % lost, TEST_SEED={seed} ({weather})");
+        bench.step(&format!("hosts: {name}"));
+        let job = super::own(bench, &place, hosts, program, &["two"])?
+            .env("TEST_GID", gid)
+            .env("TEST_LOSSES", "1")
+            .env("TEST_BATCHES", "30")
+            .env("TEST_SEED", seed.to_string());
+        tally.record(&name, super::checked(bench, &job));
+    }
+    Ok(())
+}
+
+/// Runs the programs over one cable; without `weather` soft makes its own.
+fn over(
+    bench: &Bench,
+    tally: &mut Tally,
+    hosts: &Namespaces,
+    cable: &Cable,
+    weather: Option<&str>,
+    seed: u64,
+) -> crate::Result<()> {
+    let own = format!("{} seed={seed}", cable.weather);
+    let weather = weather.unwrap_or(&own);
+    if !weather.is_empty() {
+        hosts.set_cable(cable.mtu, "")?;
+    }
+    let place = Place::wired(bench, hosts, weather)?;
+    for (program, args) in PROGRAMS {
+        let name = format!("{program} {}, {} ({weather})", args.join(" "), cable.name);
+        bench.step(&format!("hosts: {name}"));
+        tally.record(&name, place.together(bench, program, args));
+    }
+    for (program, args) in OWN {
+        let name = format!("{program}, {}, TEST_SEED={seed} ({weather})", cable.name);
+        bench.step(&format!("hosts: {name}"));
+        let job = super::own(bench, &place, hosts, program, args)?
+            .env("TEST_BATCHES", cable.batches.to_string())
+            .env("TEST_SEED", seed.to_string());
+        tally.record(&name, super::checked(bench, &job));
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Kernels and interfaces that cut no datagrams into packets: soft sends these singly then. Linux has cut for every interface since 6.11, so that there is none here;
+//! c-tests/tools/no_offloads.c refuses what others refuse.
+
+use super::super::meeting::Place;
+use crate::{Bench, Tally};
+use xtask::namespaces::Namespaces;
+use xtask::process::Finished;
+
+/// The packets of a datagram that is refused go singly, and so do all that come after. Those of the same batch were made already: a batch has so many datagrams at most. Where it is not
+/// remembered, twice as many are refused.
+const BATCH: u32 = 128;
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
+    hosts.set_cable(1500, "")?;
+    let refusals: [(&str, &str, Verdict); 2] = [
+        ("interface", "an interface that cuts no datagrams", by_interface),
+        ("kernel", "a kernel without UDP_SEGMENT and UDP_GRO", by_kernel),
+    ];
+    for (refuses, name, verdict) in refusals {
+        bench.step(&format!("hosts: {name}"));
+        tally.record(name, refused(bench, hosts, refuses, verdict));
+    }
+    Ok(())
+}
+
+/// What is wrong with the options and sends that a process was refused.
+type Verdict = fn(u32, u32) -> Option<&'static str>;
+
+/// It is found out by the first datagrams, and remembered.
+fn by_interface(_: u32, sends: u32) -> Option<&'static str> {
+    match sends {
+        0 => Some("nothing was refused"),
+        1..=BATCH => None,
+        _ => Some("it is tried again and again"),
+    }
+}
+
+/// It is known before the first datagram.
+fn by_kernel(options: u32, sends: u32) -> Option<&'static str> {
+    match (options, sends) {
+        (0, _) => Some("no option was refused"),
+        (_, 0) => None,
+        _ => Some("what the kernel does not know is tried"),
+    }
+}
+
+/// Every byte arrives, and both sides were refused what they should be.
+fn refused(
+    bench: &Bench,
+    hosts: &Namespaces,
+    refuses: &str,
+    verdict: Verdict,
+) -> Result<(), String> {
+    let folder = bench.scratch.path();
+    let preload = ferroverbs_c_tests::compile_no_offloads(folder).map_err(|e| e.to_string())?;
+    let place = Place::wired(bench, hosts, "")?;
+    let job = super::own(bench, &place, hosts, "random_ops", &["two"])?
+        .env("TEST_BATCHES", "200")
+        .env("LD_PRELOAD", preload)
+        .env("REFUSES", refuses);
+    let done = job.run(&bench.scratch, super::LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("random_ops"));
+    }
+    let told = told(&done);
+    let wrong = told.iter().find_map(|&(options, sends)| verdict(options, sends));
+    match wrong {
+        None if told.len() == 2 => Ok(()),
+        why => Err(done.report(why.unwrap_or("not both sides were refused something"))),
+    }
+}
+
+/// Options and sends that each process was refused.
+fn told(done: &Finished) -> Vec<(u32, u32)> {
+    let lines = done.stderr.lines().filter_map(|line| line.strip_prefix("no_offloads: "));
+    lines.filter_map(numbers).collect()
+}
+
+fn numbers(line: &str) -> Option<(u32, u32)> {
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}

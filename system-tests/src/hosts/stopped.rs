@@ -1,0 +1,77 @@
+//! Processes that are stopped, as by a debugger, and have the port with others: they pass nothing on, and answer nobody. What the kernel would give them of
+//! others' is not lost with them.
+
+use super::super::meeting::{Place, both_end_well};
+use super::accidents::{BESIDE, Bystanders};
+use super::astray::MANY;
+use crate::{Bench, Tally};
+use xtask::namespaces::Namespaces;
+
+/// Each end sends requests, and finds out that nobody answers.
+const BOTH_WAYS: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
+
+/// How who came first ends.
+#[derive(Clone, Copy)]
+enum First {
+    Leaves,
+    Dies,
+}
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
+    let mut record = |name: &str, check: &dyn Fn() -> Result<(), String>| {
+        bench.step(&format!("hosts: {name}"));
+        tally.record(name, check());
+    };
+    record("many connections beside a pair that is stopped", &|| beside(bench, hosts));
+    record("a pair is moved beside one that is stopped: the first leaves", &|| {
+        moved(bench, hosts, First::Leaves)
+    });
+    record("a pair is moved beside one that is stopped: the first dies", &|| {
+        moved(bench, hosts, First::Dies)
+    });
+}
+
+/// The first of them finds the kernel without a word of whose packets are whose.
+fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
+    let place = Place::wired(bench, hosts, "")?;
+    let mut stopped = pair(bench, &place)?;
+    stopped.go_on(bench)?;
+    stopped.stop(true);
+    for _ in 0..2 {
+        both_end_well(place.start(bench, MANY.0, MANY.1)?)?;
+    }
+    stopped.stop(false);
+    stopped.go_on(bench)?;
+    stopped.end();
+    Ok(())
+}
+
+/// The sockets of the third pair take the places of the first one's, and the second one says nothing of it.
+fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
+    let place = Place::wired(bench, hosts, "")?;
+    let first = match how {
+        First::Dies => place.start(bench, BESIDE.0, BESIDE.1)?,
+        // It ends by itself.
+        First::Leaves => place.start(bench, BESIDE.0, &["-g", "1", "-e", "-n", "24000"])?,
+    };
+    let mut stopped = pair(bench, &place)?;
+    stopped.go_on(bench)?;
+    let mut third = Bystanders::new(place.start(bench, BOTH_WAYS.0, BOTH_WAYS.1)?);
+    third.go_on(bench)?;
+    stopped.stop(true);
+    match how {
+        First::Dies => Bystanders::new(first).end(),
+        First::Leaves => both_end_well(first)?,
+    }
+    for _ in 0..3 {
+        third.go_on(bench)?;
+    }
+    stopped.stop(false);
+    third.end();
+    stopped.end();
+    Ok(())
+}
+
+fn pair(bench: &Bench, place: &Place<'_>) -> Result<Bystanders, String> {
+    Ok(Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?))
+}

@@ -1,0 +1,236 @@
+//! Layers over devices of a kernel, in a virtual machine: each pair of twins under `validate` (c-tests/validate), and a ping-pong under each of the others.
+
+use super::{capture, validate, vm};
+use crate::{Bench, Checks, Tally, Tier};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use xtask::process::Job;
+use xtask::scratch;
+use xtask::vm::{Request, Stream};
+
+/// It takes minutes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(2400);
+
+/// Twins that rxe has no place for, what the wrong one hears there, and why.
+const OTHERWISE: &str = include_str!("../../c-tests/data/layers-rxe.txt");
+
+/// What the wrong twin of a check hears instead of its id, and why; of most there is nothing.
+fn otherwise(id: &str) -> Option<(&'static str, &'static str)> {
+    let lines = OTHERWISE.lines().filter_map(|line| line.split_once(' '));
+    let (_, rest) = lines.into_iter().find(|(other, _)| *other == id)?;
+    rest.split_once(' ')
+}
+
+pub(super) fn register(checks: &mut Checks) {
+    checks.tier(Tier::Long).many("all", all).limit(Duration::from_secs(5400));
+}
+
+fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
+    let folder = bench.scratch.folder("layers-rxe", 0o755)?;
+    let stage = folder.join("stage");
+    scratch::copy_tree(bench.prefix()?, &stage)?;
+    let files = validate::compile(bench)?;
+    let mut ids = Vec::new();
+    for twins in [&files.misuse, &files.cm, &files.advice, &files.flushed] {
+        ids.extend(validate::ids_of(bench, twins)?);
+    }
+    let packets = capture::packets(bench)?;
+    let sanitized = validate::sanitized(bench, tally);
+    let programs = [&files.misuse, &files.cm, &files.advice, &files.flushed, &files.liar, &packets];
+    for file in programs.into_iter().chain(&sanitized) {
+        let name = file.file_name().unwrap_or_default();
+        fs::copy(file, folder.join(name)).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    let script = bench.paths.root.join("c-tests/tools/layers_rxe.sh");
+    let job = Job::new("bash").arg(script).arg(&folder);
+    let job = job.env("LD_LIBRARY_PATH", stage.join("lib")).env("FERROVERBS_SOFT", "off");
+    let request = Request::in_folder(job, &folder, LIMIT);
+    bench.step("layers-rxe: booting");
+    let mut errors = Vec::new();
+    let outcome = machine.run(&request, &bench.scratch, &mut |stream, bytes| match stream {
+        Stream::Err => errors.extend_from_slice(bytes),
+        Stream::Out => {
+            let text = String::from_utf8_lossy(bytes);
+            bench.step(&format!("layers-rxe: {}", text.lines().last().unwrap_or_default()));
+        }
+    });
+    match outcome {
+        Err(why) => {
+            tally.skip("everything", &format!("the virtual machine fails: {}", why.trim()));
+            return Ok(());
+        }
+        Ok(outcome) if outcome.status == 0 => {}
+        Ok(outcome) => {
+            let said = String::from_utf8_lossy(&errors);
+            tally.record("all was run", Err(format!("exit status {}\n{said}", outcome.status)));
+        }
+    }
+    for id in &ids {
+        twins(&folder, id, tally);
+    }
+    if sanitized.is_some() {
+        for (name, result) in ["wrong", "right"].map(|how| (how, poisoned(&folder, how))) {
+            tally.record(&format!("MR-10 {name}"), result);
+        }
+    }
+    tally.record("a misuse is told with its place", placed(&folder));
+    tally.record("trace of a ping-pong", traced(bench, &folder));
+    tally.record("trace tells a ping-pong in text and in JSON", in_words(&folder));
+    tally.record("stats of a ping-pong", counted(bench, &folder));
+    tally.record("stats of a ping-pong that was killed", killed(&folder));
+    bench.step("layers-rxe: dissecting");
+    let captured = ended(&folder, "capture");
+    let captured = captured.and_then(|_| capture::of_ping_pong(bench, &folder.join("capture")));
+    tally.record("capture of a ping-pong", captured);
+    let printed = said(&folder, "packets");
+    capture::of_device(bench, tally, &folder.join("packets.d"), &printed, "rxe0");
+    Ok(())
+}
+
+/// The wrong one is told of as what it is, the right one hears nothing.
+fn twins(folder: &Path, id: &str, tally: &mut Tally) {
+    let otherwise = otherwise(id);
+    for how in ["wrong", "right"] {
+        let name = format!("{id} {how}");
+        let told = validate::ids(&folder.join(format!("{id}.{how}.json")));
+        let said = said(folder, &format!("{id}.{how}"));
+        let wanted: &[&str] = match (how, otherwise) {
+            ("right", _) | (_, Some(("-", _))) => &[],
+            (_, Some((told, _))) => &[told],
+            _ => &[id],
+        };
+        let ended = said.lines().last() == Some("0") || otherwise.is_some();
+        let quiet = how == "wrong" || said == "0\n" || otherwise.is_some();
+        // It was run, whatever came of it.
+        let right = told == wanted && ended && quiet && !said.is_empty();
+        tally.record(&name, right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}")));
+    }
+    if let Some((_, why)) = otherwise {
+        tally.skip(&format!("{id} over rxe"), why);
+    }
+}
+
+/// A buffer that is read too early ends the program, by AddressSanitizer's report; a device of the kernel needs no suppression to write there.
+fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
+    let told = validate::ids(&folder.join(format!("MR-10.{how}.json")));
+    let said = said(folder, &format!("MR-10.{how}"));
+    let right = match how {
+        "wrong" => {
+            let parts = ["use-after-poison", "in mr_10 ", "MR-10 warning: "];
+            told == ["MR-10"] && parts.iter().all(|part| said.contains(part))
+        }
+        _ => told.is_empty() && said == "0\n",
+    };
+    right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}"))
+}
+
+/// Of one misuse the lines of the program are told, and not those of the device's plugin.
+fn placed(folder: &Path) -> crate::Result<()> {
+    let said = said(folder, "WR-03.wrong");
+    let mut places = said.lines().filter_map(|line| line.strip_prefix("    at "));
+    let first = places.next().is_some_and(|line| line.starts_with("ibv_post_send ("));
+    let case = places.any(|line| line.starts_with("wr_03 (") && line.contains("misuse.c:"));
+    (first && case).then_some(()).ok_or(said)
+}
+
+/// `ferroverbs` with these arguments, of what a layer left in the folder of its name.
+fn told(bench: &Bench, folder: &Path, layer: &str, args: &[&str]) -> crate::Result<String> {
+    let program = bench.prefix()?.join("bin/ferroverbs");
+    let job = Job::new(program).args(args).arg(folder.join(layer));
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let said = ended(folder, layer)?;
+    if done.ok() { Ok(done.stdout) } else { Err(said + &done.report("ferroverbs")) }
+}
+
+fn said(folder: &Path, name: &str) -> String {
+    fs::read_to_string(folder.join(format!("{name}.said"))).unwrap_or_default()
+}
+
+/// What both sides of a ping-pong said, if they ended well.
+fn ended(folder: &Path, layer: &str) -> crate::Result<String> {
+    let said = said(folder, layer);
+    if said.lines().last() == Some("0 0") { Ok(said) } else { Err(said) }
+}
+
+/// A hundred messages each way: each has led to where it was received, and to its completion.
+fn traced(bench: &Bench, folder: &Path) -> crate::Result<()> {
+    let text = told(bench, folder, "trace", &["trace", "merge"])?;
+    let arrows = |kind: &str| {
+        let kind = format!("\"cat\":\"{kind}\"");
+        text.lines().filter(|l| l.contains("\"ph\":\"s\"") && l.contains(&kind)).count()
+    };
+    match (arrows("message"), arrows("completes")) {
+        (200, 400) => Ok(()),
+        (messages, completions) => Err(format!("{messages} messages, {completions} completions")),
+    }
+}
+
+/// The server in text, the client in JSON: each has its requests and its completions.
+fn in_words(folder: &Path) -> crate::Result<()> {
+    let said = ended(folder, "told")?;
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (text, json) = (read("told.text"), read("told.json"));
+    let count = |told: &str, parts: &[&str]| {
+        told.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
+    };
+    let objects = json.lines().all(|line| line.starts_with("{\"args\":{") && line.ends_with('}'));
+    let counts = [
+        count(&text, &[" ibv_post_send(", "opcode=SEND", "bytes=3000"]),
+        count(&text, &[" completion(", "status=SUCCESS", "opcode=RECV", "byte_len=3000"]),
+        count(&json, &["\"call\":\"ibv_post_send\"", "\"opcode\":\"SEND\""]),
+        count(&json, &["\"call\":\"completion\"", "\"status\":\"SUCCESS\""]),
+        count(&text, &[" ibv_modify_qp(", "qp_state=RTS"]),
+        count(&json, &["\"call\":\"ibv_modify_qp\"", "\"RTS\""]),
+    ];
+    let right = objects && counts == [100, 100, 100, 200, 1, 1];
+    let begins = |text: &str| text.lines().take(20).collect::<Vec<_>>().join("\n");
+    let why = || format!("{counts:?}\n{said}{}\n{}", begins(&text), begins(&json));
+    right.then_some(()).ok_or_else(why)
+}
+
+/// What both sides counted until they were killed.
+fn killed(folder: &Path) -> crate::Result<()> {
+    let text = fs::read_to_string(folder.join("killed.prometheus")).unwrap_or_default();
+    let values = |name: &str| -> Vec<u64> {
+        let begin = format!("ferroverbs_{name}{{");
+        let lines = text.lines().filter(|line| line.starts_with(&begin));
+        lines.filter_map(|line| line.rsplit_once("} ")?.1.parse().ok()).collect()
+    };
+    let (up, received) = (values("up"), values("received_total"));
+    let right = up == [0, 0] && received.len() == 2 && received.iter().all(|&count| count >= 10);
+    right.then_some(()).ok_or_else(|| format!("{}{text}", said(folder, "killed")))
+}
+
+fn counted(bench: &Bench, folder: &Path) -> crate::Result<()> {
+    let text = told(bench, folder, "stats", &["stats", "show", "--prometheus"])?;
+    for (name, label, value) in [
+        ("requests_total", "operation=\"send\"", "100"),
+        ("received_bytes_total", "device=\"rxe", "300000"),
+        ("completions_total", "status=\"SUCCESS\"", "200"),
+    ] {
+        let begin = format!("ferroverbs_{name}{{");
+        let lines = text.lines().filter(|l| l.starts_with(&begin) && l.contains(label));
+        if lines.filter(|l| l.ends_with(&format!(" {value}"))).count() != 2 {
+            return Err(format!("{name} is not {value} in both\n{text}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_exception_has_what_is_heard_and_a_reason() {
+        for line in OTHERWISE.lines().filter(|line| !line.starts_with('#')) {
+            let id = line.split(' ').next().unwrap();
+            let (told, why) = otherwise(id).unwrap_or_else(|| panic!("{line}"));
+            assert!(told == "-" || told.as_bytes()[2] == b'-', "{line}");
+            assert!(why.split(' ').count() > 4, "{line}");
+        }
+        assert!(otherwise("MR-02").is_none());
+    }
+}

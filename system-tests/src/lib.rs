@@ -1,0 +1,334 @@
+//! The tests of Ferroverbs from outside: programs over the staged libraries, hosts, packages, machines.
+//!
+//! Each group is a module that registers its checks with the [`harness`]. A check has a name (`group::name`), a tier,
+//! a load and a time limit. `cargo xtask test` installs what the groups need and runs the short tier.
+
+mod bad_input;
+mod bench;
+mod c_programs;
+mod capture;
+mod checks;
+mod connected;
+mod development;
+mod diagnostics;
+mod dist;
+mod examples;
+mod faults;
+mod fuzz;
+mod harness;
+mod headers;
+mod hostile;
+mod hosts;
+mod inlines;
+mod kill;
+mod layers;
+mod layers_rxe;
+mod licences;
+mod loom;
+mod man;
+mod meeting;
+mod perf;
+mod perf_raw;
+mod programs;
+mod pyverbs;
+mod pyverbs_suite;
+mod rdmacm;
+mod rxe;
+mod sanitizer;
+mod sources;
+mod stacks;
+mod stats;
+mod symbols;
+mod trace;
+mod unit;
+mod validate;
+mod vm;
+
+use bench::{Bench, Fabric, NOBODY};
+use harness::{Checks, Load, Tally, Tier};
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Checks that belong together.
+struct Group {
+    name: &'static str,
+    what: &'static str,
+    /// How long its checks of the short tier take, one after the other, on two processors.
+    seconds: u32,
+    register: fn(&mut Checks),
+}
+
+/// In the order in which their checks begin: what fails fast comes first.
+const GROUPS: &[Group] = &[
+    Group { name: "fmt", what: "source formatting", seconds: 0, register: checks::fmt },
+    Group {
+        name: "licences",
+        what: "licences and advisories of dependencies",
+        seconds: 0,
+        register: licences::register,
+    },
+    Group { name: "clippy", what: "lints", seconds: 0, register: checks::clippy },
+    Group {
+        name: "doc",
+        what: "documentation builds without warnings",
+        seconds: 0,
+        register: checks::doc,
+    },
+    Group {
+        name: "man",
+        what: "manual pages: complete, well formed, as the headers say; their examples",
+        seconds: 0,
+        register: man::register,
+    },
+    Group { name: "unit", what: "unit tests of all crates", seconds: 0, register: unit::register },
+    Group {
+        name: "loom",
+        what: "models of soft's memory orders",
+        seconds: 0,
+        register: loom::register,
+    },
+    Group {
+        name: "matrix",
+        what: "docs/reference/abi-matrix.md and docs/reference/soft-coverage.md are up to date",
+        seconds: 0,
+        register: checks::matrix,
+    },
+    Group {
+        name: "headers",
+        what: "include/ is up to date, and compiles in every standard of C and C++",
+        seconds: 0,
+        register: headers::register,
+    },
+    Group {
+        name: "inlines",
+        what: "inline functions of verbs.h do what upstream's do, in C and C++",
+        seconds: 0,
+        register: inlines::register,
+    },
+    Group {
+        name: "development",
+        what: "programs and a plugin compile against the staged tree, and run",
+        seconds: 0,
+        register: development::register,
+    },
+    Group {
+        name: "sources",
+        what: "perftest, UCX, libfabric and others compile against our headers",
+        seconds: 0,
+        register: sources::register,
+    },
+    Group {
+        name: "symbols",
+        what: "the library's symbols and versions",
+        seconds: 0,
+        register: symbols::register,
+    },
+    Group {
+        name: "c",
+        what: "C programs, each data path",
+        seconds: 0,
+        register: c_programs::register,
+    },
+    Group {
+        name: "layers",
+        what: "layers between a program and its provider, and nothing without them",
+        seconds: 0,
+        register: layers::register,
+    },
+    Group {
+        name: "validate",
+        what: "each misuse is told as what it is; programs that are right hear nothing",
+        seconds: 0,
+        register: validate::register,
+    },
+    Group {
+        name: "examples",
+        what: "what docs/guide/debugging*.md shows is what is printed",
+        seconds: 0,
+        register: examples::register,
+    },
+    Group {
+        name: "trace",
+        what: "what programs do is recorded and told, also when they are killed",
+        seconds: 0,
+        register: trace::register,
+    },
+    Group {
+        name: "stats",
+        what: "what programs do is counted and shown, also when they are killed",
+        seconds: 0,
+        register: stats::register,
+    },
+    Group {
+        name: "capture",
+        what: "packets that tshark reads: synthesised ones, and those of the wire",
+        seconds: 0,
+        register: capture::register,
+    },
+    Group {
+        name: "sanitizer",
+        what: "data races of the front-end",
+        seconds: 0,
+        register: sanitizer::register,
+    },
+    Group {
+        name: "programs",
+        what: "ibverbs-utils, unmodified",
+        seconds: 0,
+        register: programs::register,
+    },
+    Group {
+        name: "pyverbs",
+        what: "scripts over pyverbs, unmodified",
+        seconds: 0,
+        register: pyverbs::register,
+    },
+    Group {
+        name: "suite",
+        what: "rdma-core's own tests, over pyverbs",
+        seconds: 0,
+        register: pyverbs_suite::register,
+    },
+    Group { name: "perftest", what: "perftest, unmodified", seconds: 0, register: perf::register },
+    Group {
+        name: "rdmacm",
+        what: "rdmacm-utils and perftest -R over our librdmacm, unmodified",
+        seconds: 0,
+        register: rdmacm::register,
+    },
+    Group {
+        name: "stacks",
+        what: "qperf, uDAPL, Ceph, Gloo, TensorPipe, UCX, libfabric, MPI, unmodified",
+        seconds: 0,
+        register: stacks::register,
+    },
+    Group {
+        name: "faults",
+        what: "faults on purpose under unmodified programs",
+        seconds: 0,
+        register: faults::register,
+    },
+    Group {
+        name: "kill",
+        what: "one side of a running perftest killed",
+        seconds: 0,
+        register: kill::register,
+    },
+    Group {
+        name: "hostile",
+        what: "programs beside a process that writes whatever it can, each data path",
+        seconds: 0,
+        register: hostile::register,
+    },
+    Group {
+        name: "hosts",
+        what: "programs of two hosts, by RoCE v2",
+        seconds: 0,
+        register: hosts::register,
+    },
+    Group {
+        name: "meeting",
+        what: "programs that cannot meet say so",
+        seconds: 0,
+        register: meeting::register,
+    },
+    Group {
+        name: "fuzz",
+        what: "fuzz targets, from their corpora",
+        seconds: 0,
+        register: fuzz::register,
+    },
+    Group {
+        name: "diagnostics",
+        what: "what is said when something is missing",
+        seconds: 0,
+        register: diagnostics::register,
+    },
+    Group {
+        name: "dist",
+        what: "packages: installed, used, removed",
+        seconds: 0,
+        register: dist::register,
+    },
+    Group {
+        name: "bad-input",
+        what: "plugins, configuration, sysfs and netlink full of nonsense",
+        seconds: 0,
+        register: bad_input::register,
+    },
+    Group {
+        name: "connected",
+        what: "programs of others that connect by our librdmacm: fio, UCX, QEMU, Ceph and more",
+        seconds: 0,
+        register: connected::register,
+    },
+    Group {
+        name: "rxe",
+        what: "soft against a kernel's rxe by RoCE v2, both directions, in a virtual machine",
+        seconds: 0,
+        register: rxe::register,
+    },
+    Group {
+        name: "layers-rxe",
+        what: "layers over a kernel's rxe, in a virtual machine",
+        seconds: 0,
+        register: layers_rxe::register,
+    },
+    Group {
+        name: "vm",
+        what: "a kernel's RDMA devices in a virtual machine, beside upstream's library",
+        seconds: 0,
+        register: vm::register,
+    },
+    Group {
+        name: "rxe-short",
+        what: "soft against a kernel's rxe by RoCE v2, both directions: a few of rxe's lines",
+        seconds: 0,
+        register: rxe::register_short,
+    },
+];
+
+/// How many failures in a check are enough to stop it, where each part may take its whole time limit.
+const ENOUGH: usize = 8;
+
+/// Runs what the command line asks for. In a virtual machine that a check has started, its scenarios.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == vm::INSIDE) {
+        return vm::inside(&words.collect::<Vec<_>>()).unwrap_or_else(|message| {
+            eprintln!("system-tests: {}", message.trim_end());
+            ExitCode::from(2)
+        });
+    }
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    harness::main(words.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_table_of_packages_has_every_group_and_no_other() {
+        let groups: BTreeSet<&str> = GROUPS.iter().map(|group| group.name).collect();
+        assert_eq!(groups, xtask::packages::groups().collect());
+        assert_eq!(groups.len(), GROUPS.len());
+    }
+
+    #[test]
+    fn names_of_checks_differ() {
+        let mut names = BTreeSet::new();
+        for group in GROUPS {
+            let mut list = Checks::new(group.name);
+            (group.register)(&mut list);
+            let checks = list.into_list();
+            assert!(!checks.is_empty(), "{} has no check", group.name);
+            for check in checks {
+                assert!(names.insert(check.name.clone()), "{} is there twice", check.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Debian's perftest over RAW_PACKET: servers and clients that find each other by addresses alone.
+//!
+//! Not run: `raw_ethernet_burst_lat`. It refuses its own defaults before it looks at a device ("SW Rate limiter cann't be executed on
+//! non-BW ... tests"), in perftest 4.5 as Debian 12 has it.
+
+use crate::{Bench, Tally};
+use std::time::{Duration, Instant};
+use xtask::over::DataPath;
+use xtask::perftest;
+use xtask::process::{Finished, PAUSE, Running};
+
+const LIMIT: Duration = Duration::from_secs(300);
+const SERVER: &str = "02:00:00:00:00:0a";
+const CLIENT: &str = "02:00:00:00:00:0b";
+/// What a server prints when its rule is made, the head of its table.
+const READY: &str = "#bytes";
+
+/// Programs and what they are run with. For a time rather than a number of frames: a server that waits for a number waits
+/// for ever for one that was dropped, as frames may be when a CPU is taken away for long.
+const PAIRS: &[(&str, &[&str])] = &[
+    ("raw_ethernet_bw", &["-D", "2", "-s", "64"]),
+    ("raw_ethernet_bw", &["-D", "2", "-s", "1500"]),
+    ("raw_ethernet_bw", &["-D", "2", "-s", "512", "-b"]),
+    ("raw_ethernet_bw", &["-D", "2", "-s", "256", "--vlan_en"]),
+    ("raw_ethernet_lat", &["-n", "500", "-s", "64", "-C"]),
+    ("raw_ethernet_lat", &["-n", "500", "-s", "1500", "-C"]),
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (program, args) in PAIRS {
+        let name = format!("{program} {}", args.join(" "));
+        bench.step(&name);
+        let result = pair(bench, program, args);
+        tally.record(&name, result);
+    }
+    let name = "raw_ethernet_fs_rate -n 1000";
+    bench.step(name);
+    let fabric = bench.over(DataPath::Default)?;
+    let job = fabric.over.job("raw_ethernet_fs_rate").args(["-F", "--server", "-n", "1000", "-B"]);
+    let done = job.arg(SERVER).dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+    let rates = done.ok() && done.stdout.contains("fps[flow per sec]");
+    let result = if rates { Ok(()) } else { Err(done.report("the program")) };
+    tally.record(name, result.and_then(|()| bench.nothing_left(&fabric)));
+    Ok(())
+}
+
+/// A server, and a client once the server's rule is made: frames sent before are for nobody.
+fn pair(bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
+    let fabric = bench.over(DataPath::Default)?;
+    let side = |role: &str, own: &str, other: &str| {
+        // Line by line, or the server would say that it is ready when it ends.
+        let job = fabric.over.job("stdbuf").args(["-oL", program, "-F", role]);
+        job.args(["-B", own, "-E", other]).args(args).dir(&fabric.work)
+    };
+    let deadline = Instant::now() + LIMIT;
+    let mut server = side("--server", SERVER, CLIENT).start(&bench.scratch)?;
+    wait_for(&mut server, deadline);
+    let client = side("--client", CLIENT, SERVER).run(&bench.scratch, LIMIT)?;
+    let server = server.finish(deadline);
+    let has_row = |side: &Finished| {
+        let rows = perftest::parse(&side.stdout);
+        rows.len() == 1 && (rows[0].is_measured() || side.stderr.contains(perftest::NO_CLOCK))
+    };
+    if !server.ok() || !client.ok() || !has_row(&server) || !has_row(&client) {
+        return Err(format!("{}{}", server.report("server"), client.report("client")));
+    }
+    bench.nothing_left(&fabric)
+}
+
+/// Waits until a server is ready, ends, or time is up.
+fn wait_for(server: &mut Running, deadline: Instant) {
+    while !server.printed().contains(READY) && !server.ended() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+}

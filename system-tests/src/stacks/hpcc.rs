@@ -1,0 +1,91 @@
+//! HPC Challenge over Open MPI: linear algebra, transposition, FFT, and random access to the memory of others, which check what they compute.
+
+use super::{AS_ROOT, Stacks, good, with_ucx};
+use crate::Tally;
+use std::fs;
+use xtask::over::DataPath;
+
+/// Its own example of an input; without the package's documentation there is none.
+const EXAMPLE: &str = "/usr/share/doc/hpcc/examples/_hpccinf.txt";
+/// Where it looks for its input, and writes what came out.
+pub(crate) const INPUT: &str = "hpccinf.txt";
+pub(crate) const OUTPUT: &str = "hpccoutf.txt";
+/// The size of the problem, which takes seconds.
+const SIZE: u32 = 400;
+
+impl Stacks<'_> {
+    pub(super) fn hpcc(&self, tally: &mut Tally) -> crate::Result<()> {
+        let input = match input(SIZE, [2, 2]) {
+            Ok(input) => input,
+            Err(reason) => {
+                tally.skip("HPC Challenge", &reason);
+                return Ok(());
+            }
+        };
+        for transport in ["rc_v,self", "ud_v,self"] {
+            let name = format!("HPC Challenge over Open MPI over UCX, {transport}");
+            self.bench.step(&name);
+            let fabric = self.bench.over(DataPath::Default)?;
+            let file = fabric.work.join(INPUT);
+            fs::write(&file, &input).map_err(|e| format!("{}: {e}", file.display()))?;
+            let job = with_ucx(self.with_nodes(&fabric, "mpirun.openmpi")?, transport);
+            let job = job.args(["--oversubscribe", "-n", "4", "--mca", "pml", "ucx"]);
+            let job = job.args(["--mca", "osc", "ucx", "hpcc"]);
+            let job = AS_ROOT.iter().fold(job, |job, (name, value)| job.env(name, value));
+            let done = self.finish(&fabric, job)?;
+            let output = fs::read_to_string(fabric.work.join(OUTPUT)).unwrap_or_default();
+            let passed = verdict(&output).map_err(|why| format!("{why}\n{}", done.report("hpcc")));
+            let result = good(&done, "").and(passed);
+            tally.record(&name, result);
+        }
+        Ok(())
+    }
+}
+
+/// Its example of an input, for a problem of this size, on so many by so many processes.
+///
+/// # Errors
+/// There is no example: for people.
+pub(crate) fn input(size: u32, [rows, columns]: [u32; 2]) -> Result<String, String> {
+    let example = fs::read_to_string(EXAMPLE).map_err(|_| format!("{EXAMPLE} is not installed"))?;
+    // The first line of each kind is of the linear algebra.
+    let mut told = [(size, "Ns"), (rows, "Ps"), (columns, "Qs")].to_vec();
+    let mut lines = String::new();
+    for line in example.lines() {
+        match told.iter().position(|(_, what)| line.ends_with(&format!(" {what}"))) {
+            Some(at) => {
+                let (number, what) = told.remove(at);
+                lines += &format!("{number} {what}\n");
+            }
+            None => lines = lines + line + "\n",
+        }
+    }
+    if told.is_empty() { Ok(lines) } else { Err(format!("{EXAMPLE} has no line of {told:?}")) }
+}
+
+/// What its summary says, and that nothing before it failed.
+pub(crate) fn verdict(output: &str) -> Result<(), String> {
+    if let Some(failed) = output.lines().find(|line| line.contains("FAILED")) {
+        return Err(failed.to_string());
+    }
+    for says in ["Success=1", "MPIRandomAccess_Errors=0"] {
+        if !output.lines().any(|line| line == says) {
+            return Err(format!("{OUTPUT} does not say {says}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_counts_though_the_summary_says_success() {
+        let good = "WALL 200 PASSED\nSuccess=1\nMPIRandomAccess_Errors=0\n";
+        assert_eq!(verdict(good), Ok(()));
+        assert!(verdict(&good.replace("PASSED", "FAILED")).is_err());
+        assert!(verdict(&good.replace("Success=1", "Success=0")).is_err());
+        assert!(verdict("").is_err());
+    }
+}

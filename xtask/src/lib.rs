@@ -1,0 +1,36 @@
+//! What the commands of `cargo xtask`, the system tests and the benchmarks share: how programs are started
+//! over a staged tree and watched, which packages they need, and how an installed tree, packages, headers
+//! and matrices are made.
+
+pub mod cargo;
+pub mod clean;
+pub mod coverage;
+pub mod demo;
+pub mod dist;
+pub mod files;
+pub mod fuzz;
+pub mod headers;
+pub mod hostile;
+pub mod manpage;
+pub mod matrix;
+pub mod namespaces;
+pub mod over;
+pub mod packages;
+pub mod pair;
+pub mod paths;
+pub mod perftest;
+pub mod process;
+pub mod progress;
+pub mod reproducible;
+pub mod rping;
+pub mod run;
+pub mod scratch;
+pub mod soak;
+pub mod stage;
+pub mod stuck;
+pub mod table;
+pub mod test;
+pub mod vm;
+
+/// A result whose error is a message for a person.
+pub type Result<T> = std::result::Result<T, String>;
