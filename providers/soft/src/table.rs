@@ -5,6 +5,7 @@ use soft_sys::process;
 use soft_sys::unguessable::Unguessable;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Where numbers begin: `count` places in a row, the first of which has any of the numbers. Numbers of another process are then
 /// most likely nobody's here, rather than those of whoever came first in both.
@@ -59,7 +60,7 @@ impl<T> Table<T> {
 
     /// An index that nothing else has, or `None` when all are taken. Who knows all that are taken, and were, cannot guess it.
     pub(crate) fn reserve(&mut self) -> Option<usize> {
-        let index = usize::from(self.free.take()?);
+        let index = usize::from(self.free.take(Instant::now())?);
         *self.at.get_mut(index)? = RESERVED;
         Some(index)
     }
@@ -76,7 +77,7 @@ impl<T> Table<T> {
     pub(crate) fn free(&mut self, index: usize) -> Option<Arc<T>> {
         let at = std::mem::replace(self.at.get_mut(index)?, FREE);
         if at != FREE {
-            self.free.give_back(index as u16);
+            self.free.give_back(index as u16, Instant::now());
         }
         let at = self.position(at)?;
         let (_, object) = self.objects.swap_remove(at);
@@ -114,13 +115,19 @@ impl<T> Table<T> {
     }
 }
 
+/// How long a number rests before another object may have it: longer than the time-wait of connection managers, which lasts 2.1 s unless a program asks for
+/// more (IBTA vol 1, 12.9.8.4; `cm_enter_timewait` in Linux' `cm.c`). The kernel's manager rejects a request for a QP number in time-wait.
+const REST: Duration = Duration::from_secs(3);
+/// The least share of the free numbers that do not rest, so that a number cannot be guessed: one in so many.
+const LEAST_READY: usize = 4;
+
 /// Numbers that are free.
 #[derive(Debug)]
 struct Numbers {
-    /// Any of these is next: at least half of all.
+    /// The next number is any of these.
     ready: Vec<u16>,
-    /// What came back last, latest at the end: a number that was just given back shall not soon be somebody else's.
-    resting: VecDeque<u16>,
+    /// Numbers that were given back less than [`REST`] ago, and when; the latest is last.
+    resting: VecDeque<(u16, Instant)>,
     random: Unguessable,
 }
 
@@ -130,24 +137,30 @@ impl Numbers {
         Self { ready, resting: VecDeque::new(), random: Unguessable::new() }
     }
 
-    fn take(&mut self) -> Option<u16> {
+    fn take(&mut self, now: Instant) -> Option<u16> {
+        self.end_rests(now);
         if self.ready.is_empty() {
             return None;
         }
         let any = usize::from(self.random.draw()) % self.ready.len();
         let number = self.ready.swap_remove(any);
-        self.rouse();
+        self.end_rests(now);
         Some(number)
     }
 
-    fn give_back(&mut self, number: u16) {
-        self.resting.push_back(number);
-        self.rouse();
+    fn give_back(&mut self, number: u16, now: Instant) {
+        self.resting.push_back((number, now));
+        self.end_rests(now);
     }
 
-    fn rouse(&mut self) {
-        while self.ready.len() < self.resting.len() {
-            self.ready.extend(self.resting.pop_front());
+    /// Moves the numbers to `ready` that have rested long enough, and more where too few are ready.
+    fn end_rests(&mut self, now: Instant) {
+        while let Some(&(number, since)) = self.resting.front()
+            && (now.saturating_duration_since(since) >= REST
+                || self.ready.len() * (LEAST_READY - 1) < self.resting.len())
+        {
+            self.resting.pop_front();
+            self.ready.push(number);
         }
     }
 }
@@ -183,15 +196,35 @@ mod tests {
         let others = [table.reserve(), table.reserve()];
         assert!(!others.contains(&Some(first)) && !others.contains(&None), "{others:?}");
         assert_eq!(table.reserve(), Some(first));
-        // One after the other, of 100: each rests while half of the others come.
+        // One after the other, of 100: each rests while three quarters of the others come.
         let mut table = Table::<()>::new(100);
         let mut came: Vec<usize> = vec![];
         for _ in 0..10_000 {
             let index = table.reserve().expect("room");
-            assert!(!came.iter().rev().take(48).any(|before| *before == index), "{index}");
+            assert!(!came.iter().rev().take(73).any(|before| *before == index), "{index}");
             came.push(index);
             table.free(index);
         }
+    }
+
+    #[test]
+    fn a_number_rests_for_longer_than_a_time_wait() {
+        let begin = Instant::now();
+        let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;
+        let mut numbers = Numbers::below(1000);
+        // 200 numbers are given back in each second.
+        let mut given = std::collections::BTreeMap::new();
+        for tenths in 0..300 {
+            for _ in 0..20 {
+                let number = numbers.take(at(tenths)).expect("most are free");
+                let before = given.insert(number, tenths);
+                assert!(before.is_none_or(|before| tenths - before >= 30), "{number}");
+                numbers.give_back(number, at(tenths));
+            }
+        }
+        // After that all are ready.
+        numbers.end_rests(at(400));
+        assert_eq!((numbers.ready.len(), numbers.resting.len()), (1000, 0));
     }
 
     #[test]

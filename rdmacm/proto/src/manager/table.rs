@@ -145,6 +145,19 @@ impl<A> End<A> {
         matches!(self.state, State::RequestSent { .. } | State::DatagramSent { .. })
     }
 
+    /// Whether another request for the peer's queue pair is stale. It is not where no connection came about, or where one side has ended it: a peer that asks
+    /// anew has given its queue pair's number to another one, and duplicates of the old request are told by their name. So the specification calls stale only
+    /// what is connected (IBTA vol 1, 12.9.8.3.1); time-wait is kept by whose queue pair it is.
+    const fn occupies_qp(&self) -> bool {
+        !matches!(
+            self.state,
+            State::DisconnectSent { .. }
+                | State::DisconnectReceived { .. }
+                | State::TimeWait
+                | State::Answered { .. }
+        )
+    }
+
     /// Whether it is only remembered.
     const fn remembered(&self) -> bool {
         matches!(self.state, State::TimeWait | State::Answered { .. })
@@ -273,8 +286,8 @@ impl<A: Clone + Ord> Table<A> {
         if pending && !end.pending() {
             Self::one_less(&mut self.pending, &end.peer);
         }
-        if matches!(end.state, State::Answered { .. }) {
-            // There never was a connection: its queue pair may ask again at once.
+        if !end.occupies_qp() {
+            // The peer may use its queue pair for another connection.
             if let Some(qp) = end.qp.take() {
                 self.by_qp.remove(&qp);
             }

@@ -139,14 +139,56 @@ fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
     // The server asks for the end of the old one, which the new process knows nothing of.
     assert_eq!(net.nodes[0].story(), "QED");
     assert_eq!(net.nodes[0].manager.counters().stale, 1);
-    // Until its time wait is over the queue pair stays stale.
-    net.nodes[1].request(net.now, 0, request(5));
-    net.run(SECOND);
-    assert_eq!(net.nodes[1].story(), "XX");
-    net.run(3 * SECOND);
+    // The old connection is over, so its time-wait keeps nobody out.
     net.nodes[1].request(net.now, 0, request(5));
     net.run(10 * MS);
-    assert_eq!(net.nodes[0].story(), "QEDTQE");
+    assert_eq!((net.nodes[0].story(), net.nodes[1].story()), ("QEDQE".into(), "XP".into()));
+    net.run(4 * SECOND);
+    assert_eq!(net.nodes[0].story(), "QEDQET", "the time-wait of the old one ends alone");
+    net.end_all();
+}
+
+#[test]
+fn a_queue_pair_whose_connection_has_ended_may_be_connected_at_once() {
+    // Either side ends it; the other one answers, or is slow to.
+    for (ends, is_slow) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut net = Net::with_server(2);
+        let client = net.nodes[1].request(net.now, 0, request(5));
+        net.run(10 * MS);
+        let server = net.nodes[0].events[0].1.connection();
+        if is_slow {
+            net.nodes[1 - ends].habit = Habit::Idle;
+        }
+        let (now, connection) = (net.now, if ends == 1 { client } else { server });
+        net.nodes[ends].manager.disconnect(now, connection, Private::NONE).expect("established");
+        net.run(10 * MS);
+        let (before, told) = (net.nodes[1].story().len(), net.nodes[0].story().len());
+        net.nodes[0].habit = Habit::Willing;
+        net.nodes[1].habit = Habit::Willing;
+        net.nodes[1].request(net.now, 0, request(5));
+        net.run(10 * MS);
+        assert_eq!(&net.nodes[0].story()[told..], "QE", "{ends} {is_slow}");
+        assert_eq!(&net.nodes[1].story()[before..], "P", "{ends} {is_slow}");
+        assert_eq!(net.nodes[0].manager.counters().stale, 0);
+        net.end_all();
+    }
+}
+
+#[test]
+fn a_late_duplicate_of_a_request_whose_connection_has_ended_begins_nothing() {
+    let mut net = Net::with_server(2);
+    let client = net.nodes[1].request(net.now, 0, request(5));
+    net.run(10 * MS);
+    let asked = net.sent.iter().find(|(_, packet)| packet.attribute() == REQ);
+    let asked = asked.expect("it was sent").1.bytes.clone();
+    let now = net.now;
+    net.nodes[1].manager.disconnect(now, client, Private::NONE).expect("established");
+    net.run(10 * MS);
+    let story = net.nodes[0].story();
+    net.nodes[0].receive(net.now, 1, &asked);
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), story);
+    assert_eq!(net.nodes[0].manager.counters().stale, 1);
     net.end_all();
 }
 
