@@ -5,14 +5,15 @@
 //! everyone keeps what is his ([`crate::sorting`]).
 
 use crate::device::{Device, PORT};
-use crate::id::Id;
+use crate::id::{Id, Stage};
 use crate::neighbours::Neighbours;
 use crate::ports::Name;
 use crate::silence::Silence;
 use crate::sorting::{self, For};
 use crate::stray::Strays;
+use crate::unserved::{Question, UnservedRequests, Verdict};
 use crate::wills::Wills;
-use crate::{ports, processes, random, verbs};
+use crate::{calls, ports, processes, random, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
@@ -88,6 +89,8 @@ pub(crate) struct State {
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// Requests that nobody here takes.
     strays: Strays,
+    /// Requests of ours that nobody of this host takes yet.
+    pub(crate) unserved: UnservedRequests,
     /// Hosts that have not answered yet.
     silence: Silence,
     /// Whose end is to be seen.
@@ -144,6 +147,7 @@ impl Agent {
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             strays: Strays::default(),
+            unserved: UnservedRequests::default(),
             silence: Silence::default(),
             neighbours: Neighbours::new()?,
             wills: Wills::default(),
@@ -480,6 +484,52 @@ impl Agent {
         }
     }
 
+    /// Sends the requests of this process to services that have got a listener, and refuses those whose time is over.
+    fn serve_unserved(&self, state: &mut State) {
+        for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
+            match verdict {
+                Verdict::Refuse(one) => calls::connect::refuse(&one.id),
+                Verdict::Send(one) => {
+                    if let Err(why) = self.ask(state, &one.id, one.peer, one.question) {
+                        calls::connect::fail(&one.id, why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks `peer` for what `id` wants of it. Does nothing for an id that was destroyed while its request waited.
+    ///
+    /// # Errors
+    /// `ENOMEM` there are too many connections.
+    pub(crate) fn ask(
+        &self,
+        state: &mut State,
+        id: &Arc<Id>,
+        peer: Peer,
+        question: Question,
+    ) -> Result<(), Errno> {
+        // Under the lock of the id: whoever destroys it finds it either without a connection, or with this one.
+        let mut asking = id.lock();
+        if asking.stage != Stage::Connecting {
+            return Ok(());
+        }
+        let (now, manager) = (self.now(), &mut state.manager);
+        let asked = match question {
+            Question::Connection(request) => {
+                manager.connect(now, &mut random::number, peer, *request)
+            }
+            Question::Datagrams(request) => {
+                let (response, retries) = (calls::connect::RESPONSE, calls::connect::RETRIES);
+                manager.ask(now, &mut random::number, peer, *request, response, retries)
+            }
+        };
+        let connection = asked.map_err(calls::connect::errno)?;
+        asking.connection = Some(connection);
+        state.connections.insert(connection, Arc::clone(id));
+        Ok(())
+    }
+
     /// The process ends: its peers hear that, as they would from the kernel, and do not wait for answers.
     pub(crate) fn leave(&self) {
         // Who has the lock for longer than that does not let go any more.
@@ -557,10 +607,12 @@ impl Agent {
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
         self.execute(&mut state);
+        self.serve_unserved(&mut state);
         state.forget_owed();
         self.carry(&mut state);
         let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
-        let due = due.chain(state.wills.next()).chain(state.silence.next()).min();
+        let due = due.chain(state.wills.next()).chain(state.silence.next());
+        let due = due.chain(state.unserved.next()).min();
         let due = due.map(|at| at.saturating_sub(self.now()));
         let again = (!state.waiting.is_empty()).then_some(AGAIN);
         due.into_iter().chain(again).chain(state.neighbours.next()).min()

@@ -451,15 +451,22 @@ impl Id {
 
     /// Nothing of it is known to any peer or agent afterwards; events that nobody got are taken back.
     pub(crate) fn end(self: &Arc<Self>) {
-        let (listening, connection, place) = {
+        let (listening, connection, place, waits) = {
             let mut state = self.lock();
             state.port = None;
-            if state.stage == Stage::Resolving {
-                // Who looks for its next hop has nothing to tell any more.
+            let waits = state.stage == Stage::Connecting && state.connection.is_none();
+            if state.stage == Stage::Resolving || waits {
+                // The thread that looks for its next hop, or for a listener, has nothing to tell any more.
                 state.stage = Stage::Over;
             }
-            (state.listening.take(), state.connection.take(), state.place)
+            (state.listening.take(), state.connection.take(), state.place, waits)
         };
+        if waits {
+            let _there = Self::carried(place, |_, carried| {
+                carried.unserved.forget(self);
+                Ok(())
+            });
+        }
         if let Some(listening) = listening {
             self.unlisten(&listening);
         }

@@ -41,5 +41,6 @@ mod rsocket;
 mod silence;
 mod sorting;
 mod stray;
+mod unserved;
 mod verbs;
 mod wills;

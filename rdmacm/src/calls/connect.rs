@@ -8,7 +8,7 @@ use crate::device::{self, Place};
 use crate::id::{Id, Link, Listening, Side, Stage, State};
 use crate::kernel;
 use crate::ports;
-use crate::stray::BETWEEN_LISTENERS;
+use crate::unserved::Question;
 use crate::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -20,12 +20,11 @@ use ferroverbs_cm::{Connection, Kind, Refused};
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// How soon a message is answered, as a code; 4.3 s.
-const RESPONSE: TimeCode = TimeCode::new(20);
+pub(crate) const RESPONSE: TimeCode = TimeCode::new(20);
 /// How often one is sent again.
-const RETRIES: u32 = 15;
+pub(crate) const RETRIES: u32 = 15;
 
 /// The errno of a refusal.
 pub(crate) const fn errno(why: Refused) -> Errno {
@@ -118,42 +117,49 @@ fn asked_for<const N: usize>(
 }
 
 fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
-    let is_for_nobody = is_for_nobody(id)?;
+    let is_served = is_served(id)?;
     let mut state = id.lock();
     if state.stage != Stage::Routed {
         return Err(Errno::EINVAL);
     }
-    let (Some(place), Some(remote)) = (state.place, Id::peer_gid(&state)) else {
+    let (Some(place), Some(remote), Some(destination)) =
+        (state.place, Id::peer_gid(&state), state.destination)
+    else {
         return Err(Errno::EINVAL);
     };
     let peer = Peer { remote, local: place.gid };
-    let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
-    let conn = wanted.as_ref().map(|wanted| &wanted.conn);
-    if id.is_datagram() {
+    let question = if id.is_datagram() {
+        let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
         let (service, private) = asked_for::<216>(id, &state, data)?;
-        if is_for_nobody {
-            drop(state);
-            refuse(id);
-            return Ok(());
-        }
         let request = DatagramRequest { pkey: 0xffff, service, private, ..Default::default() };
-        state.stage = Stage::Connecting;
-        drop(state);
-        let asked = Id::carried(Some(place), |agent, carried| {
-            let now = agent.now();
-            let asked =
-                carried.manager.ask(now, &mut random::number, peer, request, RESPONSE, RETRIES);
-            begun(id, carried, asked.map_err(errno)?);
-            Ok(())
-        });
-        return asked.inspect_err(|_| go_back(id, Stage::Routed));
-    }
-    let (service, private) = asked_for::<92>(id, &state, data)?;
-    if is_for_nobody {
-        drop(state);
-        refuse(id);
-        return Ok(());
-    }
+        Question::Datagrams(Box::new(request))
+    } else {
+        let (link, request) = request(id, &state, (place, peer), wanted.as_ref())?;
+        state.link = link;
+        Question::Connection(request)
+    };
+    state.stage = Stage::Connecting;
+    drop(state);
+    let asked = Id::carried(Some(place), |agent, carried| {
+        if is_served {
+            return agent.ask(carried, id, peer, question);
+        }
+        carried.unserved.push(agent.now(), id, peer, destination.ip(), question);
+        Ok(())
+    });
+    asked.inspect_err(|_| go_back(id, Stage::Routed))
+}
+
+/// The request for a connection with `peer`, and what the id has to know of it.
+fn request(
+    id: &Id,
+    state: &State,
+    (place, peer): (Place, Peer),
+    wanted: Option<&Wanted>,
+) -> Result<(Link, Box<Request>), Errno> {
+    let data = wanted.map_or(&[][..], |wanted| &wanted.data);
+    let conn = wanted.map(|wanted| &wanted.conn);
+    let (service, private) = asked_for::<92>(id, state, data)?;
     let (qpn, srq) = own_qp(id, conn);
     let device = place.device;
     let most = (device.most_responder_resources, device.most_initiator_depth);
@@ -167,7 +173,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         initiator_depth: limits.1,
         retry_count: conn.map_or(7, |conn| conn.retry_count.min(7)),
         rnr_retry: conn.map_or(7, |conn| conn.rnr_retry_count.min(7)),
-        ack_timeout: resolve::lifetime(&state) + 1,
+        ack_timeout: resolve::lifetime(state) + 1,
         mtu: device.mtu() as u8,
         traffic_class: state.type_of_service,
         ..Link::default()
@@ -202,16 +208,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         private,
         ..Request::default()
     };
-    state.link = link;
-    state.stage = Stage::Connecting;
-    drop(state);
-    let asked = Id::carried(Some(place), |agent, carried| {
-        let now = agent.now();
-        let asked = carried.manager.connect(now, &mut random::number, peer, request);
-        begun(id, carried, asked.map_err(errno)?);
-        Ok(())
-    });
-    asked.inspect_err(|_| go_back(id, Stage::Routed))
+    Ok((link, Box::new(request)))
 }
 
 /// Nothing came of what an id was about to do: it may try again, as with the kernel (`rdma_connect_locked` and `rdma_listen` in Linux'
@@ -220,46 +217,45 @@ fn go_back(id: &Id, stage: Stage) {
     id.lock().stage = stage;
 }
 
-/// Whether a service is one of this host's, and no process has it: not even after a moment, since a server that has its client may be about to
-/// listen anew (perftest's does), and a client that came between the two was rejected. No lock is held meanwhile.
+/// Whether the service that an id is to be connected with has a listener, as far as this process can see: on another host it cannot. No lock is held meanwhile.
 ///
 /// # Errors
 /// The system's: it cannot be seen.
-fn is_for_nobody(id: &Id) -> Result<bool, Errno> {
+fn is_served(id: &Id) -> Result<bool, Errno> {
     let space = id.space()?;
     let state = id.lock();
     let target = (state.place, Id::peer_gid(&state), state.destination);
     drop(state);
-    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(false) };
+    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(true) };
     if !place.device.gids().iter().any(|(_, gid)| *gid == remote) {
-        return Ok(false);
+        return Ok(true);
     }
-    let service = space.service(destination.port());
-    let end = Instant::now() + BETWEEN_LISTENERS;
-    while !ports::is_listened_to(service, destination.ip())? {
-        if Instant::now() >= end {
-            return Ok(true);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(false)
+    ports::is_listened_to(space.service(destination.port()), destination.ip())
 }
 
 /// Tells the program what a peer answers for whom nobody listens.
-fn refuse(id: &Arc<Id>) {
-    id.lock().stage = Stage::Over;
+pub(crate) fn refuse(id: &Arc<Id>) {
     let (kind, status) = if id.is_datagram() {
         (RDMA_CM_EVENT_UNREACHABLE, i32::from(DatagramStatus::UNSUPPORTED.0))
     } else {
         (RDMA_CM_EVENT_REJECTED, i32::from(Reason::INVALID_SERVICE.0))
     };
-    id.push(Event::new(id, kind, status));
+    end_request(id, kind, status);
 }
 
-/// A question of `id` is under way.
-fn begun(id: &Arc<Id>, carried: &mut crate::agent::State, connection: Connection) {
-    id.lock().connection = Some(connection);
-    carried.connections.insert(connection, Arc::clone(id));
+/// Tells the program that a request of `id` could not be sent.
+pub(crate) fn fail(id: &Arc<Id>, why: Errno) {
+    end_request(id, RDMA_CM_EVENT_CONNECT_ERROR, -why.raw());
+}
+
+/// A request that waited for a listener is over, unless the id was destroyed meanwhile.
+fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
+    let mut state = id.lock();
+    if state.stage == Stage::Connecting {
+        state.stage = Stage::Over;
+        // Under the lock: whoever destroys the id takes back its events after this.
+        state.channel.push(Event::new(id, kind, status));
+    }
 }
 
 /// The queue pair is set up: tells the peer.

@@ -196,14 +196,24 @@ fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> R
     Ok(())
 }
 
+/// The source that a program names; none where it is NULL, or of no family (`cma_bind_addr` in Linux' `drivers/infiniband/core/cma.c`).
+///
 /// # Safety
 /// `address` is NULL or readable.
 unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAddr>, Errno> {
-    if address.is_null() {
-        return Ok(None);
-    }
     // SAFETY: by the contract above.
-    unsafe { address::read(address) }.map(Some)
+    unsafe {
+        if address.is_null() || i32::from((*address).sa_family) == libc::AF_UNSPEC {
+            return Ok(None);
+        }
+        address::read(address).map(Some)
+    }
+}
+
+/// Whether an id is bound to an address of another family than `destination` is of. No way leads there, not even to an IPv4 address in IPv6's form
+/// (`resolve_prepare_src` in Linux' `drivers/infiniband/core/cma.c`).
+fn is_of_other_family(state: &State, destination: SocketAddr) -> bool {
+    state.source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4())
 }
 
 /// How long a packet may live, as a code (IBTA vol 1, 12.7.34): what the kernel assumes for RoCE.
@@ -304,11 +314,15 @@ verb! {
                     SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
                 };
                 // SAFETY: by the contract above.
-                let source = unsafe { if src.is_null() { SocketAddr::new(any, 0) } else { address::read(src)? } };
-                bind(&id, source)?;
+                let source = unsafe { read_source(src)? };
+                bind(&id, source.unwrap_or(SocketAddr::new(any, 0)))?;
             }
             Stage::Bound => {}
             _ => return Err(Errno::EINVAL),
+        }
+        // The id stays bound, as the kernel's.
+        if is_of_other_family(&id.lock(), destination) {
+            return Err(Errno::EINVAL);
         }
         // As the kernel reads it: below 0 is for long.
         resolve(&id, destination, Duration::from_millis(timeout.cast_unsigned().into()));

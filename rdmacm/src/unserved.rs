@@ -1,0 +1,121 @@
+//! Requests of this process for services of this host that no process listens to. A server may be between two listeners (perftest's listens anew for each connection), so
+//! such a request waits for a listener for a while. The thread of the agent looks for it, as `rdma_connect(3)` does not wait.
+
+use crate::agent::Peer;
+use crate::id::Id;
+use crate::stray::BETWEEN_LISTENERS;
+use cface::Errno;
+use ferroverbs_cm::Time;
+use ferroverbs_cm::wire::{DatagramRequest, Request, ServiceId};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time between two looks for a listener.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What a client asks a service for.
+#[derive(Clone, Debug)]
+pub(crate) enum Question {
+    /// A connection (REQ).
+    Connection(Box<Request>),
+    /// The queue pair of a datagram service (SIDR_REQ).
+    Datagrams(Box<DatagramRequest>),
+}
+
+impl Question {
+    /// The service that is asked.
+    pub(crate) const fn service(&self) -> ServiceId {
+        match self {
+            Self::Connection(request) => request.service,
+            Self::Datagrams(request) => request.service,
+        }
+    }
+}
+
+/// A request that was not sent yet.
+#[derive(Debug)]
+pub(crate) struct Unserved {
+    pub(crate) id: Arc<Id>,
+    pub(crate) peer: Peer,
+    pub(crate) question: Question,
+    /// The address that is asked, which a listener may be bound to.
+    to: IpAddr,
+    /// When the request is refused.
+    until: Time,
+}
+
+/// A request whose waiting is over.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// Somebody listens, or it cannot be seen: the request is to be sent.
+    Send(Unserved),
+    /// Nobody listens.
+    Refuse(Unserved),
+}
+
+/// All requests of one device that wait for a listener.
+#[derive(Debug, Default)]
+pub(crate) struct UnservedRequests {
+    waiting: Vec<Unserved>,
+    /// When listeners are looked for next.
+    next: Time,
+}
+
+impl UnservedRequests {
+    /// Adds a request to `peer`, whose service nobody listens to at `to`.
+    pub(crate) fn push(
+        &mut self,
+        now: Time,
+        id: &Arc<Id>,
+        peer: Peer,
+        to: IpAddr,
+        question: Question,
+    ) {
+        let (id, until) = (Arc::clone(id), now.saturating_add(BETWEEN_LISTENERS));
+        self.waiting.push(Unserved { id, peer, question, to, until });
+    }
+
+    /// Removes the requests of an id that is destroyed.
+    pub(crate) fn forget(&mut self, id: &Arc<Id>) {
+        self.waiting.retain(|one| !Arc::ptr_eq(&one.id, id));
+    }
+
+    /// When [`UnservedRequests::due`] is to be called.
+    pub(crate) fn next(&self) -> Option<Time> {
+        (!self.waiting.is_empty()).then_some(self.next)
+    }
+
+    /// The requests that wait no more at `now`. `is_listened_to` is asked once for each service and address.
+    pub(crate) fn due(
+        &mut self,
+        now: Time,
+        is_listened_to: impl Fn(ServiceId, IpAddr) -> Result<bool, Errno>,
+    ) -> Vec<Verdict> {
+        if self.next().is_none_or(|next| next > now) {
+            return vec![];
+        }
+        self.next = now.saturating_add(PAUSE);
+        let mut seen: Vec<((ServiceId, IpAddr), Result<bool, Errno>)> = vec![];
+        let mut look = |target: (ServiceId, IpAddr)| {
+            let known = seen.iter().find(|(of, _)| *of == target).map(|(_, is)| *is);
+            known.unwrap_or_else(|| {
+                let is = is_listened_to(target.0, target.1);
+                seen.push((target, is));
+                is
+            })
+        };
+        let mut verdicts = vec![];
+        for one in std::mem::take(&mut self.waiting) {
+            let is_over = one.until <= now;
+            match look((one.question.service(), one.to)) {
+                Ok(true) => verdicts.push(Verdict::Send(one)),
+                Ok(false) if is_over => verdicts.push(Verdict::Refuse(one)),
+                // Descriptors are lacking, for example. The processes of the host answer for those that do not listen.
+                Err(_) if is_over => verdicts.push(Verdict::Send(one)),
+                Ok(false) | Err(_) => self.waiting.push(one),
+            }
+        }
+        verdicts
+    }
+}
