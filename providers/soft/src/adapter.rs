@@ -80,7 +80,8 @@ impl Adapter {
         if !crate::config::helps() {
             helping.refuse();
         }
-        let adapter = Arc::new(Self {
+        // By way of a box, whose contents the stack has once, and not twice.
+        let adapter = Arc::<Self>::from(Box::new(Self {
             view,
             identity,
             domains: Domains::new(view, fabric.slot()),
@@ -123,7 +124,7 @@ impl Adapter {
             channels: Mutex::default(),
             alarms: crate::engine::objects::channel::Numbers::default(),
             fabric,
-        });
+        }));
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
             adapter.datagrams.add_peer(&own, &adapter.view);
         }

@@ -13,10 +13,9 @@ use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
 use crate::remote::state::is_for_now;
 use crate::remote::take_forwarded;
-use arrayvec::ArrayVec;
 use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{Peer, PeerError};
-use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
+use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS};
 use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
 use soft_local::shm::view::View;
@@ -197,14 +196,15 @@ impl Datagrams {
         &self,
         adapter: &Adapter,
         mut wants: impl FnMut(&View) -> bool,
-    ) -> Receivers {
-        let mut slots = ArrayVec::<u16, SLOTS>::new();
+    ) -> Receivers<'_> {
+        let mut receivers = self.no_receivers();
         for met in self.everyone.read().iter() {
-            if !met.peer.is_dead() && wants(&met.view) && slots.try_push(met.peer.slot).is_err() {
-                break;
+            if !met.peer.is_dead() && wants(&met.view) {
+                receivers.push(met.peer.slot);
             }
         }
-        slots.iter().filter_map(|slot| self.outlet(adapter, *slot).ok()).collect()
+        receivers.find(|slot| self.outlet(adapter, slot).ok());
+        receivers
     }
 
     /// Calls `look` with the tables of each living process.

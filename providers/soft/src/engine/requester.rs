@@ -54,6 +54,7 @@ impl Requester {
             lanes: Lanes::default(),
             copying: Copying::default(),
             maps: None,
+            run_lists: None,
             held_back: false,
             unpublished: false,
             attach_refused: false,

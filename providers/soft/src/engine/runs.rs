@@ -11,7 +11,6 @@ use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
 use abi::*;
-use arrayvec::ArrayVec;
 use soft_memory::cma::{IoVec, MOST_RANGES};
 use soft_memory::{Range, Ranges};
 use std::sync::atomic::Ordering;
@@ -20,6 +19,37 @@ use std::sync::atomic::Ordering;
 const MOST: usize = MOST_RANGES;
 /// Bytes beyond which a request is as fast alone.
 const SMALL: u32 = 16 * 1024;
+
+/// The lists of a run. They are too large for the stack, and keep their memory from one run to the next.
+#[derive(Debug)]
+pub(in crate::engine) struct Lists {
+    /// Ranges of our memory.
+    own: Vec<Range>,
+    /// Ranges of the peer's memory, one for each request.
+    there: Vec<IoVec>,
+    /// Where each request ends among the bytes of the run.
+    ends: Vec<usize>,
+}
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self {
+            own: Vec::with_capacity(MOST_RANGES),
+            there: Vec::with_capacity(MOST),
+            ends: Vec::with_capacity(MOST),
+        }
+    }
+}
+
+/// What the requests of a run have in common.
+struct Run {
+    opcode: u32,
+    way: Direction,
+    /// The right that the peer's region needs, and the one that ours do.
+    need: u32,
+    local: u32,
+    rkey: u32,
+}
 
 /// Whether a request may begin or continue a run.
 pub(super) const fn is_small_move(request: &Request, len: u32) -> bool {
@@ -33,7 +63,6 @@ impl Requester {
         if self.reach(link) != Reach::Attach {
             return 0;
         }
-        let Some(memory) = link.peer.memory() else { return 0 };
         let Request { opcode, what, .. } = self.queue.entry(n).request;
         let (way, need, local, rkey) = match (what, qp.kind) {
             (What::Write(to), Kind::Rc | Kind::Uc) if opcode == IBV_WR_RDMA_WRITE => {
@@ -51,12 +80,20 @@ impl Requester {
         if self.acked != self.next || self.answers_due > 0 || !self.fate.is_going() {
             return 0;
         }
+        let mut lists = self.run_lists.take().unwrap_or_default();
+        let run = Run { opcode, way, need, local, rkey };
+        let done = self.move_run(qp, link, n, &run, &mut lists);
+        self.run_lists = Some(lists);
+        done
+    }
+
+    fn move_run(&mut self, qp: &Qp, link: &Link, n: u64, run: &Run, lists: &mut Lists) -> u64 {
+        let Run { opcode, way, need, local, rkey } = *run;
+        let Some(memory) = link.peer.memory() else { return 0 };
         let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
-        let mut own: ArrayVec<Range, MOST_RANGES> = ArrayVec::new();
-        let mut there: ArrayVec<IoVec, MOST> = ArrayVec::new();
-        // Where each request ends among the bytes of the run.
-        let mut ends: ArrayVec<usize, MOST> = ArrayVec::new();
+        let Lists { own, there, ends } = lists;
+        (own.clear(), there.clear(), ends.clear());
         let mut total = 0;
         for m in n..self.queue.posted {
             let entry = *self.queue.entry(m);
@@ -70,7 +107,7 @@ impl Requester {
                 && is_small_move(&entry.request, entry.len)
                 && entry.len > 0
                 && entry.offset == 0
-                && !there.is_full();
+                && there.len() < MOST;
             if !fits {
                 break;
             }
@@ -90,7 +127,7 @@ impl Requester {
             if m == n && maps.find(link, rkey, found, len).is_some() {
                 return 0;
             }
-            if own.remaining_capacity() < ranges.items().len() {
+            if own.len() + ranges.items().len() > MOST_RANGES {
                 break;
             }
             own.extend(ranges.items().iter().copied());
@@ -103,8 +140,8 @@ impl Requester {
         }
         let moved = match way {
             // SAFETY: the target's ranges were checked against its table, and the announcement holds off their deregistration.
-            Direction::Write => unsafe { memory.write(&own, &there) },
-            Direction::Read => memory.read(&own, &there),
+            Direction::Write => unsafe { memory.write(own, there) },
+            Direction::Read => memory.read(own, there),
         };
         // Why not all of it was moved, the first request left will find out alone.
         let moved = moved.unwrap_or(0);

@@ -105,13 +105,10 @@ pub(crate) fn receive_far(
     if len > MTU as usize {
         return false;
     }
-    let mut whole = [0u8; GRH + MTU as usize];
-    whole[..GRH].copy_from_slice(&route_header(route, len));
-    whole[GRH..GRH + len].copy_from_slice(payload);
+    let header = route_header(route, len);
     let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
     let headers = Headers { total: len + GRH, packet, ..headers };
-    let source = Bytes::InSlot(&whole[..GRH + len]);
-    let datagram = Datagram { source, routed: true };
+    let datagram = Datagram { source: Bytes::InPacket(&header, payload), routed: true };
     // Its key was compared by the transport.
     receive(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
@@ -136,6 +133,8 @@ fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, caref
 enum Bytes<'a> {
     InSlot(&'a [u8]),
     InChunk(Range),
+    /// The route header, and the payload in the buffer of the socket.
+    InPacket(&'a [u8; GRH], &'a [u8]),
 }
 
 /// Payload, with a route header before it if it is `routed`.
@@ -150,6 +149,9 @@ impl Source for Datagram<'_> {
         let placed = match self.source {
             Bytes::InSlot(bytes) => ranges.scatter_bytes(at, bytes),
             Bytes::InChunk(chunk) => ranges.scatter(at, chunk),
+            Bytes::InPacket(header, payload) => {
+                ranges.scatter_bytes(0, header) && ranges.scatter_bytes(GRH, payload)
+            }
         };
         if placed { Ok(total) } else { Err(Errno::EFAULT) }
     }
@@ -336,7 +338,7 @@ fn send_to_group(
         }
     }
     requester.receivers_waited_for = None;
-    for outlet in &receivers {
+    for outlet in receivers.iter() {
         send(qp, outlet, to, ranges, request);
         outlet.publish();
     }

@@ -46,7 +46,10 @@ fn published(view: &View) -> impl Iterator<Item = &RuleEntry> {
 }
 
 /// Which rule stops a frame, and who gets it.
-pub(super) fn contest(adapter: &Adapter, key: &[u64; RULE_WORDS]) -> (Winner, Receivers) {
+pub(super) fn contest<'a>(
+    adapter: &'a Adapter,
+    key: &[u64; RULE_WORDS],
+) -> (Winner, Receivers<'a>) {
     let mut winner = Winner::NOBODY;
     let mut any = false;
     adapter.datagrams.for_everyone(|view| {
@@ -58,7 +61,7 @@ pub(super) fn contest(adapter: &Adapter, key: &[u64; RULE_WORDS]) -> (Winner, Re
         }
     });
     if !any {
-        return (winner, Receivers::new());
+        return (winner, adapter.datagrams.no_receivers());
     }
     let receivers = adapter.datagrams.receivers(adapter, |view| {
         published(view).any(|entry| {

@@ -96,7 +96,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
         body,
         inline: None,
     };
-    for outlet in &receivers {
+    for outlet in receivers.iter() {
         outlet.put(adapter, &datagram, |chunk| chunk.put(frame));
         outlet.publish();
     }

@@ -1,10 +1,8 @@
 //! One ring for each pair of processes: where datagrams are put, where they come from, and what becomes of one.
 
 use super::places::Places;
-use arrayvec::ArrayVec;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Peer;
-use soft_local::shm::layout::SLOTS;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
 use soft_local::shm::view::View;
@@ -33,6 +31,15 @@ pub(crate) struct Datagrams {
     pub(in crate::engine) waits: AtomicBool,
     /// Datagrams that arrived and were dropped.
     pub(crate) dropped: AtomicU64,
+    /// Lists that nobody uses now.
+    spare: Mutex<Lists>,
+}
+
+impl Datagrams {
+    /// An empty list of outlets.
+    pub(in crate::engine) fn no_receivers(&self) -> Receivers<'_> {
+        Receivers { lists: std::mem::take(&mut *self.spare.lock()), spare: &self.spare }
+    }
 }
 
 /// A process and what it publishes.
@@ -152,5 +159,45 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) inline: Option<u8>,
 }
 
-/// Outlets to several processes.
-pub(in crate::engine) type Receivers = ArrayVec<Arc<Outlet>, SLOTS>;
+/// The memory of [`Receivers`].
+#[derive(Debug, Default)]
+struct Lists {
+    slots: Vec<u16>,
+    outlets: Vec<Arc<Outlet>>,
+}
+
+/// Outlets to several processes. There may be as many as slots, too many for the stack; so the memory of the lists goes from one to the next, and nothing is
+/// allocated but where threads send to many at the same time.
+#[derive(Debug)]
+pub(crate) struct Receivers<'a> {
+    lists: Lists,
+    spare: &'a Mutex<Lists>,
+}
+
+impl Receivers<'_> {
+    /// Adds a process.
+    pub(in crate::engine) fn push(&mut self, slot: u16) {
+        self.lists.slots.push(slot);
+    }
+
+    /// Looks for the outlets to the processes that were added. Those that have none are left out.
+    pub(in crate::engine) fn find(&mut self, outlet: impl Fn(u16) -> Option<Arc<Outlet>>) {
+        self.lists.outlets.extend(self.lists.slots.iter().filter_map(|slot| outlet(*slot)));
+    }
+
+    /// The outlets that were found.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Arc<Outlet>> {
+        self.lists.outlets.iter()
+    }
+}
+
+impl Drop for Receivers<'_> {
+    fn drop(&mut self) {
+        self.lists.slots.clear();
+        self.lists.outlets.clear();
+        let mut spare = self.spare.lock();
+        if spare.outlets.capacity() < self.lists.outlets.capacity() {
+            std::mem::swap(&mut *spare, &mut self.lists);
+        }
+    }
+}
