@@ -296,8 +296,8 @@ impl Site<'_> {
     }
 }
 
-/// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 18] = [
+/// Programs of ours with their arguments, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
+const PROGRAMS: [(&str, &str); 20] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -316,6 +316,8 @@ const PROGRAMS: [(&str, &str); 18] = [
     ("calls", "calls of ids that few programs make"),
     ("streams", "calls of rsockets for streams"),
     ("silent", "a server that does not answer, and a full backlog"),
+    ("prompt", "asynchronous calls return at once"),
+    ("thousands 4000", "4000 connections and disconnections that all succeed"),
 ];
 
 /// A server of one user, and a client of another one: they meet over soft by their group, and by the names of ports, too.
@@ -353,9 +355,11 @@ fn users_of_a_group(bench: &Bench) -> Result<(), String> {
 }
 
 /// Compiles a program of ours, and runs it.
-fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String> {
+fn own_program(bench: &Bench, fabric: &Fabric, line: &str) -> Result<(), String> {
+    let mut words = line.split(' ');
+    let name = words.next().unwrap_or_default();
     let exe = compiled(bench, name)?;
-    let mut job = fabric.over.own_job(&exe).dir(bench.scratch.path());
+    let mut job = fabric.over.own_job(&exe).args(words).dir(bench.scratch.path());
     if name.ends_with("_tcp") {
         job = job.env("LD_PRELOAD", bench.prefix()?.join(xtask::stage::PRELOAD));
     }

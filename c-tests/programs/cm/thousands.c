@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 static struct rdma_cm_id *listener;
+static int served;
 static struct ibv_qp_init_attr attributes = {
 	.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	.sq_sig_all = 1,
@@ -45,6 +46,7 @@ static void *serve(void *count)
 		EACH(!rdma_disconnect(id), i);
 		EACH(!rdma_dereg_mr(mr), i);
 		rdma_destroy_ep(id);
+		served++;
 	}
 	return NULL;
 }
@@ -90,6 +92,7 @@ int main(int count_of_arguments, char **arguments)
 	}
 	NEED(!pthread_join(server, NULL));
 	rdma_destroy_ep(listener);
+	CHECK(served == count);
 	check(1, "all connections succeed");
 	return failures != 0;
 }
