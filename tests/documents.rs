@@ -130,6 +130,22 @@ fn each_link_leads_to_a_file_and_a_heading_that_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A site has no files outside of `docs/`.
+#[test]
+fn no_page_of_the_site_links_to_a_file_outside_of_it() {
+    let mut wrong = Vec::new();
+    for page in below("docs") {
+        let folder = page.parent().unwrap_or(Path::new(""));
+        for target in targets(&read(&page)) {
+            let path = plain(&folder.join(target.split('#').next().unwrap_or_default()));
+            if !target.contains("://") && !path.starts_with("docs") {
+                wrong.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn the_summary_lists_each_page_once() {
     let listed: Vec<PathBuf> = targets(&read(Path::new(SUMMARY)))
