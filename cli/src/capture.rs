@@ -1,5 +1,5 @@
-//! `ferroverbs capture` runs a command under the layer `capture` and merges the packets of its processes.
-//! `ferroverbs capture merge` merges packets that processes wrote earlier.
+//! `ferroverbs capture` runs a command under the layer `capture` and merges the packets of its
+//! processes. `ferroverbs capture merge` merges packets that processes wrote earlier.
 
 use crate::recorded::{self, LayerFolder, all_files_of};
 use crate::{output, run, settings};
@@ -100,7 +100,8 @@ fn write_packets(path: &Path, bytes: &[u8]) -> crate::Result<()> {
     fs::write(path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// The content of a capture file, with the packets that its process holds in memory or left when it was killed.
+/// The content of a capture file, with the packets that its process holds in memory or left when it
+/// was killed.
 fn complete_file(name: &Path) -> crate::Result<Vec<u8>> {
     // The file PID-TIME.fvcapture holds the rest of the packets of PID-TIME-NUMBER.pcapng.
     let rest = name.to_str().and_then(|name| {

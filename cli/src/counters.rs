@@ -1,8 +1,8 @@
 //! `ferroverbs counters`: prints the RoCE v2 counters of running processes.
 //!
 //! A process has its counters at the beginning of a memory file that the process shares read-only
-//! (`providers/soft/local/src/shm/layout.rs`). This command opens the file through /proc/PID/fd, so the
-//! process does not take part, and the counters end with the process.
+//! (`providers/soft/local/src/shm/layout.rs`). This command opens the file through /proc/PID/fd, so
+//! the process does not take part, and the counters end with the process.
 
 use crate::output;
 use std::collections::BTreeSet;
@@ -24,7 +24,8 @@ pub(crate) struct Args {
 
 /// The begin of the link target of the file's descriptor.
 const FILE_PREFIX: &str = "/memfd:ferroverbs-tables";
-/// The first bytes of the file, in the byte order of the processor. The next byte is the version of the layout.
+/// The first bytes of the file, in the byte order of the processor. The next byte is the version of
+/// the layout.
 const MAGIC: &[u8] = b"fv-soft";
 /// The offset of the first counter.
 const OFFSET: usize = 64;
@@ -78,7 +79,8 @@ fn processes_to_read(wanted: &[u32]) -> crate::Result<Vec<u32>> {
 
 /// The counters of a process. `None` if the process has none, or if the user may not read them.
 ///
-/// `seen` holds device and inode of the files that were read: a forked child has the file of its parent.
+/// `seen` holds device and inode of the files that were read: a forked child has the file of its
+/// parent.
 fn read_counters(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<ProcessCounters> {
     let folder = Path::new("/proc").join(process.to_string());
     let links = fs::read_dir(folder.join("fd")).ok()?.flatten();

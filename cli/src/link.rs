@@ -1,8 +1,9 @@
 //! A path of the library's folder that the dynamic loader can read (ld.so(8)).
 //!
-//! The loader splits `LD_PRELOAD` at blanks and colons and `LD_LIBRARY_PATH` at colons and semicolons. It
-//! has no quotes, and it replaces the word after a `$`. If the folder has such a character, the loader would
-//! silently load the system's library. A symbolic link in a folder of the user avoids the character.
+//! The loader splits `LD_PRELOAD` at blanks and colons and `LD_LIBRARY_PATH` at colons and
+//! semicolons. It has no quotes, and it replaces the word after a `$`. If the folder has such a
+//! character, the loader would silently load the system's library. A symbolic link in a folder of
+//! the user avoids the character.
 //!
 //! The link stays when the command ends, because processes of the command may start more programs.
 
@@ -19,7 +20,8 @@ pub(crate) const PRELOAD_SEPARATORS: &[u8] = b" \t\n:$";
 /// Bytes that a path in `LD_LIBRARY_PATH` must not have.
 pub(crate) const LIBRARY_PATH_SEPARATORS: &[u8] = b":;$";
 
-/// A path without `forbidden` bytes that leads to `folder`: the folder, or a symbolic link to the folder.
+/// A path without `forbidden` bytes that leads to `folder`: the folder, or a symbolic link to the
+/// folder.
 pub(crate) fn loadable_path(folder: &Path, forbidden: &[u8]) -> crate::Result<PathBuf> {
     if is_free_of(folder, forbidden) {
         return Ok(folder.to_owned());

@@ -24,10 +24,12 @@ use std::process::ExitCode;
 /// A result whose error is a message for the user.
 type Result<T> = std::result::Result<T, String>;
 
-/// The exit status for a wrong use of this command, or if something is missing (ferroverbs(1), EXIT STATUS).
+/// The exit status for a wrong use of this command, or if something is missing (ferroverbs(1), EXIT
+/// STATUS).
 const FAILED: u8 = 2;
 
-/// Runs a command over Ferroverbs: with its libibverbs.so.1, and with the software device soft0 on a machine without RDMA hardware
+/// Runs a command over Ferroverbs: with its libibverbs.so.1, and with the software device soft0 on
+/// a machine without RDMA hardware
 #[derive(Debug, Parser)]
 #[command(name = "ferroverbs", version, args_conflicts_with_subcommands = true)]
 #[command(arg_required_else_help = true)]
@@ -47,14 +49,16 @@ enum Command {
     /// Run a command; the word `run` may be left out
     #[command(arg_required_else_help = true)]
     Run(run::Args),
-    /// Check this machine, and print what keeps RDMA programs from working and the command that helps
+    /// Check this machine, and print what keeps RDMA programs from working and the command that
+    /// helps
     Doctor(doctor::Args),
-    /// Run a command in each of several virtual hosts: namespaces of this machine, joined by a switch
+    /// Run a command in each of several virtual hosts: namespaces of this machine, joined by a
+    /// switch
     #[command(arg_required_else_help = true)]
     Cluster(cluster::Args),
     /// Within a cluster, run a command in another host, with the arguments of ssh
     #[command(arg_required_else_help = true)]
-    ClusterShell(cluster::Shell),
+    ClusterShell(cluster::ShellArgs),
     /// Run a command under the layer that reports misuse of verbs
     #[command(arg_required_else_help = true)]
     Validate(validate::Args),
@@ -83,7 +87,7 @@ fn main() -> ExitCode {
         Some(Command::Run(args)) => run::become_command(args, &[]),
         Some(Command::Doctor(args)) => doctor::main(args),
         Some(Command::Cluster(args)) => cluster::main(args),
-        Some(Command::ClusterShell(args)) => cluster::shell(args),
+        Some(Command::ClusterShell(args)) => cluster::enter_host(args),
         Some(Command::Validate(args)) => validate::main(args),
         Some(Command::Trace(args)) => trace::main(args),
         Some(Command::Capture(args)) => capture::main(args),

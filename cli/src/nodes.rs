@@ -1,4 +1,5 @@
-//! Option `-n`: adds a node of each software device to `/dev/infiniband`, in a private mount namespace.
+//! Option `-n`: adds a node of each software device to `/dev/infiniband`, in a private mount
+//! namespace.
 
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
@@ -11,7 +12,8 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, symlink};
 use std::path::Path;
 
-/// The folder on which the new `/dev` is assembled. The mount hides the files below the folder meanwhile.
+/// The folder on which the new `/dev` is assembled. The mount hides the files below the folder
+/// meanwhile.
 const STAGING: &str = "/tmp";
 
 /// Makes the missing nodes for the devices that `FERROVERBS_SOFT` asks for.
@@ -67,8 +69,8 @@ fn enter_mount_namespace() -> std::io::Result<()> {
     // SAFETY: the flags change neither descriptors nor memory, and this process has one thread.
     unsafe { unshare_unsafe(flags) }?;
     if !user.is_root() {
-        // The user and the group keep their numbers. The kernel accepts a map of groups only after setgroups
-        // is denied (user_namespaces(7)).
+        // The user and the group keep their numbers. The kernel accepts a map of groups only after
+        // setgroups is denied (user_namespaces(7)).
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw()))?;
         fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw()))?;
@@ -78,8 +80,8 @@ fn enter_mount_namespace() -> std::io::Result<()> {
     Ok(mount_change("/", private)?)
 }
 
-/// Mounts a `/dev` with the old entries and the new nodes. The nodes lead to `/dev/null`, because the
-/// software device is in the library and no program reads its node.
+/// Mounts a `/dev` with the old entries and the new nodes. The nodes lead to `/dev/null`, because
+/// the software device is in the library and no program reads its node.
 fn mount_dev(nodes: &[String]) -> std::io::Result<()> {
     mount("none", STAGING, "tmpfs", MountFlags::empty(), Some(c"mode=755"))?;
     let filled = fill(Path::new(STAGING), nodes);

@@ -10,7 +10,8 @@ pub(crate) fn print_text(text: &str) -> crate::Result<ExitCode> {
     print_bytes(text.as_bytes())
 }
 
-/// Writes bytes to the standard output. A reader that closes the pipe early, as head(1) does, is no error.
+/// Writes bytes to the standard output. A reader that closes the pipe early, as head(1) does, is no
+/// error.
 pub(crate) fn print_bytes(bytes: &[u8]) -> crate::Result<ExitCode> {
     finish_printing(std::io::stdout().lock().write_all(bytes))
 }

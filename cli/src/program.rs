@@ -11,10 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A line that says why Ferroverbs has no effect on `program`; `None` if the loader will load the library.
+/// A line that says why Ferroverbs has no effect on `program`; `None` if the loader will load the
+/// library.
 ///
-/// `path` is the value of `PATH`. A file that is no ELF file, such as a script, may start programs that
-/// Ferroverbs reaches, so there is no line about the file.
+/// `path` is the value of `PATH`. A file that is no ELF file, such as a script, may start programs
+/// that Ferroverbs reaches, so there is no line about the file.
 pub(crate) fn why_unreached(program: &OsStr, path: Option<&OsStr>) -> Option<String> {
     let file = find(program, path)?;
     let shown = file.display();
@@ -66,8 +67,8 @@ fn read_headers<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) -> O
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, data).ok()?;
     let has_interpreter = segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP);
-    // The dynamic loader itself has no interpreter either, and does load libraries. A static program is
-    // not position-independent, or is marked as a position-independent executable.
+    // The dynamic loader itself has no interpreter either, and does load libraries. A static
+    // program is not position-independent, or is marked as a position-independent executable.
     let is_pie = || {
         let dynamic = segments.iter().find(|segment| segment.p_type(endian) == PT_DYNAMIC)?;
         let entries = dynamic.dynamic(endian, data).ok()??;

@@ -43,7 +43,8 @@ impl Drop for LayerFolder {
     }
 }
 
-/// Runs the command and waits for its end. The inner error is the exit status if the command did not start.
+/// Runs the command and waits for its end. The inner error is the exit status if the command did
+/// not start.
 pub(crate) fn run_and_wait(
     args: &run::Args,
     variables: &[(&str, String)],
@@ -78,8 +79,8 @@ pub(crate) fn folder_of(layer: &str) -> PathBuf {
     own_folder(layer, std::env::var_os("XDG_RUNTIME_DIR").as_deref(), uid)
 }
 
-/// The files of a layer that an argument names: a process id, a folder or a file. A process id names the
-/// newest file of the process.
+/// The files of a layer that an argument names: a process id, a folder or a file. A process id
+/// names the newest file of the process.
 pub(crate) fn files_of(layer: &str, source: &Path) -> crate::Result<Vec<PathBuf>> {
     let (mut found, is_process) = all_files_of(layer, &ending(layer), source)?;
     if is_process {

@@ -8,7 +8,8 @@ use std::process::{Command, ExitCode};
 /// The options that all commands with a program share, and the program.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Add a node of each software device to /dev/infiniband, for programs that look for nodes (UCX, MPI)
+    /// Add a node of each software device to /dev/infiniband, for programs that look for nodes
+    /// (UCX, MPI)
     #[arg(short = 'n')]
     pub(crate) nodes: bool,
     /// Use LD_PRELOAD instead of LD_LIBRARY_PATH, for programs with a library path of their own
@@ -88,7 +89,8 @@ pub(crate) fn add_layer(layer: &str) -> (&'static str, String) {
     ("FERROVERBS_LAYERS", all)
 }
 
-/// `first`, a colon and `list`. An empty entry would mean the working directory, so an empty list adds none.
+/// `first`, a colon and `list`. An empty entry would mean the working directory, so an empty list
+/// adds none.
 fn prepend_to_list(first: &OsStr, list: Option<&OsStr>) -> OsString {
     let mut all = first.to_owned();
     if let Some(list) = list.filter(|list| !list.is_empty()) {

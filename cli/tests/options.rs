@@ -6,8 +6,8 @@ use std::fs;
 use std::process::Output;
 use tree::{InstalledTree, text};
 
-/// Runs the command with the arguments `words`, and then `touch started`. Returns the output, and true if the
-/// program ran.
+/// Runs the command with the arguments `words`, and then `touch started`. Returns the output, and
+/// true if the program ran.
 fn run(tree: &InstalledTree, words: &[&str], variables: &[(&str, &str)]) -> (Output, bool) {
     let started = tree.0.join("started");
     let _ = fs::remove_file(&started);

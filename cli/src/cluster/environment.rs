@@ -1,4 +1,5 @@
-//! What a host's processes find: files below `/dev/shm`, which is each host's own and gone with it, and variables.
+//! The environment of a host: variables, and files below `/dev/shm`, which each host mounts for
+//! itself.
 
 use super::network::{address, address6, host_name};
 use rustix::mount::{MountFlags, mount, mount_bind};
@@ -7,17 +8,18 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Memory that processes of one host share, and of no other.
+/// The folder of shared memory, which is mounted for each host.
 const SHARED: &str = "/dev/shm";
-/// Our files there.
+/// The folder of this command in the shared memory.
 const FOLDER: &str = "/dev/shm/ferroverbs";
-/// Which process keeps which host: their numbers, with commas.
+/// The variable with the process numbers of the keepers of all hosts, separated by commas.
 pub(super) const KEEPERS: &str = "FERROVERBS_CLUSTER";
-/// Which host it is, from 1 on.
+/// The variable with the number of the host, from 1 on.
 pub(super) const HOST: &str = "FERROVERBS_HOST";
 
-/// In a host's mount namespace: its files, its names of hosts, its `/sys`.
-pub(super) fn furnish(hosts: u8) -> crate::Result<()> {
+/// Makes the files of a host, `/etc/hosts` and `/sys`. The process is in the mount namespace of the
+/// host.
+pub(super) fn make_files(hosts: u8) -> crate::Result<()> {
     let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("ferroverbs", SHARED, "tmpfs", flags, Some(c"mode=1777"))
@@ -29,32 +31,37 @@ pub(super) fn furnish(hosts: u8) -> crate::Result<()> {
             .create(&dir)
             .map_err(|e| failed("make a folder in /dev/shm", &e))?;
     }
-    let put = |name: &str, text: &str| {
+    let write_file = |name: &str, text: &str| {
         let file = folder.join(name);
         fs::write(&file, text).map_err(|e| failed("write to /dev/shm", &e))?;
         Ok::<_, String>(file)
     };
-    put("hostfile", &(1..=hosts).map(|n| host_name(n) + "\n").collect::<String>())?;
+    write_file("hostfile", &(1..=hosts).map(|n| host_name(n) + "\n").collect::<String>())?;
     for name in ["ssh", "rsh"] {
-        let file = put(&format!("bin/{name}"), &script()?)?;
+        let file = write_file(&format!("bin/{name}"), &script()?)?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
             .map_err(|e| failed("write to /dev/shm", &e))?;
     }
-    let names = put("hosts", &names(hosts))?;
+    let names = write_file("hosts", &names(hosts))?;
     mount_bind(&names, "/etc/hosts").map_err(|e| failed("put names into /etc/hosts", &e))?;
-    // So that programs see this host's interfaces there. Some containers refuse it; then they see the machine's.
+    // The new sysfs shows the interfaces of this host. If a container refuses the mount, programs
+    // see those of the machine.
     let _ = mount("sysfs", "/sys", "sysfs", flags | MountFlags::NOEXEC, None);
     Ok(())
 }
 
-/// What `ssh` is in a host.
+/// The script that takes the place of `ssh` in a host.
 fn script() -> crate::Result<String> {
-    let own = std::env::current_exe().map_err(|e| format!("cannot find out where I am: {e}"))?;
+    let own = std::env::current_exe()
+        .map_err(|e| format!("cannot find the file of this command: {e}"))?;
     let quoted = own.to_string_lossy().replace('\'', r"'\''");
     Ok(format!("#!/bin/sh\nexec '{quoted}' cluster-shell \"$@\"\n"))
 }
 
-/// /etc/hosts. Each family has names of its own: of a name with both a program takes the first address, IPv6's, at which a server of IPv4's wildcard hears nothing.
+/// The content of `/etc/hosts`, with other names for IPv6 addresses.
+///
+/// A program would take the IPv6 address of a name with both, and a server at the IPv4 wildcard
+/// address would not receive the connection.
 fn names(hosts: u8) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     for n in 1..=hosts {
@@ -64,7 +71,7 @@ fn names(hosts: u8) -> String {
     text
 }
 
-/// Variables of the command in a host.
+/// The variables of the command in a host.
 pub(super) fn variables(host: u8, hosts: u8, keepers: &str) -> Vec<(&'static str, String)> {
     let file = |name: &str| PathBuf::from(FOLDER).join(name).to_string_lossy().into_owned();
     let shell = file("bin/ssh");
@@ -79,7 +86,8 @@ pub(super) fn variables(host: u8, hosts: u8, keepers: &str) -> Vec<(&'static str
         ("HOSTNAME", host_name(host)),
         ("PATH", format!("{}:{path}", file("bin"))),
     ];
-    // How the launchers of Open MPI (before 5, and from 5 on) and of MPICH get to other hosts, and which there are.
+    // The remote shell and the list of hosts for the launchers of Open MPI (before and from version
+    // 5) and MPICH.
     let mut launchers = vec![
         ("OMPI_MCA_plm_rsh_agent", shell.clone()),
         ("OMPI_MCA_orte_default_hostfile", list.clone()),
@@ -97,7 +105,7 @@ pub(super) fn variables(host: u8, hosts: u8, keepers: &str) -> Vec<(&'static str
         let allowed = ["PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"];
         launchers.extend(allowed.map(|name| (name, "1".into())));
     }
-    // What somebody said himself stays.
+    // The user's own values take precedence.
     launchers.retain(|(name, _)| std::env::var_os(name).is_none());
     variables.extend(launchers);
     variables
@@ -108,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_hosts_have_names_for_both_families() {
+    fn each_host_has_a_name_for_each_address_family() {
         let text = names(2);
         for line in ["127.0.0.1 localhost", "10.76.0.1 host1", "10.76.0.2 host2", "fd76::2 host2-6"]
         {
@@ -118,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_knows_its_number_and_has_a_fabric_of_its_own() {
+    fn a_host_has_a_number_and_a_separate_fabric_folder() {
         let variables = variables(2, 4, "7,8,9,10");
         let of = |name: &str| variables.iter().find(|(n, _)| *n == name).unwrap().1.clone();
         assert_eq!((of("FERROVERBS_HOST"), of("FERROVERBS_HOSTS")), ("2".into(), "4".into()));

@@ -1,7 +1,8 @@
-//! Who keeps a host: makes it, runs the command in it if there is one, and stays, for others may come in (`cluster-shell`).
+//! The keeper process of a host: makes the host, runs the command, and stays as long as the
+//! cluster, because `cluster-shell` enters the host through the keeper.
 
-use super::apart::Limits;
-use super::signals::{Arrived, Signals};
+use super::namespaces::NamespaceLimits;
+use super::signals::{ReceivedSignal, Signals};
 use super::{Args, environment, exit_status, lines, network};
 use crate::{nodes, run};
 use nix::sys::signal::{Signal, kill, killpg};
@@ -15,20 +16,22 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-/// Where a keeper says how it is going, a line each: `ready PROCESS`, `ended STATUS`, `failed WHY`.
+/// The pipe for reports of a keeper, with the lines `ready PROCESS`, `ended STATUS` and `failed
+/// WHY`.
 pub(super) type Report = File;
 
-/// Keeps the host until it is killed. `go` brings the keepers' numbers when all hosts are there.
-pub(super) fn keep(
+/// Runs the keeper until a signal kills the process. `go` is a pipe that delivers the process
+/// numbers of all keepers when all hosts are made.
+pub(super) fn run_keeper(
     args: &Args,
-    limits: &Limits,
+    limits: &NamespaceLimits,
     host: u8,
     go: File,
     mut report: Report,
 ) -> crate::Result<ExitCode> {
-    let signals = Signals::take()?;
-    let made = make(args, limits, host);
-    tell(
+    let signals = Signals::block()?;
+    let made = make_host(args, limits, host);
+    send_report(
         &mut report,
         &match &made {
             Ok(process) => format!("ready {process}"),
@@ -36,7 +39,7 @@ pub(super) fn keep(
         },
     );
     if made.is_err() {
-        // Process 1 says why.
+        // Process 1 prints the reason.
         return Ok(ExitCode::from(crate::FAILED));
     }
     let mut keepers = String::new();
@@ -45,38 +48,39 @@ pub(super) fn keep(
         return Ok(ExitCode::SUCCESS);
     }
     if args.runs_in(host) {
-        network::await_plug();
-        match Running::start(args, host, &keepers)? {
-            Started::Here(code) => return Ok(code),
-            Started::There(command) => {
-                let status = command.finish(&signals, args.only_first())?;
-                tell(&mut report, &format!("ended {status}"));
+        network::await_connection();
+        match HostCommand::start(args, host, &keepers)? {
+            Started::InChild(code) => return Ok(code),
+            Started::InKeeper(command) => {
+                let status = command.wait(&signals, args.only_first())?;
+                send_report(&mut report, &format!("ended {status}"));
             }
         }
     }
     loop {
-        // Nothing to do for it: the command has ended.
+        // The command has ended, so a signal needs no action.
         let _ = signals.wait()?;
     }
 }
 
-fn tell(report: &mut Report, line: &str) {
-    // Who read it is process 1, without which we are not either.
+fn send_report(report: &mut Report, line: &str) {
+    // A write fails only if process 1, the reader, has ended. Then the kernel also ends this
+    // process.
     let _ = report.write_all(format!("{line}\n").as_bytes());
 }
 
-/// Makes the host; the number of this process in the `/proc` that the hosts see.
-fn make(args: &Args, limits: &Limits, host: u8) -> crate::Result<String> {
+/// Makes the host. Returns the number of this process in the `/proc` of the hosts.
+fn make_host(args: &Args, limits: &NamespaceLimits, host: u8) -> crate::Result<String> {
     let failed = |e: rustix::io::Errno| format!("cannot make a host: {e}");
     let own =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
-    // SAFETY: none of the flags has an effect on descriptors or memory of this process, and it has one thread.
+    // SAFETY: the flags change neither descriptors nor memory, and this process has one thread.
     unsafe { unshare_unsafe(own) }.map_err(|error| limits.refused(error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).map_err(failed)?;
     rustix::system::sethostname(network::host_name(host).as_bytes()).map_err(failed)?;
     network::make_interface(host, &args.cable)?;
-    environment::furnish(args.hosts)?;
+    environment::make_files(args.hosts)?;
     if args.run.nodes {
         nodes::add_here(args.run.devices().as_deref())?;
     }
@@ -85,29 +89,29 @@ fn make(args: &Args, limits: &Limits, host: u8) -> crate::Result<String> {
     Ok(process.to_string_lossy().into_owned())
 }
 
-/// A command, and what it writes, if that goes through us.
-struct Running {
+/// A running command, with its outputs if the keeper adds a prefix to their lines.
+struct HostCommand {
     process: Pid,
     outputs: Vec<Output>,
 }
 
-/// Where we are after starting it.
+/// The result of a fork for the command.
 enum Started {
-    /// With the keeper.
-    There(Running),
-    /// In the process that was to become the command, and could not.
-    Here(ExitCode),
+    /// In the keeper: the running command.
+    InKeeper(HostCommand),
+    /// In the child, which could not execute the command: the exit status.
+    InChild(ExitCode),
 }
 
-/// One of its outputs.
+/// The standard output or the standard error of a command.
 struct Output {
     from: OwnedFd,
     lines: lines::Lines,
-    error: bool,
+    is_error: bool,
     open: bool,
 }
 
-impl Running {
+impl HostCommand {
     fn start(args: &Args, host: u8, keepers: &str) -> crate::Result<Started> {
         let alone = args.only_first();
         let mut outputs = Vec::new();
@@ -118,22 +122,28 @@ impl Running {
             for error in [false, true] {
                 let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
                     .map_err(|e| format!("cannot make a pipe: {e}"))?;
-                outputs.push(Output { from, lines: lines::Lines::new(&prefix), error, open: true });
+                outputs.push(Output {
+                    from,
+                    lines: lines::Lines::new(&prefix),
+                    is_error: error,
+                    open: true,
+                });
                 theirs.push(to);
             }
         }
-        // SAFETY: this process has one thread, so that no lock is held by another in the child.
+        // SAFETY: this process has one thread, so the child inherits no lock of another thread.
         match unsafe { fork() }.map_err(|e| format!("cannot start a process: {e}"))? {
             ForkResult::Parent { child } => {
                 if !alone {
-                    // As the child does; whoever is first.
+                    // The child does the same. The first call makes the group.
                     let _ = setpgid(child, child);
                 }
-                Ok(Started::There(Self { process: child, outputs }))
+                Ok(Started::InKeeper(Self { process: child, outputs }))
             }
             ForkResult::Child => {
                 if !alone {
-                    // Its own group, so that all of it gets what is passed on. It reads no terminal.
+                    // A process group of its own receives the forwarded signals. The group reads no
+                    // terminal.
                     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
                     let nothing = File::open("/dev/null").map_err(|e| format!("/dev/null: {e}"))?;
                     rustix::stdio::dup2_stdin(nothing).map_err(|e| e.to_string())?;
@@ -142,18 +152,18 @@ impl Running {
                     rustix::stdio::dup2_stdout(out).map_err(|e| e.to_string())?;
                     rustix::stdio::dup2_stderr(error).map_err(|e| e.to_string())?;
                 }
-                Signals::give_back()?;
+                Signals::unblock()?;
                 let mut run = args.run.clone();
-                // They are there.
+                // The host has the nodes already.
                 run.nodes = false;
                 let variables = environment::variables(host, args.hosts, keepers);
-                run::become_command(&run, &variables).map(Started::Here)
+                run::become_command(&run, &variables).map(Started::InChild)
             }
         }
     }
 
-    /// Passes on signals and outputs until it has ended; its exit status.
-    fn finish(mut self, signals: &Signals, alone: bool) -> crate::Result<u8> {
+    /// Forwards signals and outputs until the command ends. Returns the exit status.
+    fn wait(mut self, signals: &Signals, alone: bool) -> crate::Result<u8> {
         loop {
             let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
             let open: Vec<_> = (0..self.outputs.len()).filter(|n| self.outputs[*n].open).collect();
@@ -166,7 +176,7 @@ impl Running {
             drop(fds);
             for (output, ready) in open.iter().zip(ready.iter().skip(1)) {
                 if *ready {
-                    self.outputs[*output].pass_on();
+                    self.outputs[*output].forward();
                 }
             }
             if !ready.first().copied().unwrap_or(false) {
@@ -174,7 +184,7 @@ impl Running {
             }
             let arrived = signals.wait()?;
             if arrived.signal != Signal::SIGCHLD {
-                self.pass_on(arrived, alone);
+                self.forward_signal(arrived, alone);
             } else if let Ok(status) = waitpid(self.process, Some(WaitPidFlag::WNOHANG))
                 && let Some(status) = exit_status(status)
             {
@@ -184,10 +194,10 @@ impl Running {
         }
     }
 
-    fn pass_on(&self, arrived: Arrived, alone: bool) {
+    fn forward_signal(&self, arrived: ReceivedSignal, alone: bool) {
         let _ = match alone {
-            // A terminal has told it already.
-            true if arrived.of_terminal => Ok(()),
+            // The terminal has sent the signal to the command, too.
+            true if arrived.is_from_terminal => Ok(()),
             true => kill(self.process, arrived.signal),
             false => killpg(self.process, arrived.signal),
         };
@@ -195,15 +205,15 @@ impl Running {
 }
 
 impl Output {
-    /// What has come; waits if nothing has.
-    fn pass_on(&mut self) {
+    /// Reads and forwards output. Waits if no output has arrived.
+    fn forward(&mut self) {
         let mut buffer = [0; 65536];
         let bytes = match rustix::io::read(&self.from, &mut buffer[..]) {
             Ok(0) => {
                 self.open = false;
-                self.lines.rest()
+                self.lines.take_rest()
             }
-            Ok(length) => self.lines.take(buffer.get(..length).unwrap_or_default()),
+            Ok(length) => self.lines.add(buffer.get(..length).unwrap_or_default()),
             Err(rustix::io::Errno::INTR) => return,
             Err(_) => {
                 self.open = false;
@@ -213,7 +223,8 @@ impl Output {
         self.write(&bytes);
     }
 
-    /// What is left of a command that has ended; what it left behind in the background may go on writing, which nobody reads.
+    /// Forwards the remaining output of a command that has ended. Output of background processes
+    /// that the command left is lost.
     fn finish(&mut self) {
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         while self.open {
@@ -221,14 +232,14 @@ impl Output {
             if !poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
                 break;
             }
-            self.pass_on();
+            self.forward();
         }
-        let rest = self.lines.rest();
+        let rest = self.lines.take_rest();
         self.write(&rest);
     }
 
     fn write(&self, bytes: &[u8]) {
-        if self.error {
+        if self.is_error {
             lines::write(rustix::stdio::stderr().as_fd(), bytes);
         } else {
             lines::write(rustix::stdio::stdout().as_fd(), bytes);

@@ -1,15 +1,15 @@
-//! Output of a host: whole lines, each with the host's name in front.
+//! Adds the name of a host to each line of its output.
 
 use std::os::fd::AsFd;
 
-/// A line that is longer goes in pieces.
+/// The longest line. A longer line is split.
 const LONGEST: usize = 65536;
 
-/// Makes lines of what comes.
+/// Splits output into lines and adds a prefix to each line.
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Vec<u8>,
-    /// The beginning of a line whose end has not come.
+    /// The begin of a line that is not complete.
     begun: Vec<u8>,
 }
 
@@ -18,20 +18,20 @@ impl Lines {
         Self { prefix: prefix.as_bytes().to_vec(), begun: Vec::new() }
     }
 
-    /// Takes bytes; the lines that end with them.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
+    /// Adds output. Returns the lines that are complete now.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut whole = Vec::new();
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             self.begun.extend_from_slice(piece);
             if piece.ends_with(b"\n") || self.begun.len() >= LONGEST {
-                whole.extend(self.rest());
+                whole.extend(self.take_rest());
             }
         }
         whole
     }
 
-    /// What there is of a line whose end will not come.
-    pub(super) fn rest(&mut self) -> Vec<u8> {
+    /// Returns the incomplete line, with an end of line.
+    pub(super) fn take_rest(&mut self) -> Vec<u8> {
         if self.begun.is_empty() {
             return Vec::new();
         }
@@ -44,7 +44,7 @@ impl Lines {
     }
 }
 
-/// Writes all of it; nobody may read any more, which is no reason to stop.
+/// Writes all bytes. An error is ignored: the command goes on if the reader of its output ends.
 pub(super) fn write(to: impl AsFd, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match rustix::io::write(&to, bytes) {
@@ -60,19 +60,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_goes_when_it_is_whole() {
+    fn a_line_is_returned_when_it_is_complete() {
         let mut lines = Lines::new("[h] ");
-        assert_eq!(lines.take(b"one\ntw"), b"[h] one\n");
-        assert_eq!(lines.take(b"o\n\n"), b"[h] two\n[h] \n");
-        assert_eq!(lines.take(b"end"), b"");
-        assert_eq!(lines.rest(), b"[h] end\n");
-        assert_eq!(lines.rest(), b"");
+        assert_eq!(lines.add(b"one\ntw"), b"[h] one\n");
+        assert_eq!(lines.add(b"o\n\n"), b"[h] two\n[h] \n");
+        assert_eq!(lines.add(b"end"), b"");
+        assert_eq!(lines.take_rest(), b"[h] end\n");
+        assert_eq!(lines.take_rest(), b"");
     }
 
     #[test]
-    fn a_line_without_an_end_does_not_grow_for_ever() {
+    fn a_line_without_an_end_is_split() {
         let mut lines = Lines::new("");
-        let out = lines.take(&vec![b'x'; LONGEST + 5]);
-        assert!(out.len() > LONGEST && lines.rest().is_empty());
+        let out = lines.add(&vec![b'x'; LONGEST + 5]);
+        assert!(out.len() > LONGEST && lines.take_rest().is_empty());
     }
 }

@@ -1,21 +1,22 @@
-//! How far the making of hosts is: a line on a terminal, which is gone when they are made. Nothing where stderr is something else.
+//! Shows the progress of making hosts in a line on the terminal. The line is erased when all hosts
+//! are made.
 
 use std::io::{IsTerminal, Write};
 
-/// Fewer are there before anybody has read a line.
+/// The largest number of hosts without a progress line, because so few hosts are made at once.
 const FEW: u8 = 8;
 
-/// A line that is written anew.
+/// A line of the terminal.
 #[derive(Debug)]
 pub(super) struct Progress<T: Write = std::io::Stderr> {
-    /// None, where nobody watches.
+    /// `None` without a terminal.
     to: Option<T>,
     hosts: u8,
     begun: bool,
 }
 
 impl Progress {
-    /// Of so many hosts.
+    /// Progress on the standard error, for `hosts` hosts.
     pub(super) fn of(hosts: u8) -> Self {
         let stderr = std::io::stderr();
         let watched = stderr.is_terminal();
@@ -28,12 +29,12 @@ impl<T: Write> Progress<T> {
         Self { to: (watched && hosts > FEW).then_some(to), hosts, begun: false }
     }
 
-    /// So many are there.
+    /// Shows that `number` hosts are made.
     pub(super) fn made(&mut self, number: u8) {
         self.say(&format!("{number} of {} hosts are made", self.hosts));
     }
 
-    /// What is done now.
+    /// Shows a text.
     pub(super) fn say(&mut self, what: &str) {
         if let Some(to) = &mut self.to {
             self.begun = true;
@@ -42,8 +43,8 @@ impl<T: Write> Progress<T> {
         }
     }
 
-    /// The process that goes on in another place says nothing.
-    pub(super) fn leave_to_others(&mut self) {
+    /// Ends the output of this process, for a child that does not own the line.
+    pub(super) fn silence(&mut self) {
         self.to = None;
     }
 }
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_shown_each_host_and_a_clean_line_at_the_end() {
+    fn a_terminal_shows_each_host_and_an_empty_line_at_the_end() {
         let shown = shown(true, 250);
         let lines: Vec<_> = shown.split('\r').collect();
         assert_eq!(lines[1], "\x1b[Kferroverbs cluster: 1 of 250 hosts are made");
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_nothing_and_few_hosts_need_no_line() {
+    fn a_pipe_and_a_small_cluster_have_no_progress_line() {
         assert_eq!(shown(false, 250), "");
         assert_eq!(shown(true, FEW), "");
         assert_ne!(shown(true, FEW + 1), "");

@@ -1,5 +1,7 @@
-//! `ferroverbs cluster-shell`: what `ssh` is within a cluster. It goes into the other host's namespaces and becomes the command there, so that streams,
-//! signals and exit status are the command's own.
+//! `ferroverbs cluster-shell`: takes the place of `ssh` in a cluster.
+//!
+//! The process enters the namespaces of another host and executes the command there, so the command
+//! keeps the streams, the signals and the exit status.
 
 use super::{environment, network};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -9,10 +11,11 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// What the command line says, in the way of ssh(1).
+/// The arguments of `ferroverbs cluster-shell`, as those of ssh(1).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// ssh's options, which mean nothing here; a host; and a command line for its shell: without one, an interactive shell
+    /// Options of ssh, which have no effect; a host; a command line for the shell, or nothing for
+    /// an interactive shell
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -22,21 +25,22 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
-/// ssh's options that are followed by a value (ssh(1)).
+/// The options of ssh(1) with a value.
 const WITH_VALUE: &str = "BbcDEeFIiJLlmOoPpQRSWw";
 
-/// Becomes the command in the other host.
-pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let (name, command) = split(&args.words).ok_or("cluster-shell: there is no host")?;
+/// Runs `ferroverbs cluster-shell`: replaces this process by the command in the other host.
+pub(crate) fn enter_host(args: &Args) -> crate::Result<ExitCode> {
+    let (name, command) =
+        split_arguments(&args.words).ok_or("cluster-shell: the arguments name no host")?;
     let outside = "cluster-shell works within `ferroverbs cluster` only";
     let keepers = std::env::var(environment::KEEPERS).map_err(|_| outside)?;
     let keepers: Vec<_> = keepers.split(',').collect();
     let hosts = u8::try_from(keepers.len()).map_err(|_| outside)?;
     let host = network::host_number(&name, hosts).ok_or_else(|| {
-        format!("cluster-shell: there is no {name}: there are host1 to host{hosts}")
+        format!("cluster-shell: no host is called {name}; the hosts are host1 to host{hosts}")
     })?;
     let keeper = keepers.get(usize::from(host) - 1).ok_or(outside)?;
-    enter(keeper).map_err(|e| format!("cannot go to {name}: {e}"))?;
+    enter_namespaces_of(keeper).map_err(|e| format!("cannot enter {name}: {e}"))?;
     let shell = std::env::var_os("SHELL").filter(|_| command.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
     if !command.is_empty() {
@@ -47,8 +51,8 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     Err(format!("cannot run {}: {error}", shell.get_program().to_string_lossy()))
 }
 
-/// The host, without a user, and the command.
-fn split(words: &[OsString]) -> Option<(String, &[OsString])> {
+/// Splits the arguments into the host, without a user, and the command.
+fn split_arguments(words: &[OsString]) -> Option<(String, &[OsString])> {
     let mut rest = words;
     while let Some((word, behind)) = rest.split_first() {
         let text = word.to_string_lossy();
@@ -60,7 +64,7 @@ fn split(words: &[OsString]) -> Option<(String, &[OsString])> {
             let name = text.rsplit('@').next().unwrap_or_default().to_owned();
             return Some((name, rest));
         };
-        // A value follows in the same word, or is the next one.
+        // The value of an option is the rest of the word, or the next word.
         if options.find(|c| WITH_VALUE.contains(c)) == Some(options.len() - 1) {
             rest = rest.split_first()?.1;
         }
@@ -68,12 +72,12 @@ fn split(words: &[OsString]) -> Option<(String, &[OsString])> {
     None
 }
 
-/// Goes into the namespaces of the process that keeps a host, to the same working directory.
-fn enter(keeper: &str) -> std::io::Result<()> {
+/// Enters the namespaces of a keeper, and keeps the working directory.
+fn enter_namespaces_of(keeper: &str) -> std::io::Result<()> {
     let here = std::env::current_dir();
     let open = |name: &str| File::open(format!("/proc/{keeper}/ns/{name}"));
     let [net, names, shared, mounts] = [open("net")?, open("uts")?, open("ipc")?, open("mnt")?];
-    // SAFETY: the working directory of this process is its own from here on; it has one thread.
+    // SAFETY: the flag only separates the working directory, and this process has one thread.
     unsafe { unshare_unsafe(UnshareFlags::FS) }?;
     for (namespace, kind) in [
         (net, LinkNameSpaceType::Network),
@@ -83,7 +87,7 @@ fn enter(keeper: &str) -> std::io::Result<()> {
     ] {
         move_into_link_name_space(namespace.as_fd(), Some(kind))?;
     }
-    // Where it cannot be gone to, the command begins at the root.
+    // If the host does not have the folder, the command begins in the root folder.
     here.and_then(std::env::set_current_dir).or(Ok(()))
 }
 
@@ -93,12 +97,12 @@ mod tests {
 
     fn of(line: &str) -> Option<(String, Vec<String>)> {
         let words: Vec<_> = line.split_whitespace().map(OsString::from).collect();
-        let (name, rest) = split(&words)?;
+        let (name, rest) = split_arguments(&words)?;
         Some((name, rest.iter().map(|w| w.to_string_lossy().into_owned()).collect()))
     }
 
     #[test]
-    fn it_is_called_as_ssh_is() {
+    fn the_arguments_are_those_of_ssh() {
         for line in [
             "host2 ls -l",
             "-x host2 ls -l",

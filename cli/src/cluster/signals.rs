@@ -1,10 +1,10 @@
-//! Signals as things to read, so that they are passed on to those who are meant.
+//! Reads signals from a descriptor, so that a process can forward them.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What is passed on, and the ends of children.
+/// The signals to forward, and SIGCHLD.
 const TAKEN: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -16,36 +16,40 @@ const TAKEN: [Signal; 8] = [
     Signal::SIGCHLD,
 ];
 
-/// Those of this process, and of its children that take none of their own: who reads gets its own.
+/// The blocked signals of this process. After a fork, a read returns the signals of the reading
+/// process.
 #[derive(Debug)]
 pub(super) struct Signals(SignalFd);
 
-/// One that came.
+/// A signal that was received.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrived {
+pub(super) struct ReceivedSignal {
     pub(super) signal: Signal,
-    /// A terminal sent it, to all processes that it is the terminal of.
-    pub(super) of_terminal: bool,
+    /// True if the terminal sent the signal, to all processes of its foreground group.
+    pub(super) is_from_terminal: bool,
 }
 
 impl Signals {
-    /// From here on they come by this.
-    pub(super) fn take() -> crate::Result<Self> {
+    /// Blocks the signals of this process. [`Signals::wait`] returns them from now on.
+    pub(super) fn block() -> crate::Result<Self> {
         let set: SigSet = TAKEN.into_iter().collect();
         let taken =
             set.thread_block().and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC));
-        taken.map(Self).map_err(|e| format!("cannot take signals: {e}"))
+        taken.map(Self).map_err(|e| format!("cannot block signals: {e}"))
     }
 
-    /// The next, when it comes.
-    pub(super) fn wait(&self) -> crate::Result<Arrived> {
+    /// Waits for the next signal.
+    pub(super) fn wait(&self) -> crate::Result<ReceivedSignal> {
         loop {
             match self.0.read_signal() {
                 Ok(Some(info)) => {
                     let number = i32::try_from(info.ssi_signo).unwrap_or(0);
                     if let Ok(signal) = Signal::try_from(number) {
                         // SI_KERNEL of <asm-generic/siginfo.h>.
-                        return Ok(Arrived { signal, of_terminal: info.ssi_code == 0x80 });
+                        return Ok(ReceivedSignal {
+                            signal,
+                            is_from_terminal: info.ssi_code == 0x80,
+                        });
                     }
                 }
                 Ok(None) | Err(nix::errno::Errno::EINTR) => {}
@@ -54,10 +58,10 @@ impl Signals {
         }
     }
 
-    /// For a child before it becomes a program: they do again what they did.
-    pub(super) fn give_back() -> crate::Result<()> {
+    /// Unblocks the signals in a child, before it executes a program.
+    pub(super) fn unblock() -> crate::Result<()> {
         let set: SigSet = TAKEN.into_iter().collect();
-        set.thread_unblock().map_err(|e| format!("cannot give signals back: {e}"))
+        set.thread_unblock().map_err(|e| format!("cannot unblock signals: {e}"))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Process 1 of the hosts: the switch is in its network namespace. When it ends, for whatever reason, the kernel ends all processes of all hosts.
+//! Process 1 of the cluster, whose network namespace has the switch. When process 1 ends, the
+//! kernel ends all processes of all hosts.
 
-use super::apart::Limits;
+use super::namespaces::NamespaceLimits;
 use super::progress::Progress;
 use super::signals::Signals;
 use super::{Args, host, network};
@@ -15,68 +16,71 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long commands may take to end when one of them has failed.
+/// The time for commands to end after SIGTERM, when the command of a host has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A host, as the switch knows it.
-struct Host {
+/// A host in the list of process 1.
+struct HostEntry {
     keeper: Pid,
     reports: BufReader<File>,
-    /// Closed when it was told to go on.
+    /// The pipe that lets the keeper go on; `None` afterwards.
     go: Option<File>,
-    /// Of the command, once it has ended.
+    /// The exit status of the command; `None` while it runs.
     status: Option<u8>,
 }
 
-/// Makes the hosts, has them run, and ends. `alive` is at its end when who started us is gone.
-pub(super) fn main(
+/// Makes the hosts and waits for their commands. `alive` becomes readable when the first process
+/// ends.
+pub(super) fn run_switch(
     args: &Args,
-    limits: &Limits,
+    limits: &NamespaceLimits,
     signals: &Signals,
     alive: OwnedFd,
 ) -> crate::Result<ExitCode> {
-    let failed = |e: rustix::io::Errno| format!("cannot begin: {e}");
+    let failed = |e: rustix::io::Errno| format!("cannot start process 1: {e}");
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(failed)?;
     let mut fds = [PollFd::new(&alive, PollFlags::IN)];
     if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(failed)? > 0 {
         return Ok(ExitCode::from(crate::FAILED));
     }
-    // Where it is refused (containers hide parts of it), numbers of processes there are others, and all else is as well.
+    // A container may refuse the mount. Then `/proc` shows other process numbers, and the rest
+    // works.
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let _ = mount("proc", "/proc", "proc", flags, None);
     network::make_switch(&args.cable)?;
     let mut progress = Progress::of(args.hosts);
     let mut hosts = Vec::new();
     for number in args.numbers() {
-        match add(number)? {
-            Added::Here(go, report) => {
+        match fork_keeper(number)? {
+            Added::InChild(go, report) => {
                 drop(hosts);
-                progress.leave_to_others();
-                return host::keep(args, limits, number, go, report);
+                progress.silence();
+                return host::run_keeper(args, limits, number, go, report);
             }
-            Added::There(host) => hosts.push(host),
+            Added::InParent(host) => hosts.push(host),
         }
     }
-    let keepers = ready(&mut hosts, &mut progress)?;
-    progress.say("plugging in");
-    network::plug_in(args.numbers())?;
+    let keepers = await_hosts(&mut hosts, &mut progress)?;
+    progress.say("connecting cables");
+    network::connect_cables(args.numbers())?;
     drop(progress);
     for host in &mut hosts {
         if let Some(mut go) = host.go.take() {
-            go.write_all(keepers.as_bytes()).map_err(|e| format!("a host is gone: {e}"))?;
+            go.write_all(keepers.as_bytes())
+                .map_err(|e| format!("a host ended unexpectedly: {e}"))?;
         }
     }
-    run(args, &mut hosts, signals).map(ExitCode::from)
+    await_commands(args, &mut hosts, signals).map(ExitCode::from)
 }
 
-/// Where we are after starting a keeper.
+/// The result of a fork for a keeper.
 enum Added {
-    Here(File, File),
-    There(Host),
+    InChild(File, File),
+    InParent(HostEntry),
 }
 
-fn add(number: u8) -> crate::Result<Added> {
+fn fork_keeper(number: u8) -> crate::Result<Added> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot start host {number}: {e}");
     let pipe = || {
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -85,10 +89,10 @@ fn add(number: u8) -> crate::Result<Added> {
     };
     let (reports, report) = pipe()?;
     let (went, go) = pipe()?;
-    // SAFETY: this process has one thread, so that no lock is held by another in the child.
+    // SAFETY: this process has one thread, so the child inherits no lock of another thread.
     match unsafe { fork() }.map_err(|e| failed(&e))? {
-        ForkResult::Child => Ok(Added::Here(went, report)),
-        ForkResult::Parent { child } => Ok(Added::There(Host {
+        ForkResult::Child => Ok(Added::InChild(went, report)),
+        ForkResult::Parent { child } => Ok(Added::InParent(HostEntry {
             keeper: child,
             reports: BufReader::new(reports),
             go: Some(go),
@@ -97,8 +101,8 @@ fn add(number: u8) -> crate::Result<Added> {
     }
 }
 
-/// Waits until all hosts are made; the keepers' numbers, with commas.
-fn ready(hosts: &mut [Host], progress: &mut Progress) -> crate::Result<String> {
+/// Waits until all hosts are made. Returns the process numbers of the keepers, separated by commas.
+fn await_hosts(hosts: &mut [HostEntry], progress: &mut Progress) -> crate::Result<String> {
     let mut numbers = Vec::new();
     for (host, number) in hosts.iter_mut().zip(1_u8..) {
         let line = host.report()?;
@@ -112,17 +116,17 @@ fn ready(hosts: &mut [Host], progress: &mut Progress) -> crate::Result<String> {
     Ok(numbers.join(","))
 }
 
-impl Host {
-    /// The next line, without its end; nothing when it is gone.
+impl HostEntry {
+    /// The next line of the keeper; empty if the keeper has ended.
     fn report(&mut self) -> crate::Result<String> {
         let mut line = String::new();
-        self.reports.read_line(&mut line).map_err(|e| format!("a host is gone: {e}"))?;
+        self.reports.read_line(&mut line).map_err(|e| format!("a host ended unexpectedly: {e}"))?;
         Ok(line.trim_end().to_owned())
     }
 }
 
-/// Until the command has ended wherever it runs; the first status that is not 0.
-fn run(args: &Args, hosts: &mut [Host], signals: &Signals) -> crate::Result<u8> {
+/// Waits until the command has ended in all hosts. Returns the first status that is not 0.
+fn await_commands(args: &Args, hosts: &mut [HostEntry], signals: &Signals) -> crate::Result<u8> {
     let mut first_failure = 0;
     let mut deadline: Option<Instant> = None;
     loop {
@@ -154,37 +158,39 @@ fn run(args: &Args, hosts: &mut [Host], signals: &Signals) -> crate::Result<u8> 
             let Some(host) = hosts.get_mut(*n) else { continue };
             let line = host.report()?;
             let status = line.strip_prefix("ended ").and_then(|text| text.parse().ok());
-            // A keeper that is gone was killed.
+            // A keeper without a report was killed.
             let status = status.unwrap_or(crate::FAILED);
             host.status = Some(status);
             if status != 0 && first_failure == 0 {
                 first_failure = status;
                 if !args.keep_going {
                     deadline = Some(Instant::now() + GRACE);
-                    tell_all(hosts, Signal::SIGTERM);
+                    signal_all(hosts, Signal::SIGTERM);
                 }
             }
         }
         if told {
             let arrived = signals.wait()?;
             match arrived.signal {
-                Signal::SIGCHLD => bury(hosts),
-                // A terminal has told them already.
-                _ if arrived.of_terminal => {}
-                signal => tell_all(hosts, signal),
+                Signal::SIGCHLD => reap_orphans(hosts),
+                // The terminal has sent the signal to the hosts, too.
+                _ if arrived.is_from_terminal => {}
+                signal => signal_all(hosts, signal),
             }
         }
     }
 }
 
-fn tell_all(hosts: &[Host], signal: Signal) {
+fn signal_all(hosts: &[HostEntry], signal: Signal) {
     for host in hosts {
         let _ = kill(host.keeper, signal);
     }
 }
 
-/// Takes note of processes that ended and are nobody else's, so that their numbers are free again. Keepers stay: their numbers must be nobody else's.
-fn bury(hosts: &[Host]) {
+/// Reaps ended processes without a parent, to free their numbers.
+///
+/// Ended keepers are not reaped: another process must not get the number of a keeper.
+fn reap_orphans(hosts: &[HostEntry]) {
     let seen = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = waitid(Id::All, seen) {
         let Some(process) = status.pid().filter(|_| status != WaitStatus::StillAlive) else {

@@ -1,7 +1,9 @@
-//! Checks cross-memory attach (process_vm_readv(2)), by which soft copies data between two processes at once.
+//! Checks cross-memory attach (process_vm_readv(2)), by which soft copies data between two
+//! processes at once.
 //!
-//! Yama has a setting for cross-memory attach. A seccomp filter of a container has no setting that a program
-//! can read, so the check tries the call. If the call is refused, the check measures the second copy.
+//! Yama has a setting for cross-memory attach. A seccomp filter of a container has no setting that
+//! a program can read, so the check tries the call. If the call is refused, the check measures the
+//! second copy.
 
 use super::{Check, Machine};
 use nix::errno::Errno;
@@ -25,7 +27,8 @@ fn cost() -> String {
 /// The size of the measured copy: larger than the caches of a processor core.
 const MEASURED_BYTES: usize = 16 << 20;
 
-/// The time of a copy of `bytes` bytes: the shortest of some runs, because other programs disturb a run.
+/// The time of a copy of `bytes` bytes: the shortest of some runs, because other programs disturb a
+/// run.
 fn copy_time(bytes: usize) -> Duration {
     let source = vec![0x5a_u8; bytes];
     let mut target = vec![0_u8; bytes];
@@ -84,7 +87,8 @@ fn attempt() -> Result<(), Errno> {
     let there = [0x5a_u8];
     let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
-    // SAFETY: the child calls only close, read and kill, so locks that other threads hold do not matter.
+    // SAFETY: the child calls only close, read and kill, so locks that other threads hold do not
+    // matter.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             drop(to);

@@ -1,4 +1,5 @@
-//! Checks the kernel's RDMA devices by sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and their nodes.
+//! Checks the kernel's RDMA devices by sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and
+//! their nodes.
 
 use super::{Check, CheckState, Machine};
 use rustix::fs::{Access, access};
@@ -156,8 +157,8 @@ pub(super) fn any_opens(machine: &Machine) -> bool {
     nodes.into_iter().any(|node| access(node, Access::READ_OK | Access::WRITE_OK).is_ok())
 }
 
-/// Checks `/dev/infiniband/rdma_cm`, which librdmacm needs for devices of the kernel. Programs that use verbs
-/// alone work without the node, so a missing node is a note.
+/// Checks `/dev/infiniband/rdma_cm`, which librdmacm needs for devices of the kernel. Programs that
+/// use verbs alone work without the node, so a missing node is a note.
 fn connections(machine: &Machine) -> Check {
     if !machine.exists("/sys/class/misc/rdma_cm") && !machine.exists("/dev/infiniband/rdma_cm") {
         let finding = "nothing connects by librdmacm: the kernel's module rdma_ucm is not loaded";

@@ -1,4 +1,5 @@
-//! Checks the host: limits, rights, loopback, sysfs, the port of RoCE v2, and the fabric folder of soft.
+//! Checks the host: limits, rights, loopback, sysfs, the port of RoCE v2, and the fabric folder of
+//! soft.
 
 use super::devices::Device;
 use super::{Check, CheckState, Machine, cross_memory};
@@ -24,7 +25,8 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     checks
 }
 
-/// Checks the limit of locked memory. Devices of the kernel pin registered memory; the software device does not.
+/// Checks the limit of locked memory. Devices of the kernel pin registered memory; the software
+/// device does not.
 fn memlock(machine: &Machine, devices: &[Device]) -> Check {
     let limits = machine.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -131,7 +133,8 @@ fn port(machine: &Machine, devices: &[Device]) -> Check {
     }
 }
 
-/// The user of a socket that has the port. Column 2 is `address:port`, column 8 is the user (proc(5)).
+/// The user of a socket that has the port. Column 2 is `address:port`, column 8 is the user
+/// (proc(5)).
 fn port_owner(table: &str) -> Option<&str> {
     let port = format!(":{ROCE_PORT:04X}");
     table.lines().skip(1).find_map(|line| {
@@ -183,7 +186,8 @@ fn container(machine: &Machine) -> Option<Check> {
     })
 }
 
-/// Checks the fabric folder of soft (ferroverbs-soft(7)), which other users must not be able to write.
+/// Checks the fabric folder of soft (ferroverbs-soft(7)), which other users must not be able to
+/// write.
 fn fabric(machine: &Machine) -> Check {
     let told = machine.variable("FERROVERBS_FABRIC_DIR").map(PathBuf::from);
     let is_ours = |path: &Path| fs::metadata(path).is_ok_and(|d| d.uid() == machine.user);

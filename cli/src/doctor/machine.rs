@@ -1,4 +1,5 @@
-//! The facts that the checks read: files below a root folder, interfaces, and variables of this process.
+//! The facts that the checks read: files below a root folder, interfaces, and variables of this
+//! process.
 
 use super::interfaces::{Address, NetworkLink, addresses, links};
 use rustix::process::geteuid;

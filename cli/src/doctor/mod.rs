@@ -1,5 +1,5 @@
-//! `ferroverbs doctor`: checks this machine, and prints what keeps RDMA programs from working and a command
-//! that helps. The command changes nothing and opens no device.
+//! `ferroverbs doctor`: checks this machine, and prints what keeps RDMA programs from working and a
+//! command that helps. The command changes nothing and opens no device.
 
 mod cross_memory;
 mod devices;

@@ -1,11 +1,11 @@
 //! `ferroverbs doctor --peer`: checks the path between two machines.
 //!
-//! On the other machine, `ferroverbs doctor --answer` listens to the port of RoCE v2. A question goes to that
-//! port. The answer comes twice: to the port of the question, and to the RoCE v2 port of this machine. The
-//! two answers check both directions.
+//! On the other machine, `ferroverbs doctor --answer` listens to the port of RoCE v2. A question
+//! goes to that port. The answer comes twice: to the port of the question, and to the RoCE v2 port
+//! of this machine. The two answers check both directions.
 //!
-//! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that share the
-//! port drop such datagrams. An answer never has more bytes than its question.
+//! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that
+//! share the port drop such datagrams. An answer never has more bytes than its question.
 
 use super::host::ROCE_PORT;
 use super::interfaces::addresses;
@@ -22,8 +22,8 @@ const MAGIC: &[u8; 8] = b"fvdoctor";
 const ROCE_HEADERS: u32 = 32;
 /// Bytes of a packet around the payload, with IPv6 and UDP.
 const HEADERS: u32 = ROCE_HEADERS + 48;
-/// The number of questions, each from another port. If processes share the RoCE v2 port, the kernel selects
-/// the receiver by the source port.
+/// The number of questions, each from another port. If processes share the RoCE v2 port, the kernel
+/// selects the receiver by the source port.
 const TRIES: usize = 8;
 /// The time to wait for the answer of one question.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -65,8 +65,9 @@ fn unpack(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(said.get(..said.len().min(1024))?).ok()
 }
 
-/// The facts about this machine for the other machine: the version, the MTU of the interface towards `there`,
-/// the number of kernel devices, and the GID entries with the address of that interface.
+/// The facts about this machine for the other machine: the version, the MTU of the interface
+/// towards `there`, the number of kernel devices, and the GID entries with the address of that
+/// interface.
 fn describe_machine(machine: &Machine, there: SocketAddr) -> Value {
     /// The number of GID entries to send, because an answer must not be longer than its question.
     const GIDS: usize = 2;
@@ -166,7 +167,8 @@ struct Answers {
     arrived_at_port: bool,
 }
 
-/// Asks with datagrams of `size` bytes. `listener` is the socket at the RoCE v2 port of this machine.
+/// Asks with datagrams of `size` bytes. `listener` is the socket at the RoCE v2 port of this
+/// machine.
 fn ask(
     there: SocketAddr,
     listener: Option<&UdpSocket>,
@@ -295,7 +297,8 @@ fn check_path(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
 
 /// The advice for a machine whose packet filter is not known here.
 ///
-/// A rule must be inserted before the other rules: a rule at the end has no effect after a rule that drops.
+/// A rule must be inserted before the other rules: a rule at the end has no effect after a rule
+/// that drops.
 fn open_port(port: u16) -> String {
     format!(
         "sudo ferroverbs doctor prints the rule to insert, such as: nft insert rule inet filter input udp dport {port} accept"
@@ -311,7 +314,8 @@ fn gids(ours: &Value, theirs: &Value) -> Check {
         let all: Vec<String> = all.iter().filter_map(Value::as_str).map(printable).collect();
         Some(match side["devices"].as_u64()? {
             _ if !all.is_empty() => Ok(all.join(" or ")),
-            // The software device has an entry for each address. Older releases do not send the index.
+            // The software device has an entry for each address. Older releases do not send the
+            // index.
             0 => Ok("soft0".into()),
             _ => Err(address(side)),
         })
@@ -430,7 +434,8 @@ mod tests {
         let mute = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let checks = check_path(&machine, mute.local_addr().expect("an address"), 0);
         assert_eq!(state(&checks, "peer"), Some(CheckState::Missing), "{checks:?}");
-        // A rule at the end of a chain has no effect after a rule that drops, so no advice adds a rule.
+        // A rule at the end of a chain has no effect after a rule that drops, so no advice adds a
+        // rule.
         let advice: Vec<_> = checks.iter().filter_map(|check| check.remedy.as_deref()).collect();
         assert!(advice.iter().any(|advice| advice.contains("nft insert rule")), "{advice:?}");
         assert!(!advice.iter().any(|advice| advice.contains("add rule")), "{advice:?}");

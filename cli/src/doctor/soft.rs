@@ -1,7 +1,8 @@
-//! Checks the GID table and the path MTU of the software device, by the rules of docs/guide/hosts.md.
+//! Checks the GID table and the path MTU of the software device, by the rules of
+//! docs/guide/hosts.md.
 //!
-//! GID index 0 reaches this host only. The addresses of the interfaces that are up follow. The table has
-//! loopback addresses only if no interface has another address.
+//! GID index 0 reaches this host only. The addresses of the interfaces that are up follow. The
+//! table has loopback addresses only if no interface has another address.
 
 use super::devices::{self, Device};
 use super::gids::{largest_path_mtu, raise_mtu_command};
@@ -14,7 +15,8 @@ const NAME: &str = "soft0";
 /// The number of entries of the GID table.
 const TABLE: usize = 32;
 
-/// True if programs see the software device: `FERROVERBS_SOFT` asks for the device, or no kernel device opens.
+/// True if programs see the software device: `FERROVERBS_SOFT` asks for the device, or no kernel
+/// device opens.
 pub(super) fn is_visible(machine: &Machine, devices: &[Device]) -> bool {
     let setting = machine.variable("FERROVERBS_SOFT");
     match setting.as_ref().and_then(|value| value.to_str()) {

@@ -1,17 +1,17 @@
-//! Names and secrets: what they are is known, and each stands as a word in place of them.
+//! Replaces names and secrets in a report by words such as USER and SECRET.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// What must not be told, wherever it stands, and what stands there instead. Longer ones come first.
-pub(super) struct Hidden(Vec<(String, &'static str)>);
+/// Texts to replace, with their replacements. Longer texts come first.
+pub(super) struct Redactions(Vec<(String, &'static str)>);
 
-/// In a variable's name: its value is a secret.
+/// Words in the name of a variable whose value is a secret.
 const SECRET: [&str; 8] =
     ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "_PWD", "COOKIE"];
 
-impl Hidden {
-    /// Of this user, on this machine.
+impl Redactions {
+    /// The names of this user and this machine, and the secrets of the environment.
     pub(super) fn find() -> Self {
         let mut found = BTreeSet::new();
         let uid = rustix::process::getuid().as_raw().to_string();
@@ -21,7 +21,7 @@ impl Hidden {
         for fields in mine {
             let field = |at: usize| fields.get(at).copied().unwrap_or_default().to_owned();
             found.insert((field(0), "USER"));
-            // The full name, room and telephone.
+            // The field has the full name, the room and telephone numbers.
             found.extend(field(4).split(',').map(|part| (part.to_owned(), "NAME")));
             found.insert((field(5), "~"));
         }
@@ -44,19 +44,20 @@ impl Hidden {
     }
 
     fn of(found: impl IntoIterator<Item = (String, &'static str)>) -> Self {
-        // What everybody is called tells nothing, and would be found everywhere.
-        let says_nothing = |text: &str| {
+        // Common words reveal nothing and would be replaced everywhere.
+        let is_common = |text: &str| {
             text.chars().count() < 3
                 || matches!(text, "root" | "nobody" | "localhost" | "soft" | "trace")
         };
-        let found = found.into_iter().filter(|(text, _)| !says_nothing(text));
-        let mut all: Vec<_> = found.flat_map(|(text, i)| written(&text).map(|w| (w, i))).collect();
+        let found = found.into_iter().filter(|(text, _)| !is_common(text));
+        let mut all: Vec<_> =
+            found.flat_map(|(text, i)| notations(&text).map(|w| (w, i))).collect();
         all.dedup();
         all.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Self(all)
     }
 
-    /// Without them. A secret goes wherever it stands; a name where it is no part of a longer word.
+    /// Replaces secrets everywhere, and names unless they are part of a longer word.
     pub(super) fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (hidden, instead) in &self.0 {
@@ -79,8 +80,8 @@ impl Hidden {
     }
 }
 
-/// As it stands in a report: as it is, in JSON, and among the settings.
-fn written(text: &str) -> [String; 3] {
+/// The notations of a text in a report: plain, in JSON, and in the list of settings.
+fn notations(text: &str) -> [String; 3] {
     let json = serde_json::Value::from(text).to_string();
     let inner = json.get(1..json.len() - 1).unwrap_or_default().to_owned();
     [text.to_owned(), inner, text.escape_debug().to_string()]
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_secrets_are_hidden_and_other_words_stay() {
+    fn names_and_secrets_are_replaced() {
         let hidden = [
             ("anna", "USER"),
             ("/home/anna", "~"),
@@ -100,7 +101,7 @@ mod tests {
             ("root", "USER"),
             ("", "NAME"),
         ];
-        let hidden = Hidden::of(hidden.map(|(text, instead)| (text.to_owned(), instead)));
+        let hidden = Redactions::of(hidden.map(|(text, instead)| (text.to_owned(), instead)));
         assert_eq!(
             hidden.hide("/home/anna/x anna annals hanna node7: node77 xs3cr3tx root"),
             "~/x USER annals hanna HOST: node77 xSECRETx root"

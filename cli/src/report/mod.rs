@@ -1,11 +1,12 @@
-//! `ferroverbs report`: one text for a bug report, from which whoever reads it learns what there is, and nothing about who the user is.
+//! `ferroverbs report`: prints the facts about a machine and a process for a bug report, without
+//! names of the user and secrets.
 
 mod hidden;
 mod numbers;
 
 use crate::recorded::files_of;
 use crate::{doctor, installation, stats, trace};
-use hidden::Hidden;
+use hidden::Redactions;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,31 +14,31 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What the command line says.
+/// The arguments of `ferroverbs report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to, instead of the standard output; it must not be there yet
+    /// The file to write, instead of the standard output; the file must not exist
     #[arg(short = 'o', long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// A process whose statistics and last calls are wanted, too, as far as its layers left any
+    /// A process whose counters and last calls are added, if its layers recorded them
     #[arg(value_name = "PID")]
     pid: Option<u32>,
 }
 
-/// For whoever sends the report, and for whoever reads it.
-const LEFT_OUT: &str = "\
-The user's names and home, the host's name and values of variables that are secrets stand as USER, NAME, ~, HOST and SECRET.
-Addresses of the network and of memory, keys of regions and Q_Keys stand as IPv4-1, IPv6-1, LINK-LOCAL-1, MAC-1, GUID-1, MEMORY-1, KEY-1:
-the same number is the same value. Addresses of loopback are told. Of the environment only FERROVERBS_* and RDMAV_* are.";
+/// The explanation of the replacements, for the sender and the reader of a report.
+const REPLACEMENTS: &str = "\
+USER, NAME, ~, HOST and SECRET stand for names and home of the user, for the host name, and for values of secret variables.
+IPv4-1, IPv6-1, LINK-LOCAL-1, MAC-1, GUID-1, MEMORY-1 and KEY-1 stand for addresses of the network and of memory, and for keys.
+Equal numbers are equal values. Loopback addresses are not replaced. Only variables FERROVERBS_* and RDMAV_* are listed.";
 
-/// Calls of a process that are told.
+/// The number of calls of a process in a report.
 const CALLS: usize = 200;
-/// Variables that begin so are told; no other is.
+/// Prefixes of the variables in a report.
 const VARIABLES: [&str; 2] = ["FERROVERBS_", "RDMAV_"];
 
 /// Writes the report.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let text = numbers::hide(&Hidden::find().hide(&text(args.pid)?));
+    let text = numbers::hide(&Redactions::find().hide(&report_text(args.pid)?));
     let written = match &args.output {
         None => std::io::stdout().lock().write_all(text.as_bytes()),
         Some(path) => File::options()
@@ -50,19 +51,19 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     written.map_err(|e| format!("cannot write the report: {e}"))?;
     if let Some(path) = &args.output {
         eprintln!(
-            "ferroverbs: {} is written; please look through it before you send it",
+            "ferroverbs: {} is written; please read the file before you send it",
             path.display()
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(pid: Option<u32>) -> crate::Result<String> {
+fn report_text(pid: Option<u32>) -> crate::Result<String> {
     let mut text = String::new();
     let mut section = |title: &str, lines: &str| {
         text.push_str(&format!("== {title}\n{}\n\n", lines.trim_end()));
     };
-    section("what is left out", LEFT_OUT);
+    section("what is replaced", REPLACEMENTS);
     section("versions", &versions());
     section("doctor", &doctor::as_json());
     section("devices of the kernel", &list("/sys/class/infiniband"));
@@ -77,9 +78,9 @@ fn text(pid: Option<u32>) -> crate::Result<String> {
     if let Some(pid) = pid {
         let what = PathBuf::from(pid.to_string());
         let counted = stats::tables_without_keys(std::slice::from_ref(&what));
-        section("what the process did", &counted.unwrap_or_else(|why| why));
+        section("counters of the process", &counted.unwrap_or_else(|why| why));
         let calls = files_of("trace", &what).and_then(|files| trace::last_calls(&files, CALLS));
-        section("its last calls", &calls.unwrap_or_else(|why| why));
+        section("last calls of the process", &calls.unwrap_or_else(|why| why));
     }
     Ok(text)
 }
@@ -92,7 +93,7 @@ fn versions() -> String {
         Ok(folder) => folder.display().to_string(),
         Err(why) => why,
     };
-    // Not its name for this machine (`nodename`).
+    // The host name (`nodename`) is left out.
     format!(
         "ferroverbs {}\nlibrary {library}\nkernel {} {} {}\nsystem {}\n",
         env!("CARGO_PKG_VERSION"),
@@ -103,7 +104,7 @@ fn versions() -> String {
     )
 }
 
-/// What is in a folder, a line each.
+/// The names in a folder, one in each line.
 fn list(folder: impl AsRef<Path>) -> String {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()
@@ -122,7 +123,7 @@ fn plugins() -> String {
     }
 }
 
-/// Of the environment what is about us.
+/// The variables of Ferroverbs and of rdma-core in the environment.
 fn settings(all: impl Iterator<Item = (String, String)>) -> String {
     let ours = |name: &str| VARIABLES.iter().any(|begin| name.starts_with(begin));
     let mut lines: Vec<String> = all
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_settings_are_told() {
+    fn only_variables_of_verbs_are_listed() {
         let all = ["RDMAV_FORK_SAFE", "FERROVERBS_SOFT", "AWS_SECRET_ACCESS_KEY", "PATH"];
         let told = settings(all.into_iter().map(|name| (name.to_owned(), "1\n2".to_owned())));
         assert_eq!(told, "FERROVERBS_SOFT=1\\n2\nRDMAV_FORK_SAFE=1\\n2");

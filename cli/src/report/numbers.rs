@@ -1,17 +1,19 @@
-//! Addresses of the network and of memory, keys of regions and Q_Keys: each value stands as its kind with a number, the same wherever it is, so that a reader still sees
-//! what belongs together.
+//! Replaces addresses of the network and of memory, keys of regions and Q_Keys in a report.
+//!
+//! A value is replaced by its kind and a number. Equal values get equal numbers, so a reader can
+//! still match the values of two lines.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Values, and what stands in their place.
+/// The replaced values and their numbers.
 #[derive(Default)]
-struct Known {
+struct Pseudonyms {
     values: BTreeMap<(&'static str, String), usize>,
     counts: BTreeMap<&'static str, usize>,
 }
 
-impl Known {
+impl Pseudonyms {
     fn name(&mut self, kind: &'static str, value: String) -> String {
         let count = self.counts.entry(kind).or_default();
         let number = self.values.entry((kind, value)).or_insert_with(|| {
@@ -21,18 +23,19 @@ impl Known {
         format!("{kind}-{number}")
     }
 
-    /// What stands in place of a word; `None` if it may be told. `before` is the text before it.
+    /// The replacement of a word; `None` for a word that stays. `before` is the text in front of
+    /// the word.
     fn instead(&mut self, word: &str, before: &str) -> Option<String> {
         if let Some(hex) =
             word.strip_prefix("0x").filter(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()))
         {
             let digits = hex.trim_start_matches('0');
             let is_key = ["lkey=", "rkey=", "qkey=", "lkey ", "rkey ", "lkey\":", "rkey\":"];
-            // Key 0 is none.
+            // The value 0 means that there is no key.
             if !digits.is_empty() && is_key.iter().any(|name| before.ends_with(name)) {
                 return Some(self.name("KEY", digits.to_owned()));
             }
-            // What has more than 32 bits points to something.
+            // A number with more than 32 bits is an address.
             return (digits.len() > 8).then(|| self.name("MEMORY", digits.to_owned()));
         }
         if let Ok(address) = word.parse::<Ipv4Addr>() {
@@ -77,10 +80,10 @@ impl Known {
     }
 }
 
-/// The text without them.
+/// Replaces all values in a text.
 pub(super) fn hide(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '_');
-    let mut known = Known::default();
+    let mut known = Pseudonyms::default();
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(begin) = rest.find(is_part) {
@@ -88,7 +91,8 @@ pub(super) fn hide(text: &str) -> String {
         clean.push_str(between);
         let length = from.find(|c| !is_part(c)).unwrap_or(from.len());
         let (run, after) = from.split_at(length);
-        // A sentence may end behind it, and a name stand before it. An address may begin with two colons.
+        // A full stop or a colon after the value is not part of the value, except for the end `::`
+        // of an address.
         let word = run.trim_end_matches(['.', ':', '_']);
         let end = run.get(word.len()..).unwrap_or_default();
         let (word, end) = if end.starts_with("::") && run.parse::<Ipv6Addr>().is_ok() {
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_has_one_name_wherever_it_stands() {
+    fn equal_values_have_equal_names() {
         assert_eq!(
             hide("eth0 10.1.2.3/24, ::ffff:10.1.2.3 and 10.1.2.4:4791; 10.1.2.3. 127.0.0.1"),
             "eth0 IPv4-1/24, ::ffff:IPv4-1 and IPv4-2:4791; IPv4-1. 127.0.0.1"
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_places_in_memory_are_hidden_and_numbers_are_told() {
+    fn keys_and_addresses_are_replaced_and_other_numbers_stay() {
         assert_eq!(
             hide(
                 "ibv_post_send(qp=0x9e8fa9, sge0_addr=0x7f1234567000, sge0_lkey=0x88ccac2, rkey=0x88ccac2, rkey=0x0, remote_qkey=0x1111) = 0x7f1234567000"
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_times_and_words_stay() {
+    fn versions_times_and_words_are_not_replaced() {
         let text = "kernel 6.18.44-fc at 17:14:22.820497954, mlx5_0: port 1, soft-rdmav65.so, 0x1f, {\"id\": \"gids\"}";
         assert_eq!(hide(text), text);
     }

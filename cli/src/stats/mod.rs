@@ -41,7 +41,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Action {
-    /// Print counters: of a running or ended process, a file or a folder; without a source, of all processes of the user
+    /// Print counters: of a running or ended process, a file or a folder; without a source, of all
+    /// processes of the user
     Show(Show),
 }
 
@@ -142,7 +143,8 @@ fn tables(all: &[Stats], which: &[By]) -> String {
     text
 }
 
-/// The counters of processes, files and folders. Without a source, the counters in the folder of the user.
+/// The counters of processes, files and folders. Without a source, the counters in the folder of
+/// the user.
 fn read_all(sources: &[PathBuf]) -> crate::Result<Vec<Stats>> {
     let own = [folder_of("stats")];
     let (sources, is_own) = if sources.is_empty() { (&own[..], true) } else { (sources, false) };

@@ -1,11 +1,13 @@
-//! Writes counters in the exposition format of Prometheus, version 0.0.4 (prometheus.io, "Exposition formats").
+//! Writes counters in the exposition format of Prometheus, version 0.0.4 (prometheus.io,
+//! "Exposition formats").
 
 use layer_records::histogram::end;
 use layer_records::names;
 use layer_records::stats::{Counter, Entry, Kind, Stats};
 use std::fmt::Write;
 
-/// The metrics of all processes: latencies of each device, and counters of each device and of each live object.
+/// The metrics of all processes: latencies of each device, and counters of each device and of each
+/// live object.
 pub(crate) fn metrics(all: &[Stats]) -> String {
     let mut text = String::new();
     let devices: Vec<(&Stats, Entry)> = all

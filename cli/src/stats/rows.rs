@@ -42,7 +42,8 @@ pub(crate) struct Row {
     owner: [String; 3],
     /// The name and the attributes of the object.
     object: String,
-    /// Requests since the earlier reading, or since the object was created. So are the next three counters.
+    /// Requests since the earlier reading, or since the object was created. So are the next three
+    /// counters.
     requests: u64,
     bytes: u64,
     received: u64,
@@ -140,8 +141,8 @@ fn describe(entry: &Entry) -> String {
     }
 }
 
-/// The text without control characters. Any process of the user may have written the file, and a terminal
-/// would obey control characters.
+/// The text without control characters. Any process of the user may have written the file, and a
+/// terminal would obey control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,5 @@
-//! Draws on a terminal and reads keys, by `termios(3)` and the escape sequences of `console_codes(4)`.
+//! Draws on a terminal and reads keys, by `termios(3)` and the escape sequences of
+//! `console_codes(4)`.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
@@ -61,7 +62,8 @@ impl Screen {
         self.write(&frame(lines, head, rows, columns))
     }
 
-    /// Waits for a key. Returns `None` after `wait`, and the key `q` after a signal that ends the command.
+    /// Waits for a key. Returns `None` after `wait`, and the key `q` after a signal that ends the
+    /// command.
     pub(crate) fn key(&self, wait: Duration) -> crate::Result<Option<u8>> {
         let deadline = Instant::now() + wait;
         loop {
@@ -102,14 +104,16 @@ impl Drop for Screen {
     }
 }
 
-/// The bytes that draw a frame. Each line overwrites the old line, and the rest is cleared, so nothing flickers.
+/// The bytes that draw a frame. Each line overwrites the old line, and the rest is cleared, so
+/// nothing flickers.
 fn frame(lines: &[String], head: usize, rows: usize, columns: usize) -> String {
     let mut frame = String::from("\x1b[H");
     for (number, line) in lines.iter().take(rows).enumerate() {
         if number > 0 {
             frame.push_str("\r\n");
         }
-        // Clear before the text: after a line of full width, the sequence would clear the last character.
+        // Clear before the text: after a line of full width, the sequence would clear the last
+        // character.
         frame.push_str("\x1b[K");
         let cut: String = line.chars().take(columns).collect();
         if number == head {

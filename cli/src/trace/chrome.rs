@@ -1,7 +1,8 @@
-//! Writes a timeline for ui.perfetto.dev and chrome://tracing (catapult's document "Trace Event Format").
+//! Writes a timeline for ui.perfetto.dev and chrome://tracing (catapult's document "Trace Event
+//! Format").
 //!
-//! The timeline has a slice for each call, an arrow from each post to its completion, and an arrow from each
-//! message to the receive that the message completes, also in another process.
+//! The timeline has a slice for each call, an arrow from each post to its completion, and an arrow
+//! from each message to the receive that the message completes, also in another process.
 
 use layer_records::calls::Call;
 use layer_records::text;
@@ -131,8 +132,8 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
 
 /// Arrows of datagrams from one QP to another QP, in the order of sending.
 ///
-/// If fewer datagrams arrived than were sent, the recordings do not show which datagrams were lost. Such a
-/// pair of QPs gets no arrows.
+/// If fewer datagrams arrived than were sent, the recordings do not show which datagrams were lost.
+/// Such a pair of QPs gets no arrows.
 fn datagrams(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
     // The processes that have a QP number. A number of two processes identifies no process.
     let mut owners: HashMap<u64, HashSet<usize>> = HashMap::new();
@@ -172,8 +173,8 @@ fn datagrams(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> 
 
 /// Connected queue pairs: recording and QP number of one end, and of its peer.
 ///
-/// Two ends belong together if each names the number of the other end. If several recordings match, the
-/// result has no pair for them.
+/// Two ends belong together if each names the number of the other end. If several recordings match,
+/// the result has no pair for them.
 fn pairs(traces: &[Trace]) -> HashMap<(usize, u64), (usize, u64)> {
     // Recordings by local and remote QP number.
     let mut ends: HashMap<(u64, u64), Vec<usize>> = HashMap::new();

@@ -1,5 +1,6 @@
-//! `ferroverbs trace` runs a command under the layer `trace` (the flight recorder) and prints its calls.
-//! `show` and `merge` print recordings of other processes as text, as JSON lines or as a timeline.
+//! `ferroverbs trace` runs a command under the layer `trace` (the flight recorder) and prints its
+//! calls. `show` and `merge` print recordings of other processes as text, as JSON lines or as a
+//! timeline.
 
 mod chrome;
 mod json;
@@ -123,7 +124,8 @@ fn run_and_record(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
         None => {}
     }
     let folder = LayerFolder::make("trace")?;
-    // The layer must not name files of the folder (dumps=0), because the folder is removed at the end.
+    // The layer must not name files of the folder (dumps=0), because the folder is removed at the
+    // end.
     let settings =
         format!("dir={}:keep=1:posts=1:dumps=0:records={}", folder.as_setting()?, args.records);
     let variables = [run::add_layer("trace"), ("FERROVERBS_TRACE", settings)];

@@ -1,4 +1,5 @@
-//! An installed tree for tests of the command: the command itself, and empty files in the place of the libraries.
+//! An installed tree for tests of the command: the command itself, and empty files in the place of
+//! the libraries.
 #![allow(dead_code, reason = "each test uses another part")]
 
 use std::fs;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A temporary folder with an installed tree and the files of a machine. The folder is removed on drop.
+/// A temporary folder with an installed tree and the files of a machine. The folder is removed on
+/// drop.
 pub(crate) struct InstalledTree(pub(crate) PathBuf);
 
 impl InstalledTree {
@@ -16,8 +18,8 @@ impl InstalledTree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = format!("ferroverbs-commands-{}-{n}", std::process::id());
-        // A hard link, because exec(2) refuses a copy that the child of another test still has open for writing
-        // (ETXTBSY). A link must be on the file system of the command.
+        // A hard link, because exec(2) refuses a copy that the child of another test still has open
+        // for writing (ETXTBSY). A link must be on the file system of the command.
         let tree = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder));
         let _ = fs::remove_dir_all(&tree.0);
         for folder in ["bin", "lib/libibverbs", "machine/tmp"] {

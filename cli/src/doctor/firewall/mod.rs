@@ -1,5 +1,5 @@
-//! Checks whether the packet filter drops packets to the RoCE v2 port. The filter sees the packets of soft
-//! and of the kernel's rxe, but not those of a card.
+//! Checks whether the packet filter drops packets to the RoCE v2 port. The filter sees the packets
+//! of soft and of the kernel's rxe, but not those of a card.
 
 mod iptables;
 mod nft;
@@ -39,7 +39,8 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Check {
     }
 }
 
-/// The command that lets packets to the RoCE v2 port in, if the packet filter of this machine drops them.
+/// The command that lets packets to the RoCE v2 port in, if the packet filter of this machine drops
+/// them.
 pub(super) fn remedy(machine: &Machine) -> Option<String> {
     match RuleLists::read().decision() {
         Some(FilterDecision::Dropped(remedy)) if machine.is_this() => Some(remedy),
@@ -69,14 +70,16 @@ fn report(decision: FilterDecision, is_rxe: bool) -> Check {
     }
 }
 
-/// The output of the programs that list rules; `None` if the program is missing or refuses this user.
+/// The output of the programs that list rules; `None` if the program is missing or refuses this
+/// user.
 struct RuleLists {
     nft: Option<String>,
     iptables: Option<String>,
     ip6tables: Option<String>,
 }
 
-/// Tables that iptables makes by nftables. The output of iptables-save is easier to read for these tables.
+/// Tables that iptables makes by nftables. The output of iptables-save is easier to read for these
+/// tables.
 const TABLES: [&str; 5] = ["filter", "mangle", "raw", "nat", "security"];
 
 impl RuleLists {
@@ -116,7 +119,8 @@ impl RuleLists {
 /// The programs that list rules.
 const PROGRAMS: [&str; 3] = ["nft", "iptables-save", "ip6tables-save"];
 
-/// The file of a program in the folders for programs of root, which are not in the `PATH` of other users.
+/// The file of a program in the folders for programs of root, which are not in the `PATH` of other
+/// users.
 fn find_program(program: &str) -> Option<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin"];
     folders.iter().map(|f| Path::new(f).join(program)).find(|file| file.exists())

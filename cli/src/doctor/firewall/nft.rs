@@ -5,8 +5,8 @@ use super::rules::{Chain, Chains, FilterDecision, Policy, Rule, RuleMatch, Verdi
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The decisions of all tables, without the tables of `others` (family and name). `None` if the text is no list
-/// of rules.
+/// The decisions of all tables, without the tables of `others` (family and name). `None` if the
+/// text is no list of rules.
 pub(super) fn decide(text: &str, others: &[(&str, &str)]) -> Option<Vec<FilterDecision>> {
     let told: Value = serde_json::from_str(text).ok()?;
     let all = told["nftables"].as_array()?;

@@ -1,7 +1,9 @@
-//! Decides what the rules of a packet filter do to the first packet of another machine to the RoCE v2 port.
+//! Decides what the rules of a packet filter do to the first packet of another machine to the RoCE
+//! v2 port.
 //!
-//! The packet has a protocol, a port and a connection state, and does not come by loopback. A condition on
-//! another attribute (address, interface, mark) may hold or not, so the decision is unknown.
+//! The packet has a protocol, a port and a connection state, and does not come by loopback. A
+//! condition on another attribute (address, interface, mark) may hold or not, so the decision is
+//! unknown.
 
 use std::collections::BTreeMap;
 

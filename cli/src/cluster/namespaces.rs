@@ -1,4 +1,4 @@
-//! Namespaces of our own, without root where the kernel lets users have them (user_namespaces(7)).
+//! Enters new namespaces, without root if the kernel allows user namespaces (user_namespaces(7)).
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
@@ -9,9 +9,9 @@ use rustix::thread::{
 use std::fs;
 use std::path::Path;
 
-/// What commands in the hosts may do there, whoever runs them: look after interfaces (ip, tc), see packets (tcpdump), go to other hosts
-/// (`cluster-shell`).
-const RIGHTS: [CapabilitySet; 5] = [
+/// Capabilities of commands in the hosts: for interfaces (ip, tc), packets (tcpdump) and other
+/// hosts (`cluster-shell`).
+const CAPABILITIES: [CapabilitySet; 5] = [
     CapabilitySet::NET_ADMIN,
     CapabilitySet::NET_RAW,
     CapabilitySet::NET_BIND_SERVICE,
@@ -19,17 +19,19 @@ const RIGHTS: [CapabilitySet; 5] = [
     CapabilitySet::SYS_CHROOT,
 ];
 
-/// Goes into namespaces in which we may make hosts. The next child is process 1 of a process namespace.
-pub(super) fn set_apart(limits: &Limits) -> crate::Result<()> {
+/// Moves this process into namespaces in which it may make hosts. The next child becomes process 1
+/// of a PID namespace.
+pub(super) fn enter_namespaces(limits: &NamespaceLimits) -> crate::Result<()> {
     let refused = |error| limits.refused(error);
     let namespaces = UnshareFlags::NEWPID | UnshareFlags::NEWNET | UnshareFlags::NEWNS;
     let (user, group) = (geteuid(), getegid());
-    // SAFETY: none of the flags has an effect on descriptors or memory of this process, and it has one thread.
+    // SAFETY: the flags change neither descriptors nor memory, and this process has one thread.
     let with_rights = user.is_root() && unsafe { unshare_unsafe(namespaces) }.is_ok();
     if !with_rights {
-        // SAFETY: one more of the flags that have no effect on descriptors or memory, in a process of one thread.
+        // SAFETY: as above; the added flag does not change descriptors or memory either.
         unsafe { unshare_unsafe(namespaces | UnshareFlags::NEWUSER) }.map_err(refused)?;
-        // Who we are stays. A group may be mapped only once nobody can drop groups.
+        // The user and the group keep their numbers. The kernel accepts a map of groups only after
+        // setgroups is denied.
         let map = |file: &str, text: String| {
             let file = Path::new("/proc/self").join(file);
             fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))
@@ -38,24 +40,32 @@ pub(super) fn set_apart(limits: &Limits) -> crate::Result<()> {
         map("uid_map", format!("{0} {0} 1", user.as_raw()))?;
         map("gid_map", format!("{0} {0} 1", group.as_raw()))?;
     }
-    // What is mounted from here on is nobody else's.
+    // Later mounts must not reach other namespaces.
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).map_err(refused)?;
-    if user.is_root() { Ok(()) } else { keep_rights().map_err(refused) }
+    if user.is_root() { Ok(()) } else { keep_capabilities().map_err(refused) }
 }
 
-/// Has programs that we become or start keep what we may do, which they lose otherwise unless root runs them (capabilities(7)). The rest is given up:
-/// a process that may do less than another cannot get at its namespaces.
-fn keep_rights() -> rustix::io::Result<()> {
-    let kept = RIGHTS.into_iter().fold(CapabilitySet::empty(), CapabilitySet::union);
+/// Makes the capabilities ambient, so that programs of ordinary users keep them over exec
+/// (capabilities(7)).
+///
+/// The process gives all other capabilities up: a process with fewer capabilities than another
+/// process cannot enter the namespaces of that process.
+fn keep_capabilities() -> rustix::io::Result<()> {
+    let kept = CAPABILITIES.into_iter().fold(CapabilitySet::empty(), CapabilitySet::union);
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })?;
-    RIGHTS.into_iter().try_for_each(|right| configure_capability_in_ambient_set(right, true))
+    CAPABILITIES
+        .into_iter()
+        .try_for_each(|capability| configure_capability_in_ambient_set(capability, true))
 }
 
-/// What the kernel counts of namespaces for each user (namespaces(7)), and how many the cluster needs of it. A namespace of users that we make has no
-/// limits of its own, and those of the one that we came from count on; so they are read before.
+/// The kernel's limits of namespaces for each user (namespaces(7)), and the number that the cluster
+/// needs.
+///
+/// The limits of the first user namespace count also in a new user namespace. The new one shows
+/// other values, so the limits are read before.
 #[derive(Clone, Debug)]
-pub(super) struct Limits(Vec<Limit>);
+pub(super) struct NamespaceLimits(Vec<Limit>);
 
 #[derive(Clone, Debug)]
 struct Limit {
@@ -64,15 +74,15 @@ struct Limit {
     needed: u64,
 }
 
-impl Limits {
-    /// Those of here, for so many hosts.
+impl NamespaceLimits {
+    /// The limits of this namespace, for a cluster of `hosts` hosts.
     pub(super) fn read(hosts: u8) -> Self {
         Self::read_by(hosts, setting)
     }
 
     fn read_by(hosts: u8, read: impl Fn(&str) -> Option<String>) -> Self {
         let each = u64::from(hosts);
-        // The switch has a network and mounts, too.
+        // The switch has a network namespace and a mount namespace, too.
         let kinds = [
             ("user", 1),
             ("pid", 1),
@@ -89,16 +99,16 @@ impl Limits {
         Self(limits.collect())
     }
 
-    /// Why there are no namespaces, and what mends it.
+    /// The message for namespaces that the kernel refused, with a remedy.
     pub(super) fn refused(&self, error: rustix::io::Errno) -> String {
         let why = self.why(error, setting);
         format!(
-            "hosts in a box need user and network namespaces, which are refused here ({error}){why}"
+            "virtual hosts need user and network namespaces, which are refused here ({error}){why}"
         )
     }
 
     fn why(&self, error: rustix::io::Errno, read: impl Fn(&str) -> Option<String>) -> String {
-        // By namespaces(7); older kernels say the second one of users' namespaces.
+        // Older kernels return EUSERS for user namespaces (namespaces(7)).
         if matches!(error, rustix::io::Errno::NOSPC | rustix::io::Errno::USERS) {
             return self.exhausted();
         }
@@ -113,14 +123,14 @@ impl Limits {
             })
     }
 
-    /// There are as many namespaces as there may be.
+    /// The message for a limit that is reached.
     fn exhausted(&self) -> String {
         let short: Vec<_> = self.0.iter().filter(|limit| limit.value < limit.needed).collect();
         if short.is_empty() {
             let all = self.0.iter().map(|limit| format!("{} = {}", limit.setting, limit.value));
             let all = all.collect::<Vec<_>>().join(", ");
             return format!(
-                "; a limit of namespaces is reached, of those of this user ({all}) or of the container around it; as root: sysctl -w raises one"
+                "; a limit of namespaces is reached, of this user ({all}) or of the container; as root, raise the limit with sysctl -w"
             );
         }
         let found = short.iter().map(|limit| {
@@ -132,10 +142,10 @@ impl Limits {
     }
 }
 
-/// Namespaces of a kind that are enough for anybody.
+/// A limit that suffices for the largest cluster.
 const ENOUGH: u32 = 10_000;
 
-/// What a setting of sysctl(8) is; nothing, where the kernel does not have it.
+/// The value of a setting of sysctl(8); `None` if the kernel has no such setting.
 fn setting(name: &str) -> Option<String> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
@@ -146,8 +156,8 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
 
-    fn limits(hosts: u8, found: &[(&str, &str)]) -> Limits {
-        Limits::read_by(hosts, |name| value(found, name))
+    fn limits(hosts: u8, found: &[(&str, &str)]) -> NamespaceLimits {
+        NamespaceLimits::read_by(hosts, |name| value(found, name))
     }
 
     fn value(found: &[(&str, &str)], name: &str) -> Option<String> {
@@ -155,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_named_with_what_mends_it() {
+    fn a_limit_that_is_too_low_is_named_with_a_remedy() {
         for kind in ["user", "pid", "net", "mnt", "uts", "ipc"] {
             let name = format!("user.max_{kind}_namespaces");
             let why = limits(2, &[(&name, "0")]).why(Errno::NOSPC, |_| None);
@@ -185,14 +195,14 @@ mod tests {
                 .ends_with("sysctl -w user.max_net_namespaces=10000 user.max_mnt_namespaces=10000")
         );
         assert!(!why(150).contains("max_net"));
-        // Others of this user, or a container, use it up.
+        // Other processes of the user, or a container, may have reached the limit.
         assert!(
             why(20).contains("user.max_net_namespaces = 200") && why(20).contains("is reached")
         );
     }
 
     #[test]
-    fn a_container_is_to_blame_only_where_no_setting_is() {
+    fn a_container_is_named_only_if_no_setting_refuses() {
         let clone = "kernel.unprivileged_userns_clone";
         let profile = "kernel.apparmor_restrict_unprivileged_userns";
         let why =
