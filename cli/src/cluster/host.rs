@@ -1,9 +1,10 @@
 //! The keeper process of a host: makes the host, runs the command, and stays as long as the
 //! cluster, because `cluster-shell` enters the host through the keeper.
 
+use super::args::Args;
 use super::namespaces::NamespaceLimits;
-use super::signals::{ReceivedSignal, Signals};
-use super::{Args, environment, exit_status, lines, network};
+use super::signals::{ReceivedSignal, Signals, exit_status};
+use super::{environment, lines, network};
 use crate::{nodes, run};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -188,7 +189,7 @@ impl HostCommand {
             } else if let Ok(status) = waitpid(self.process, Some(WaitPidFlag::WNOHANG))
                 && let Some(status) = exit_status(status)
             {
-                self.outputs.iter_mut().for_each(Output::finish);
+                self.outputs.iter_mut().for_each(Output::drain);
                 return Ok(status);
             }
         }
@@ -225,7 +226,7 @@ impl Output {
 
     /// Forwards the remaining output of a command that has ended. Output of background processes
     /// that the command left is lost.
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         while self.open {
             let mut fds = [PollFd::new(&self.from, PollFlags::IN)];

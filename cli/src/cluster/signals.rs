@@ -2,6 +2,7 @@
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::WaitStatus;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The signals to forward, and SIGCHLD.
@@ -68,5 +69,30 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The exit status that a shell would return; `None` for a running process.
+pub(super) fn exit_status(status: WaitStatus) -> Option<u8> {
+    match status {
+        WaitStatus::Exited(_, code) => Some(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+        WaitStatus::Signaled(_, signal, _) => {
+            Some(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::Pid;
+
+    #[test]
+    fn a_signal_gives_the_exit_status_of_a_shell() {
+        let pid = Pid::from_raw(7);
+        assert_eq!(exit_status(WaitStatus::Exited(pid, 3)), Some(3));
+        assert_eq!(exit_status(WaitStatus::Signaled(pid, Signal::SIGTERM, false)), Some(143));
+        assert_eq!(exit_status(WaitStatus::StillAlive), None);
     }
 }

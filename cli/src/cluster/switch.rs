@@ -1,10 +1,11 @@
 //! Process 1 of the cluster, whose network namespace has the switch. When process 1 ends, the
 //! kernel ends all processes of all hosts.
 
+use super::args::Args;
 use super::namespaces::NamespaceLimits;
 use super::progress::Progress;
 use super::signals::Signals;
-use super::{Args, host, network};
+use super::{host, network};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};

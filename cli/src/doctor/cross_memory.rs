@@ -5,7 +5,8 @@
 //! a program can read, so the check tries the call. If the call is refused, the check measures the
 //! second copy.
 
-use super::{Check, Machine};
+use super::check::Check;
+use super::machine::Machine;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -116,7 +117,7 @@ fn read_byte(child: Pid, there: &[u8; 1]) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CheckState;
+    use super::super::check::CheckState;
     use super::*;
 
     #[test]

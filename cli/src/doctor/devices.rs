@@ -1,7 +1,8 @@
 //! Checks the kernel's RDMA devices by sysfs (Documentation/ABI/stable/sysfs-class-infiniband), and
 //! their nodes.
 
-use super::{Check, CheckState, Machine};
+use super::check::{Check, CheckState};
+use super::machine::Machine;
 use rustix::fs::{Access, access};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -64,7 +65,7 @@ fn device(machine: &Machine, name: String) -> Device {
     let driver = machine.link_target(format!("{folder}/device/driver"));
     let known = DRIVERS.iter().find(|(kernel, _)| driver.as_deref() == Some(*kernel));
     // A device with a parent interface is of rdma_rxe.
-    let is_rxe = driver.is_none() && machine.exists(format!("{folder}/parent"));
+    let is_rxe = driver.is_none() && machine.has_file(format!("{folder}/parent"));
     let mut ports: Vec<_> = machine
         .list(format!("{folder}/ports"))
         .into_iter()
@@ -126,7 +127,7 @@ fn link_up_command(machine: &Machine, device: &Device, port: &Port) -> String {
 }
 
 fn without_device(machine: &Machine) -> Check {
-    let kernel = if machine.exists("/sys/class/infiniband") {
+    let kernel = if machine.has_file("/sys/class/infiniband") {
         "the kernel has no RDMA device"
     } else {
         "the kernel has no RDMA support loaded"
@@ -160,7 +161,8 @@ pub(super) fn any_opens(machine: &Machine) -> bool {
 /// Checks `/dev/infiniband/rdma_cm`, which librdmacm needs for devices of the kernel. Programs that
 /// use verbs alone work without the node, so a missing node is a note.
 fn connections(machine: &Machine) -> Check {
-    if !machine.exists("/sys/class/misc/rdma_cm") && !machine.exists("/dev/infiniband/rdma_cm") {
+    if !machine.has_file("/sys/class/misc/rdma_cm") && !machine.has_file("/dev/infiniband/rdma_cm")
+    {
         let finding = "nothing connects by librdmacm: the kernel's module rdma_ucm is not loaded";
         return Check::note("nodes", finding).remedy("modprobe rdma_ucm");
     }

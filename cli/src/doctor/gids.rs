@@ -1,7 +1,8 @@
 //! Checks the GID table and the path MTU of RoCE ports: the index to use, and the largest packet.
 
+use super::check::Check;
 use super::devices::{Device, Port};
-use super::{Check, Machine};
+use super::machine::Machine;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bytes of headers around the payload: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex

@@ -1,8 +1,10 @@
 //! Checks the host: limits, rights, loopback, sysfs, the port of RoCE v2, and the fabric folder of
 //! soft.
 
+use super::check::{Check, CheckState};
+use super::cross_memory;
 use super::devices::Device;
-use super::{Check, CheckState, Machine, cross_memory};
+use super::machine::Machine;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -176,7 +178,7 @@ fn namespaces(machine: &Machine) -> Option<Check> {
 }
 
 fn container(machine: &Machine) -> Option<Check> {
-    let inside = ["/.dockerenv", "/run/.containerenv"].iter().any(|file| machine.exists(file));
+    let inside = ["/.dockerenv", "/run/.containerenv"].iter().any(|file| machine.has_file(file));
     inside.then(|| {
         Check::note(
             "container",

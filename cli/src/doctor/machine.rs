@@ -65,7 +65,7 @@ impl Machine {
         names
     }
 
-    pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
+    pub(super) fn has_file(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 

@@ -1,6 +1,7 @@
 //! `ferroverbs doctor`: checks this machine, and prints what keeps RDMA programs from working and a
 //! command that helps. The command changes nothing and opens no device.
 
+mod check;
 mod cross_memory;
 mod devices;
 mod firewall;
@@ -15,6 +16,7 @@ mod soft;
 mod tests;
 
 use crate::{installation, output};
+use check::{Check, CheckState};
 use machine::Machine;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,64 +36,6 @@ pub(crate) struct Args {
     /// Answer the doctor of another machine, until a signal ends the command
     #[arg(long)]
     answer: bool,
-}
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CheckState {
-    /// Nothing is wrong.
-    Ok,
-    /// Programs work, with a limit that the finding names.
-    Note,
-    /// Programs fail.
-    Missing,
-    /// This user may not read the facts.
-    Unknown,
-}
-
-impl CheckState {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Missing => "missing",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// A checked fact about the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Check {
-    /// The name of the check, which is the same in later versions.
-    id: &'static str,
-    state: CheckState,
-    finding: String,
-    /// A command, or another action that helps.
-    remedy: Option<String>,
-}
-
-impl Check {
-    fn new(id: &'static str, state: CheckState, finding: impl Into<String>) -> Self {
-        Self { id, state, finding: finding.into(), remedy: None }
-    }
-
-    fn ok(id: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(id, CheckState::Ok, finding)
-    }
-
-    fn note(id: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(id, CheckState::Note, finding)
-    }
-
-    fn missing(id: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(id, CheckState::Missing, finding).remedy(remedy)
-    }
-
-    fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
-        self
-    }
 }
 
 /// Runs `ferroverbs doctor`. The exit status is 0 if nothing is missing, otherwise 1.

@@ -7,9 +7,11 @@
 //! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that
 //! share the port drop such datagrams. An answer never has more bytes than its question.
 
+use super::check::{Check, CheckState};
 use super::host::ROCE_PORT;
 use super::interfaces::addresses;
-use super::{Check, CheckState, Machine, devices, firewall, gids, soft};
+use super::machine::Machine;
+use super::{devices, firewall, gids, soft};
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde_json::{Value, json};

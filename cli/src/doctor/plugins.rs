@@ -1,7 +1,8 @@
 //! Checks that each kernel device has a plugin of a generation that the library knows.
 
+use super::check::Check;
 use super::devices::Device;
-use super::{Check, Machine};
+use super::machine::Machine;
 use cface::generations::GENERATIONS;
 use std::collections::BTreeSet;
 

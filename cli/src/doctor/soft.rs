@@ -4,10 +4,11 @@
 //! GID index 0 reaches this host only. The addresses of the interfaces that are up follow. The
 //! table has loopback addresses only if no interface has another address.
 
+use super::check::Check;
 use super::devices::{self, Device};
 use super::gids::{largest_path_mtu, raise_mtu_command};
 use super::interfaces::Address;
-use super::{Check, Machine};
+use super::machine::Machine;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The first software device. All software devices have the same addresses.

@@ -1,7 +1,9 @@
 //! Tests with images of machines: folders with the files that a check reads.
 
+use super::check::{Check, CheckState};
 use super::interfaces::{Address, NetworkLink};
-use super::{Check, CheckState, Machine, examine, json, table};
+use super::machine::Machine;
+use super::{examine, json, table};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -14,29 +14,29 @@ pub(crate) fn metrics(all: &[Stats]) -> String {
         .iter()
         .flat_map(|stats| stats.devices().into_iter().map(move |entry| (stats, entry)))
         .collect();
-    family(&mut text, "up", "gauge", "1 if the process runs, otherwise 0.");
+    write_family(&mut text, "up", "gauge", "1 if the process runs, otherwise 0.");
     for stats in all {
-        let up = u8::from(super::is_running(stats.pid) && stats.ended.is_none());
-        sample(&mut text, "up", &process(stats), up.into());
+        let up = u8::from(super::reading::is_running(stats.pid) && stats.ended.is_none());
+        write_sample(&mut text, "up", &process_labels(stats), up.into());
     }
-    requests(&mut text, &devices);
+    write_requests(&mut text, &devices);
     for (name, help, counter) in OF_DEVICES {
-        family(&mut text, name, "counter", help);
+        write_family(&mut text, name, "counter", help);
         for (stats, entry) in &devices {
-            sample(&mut text, name, &labels(stats, &entry.name), entry.get(counter));
+            write_sample(&mut text, name, &device_labels(stats, &entry.name), entry.get(counter));
         }
     }
     let name = "completions_total";
-    family(&mut text, name, "counter", "Completions that were polled, by their status.");
+    write_family(&mut text, name, "counter", "Completions that were polled, by their status.");
     for (stats, entry) in &devices {
         for (status, count) in (0..).zip(entry.statuses()).filter(|(_, count)| **count > 0) {
             let status = names::status(status).unwrap_or("other");
-            let labels = format!("{},status=\"{status}\"", labels(stats, &entry.name));
-            sample(&mut text, name, &labels, *count);
+            let labels = format!("{},status=\"{status}\"", device_labels(stats, &entry.name));
+            write_sample(&mut text, name, &labels, *count);
         }
     }
-    objects(&mut text, all);
-    latencies(&mut text, &devices);
+    write_objects(&mut text, all);
+    write_latencies(&mut text, &devices);
     text
 }
 
@@ -53,9 +53,9 @@ const OF_DEVICES: [(&str, &str, Counter); 9] = [
     ("async_events_total", "Asynchronous events.", Counter::AsyncEvents),
 ];
 
-fn requests(text: &mut String, devices: &[(&Stats, Entry)]) {
+fn write_requests(text: &mut String, devices: &[(&Stats, Entry)]) {
     let name = "requests_total";
-    family(text, name, "counter", "Requests that were posted, by their operation.");
+    write_family(text, name, "counter", "Requests that were posted, by their operation.");
     for (stats, entry) in devices {
         for (operation, counter) in [
             ("send", Counter::Sends),
@@ -64,37 +64,37 @@ fn requests(text: &mut String, devices: &[(&Stats, Entry)]) {
             ("atomic", Counter::Atomics),
             ("other", Counter::Others),
         ] {
-            let labels = format!("{},operation=\"{operation}\"", labels(stats, &entry.name));
-            sample(text, name, &labels, entry.get(counter));
+            let labels = format!("{},operation=\"{operation}\"", device_labels(stats, &entry.name));
+            write_sample(text, name, &labels, entry.get(counter));
         }
     }
 }
 
-fn objects(text: &mut String, all: &[Stats]) {
+fn write_objects(text: &mut String, all: &[Stats]) {
     for (name, help, kind, label, counter) in [
         ("qp_depth", "Signaled requests without completion.", Kind::Qp, "qp", Counter::Depth),
         ("cq_polled_total", "Completions polled from a CQ.", Kind::Cq, "cq", Counter::Polled),
         ("mr_uses_total", "Requests that name a region first.", Kind::Mr, "lkey", Counter::Uses),
     ] {
-        family(text, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        write_family(text, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for stats in all {
             for entry in stats.of(kind, false) {
                 // A later object may have the same key or address, but not the same life number.
-                let labels = labels(stats, stats.device(entry));
+                let labels = device_labels(stats, stats.device(entry));
                 let labels =
                     format!("{labels},{label}=\"{:#x}\",life=\"{}\"", entry.id, entry.life);
-                sample(text, name, &labels, entry.get(counter));
+                write_sample(text, name, &labels, entry.get(counter));
             }
         }
     }
 }
 
-fn latencies(text: &mut String, devices: &[(&Stats, Entry)]) {
+fn write_latencies(text: &mut String, devices: &[(&Stats, Entry)]) {
     let name = "latency_seconds";
     let help = "From posting a signaled request to its polled completion.";
-    family(text, name, "histogram", help);
+    write_family(text, name, "histogram", help);
     for (stats, entry) in devices {
-        let labels = labels(stats, &entry.name);
+        let labels = device_labels(stats, &entry.name);
         let mut seen = 0_u64;
         for (index, count) in entry.latency.counts.iter().enumerate() {
             seen = seen.saturating_add(*count);
@@ -102,30 +102,30 @@ fn latencies(text: &mut String, devices: &[(&Stats, Entry)]) {
             if index % 4 == 3 && (24..140).contains(&index) {
                 let bound = end(index) as f64 / 1e9;
                 let labels = format!("{labels},le=\"{bound}\"");
-                sample(text, &format!("{name}_bucket"), &labels, seen);
+                write_sample(text, &format!("{name}_bucket"), &labels, seen);
             }
         }
-        sample(text, &format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), seen);
+        write_sample(text, &format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), seen);
         let sum = entry.latency.sum as f64 / 1e9;
         let _ = writeln!(text, "ferroverbs_{name}_sum{{{labels}}} {sum}");
-        sample(text, &format!("{name}_count"), &labels, seen);
+        write_sample(text, &format!("{name}_count"), &labels, seen);
     }
 }
 
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+fn write_family(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# HELP ferroverbs_{name} {help}\n# TYPE ferroverbs_{name} {kind}");
 }
 
-fn sample(text: &mut String, name: &str, labels: &str, value: u64) {
+fn write_sample(text: &mut String, name: &str, labels: &str, value: u64) {
     let _ = writeln!(text, "ferroverbs_{name}{{{labels}}} {value}");
 }
 
-fn process(stats: &Stats) -> String {
+fn process_labels(stats: &Stats) -> String {
     format!("pid=\"{}\",program=\"{}\"", stats.pid, escaped(&stats.program))
 }
 
-fn labels(stats: &Stats, device: &str) -> String {
-    format!("{},device=\"{}\"", process(stats), escaped(device))
+fn device_labels(stats: &Stats, device: &str) -> String {
+    format!("{},device=\"{}\"", process_labels(stats), escaped(device))
 }
 
 /// A label value with the escapes of the format.
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(value("ferroverbs_latency_seconds_sum", "device", "soft0"), Some(5e-6));
         assert_eq!(
             value("ferroverbs_up", "pid", "77"),
-            Some(f64::from(u8::from(super::super::is_running(77))))
+            Some(f64::from(u8::from(super::super::reading::is_running(77))))
         );
     }
 

@@ -1,8 +1,8 @@
 //! `ferroverbs top`: shows the counters of processes and updates them.
 
+use super::reading::{NO_PROCESS, is_running, read_all};
 use super::rows::{By, Order, Row, format_table, select_rows};
 use super::screen::Screen;
-use super::{NO_PROCESS, is_running, read_all};
 use crate::output;
 use layer_records::stats::Stats;
 use std::path::PathBuf;

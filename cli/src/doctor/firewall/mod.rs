@@ -5,9 +5,10 @@ mod iptables;
 mod nft;
 mod rules;
 
+use super::check::{Check, CheckState};
 use super::devices::Device;
 use super::host::ROCE_PORT;
-use super::{Check, CheckState, Machine};
+use super::machine::Machine;
 use rules::FilterDecision;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 /// Checks the rules of the packet filter.
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Check {
     let filters =
-        machine.exists("/sys/module/nf_tables") || machine.exists("/sys/module/ip_tables");
+        machine.has_file("/sys/module/nf_tables") || machine.has_file("/sys/module/ip_tables");
     let lists = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
     let old = lists.iter().any(|list| machine.read(list).is_some_and(|names| !names.is_empty()));
     let is_loaded = filters || old;
