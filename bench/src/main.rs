@@ -27,6 +27,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::limits::{self, Limit};
 use xtask::over::Over;
 use xtask::packages;
 use xtask::paths::Paths;
@@ -175,7 +176,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     if matches!(args.only, Some(Only::Queues)) {
         let report = bench.queues();
         bench.progress.clear();
-        print!("{}", report.metrics());
+        print!("{}{}", report.metrics(), report.busy());
         return Ok(ended(&report));
     }
     let report = bench.run(&paths)?;
@@ -216,12 +217,17 @@ impl Bench {
         let mut rows: Vec<Row> = METRICS.iter().map(Row::new).collect();
         for round in 1..=self.rounds {
             self.progress.step(&format!("round {round} of {}: limits", self.rounds));
-            for (name, value) in self.runner.limits()? {
+            for (name, value) in self.runner.limits(&[])? {
                 limits.entry(name).or_default().push(value);
             }
             let mut known = BTreeMap::new();
             for (metric, row) in METRICS.iter().zip(&mut rows) {
+                let before = self.limit_now(metric);
                 self.ask_all(round, metric, row, &mut known);
+                let after = self.limit_now(metric);
+                if let Some(limit) = Limit::around(before, after, metric.unit.less_is_better()) {
+                    row.add_limit(limit);
+                }
             }
         }
         let limits = limits.into_iter().map(|(name, all)| (name, Sample::of(all))).collect();
@@ -230,6 +236,20 @@ impl Bench {
         self.progress.step("instruction counts");
         let instructions = instructions::count(&self.runner, paths)?;
         Ok(Report { rounds: self.rounds, rows, limits, curves, instructions })
+    }
+
+    /// Measures the limit of a metric now; `None` if the metric has no limit.
+    fn limit_now(&self, metric: &Metric) -> Option<f64> {
+        if metric.limit.is_empty() {
+            return None;
+        }
+        match self.runner.limits(metric.limit) {
+            Ok(found) => limits::sum(&found, metric.limit),
+            Err(error) => {
+                self.progress.note(&format!("{}: {error}", metric.what));
+                None
+            }
+        }
     }
 
     /// The rows of queues within a process, and nothing else.

@@ -5,6 +5,7 @@ use super::metrics::Metric;
 use super::plot::Curve;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use xtask::limits::Limit;
 use xtask::table::{Align, Table};
 
 /// All rounds of one contender.
@@ -33,15 +34,22 @@ impl Sample {
 pub(super) struct Row {
     metric: &'static Metric,
     values: BTreeMap<&'static str, Vec<f64>>,
+    /// The limits around each round.
+    limits: Vec<Limit>,
 }
 
 impl Row {
     pub(super) fn new(metric: &'static Metric) -> Self {
-        Self { metric, values: BTreeMap::new() }
+        Self { metric, values: BTreeMap::new(), limits: Vec::new() }
     }
 
     pub(super) fn add(&mut self, contender: &'static str, value: f64) {
         self.values.entry(contender).or_default().push(value);
+    }
+
+    /// Adds the limit that was measured around a round.
+    pub(super) fn add_limit(&mut self, limit: Limit) {
+        self.limits.push(limit);
     }
 
     fn sample(&self, contender: &str) -> Option<Sample> {
@@ -62,7 +70,11 @@ impl Row {
         })
     }
 
+    /// The median of the limits around the rounds; without such limits, the limit of the whole run.
     fn limit(&self, limits: &BTreeMap<String, Sample>) -> Option<f64> {
+        if !self.limits.is_empty() {
+            return Some(Sample::of(self.limits.iter().map(|limit| limit.value).collect()).median);
+        }
         let values: Option<Vec<f64>> =
             self.metric.limit.iter().map(|name| limits.get(*name).map(|s| s.median)).collect();
         let values = values.filter(|v| !v.is_empty())?;
@@ -97,6 +109,20 @@ impl Report {
     pub(super) fn failures(&self) -> usize {
         let results = |row: &Row| row.values.get(row.metric.ours.name()).map_or(0, Vec::len);
         self.rows.iter().map(|row| self.rounds.saturating_sub(results(row))).sum()
+    }
+
+    /// A line that says that other programs disturbed the measurements; empty on an idle machine.
+    pub(super) fn busy(&self) -> String {
+        let all = self.rows.iter().flat_map(|row| &row.limits);
+        let disturbed = all.clone().filter(|limit| !limit.is_steady).count();
+        if disturbed == 0 {
+            return String::new();
+        }
+        format!(
+            "The machine was busy: around {disturbed} of {} measurements a limit changed by more than a quarter. Ratios to \
+             limits are uncertain.\n",
+            all.count()
+        )
     }
 
     fn cells(&self, row: &Row) -> [String; 9] {
@@ -144,7 +170,7 @@ impl Report {
 
     /// For a terminal.
     pub(super) fn text(&self) -> String {
-        let mut text = format!("{}\n{LEGEND}\n\n", self.metrics());
+        let mut text = format!("{}\n{LEGEND}\n{}\n", self.metrics(), self.busy());
         let mut counts = Table::new(&[
             ("instructions of one", Align::Left),
             ("all", Align::Right),
@@ -168,8 +194,9 @@ impl Report {
         let _ = writeln!(text, "{}\n", machine());
         let _ = writeln!(
             text,
-            "Median of {} rounds in which all contenders took turns, one CPU for each side. {LEGEND}\n",
-            self.rounds
+            "Median of {} rounds in which all contenders took turns, one CPU for each side. {LEGEND} {}\n",
+            self.rounds,
+            self.busy()
         );
         text.push_str(
             "| what | bytes | Ferroverbs | spread | best peer | ratio | limit | ratio | goal |\n\
@@ -286,6 +313,27 @@ mod tests {
         let cells = report.cells(&report.rows[0]);
         assert_eq!(cells[2..9].join("|"), "0.25 us|0.20..0.30|MPICH 0.40|1.60|0.12|0.50|0.25 met");
         assert_eq!(report.failures(), 0);
+    }
+
+    #[test]
+    fn the_limits_around_the_rounds_count_and_a_change_is_a_busy_machine() {
+        let mut row = Row::new(&METRICS[0]);
+        for (value, is_steady) in [(0.1, true), (0.2, false), (0.3, true)] {
+            row.add_limit(Limit { value, is_steady });
+        }
+        let of_run = BTreeMap::from([("hop".to_owned(), Sample::of(vec![0.5]))]);
+        assert_eq!(row.limit(&of_run), Some(0.2));
+        assert_eq!(Row::new(&METRICS[0]).limit(&of_run), Some(0.5));
+        let mut report = Report {
+            rounds: 3,
+            rows: vec![row],
+            limits: of_run,
+            curves: Vec::new(),
+            instructions: Vec::new(),
+        };
+        assert!(report.busy().contains("around 1 of 3 measurements"), "{}", report.busy());
+        report.rows = vec![Row::new(&METRICS[0])];
+        assert_eq!(report.busy(), "");
     }
 
     #[test]

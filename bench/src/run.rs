@@ -1,8 +1,10 @@
 //! Asking one contender once.
 
 use super::metrics::{Contender, Unit};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xtask::limits;
 use xtask::over::Over;
 use xtask::pair::Pair;
 use xtask::perftest;
@@ -55,18 +57,14 @@ impl Runner {
         })
     }
 
-    /// The limits of this machine by name.
-    pub(super) fn limits(&self) -> crate::Result<Vec<(String, f64)>> {
-        let job = Job::new(&self.limits).args([SERVER_CPU, CLIENT_CPU]);
+    /// The limits of this machine by name: those of the list, or all if the list is empty.
+    pub(super) fn limits(&self, names: &[&str]) -> crate::Result<BTreeMap<String, f64>> {
+        let job = Job::new(&self.limits).args([SERVER_CPU, CLIENT_CPU]).args(names);
         let done = job.run(&self.scratch, LIMIT)?;
         if !done.ok() {
             return Err(done.report("limits"));
         }
-        let pair = |line: &str| {
-            let (name, value) = line.split_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        };
-        Ok(done.stdout.lines().filter_map(pair).collect())
+        Ok(limits::parse(&done.stdout))
     }
 
     /// The number that a contender reaches this time.

@@ -1,12 +1,15 @@
 /*
- * What this machine can do at best, whatever the library: one number per line, "name value", latencies in microseconds (one
- * way), bandwidths in GB/s (1e9), rates in million per second.
+ * Measures the limits of this machine without any library. A line has a name and a value: one-way latencies in
+ * microseconds, bandwidths in GB/s (1e9), rates in million per second.
  *
- * usage: limits CPU_A CPU_B
+ * usage: limits CPU_A CPU_B [NAME...]
+ *
+ * Without names, the program measures all limits.
  */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +50,24 @@ static double median(double *values, int n)
 {
 	qsort(values, (size_t)n, sizeof(*values), by_value);
 	return values[n / 2];
+}
+
+static char **names;
+static int name_count;
+
+/* True if the caller wants the limit with this name. */
+__attribute__((format(printf, 1, 2))) static int wanted(const char *format, ...)
+{
+	char name[64];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(name, sizeof(name), format, arguments);
+	va_end(arguments);
+	for (int n = 0; n < name_count; n++)
+		if (!strcmp(names[n], name))
+			return 1;
+	return !name_count;
 }
 
 #define RUNS 15
@@ -109,6 +130,11 @@ int main(int argc, char **argv)
 	char *mine;
 	pid_t child;
 
+	if (argc > 3) {
+		names = argv + 3;
+		name_count = argc - 3;
+	}
+
 	if (s == MAP_FAILED)
 		return 2;
 	child = fork();
@@ -117,13 +143,13 @@ int main(int argc, char **argv)
 		pin(cpu_b);
 		s->memory = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 		s->ready = 1;
-		for (uint64_t i = 1; i <= (uint64_t)HOPS * RUNS; i++) {
+		for (uint64_t i = 1; wanted("hop") && i <= (uint64_t)HOPS * RUNS; i++) {
 			while (s->ping != i)
 				;
 			s->pong = i;
 		}
 		for (unsigned b = 0; b < BULKS; b++)
-			for (int r = 0; r < RUNS; r++)
+			for (int r = 0; wanted("copied_twice_%s", bulk[b].name) && r < RUNS; r++)
 				pipe_out(s, s->memory, bulk[b].size, bulk[b].reps);
 		for (;;)
 			pause();
@@ -132,7 +158,7 @@ int main(int argc, char **argv)
 	while (!s->ready)
 		;
 	uint64_t i = 0;
-	for (int r = 0; r < RUNS; r++) {
+	for (int r = 0; wanted("hop") && r < RUNS; r++) {
 		double start = now();
 
 		for (int h = 0; h < HOPS; h++) {
@@ -142,12 +168,15 @@ int main(int argc, char **argv)
 		}
 		runs[r] = (now() - start) / HOPS / 2 * 1e6;
 	}
-	printf("hop %.4f\n", median(runs, RUNS));
+	if (wanted("hop"))
+		printf("hop %.4f\n", median(runs, RUNS));
 
 	mine = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (mine == MAP_FAILED)
 		return 2;
 	for (unsigned b = 0; b < BULKS; b++) {
+		if (!wanted("copied_twice_%s", bulk[b].name))
+			continue;
 		for (int r = 0; r < RUNS; r++) {
 			double start = now();
 
@@ -159,7 +188,9 @@ int main(int argc, char **argv)
 	struct iovec local[64], remote[64];
 
 	for (int writing = 0; writing < 2; writing++) {
-		for (int r = 0; r < RUNS; r++) {
+		const char *way = writing ? "write" : "read";
+
+		for (int r = 0; (wanted("attach_%s_8", way) || wanted("attach_%s_rate", way)) && r < RUNS; r++) {
 			double start = now();
 
 			for (int k = 0; k < 3000; k++) {
@@ -173,9 +204,11 @@ int main(int argc, char **argv)
 			}
 			runs[r] = (now() - start) / 3000 * 1e6;
 		}
-		printf("attach_%s_8 %.4f\n", writing ? "write" : "read", median(runs, RUNS));
-		printf("attach_%s_rate %.4f\n", writing ? "write" : "read", 1 / median(runs, RUNS));
-		for (int r = 0; r < RUNS; r++) {
+		if (wanted("attach_%s_8", way))
+			printf("attach_%s_8 %.4f\n", way, median(runs, RUNS));
+		if (wanted("attach_%s_rate", way))
+			printf("attach_%s_rate %.4f\n", way, 1 / median(runs, RUNS));
+		for (int r = 0; wanted("attach_%s_rate16", way) && r < RUNS; r++) {
 			double start = now();
 
 			for (int k = 0; k < 1000; k++) {
@@ -188,8 +221,11 @@ int main(int argc, char **argv)
 			}
 			runs[r] = 16000 / (now() - start) * 1e-6;
 		}
-		printf("attach_%s_rate16 %.4f\n", writing ? "write" : "read", median(runs, RUNS));
+		if (wanted("attach_%s_rate16", way))
+			printf("attach_%s_rate16 %.4f\n", way, median(runs, RUNS));
 		for (unsigned b = 0; b < BULKS; b++) {
+			if (!wanted("attach_%s_%s", way, bulk[b].name))
+				continue;
 			for (int r = 0; r < RUNS; r++) {
 				double start = now();
 
@@ -202,10 +238,12 @@ int main(int argc, char **argv)
 				}
 				runs[r] = (double)bulk[b].size * bulk[b].reps / (now() - start) * 1e-9;
 			}
-			printf("attach_%s_%s %.4f\n", writing ? "write" : "read", bulk[b].name, median(runs, RUNS));
+			printf("attach_%s_%s %.4f\n", way, bulk[b].name, median(runs, RUNS));
 		}
 	}
 	for (unsigned b = 0; b < BULKS; b++) {
+		if (!wanted("memcpy_%s", bulk[b].name))
+			continue;
 		for (int r = 0; r < RUNS; r++) {
 			double start = now();
 

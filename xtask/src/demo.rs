@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: everything from nothing to a table of numbers.
 
+use crate::limits::{self, Limit};
 use crate::over::{DataPath, Over};
 use crate::packages;
 use crate::pair::Pair;
@@ -11,7 +12,7 @@ use crate::rping;
 use crate::scratch::Scratch;
 use crate::stage;
 use crate::table::{Align, Table};
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -170,7 +171,9 @@ pub fn main() -> crate::Result<ExitCode> {
             ("limit", Align::Right),
             ("reached", Align::Right),
         ]),
-        limits: BTreeMap::new(),
+        limits: None,
+        disturbed: 0,
+        busy_moments: [0, 0],
         failures: Vec::new(),
     };
     demo.device()?;
@@ -178,7 +181,7 @@ pub fn main() -> crate::Result<ExitCode> {
         demo.ping_pong(program, args, what);
     }
     demo.connection();
-    demo.limits(&paths);
+    demo.compile_limits(&paths);
     for measurement in MEASUREMENTS {
         demo.measure(measurement);
     }
@@ -187,9 +190,12 @@ pub fn main() -> crate::Result<ExitCode> {
     demo.progress.clear();
     print!("{}", demo.table.render());
     println!();
+    demo.say_if_busy();
     if demo.failures.is_empty() {
         println!("All of it worked. Latencies are one way, except for read and fetch-and-add.");
-        println!("Limit: what this machine does by the same means at best, without any library.");
+        println!(
+            "Limit: what this machine does without any library, measured before and after each test."
+        );
         println!("Under a program of your own: cargo xtask run -- PROGRAM...");
         return Ok(ExitCode::SUCCESS);
     }
@@ -206,8 +212,12 @@ struct Demo {
     scratch: Scratch,
     progress: Progress,
     table: Table,
-    /// Of this machine, by name.
-    limits: BTreeMap<String, f64>,
+    /// The program that measures the limits of this machine (`c-tests/bench/limits.c`).
+    limits: Option<PathBuf>,
+    /// The number of measurements that other programs disturbed.
+    disturbed: usize,
+    /// How often threads of other programs were running, and how often the demo looked.
+    busy_moments: [usize; 2],
     failures: Vec<String>,
 }
 
@@ -234,23 +244,53 @@ impl Demo {
         Ok(())
     }
 
-    /// Measures what the machine can do; without it, the demo says nothing about that.
-    fn limits(&mut self, paths: &Paths) {
-        self.progress.step("the machine's limits");
+    /// Compiles the program that measures limits. Without the program, the table has no limits.
+    fn compile_limits(&mut self, paths: &Paths) {
         let program = self.scratch.path().join("limits");
         let source = paths.root.join("c-tests/bench/limits.c");
         let compiled = Job::new("gcc").args(["-O2", "-o"]).arg(&program).arg(source);
-        let said = compiled.run(&self.scratch, LIMIT).and_then(|done| {
-            if !done.ok() {
-                return Err(done.report("gcc"));
+        let compiled = compiled.run(&self.scratch, LIMIT);
+        match compiled.and_then(|done| if done.ok() { Ok(()) } else { Err(done.report("gcc")) }) {
+            Ok(()) => self.limits = Some(program),
+            Err(why) => self.no_limits(&why),
+        }
+    }
+
+    fn no_limits(&mut self, why: &str) {
+        self.limits = None;
+        self.progress.note(&format!("the limits of the machine are unknown: {why}"));
+    }
+
+    /// Measures the sum of some limits now. `None` for an empty list, and if the program fails.
+    fn limit_now(&mut self, names: Words) -> Option<f64> {
+        let program = self.limits.as_ref().filter(|_| !names.is_empty())?;
+        let [busy, looks] = &mut self.busy_moments;
+        *busy += usize::from(limits::other_threads() > 0);
+        *looks += 1;
+        // One processor for each side: the first two.
+        let job = Job::new(program).args(["0", "1"]).args(names);
+        match job.run(&self.scratch, LIMIT) {
+            Ok(done) if done.ok() => limits::sum(&limits::parse(&done.stdout), names),
+            Ok(done) => {
+                self.no_limits(&done.report("limits"));
+                None
             }
-            // One CPU for each side: the first two.
-            let done = Job::new(&program).args(["0", "1"]).run(&self.scratch, LIMIT)?;
-            if done.ok() { Ok(done.stdout) } else { Err(done.report("limits")) }
-        });
-        match said {
-            Ok(text) => self.limits = read_limits(&text),
-            Err(why) => self.progress.note(&format!("the machine's limits are not known: {why}")),
+            Err(why) => {
+                self.no_limits(&why);
+                None
+            }
+        }
+    }
+
+    /// Says that other programs disturbed the measurements, if they did.
+    fn say_if_busy(&self) {
+        let [busy, looks] = self.busy_moments;
+        if self.disturbed > 0 || busy * 2 > looks {
+            println!(
+                "The machine was busy: other programs ran at {busy} of {looks} moments, and {} figures are marked. Such \
+                 figures, and their limits, are too low: run the demo again when nothing else runs.",
+                self.disturbed
+            );
         }
     }
 
@@ -320,17 +360,20 @@ impl Demo {
             return;
         }
         self.progress.step(&format!("{}, {} bytes", m.what, m.bytes));
+        let before = self.limit_now(m.limit);
         // -F: do not complain about the CPU's frequency.
         let pair = || {
             let job = self.over.job(m.program).arg("-F").args(m.args);
             Pair::of(job, LIMIT)?.run(&self.scratch)
         };
         let result = perftest::measure(pair, m.bytes, |row| m.number.of(row));
-        let limit = limit_of(&self.limits, m.limit);
+        let after = self.limit_now(m.limit);
+        let limit = Limit::around(before, after, matches!(m.number, Number::Latency));
         let cells = match (&result, limit) {
             (Ok(value), Some(limit)) => {
-                let percent = 100.0 * m.number.ratio(*value, limit);
-                [m.number.show(limit), format!("{percent:.0} %")]
+                let ratio = m.number.ratio(*value, limit.value);
+                self.disturbed += usize::from(limit.is_disturbed(ratio));
+                [m.number.show(limit.value), limit.show_reached(ratio)]
             }
             _ => Default::default(),
         };
@@ -416,21 +459,6 @@ fn client_of(said: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Lines of a name and a number.
-fn read_limits(text: &str) -> BTreeMap<String, f64> {
-    let pair = |line: &str| {
-        let (name, value) = line.split_once(' ')?;
-        Some((name.to_owned(), value.trim().parse().ok()?))
-    };
-    text.lines().filter_map(pair).collect()
-}
-
-/// The sum of limits; nothing if there are none, or one is not known.
-fn limit_of(limits: &BTreeMap<String, f64>, names: Words) -> Option<f64> {
-    let values: Option<Vec<f64>> = names.iter().map(|name| limits.get(*name).copied()).collect();
-    values.filter(|values| !values.is_empty()).map(|values| values.iter().sum())
-}
-
 /// From `1000 iters in 0.01 seconds = 8.32 usec/iter`; half of it is one way.
 fn time_per_iteration(output: &str) -> Option<String> {
     let line = output.lines().find(|l| l.contains("usec/iter"))?;
@@ -442,12 +470,24 @@ fn time_per_iteration(output: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// The program measures the limits that its arguments name, and no other.
     #[test]
-    fn a_limit_that_is_not_known_is_not_shown() {
-        let limits = read_limits("hop 0.25\nattach_read_8 0.5\nnonsense\n");
-        assert_eq!(limit_of(&limits, &["hop", "attach_read_8"]), Some(0.75));
-        assert_eq!(limit_of(&limits, &["hop", "other"]), None);
-        assert_eq!(limit_of(&limits, &[]), None);
+    fn the_program_of_limits_measures_the_named_limits() {
+        let folder = std::env::temp_dir().join(format!("ferroverbs-limits-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("limits");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../c-tests/bench/limits.c");
+        let mut compiler = std::process::Command::new("cc");
+        let built =
+            compiler.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).status();
+        assert!(built.unwrap().success());
+        let names = ["memcpy_1M", "memcpy_64K"];
+        let done =
+            std::process::Command::new(&program).args(["0", "0"]).args(names).output().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let found = limits::parse(&String::from_utf8_lossy(&done.stdout));
+        assert_eq!(found.keys().map(String::as_str).collect::<Vec<_>>(), names);
+        assert!(found.values().all(|value| *value > 0.0), "{found:?}");
     }
 
     #[test]

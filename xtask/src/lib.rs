@@ -11,6 +11,7 @@ pub mod files;
 pub mod fuzz;
 pub mod headers;
 pub mod hostile;
+pub mod limits;
 pub mod manpage;
 pub mod matrix;
 pub mod namespaces;
