@@ -39,6 +39,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "the same sources give the same files",
         (kept == again).then_some(()).ok_or_else(|| "SHA256SUMS changed".into()),
     );
+    tally.record("packages provide the version of this release", release_is_known(bench));
     no_private_paths(bench, tally, &files)?;
     lintian(bench, tally, &files)?;
     tarball(bench, tally, &files)?;
@@ -78,6 +79,20 @@ fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
 fn contains(bytes: &[u8], folder: &Path) -> bool {
     let wanted = [folder.as_os_str().as_bytes(), b"/"].concat();
     bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// The version of rdma-core that this release offers is one of those that the packages provide.
+fn release_is_known(bench: &Bench) -> crate::Result<()> {
+    let job = Job::new("apt-cache").args(["show", "--no-all-versions", "libibverbs-dev"]);
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let version = done.stdout.lines().find_map(|line| line.strip_prefix("Version: "));
+    let version = version.ok_or_else(|| done.report("apt-cache"))?;
+    let is_known = dist::RELEASES.iter().any(|(_, known)| *known == version);
+    is_known.then_some(()).ok_or_else(|| {
+        format!(
+            "libibverbs-dev is {version} here, which RELEASES in xtask/src/dist.rs does not have"
+        )
+    })
 }
 
 /// Debian's own judgement, where it is installed.

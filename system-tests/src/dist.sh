@@ -79,6 +79,11 @@ check "without a trace" diff /tmp/before /tmp/after
 check "the replacing packages install" dpkg -B -i /given/libibverbs1-ferroverbs_*.deb /given/libibverbs-dev-ferroverbs_*.deb
 check "those of librdmacm install, too" dpkg -B -i /given/librdmacm1-ferroverbs_*.deb /given/librdmacm-dev-ferroverbs_*.deb
 check "the packages that they replace are gone" not dpkg-query -L libibverbs1
+# The distribution's own packages for compiling depend on exactly one version of a library.
+check "the distribution's headers install beside the libraries" sh -c 'dpkg -P libibverbs-dev-ferroverbs librdmacm-dev-ferroverbs &&
+	dpkg -i /var/cache/apt/archives/libibverbs-dev_*.deb /var/cache/apt/archives/librdmacm-dev_*.deb'
+check "dependencies on exact versions are met" apt-get check
+check "the replacing headers take their place" dpkg -B -i /given/libibverbs-dev-ferroverbs_*.deb /given/librdmacm-dev-ferroverbs_*.deb
 check "dependencies on them are met" apt-get check
 check "the package database is sound" sh -c 'test -z "$(dpkg --audit)"'
 check "the linker finds the library" sh -c 'ldconfig -p | grep -q "libibverbs.so.1 "'
@@ -96,10 +101,29 @@ rm /etc/libibverbs.d/soft.driver
 check "it goes, and is not purged" dpkg -r ferroverbs-soft
 check "nobody misses it then" quiet ibv_devices
 check "nothing of it is left to purge" not sh -c 'dpkg-query -W -f "\${db:Status-Status}" ferroverbs-soft | grep -q config'
-check "and the others, for the distribution's" sh -c 'dpkg -P --force-depends librdmacm-dev-ferroverbs librdmacm1-ferroverbs \
-	libibverbs-dev-ferroverbs libibverbs1-ferroverbs &&
-	dpkg -i /var/cache/apt/archives/libibverbs1_*.deb /var/cache/apt/archives/libibverbs-dev_*.deb \
-	/var/cache/apt/archives/librdmacm1*.deb /var/cache/apt/archives/librdmacm-dev_*.deb'
+# apt has no lists in this Debian, so a folder with the packages that were installed before is its source.
+mkdir -p /tmp/source
+cp /var/cache/apt/archives/*.deb /tmp/source
+(cd /tmp/source && for deb in *.deb; do
+	dpkg-deb -f "$deb"
+	echo "Filename: ./$deb"
+	echo "Size: $(stat -c %s "$deb")"
+	echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
+	echo
+done) > /tmp/Packages
+mv /tmp/Packages /tmp/source/Packages
+echo "deb [trusted=yes] file:/tmp/source ./" > /tmp/source.list
+apt_here() {
+	apt-get -o Dir::Etc::sourcelist=/tmp/source.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=/tmp/lists \
+		-o Dir::Cache=/tmp/cache -o APT::Sandbox::User=root "$@"
+}
+mkdir -p /tmp/lists/partial /tmp/cache/archives/partial
+apt_here -q update > /tmp/update 2>&1 || cat /tmp/update >&2
+check "the way back" apt_here -y install /given/ferroverbs-restore_*.deb
+check "programs stay" sh -c 'command -v ibv_rc_pingpong && command -v rping'
+check "no replacing package stays" not sh -c 'dpkg-query -W -f "\${Package} \${db:Status-Status}\n" | grep ferroverbs | grep -v restore | grep " installed"'
+check "the package of the way back goes" dpkg -P ferroverbs-restore
+dpkg -P ferroverbs-soft libibverbs1-ferroverbs libibverbs-dev-ferroverbs librdmacm1-ferroverbs librdmacm-dev-ferroverbs > /dev/null 2>&1
 check "dependencies are met as before" apt-get check
 files > /tmp/after
 check "without a trace here either" diff /tmp/before /tmp/after

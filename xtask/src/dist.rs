@@ -4,6 +4,7 @@
 //! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: in place of the distribution's two packages.
 //! - `librdmacm1-ferroverbs`, `librdmacm-dev-ferroverbs`: likewise.
 //! - `ferroverbs-soft`: the software adapter for the programs of all users, which only those get who ask for it.
+//! - `ferroverbs-restore`: no files; its dependencies bring the distribution's packages back.
 //!
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
 //! commit, or `SOURCE_DATE_EPOCH`. No binary tells where it was built ([`reproducible`]).
@@ -27,6 +28,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The release of rdma-core whose interface we offer: what dependencies on its packages are compared with.
 const UPSTREAM: &str = "65.0-0ferroverbs";
+/// The versions of rdma-core in the releases of Debian, for the distribution's packages that depend on exactly one
+/// version: `libibverbs-dev` and `librdmacm-dev`. `cargo xtask test dist` finds a version that is missing here.
+pub(crate) const RELEASES: [(&str, &str); 2] = [("bookworm", "44.0-2"), ("trixie", "56.1-1")];
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
@@ -117,7 +121,11 @@ const PACKAGES: &[Package] = &[
         lay: |d, root| d.development("librdmacm", root),
         library: None,
     },
+    Package { name: RESTORE, lay: |_, _| Ok(()), library: None },
 ];
+
+/// The package without files that brings the distribution's packages back.
+const RESTORE: &str = "ferroverbs-restore";
 
 /// Seconds since the epoch: what the caller wants, or the last commit's. Outside a repository any time will do, as long as it stays the same.
 fn time(paths: &Paths, scratch: &Scratch) -> String {
@@ -322,7 +330,8 @@ impl<'a> Dist<'a> {
         }
         self.control(package, &root)?;
         self.age(&root)?;
-        let file = out.join(format!("{}_{VERSION}_{}.deb", package.name, self.arch));
+        let arch = if package.name == RESTORE { "all" } else { &self.arch };
+        let file = out.join(format!("{}_{VERSION}_{arch}.deb", package.name));
         let done = self
             .job("dpkg-deb")
             .args(["--root-owner-group", "-Zxz", "--build"])
@@ -371,7 +380,7 @@ impl<'a> Dist<'a> {
             .replace("@SIZE@", &size.to_string())
             .replace("@GLIBC@", &format!("{}.{}", glibc.0, glibc.1))
             .replace("@UPSTREAM@", UPSTREAM);
-        write(&root.join("DEBIAN/control"), &text)
+        write(&root.join("DEBIAN/control"), &with_provides(&text))
     }
 
     /// The newest version of the C library that a library or a program needs.
@@ -429,6 +438,22 @@ impl<'a> Dist<'a> {
     }
 }
 
+/// A control file with each `@PROVIDES:NAME@` replaced: `NAME` in the version of the interface and in the versions
+/// of all releases.
+fn with_provides(text: &str) -> String {
+    let mut parts = text.split("@PROVIDES:");
+    let mut done = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('@').unwrap_or((part, ""));
+        let versions =
+            std::iter::once(UPSTREAM).chain(RELEASES.iter().map(|(_, version)| *version));
+        let all: Vec<String> = versions.map(|version| format!("{name} (= {version})")).collect();
+        done.push_str(&all.join(", "));
+        done.push_str(rest);
+    }
+    done
+}
+
 /// What is librdmacm's below the folder of headers.
 const RDMACM_HEADERS: [&str; 2] = ["infiniband/ib.h", "rdma"];
 
@@ -479,6 +504,40 @@ pub fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The distribution's -dev packages depend on exactly one version of a library.
+    #[test]
+    fn replacing_packages_provide_the_versions_of_all_releases() {
+        for (control, name) in [
+            (include_str!("../../packaging/libibverbs1-ferroverbs.control"), "libibverbs1"),
+            (include_str!("../../packaging/libibverbs-dev-ferroverbs.control"), "libibverbs-dev"),
+            (include_str!("../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1"),
+            (include_str!("../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1t64"),
+            (include_str!("../../packaging/librdmacm-dev-ferroverbs.control"), "librdmacm-dev"),
+        ] {
+            let text = with_provides(control);
+            let provides = text.lines().find_map(|line| line.strip_prefix("Provides: "));
+            let provides = provides.expect("a line of Provides");
+            for version in ["44.0-2", "56.1-1", UPSTREAM] {
+                let wanted = format!("{name} (= {version})");
+                assert!(provides.split(", ").any(|found| found == wanted), "{wanted}: {provides}");
+            }
+        }
+    }
+
+    /// A package that stays would keep the distribution's packages out.
+    #[test]
+    fn the_way_back_removes_each_replacing_package() {
+        let control = include_str!("../../packaging/ferroverbs-restore.control");
+        let conflicts = control.lines().find_map(|line| line.strip_prefix("Conflicts: "));
+        let conflicts: Vec<&str> = conflicts.expect("conflicts").split(", ").collect();
+        for package in
+            PACKAGES.iter().filter(|package| !["ferroverbs", RESTORE].contains(&package.name))
+        {
+            assert!(conflicts.contains(&package.name), "{}", package.name);
+        }
+        assert!(include_str!("../../docs/guide/packaging.md").contains(RESTORE));
+    }
 
     #[test]
     fn each_page_is_in_one_package() {
