@@ -17,6 +17,16 @@ persist() {
     cat "out.$own"
 }
 
+# Waits for a file by which another host says what it did.
+reach() {
+    tries=0
+    until [ -e "$1" ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { echo "there is no $1"; exit 1; }
+        sleep 0.1
+    done
+}
+
 case $1 in
 pair) # PROGRAM ARGS: a server in host1, its client in host2
     shift
@@ -47,16 +57,27 @@ ring) # each host has a server, and is the client of the next one
     wait $server || { cat "server.$own"; exit 1; }
     echo "$own is between its neighbours"
     ;;
-doctor) # FERROVERBS: host2 looks at the way to host1, which answers, then has another MTU, then answers no more
-    # Both know what the other did by files.
-    reach() {
+without-gid) # both ends connect without a GID: the line that says which GID index reaches the other host
+    case $FERROVERBS_HOST in
+    1)
+        ibv_rc_pingpong -n 10 > "out.$own" 2>&1 &
+        server=$!
+        reach seen.without-gid
+        kill $server
+        ;;
+    2)
         tries=0
-        until [ -e "$1" ]; do
+        until ibv_rc_pingpong -n 10 host1 > "out.$own" 2>&1; grep -q 'GID index' "out.$own"; do
             tries=$((tries + 1))
-            [ $tries -lt 300 ] || { echo "there is no $1"; exit 1; }
+            [ $tries -lt 100 ] || { cat "out.$own"; exit 1; }
             sleep 0.1
         done
-    }
+        : > seen.without-gid
+        ;;
+    esac
+    grep 'GID index' "out.$own"
+    ;;
+doctor) # FERROVERBS: host2 looks at the way to host1, which answers, then has another MTU, then answers no more
     case $FERROVERBS_HOST in
     1)
         "$2" doctor --answer 2> answering &

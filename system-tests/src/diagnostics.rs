@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xtask::over::{DataPath, Over};
-use xtask::process::Finished;
+use xtask::process::{self, Finished, Job};
 use xtask::scratch;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -114,10 +114,39 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record(&format!("the doctor on cross-memory attach: {}", path.name()), result);
     }
 
+    changed_user(bench, tally, &whole)?;
+
     let others = bench.scratch.folder("others", 0o777)?;
     scratch::set_mode(&others, 0o777)?;
     let done = devices(&whole, &others)?;
     tally.record("a fabric directory that others can write", one_line(&done, &others));
+    Ok(())
+}
+
+/// A process that changed its user after it opened the device does not reach a process of its former user.
+fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Result<()> {
+    let name = "a process that changed its user after opening the device";
+    if !process::is_root() {
+        tally.skip(name, "only root can change the user of a process");
+        return Ok(());
+    }
+    let program = bench.scratch.path().join("changed_user");
+    let compiled = Job::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(bench.paths.root.join("c-tests/tools/changed_user.c"))
+        .arg("-libverbs")
+        .run(&bench.scratch, LIMIT)?;
+    if !compiled.ok() {
+        return Err(compiled.report("cc"));
+    }
+    // The folder of root's processes, which the other user cannot enter.
+    let fabric = bench.scratch.folder("of-root", 0o700)?;
+    let over = Over::new(prefix, &bench.paths.target).fabric(&fabric);
+    let done = over.job(&program).run(&bench.scratch, LIMIT)?;
+    let told = done.stderr.contains("opened the device as user 0 and is user 65534 now");
+    tally
+        .record(name, (told && done.ok()).then_some(()).ok_or_else(|| done.report("changed_user")));
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = Job::new("sh").arg(&cluster.script).arg("doctor").arg(&cluster.program);
     let lines = [
         "packets to UDP port 4791 of 10.76.0.1 arrive",
-        "10.76.0.1 reaches UDP port 4791 of this machine",
+        "packets of 10.76.0.1 to UDP port 4791 of this machine arrive",
         "path MTU 1024 (MTU 1500 here, 1500 there)",
         "GIDs for this path: soft0 index 1 here, soft0 index 1 there",
         "path MTU 512 (MTU 1500 here, 600 there)",
@@ -99,6 +99,16 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     ];
     let done = cluster.run(bench.user, job, &["2"])?;
     tally.record("the doctor of two hosts", said(&done, &lines));
+    let name = "a connection without a GID between hosts names the index that reaches the peer";
+    bench.step(name);
+    let job = Job::new("sh").arg(&cluster.script).arg("without-gid");
+    let done = cluster.run(bench.user, job, &["2"])?;
+    let lines = [
+        "[host1] libibverbs: soft: QP 0x",
+        "[host2] libibverbs: soft: QP 0x",
+        "use -g 1 (perftest: -x 1)",
+    ];
+    tally.record(name, said(&done, &lines));
     for family in ["::ffff:10.76.1.1", "fd76:1::1"] {
         let name = format!("an interface gets {family}, and loses it");
         bench.step(&name);
