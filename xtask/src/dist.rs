@@ -30,7 +30,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const UPSTREAM: &str = "65.0-0ferroverbs";
 /// The versions of rdma-core in the releases of Debian, for the distribution's packages that depend on exactly one
 /// version: `libibverbs-dev` and `librdmacm-dev`. `cargo xtask test dist` finds a version that is missing here.
-pub(crate) const RELEASES: [(&str, &str); 2] = [("bookworm", "44.0-2"), ("trixie", "56.1-1")];
+pub const RELEASES: [(&str, &str); 2] = [("bookworm", "44.0-2"), ("trixie", "56.1-1")];
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]

@@ -21,11 +21,7 @@ pub struct Limit {
 
 impl Limit {
     /// The limit by the values before and after a measurement; `None` if a value is missing.
-    pub fn around(
-        before: Option<f64>,
-        after: Option<f64>,
-        less_is_better: bool,
-    ) -> Option<Self> {
+    pub fn around(before: Option<f64>, after: Option<f64>, less_is_better: bool) -> Option<Self> {
         let (before, after) = (before?, after?);
         let (least, most) = (before.min(after), before.max(after));
         let value = if less_is_better { least } else { most };
