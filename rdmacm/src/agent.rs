@@ -67,7 +67,8 @@ pub(crate) struct Agent {
     /// Whose number is in the upper bits of our names.
     owner: processes::Own,
     begun: Instant,
-    state: Mutex<State>,
+    /// In a box, since it is made on the stack of whoever begins the agent.
+    state: Mutex<Box<State>>,
 }
 
 // SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is used by who has its number, under the lock
@@ -102,6 +103,31 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Without connections.
+    ///
+    /// # Errors
+    /// The system's.
+    #[inline(never)]
+    fn new(device: &'static Device, owner: &processes::Own) -> Result<Box<Self>, Errno> {
+        let mut config = Config::new(secret_guid(random::number()));
+        config.names = Names { prefix: owner.number, bits: processes::OWNER_BITS };
+        Ok(Box::new(Self {
+            manager: Manager::new(config),
+            connections: HashMap::new(),
+            listeners: HashMap::new(),
+            handles: HashMap::new(),
+            own: device.gids(),
+            free: (0..SENDS).collect(),
+            waiting: VecDeque::new(),
+            strays: Strays::default(),
+            unserved: UnservedRequests::default(),
+            silence: Silence::default(),
+            neighbours: Neighbours::new()?,
+            wills: Wills::default(),
+            owed: vec![],
+        }))
+    }
+
     /// Whether an address was this host's when they were last asked for.
     fn has(&self, gid: Gid) -> bool {
         self.own.iter().any(|(_, own)| *own == gid)
@@ -134,31 +160,16 @@ impl Agent {
     ///
     /// # Errors
     /// The device's, or the system's.
-    pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
+    #[inline(never)]
+    pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
         let owner = processes::own(random::number())?;
-        let mut config = Config::new(secret_guid(random::number()));
-        config.names = Names { prefix: owner.number, bits: processes::OWNER_BITS };
-        let state = State {
-            manager: Manager::new(config),
-            connections: HashMap::new(),
-            listeners: HashMap::new(),
-            handles: HashMap::new(),
-            own: device.gids(),
-            free: (0..SENDS).collect(),
-            waiting: VecDeque::new(),
-            strays: Strays::default(),
-            unserved: UnservedRequests::default(),
-            silence: Silence::default(),
-            neighbours: Neighbours::new()?,
-            wills: Wills::default(),
-            owed: vec![],
-        };
+        let state = State::new(device, &owner)?;
         // SAFETY: eventfd has no requirements.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if bell < 0 {
             return Err(Errno::last());
         }
-        let mut agent = Self {
+        let mut agent = Box::new(Self {
             device,
             qp: null_mut(),
             send_cq: null_mut(),
@@ -171,7 +182,7 @@ impl Agent {
             owner,
             begun: Instant::now(),
             state: Mutex::new(state),
-        };
+        });
         // SAFETY: nobody else has the agent, and nothing of it was made before.
         unsafe {
             agent.make()?;
@@ -299,7 +310,7 @@ impl Agent {
     }
 
     /// The manager, and who is who.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<State>> {
         self.state.lock()
     }
 
@@ -596,7 +607,7 @@ impl Agent {
             // Nobody here listens to it either, and that is the answer.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }
-        let State { silence, manager, .. } = &mut *state;
+        let State { silence, manager, .. } = &mut **state;
         for peer in silence.due(now, |peer| manager.awaits(peer)) {
             // An address that this host has got since then is reached by shared memory.
             state.own = self.device.gids();

@@ -24,7 +24,7 @@ pub(crate) struct Device {
     pub(crate) ack_delay: u8,
     /// Who opened it.
     process: i32,
-    agent: OnceLock<Agent>,
+    agent: OnceLock<Box<Agent>>,
     /// Held by who begins that.
     beginning: Mutex<()>,
 }
@@ -267,7 +267,7 @@ impl Device {
         }
         take_leave_at_exit();
         let agent = Agent::begin(self)?;
-        Ok(self.agent.get_or_init(|| agent))
+        Ok(&**self.agent.get_or_init(|| agent))
     }
 
     /// The path MTU that its port can have now.

@@ -297,7 +297,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours with their arguments, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 23] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -318,6 +318,9 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("silent", "a server that does not answer, and a full backlog"),
     ("prompt", "asynchronous calls return at once"),
     ("thousands 4000", "4000 connections and disconnections that all succeed"),
+    ("stacks near", "calls need 8 KiB of stack at most"),
+    ("stacks copied", "the same without cross-memory attach"),
+    ("stacks far", "the same between hosts"),
 ];
 
 /// A server of one user, and a client of another one: they meet over soft by their group, and by the names of ports, too.

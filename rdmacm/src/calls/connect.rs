@@ -129,10 +129,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     };
     let peer = Peer { remote, local: place.gid };
     let question = if id.is_datagram() {
-        let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
-        let (service, private) = asked_for::<216>(id, &state, data)?;
-        let request = DatagramRequest { pkey: 0xffff, service, private, ..Default::default() };
-        Question::Datagrams(Box::new(request))
+        Question::Datagrams(datagram_request(id, &state, wanted.as_ref())?)
     } else {
         let (link, request) = request(id, &state, (place, peer), wanted.as_ref())?;
         state.link = link;
@@ -150,7 +147,20 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     asked.inspect_err(|_| go_back(id, Stage::Routed))
 }
 
+/// The question for the queue pair of a datagram service. Not inlined, like the next one: what they are made of shall not be on the stack when an agent begins.
+#[inline(never)]
+fn datagram_request(
+    id: &Id,
+    state: &State,
+    wanted: Option<&Wanted>,
+) -> Result<Box<DatagramRequest>, Errno> {
+    let data = wanted.map_or(&[][..], |wanted| &wanted.data);
+    let (service, private) = asked_for::<216>(id, state, data)?;
+    Ok(Box::new(DatagramRequest { pkey: 0xffff, service, private, ..Default::default() }))
+}
+
 /// The request for a connection with `peer`, and what the id has to know of it.
+#[inline(never)]
 fn request(
     id: &Id,
     state: &State,

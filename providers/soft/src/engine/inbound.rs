@@ -169,7 +169,7 @@ impl Inbound {
     pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
         self.abandon(qp);
         self.give_back();
-        std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut self.receive))
+        std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut *self.receive))
     }
 
     /// Whether a piece belongs to a message that is being dropped.

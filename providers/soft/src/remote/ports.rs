@@ -1,6 +1,6 @@
 //! The sockets of a process, and packets on their way out.
 
-use super::claim::{Claim, Opening, had};
+use super::claim::{Claim, had};
 use super::connection::{Far, errno_of};
 use super::counts::{Counts, Own};
 use super::places::Places;
@@ -130,49 +130,28 @@ impl Ports {
     ///
     /// # Errors
     /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets. What is lacking for now.
-    pub(super) fn open(opening: &Opening, fabric: &Fabric, counts: Counts) -> Result<Self, NoWire> {
-        let claim = opening.claim(fabric)?;
-        let v4 = match receiver(Ipv4Addr::UNSPECIFIED.into()) {
-            Ok(v4) => Some(v4),
-            Err(why)
-                if why.kind() == io::ErrorKind::AddrInUse
-                    && claim.as_ref().is_some_and(|claim| claim.has_company) =>
-            {
-                None
-            }
-            Err(why) => return Err(errno_of(&why).into()),
-        };
-        // A host without IPv6 is none the worse.
-        let v6 = had(receiver(Ipv6Addr::UNSPECIFIED.into()))?;
-        let sizes = [&v4, &v6].into_iter().flatten().map(|socket| socket.buffer().unwrap_or(0));
+    #[inline(never)]
+    pub(super) fn open(
+        claim: Option<Claim>,
+        fabric: &Fabric,
+        counts: Counts,
+    ) -> Result<Box<Self>, NoWire> {
+        let inbox = Inbox::open(claim)?;
+        let sizes = inbox.receivers().map(|socket| socket.buffer().unwrap_or(0));
         let buffer = sizes.min().unwrap_or(0);
-        let outbox = Outbox {
-            sender: Sender::new(true),
-            store: vec![0; STORE].into(),
-            used: 0,
-            packets: Vec::with_capacity(PACKETS),
-            cut: Cut::default(),
-            ways: Vec::with_capacity(PACKETS),
-            counts,
-            weather: crate::config::weather().map(|weather| {
-                let (passages, spare) = (weather.passages(), vec![0; STORE].into());
-                Box::new(Storm { passages, late: vec![], spare })
-            }),
-        };
-        let looks = AtomicU64::new(if v4.is_some() { u64::MAX } else { 0 });
-        let sockets = [&v4, &v6].into_iter().flatten().map(Receiver::as_fd);
-        let own = sockets.chain(claim.as_ref().map(Claim::as_fd)).map(Unshared::new).collect();
-        let places = Places::new(claim.as_ref().map(|claim| claim.fabric.clone()), fabric.slot());
-        Ok(Self {
-            inbox: Mutex::new(Inbox { own, claim, v4, v6, is_closed: false }),
-            outbox: Mutex::new(outbox),
+        let looks = AtomicU64::new(if inbox.v4.is_some() { u64::MAX } else { 0 });
+        let fabric_id = inbox.claim.as_ref().map(|claim| claim.fabric.clone());
+        let places = Places::new(fabric_id, fabric.slot());
+        Ok(Box::new(Self {
+            inbox: Mutex::new(inbox),
+            outbox: Mutex::new(Outbox::new(counts)),
             waits: AtomicBool::new(false),
             begun: clock::device_ns(),
             buffer,
             counts,
             places,
             looks,
-        })
+        }))
     }
 
     pub(super) fn now(&self) -> Time {
@@ -231,6 +210,33 @@ impl Ports {
 }
 
 impl Inbox {
+    /// Opens the receiving sockets.
+    ///
+    /// # Errors
+    /// Another process has the port and does not share it; the system's.
+    #[inline(never)]
+    fn open(claim: Option<Claim>) -> Result<Self, NoWire> {
+        let v4 = match receiver(Ipv4Addr::UNSPECIFIED.into()) {
+            Ok(v4) => Some(v4),
+            Err(why)
+                if why.kind() == io::ErrorKind::AddrInUse
+                    && claim.as_ref().is_some_and(|claim| claim.has_company) =>
+            {
+                None
+            }
+            Err(why) => return Err(errno_of(&why).into()),
+        };
+        // A host without IPv6 is none the worse.
+        let v6 = had(receiver(Ipv6Addr::UNSPECIFIED.into()))?;
+        let sockets = [&v4, &v6].into_iter().flatten().map(Receiver::as_fd);
+        let own = sockets.chain(claim.as_ref().map(Claim::as_fd)).map(Unshared::new).collect();
+        Ok(Self { own, claim, v4, v6, is_closed: false })
+    }
+
+    fn receivers(&self) -> impl Iterator<Item = &Receiver> {
+        [&self.v4, &self.v6].into_iter().flatten()
+    }
+
     /// Opens the sockets that there are not: they could not be had before. Returns the families that have one now and had none.
     pub(super) fn open_later(&mut self) -> u8 {
         let mut opened = 0;
@@ -303,6 +309,23 @@ impl Drop for OpenOutbox<'_> {
 }
 
 impl Outbox {
+    #[inline(never)]
+    fn new(counts: Counts) -> Self {
+        Self {
+            sender: Sender::new(true),
+            store: vec![0; STORE].into(),
+            used: 0,
+            packets: Vec::with_capacity(PACKETS),
+            cut: Cut::default(),
+            ways: Vec::with_capacity(PACKETS),
+            counts,
+            weather: crate::config::weather().map(|weather| {
+                let (passages, spare) = (weather.passages(), vec![0; STORE].into());
+                Box::new(Storm { passages, late: vec![], spare })
+            }),
+        }
+    }
+
     /// A packet of `head`, `len` bytes that `fill` brings, and `padding`; `false`: `fill` could not, and there is none.
     pub(super) fn put(
         &mut self,

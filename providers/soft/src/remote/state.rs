@@ -22,7 +22,8 @@ pub(super) const BOTH: u8 = V4 | V6;
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    pub(super) ports: OnceLock<Ports>,
+    /// In a box, since they are made on the stack of whoever opens them.
+    pub(super) ports: OnceLock<Box<Ports>>,
     /// Why they were not opened when it was tried last. Held by who tries.
     pub(super) refused: Mutex<Option<NoWire>>,
     /// What is under way to each host.

@@ -52,7 +52,7 @@ impl Network {
     /// The sockets, if they are open.
     #[inline]
     pub(super) fn ports(&self) -> Option<&Ports> {
-        self.ports.get()
+        self.ports.get().map(|ports| &**ports)
     }
 
     /// The way to the host that `route` leads to, for packets of QP `qpn`; opens the sockets if they are not.
@@ -105,11 +105,13 @@ impl Network {
     }
 
     /// Opens the sockets; whoever calls has `refused`. Nothing is left of a try that fails.
-    fn make(&self, adapter: &Adapter) -> Result<Ports, NoWire> {
+    #[inline(never)]
+    fn make(&self, adapter: &Adapter) -> Result<Box<Ports>, NoWire> {
         self.next.store(u64::MAX, Ordering::Relaxed);
         let counts = Counts::of(adapter.view);
         let opening = Opening::begin()?;
-        let ports = Ports::open(&opening, &adapter.fabric, counts)?;
+        let claim = opening.claim(&adapter.fabric)?;
+        let ports = Ports::open(claim, &adapter.fabric, counts)?;
         self.steer_first(&ports);
         drop(opening);
         let bell = Epoll::new()?;

@@ -97,8 +97,8 @@ pub(crate) struct Inbound {
     pub(in crate::engine) message: Option<MessageProgress>,
     /// Bytes of an RDMA WRITE so far.
     pub(in crate::engine) written: usize,
-    /// The receive taken last, kept in place: it is large to move about.
-    pub(in crate::engine) receive: Receive,
+    /// The receive taken last, kept in place: it is large to move about, and to be on the stack of whoever creates a QP.
+    pub(in crate::engine) receive: Box<Receive>,
     /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
     pub(in crate::engine) taken: bool,
     /// XRC: the shared queue that requests name from here on.
