@@ -88,6 +88,8 @@ pub(crate) struct State {
     own: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
+    /// When the thread wakes by itself; not before something comes if this is None.
+    sleeps_until: Option<Time>,
     /// Requests that nobody here takes.
     strays: Strays,
     /// Requests of ours that nobody of this host takes yet.
@@ -119,6 +121,7 @@ impl State {
             own: device.gids(),
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
+            sleeps_until: None,
             strays: Strays::default(),
             unserved: UnservedRequests::default(),
             silence: Silence::default(),
@@ -314,15 +317,40 @@ impl Agent {
         self.state.lock()
     }
 
-    /// Sends what is to be sent, tells what is to be told, and has the thread look at its clock.
+    /// Sends what is to be sent, and tells what is to be told. Wakes the thread if that sleeps for too long now.
     pub(crate) fn pump(&self, state: &mut State) {
         self.carry(state);
+        let due = self.due(state);
+        if due.is_none_or(|due| state.sleeps_until.is_some_and(|until| until <= due)) {
+            return;
+        }
+        state.sleeps_until = due;
         let one = 1_u64;
         // SAFETY: eight bytes of `one` are read; the descriptor is never closed.
         unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
     }
 
+    /// When the thread has something to do, if nothing comes before.
+    fn due(&self, state: &State) -> Option<Time> {
+        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
+        let due = due.chain(state.wills.next()).chain(state.silence.next());
+        let again = (!state.waiting.is_empty()).then(|| self.now().saturating_add(AGAIN));
+        due.chain(state.unserved.next()).chain(again).min()
+    }
+
+    /// Sends and tells until there is nothing left: what an event leads to may have to be sent.
     fn carry(&self, state: &mut State) {
+        self.send_all(state);
+        while let Some(event) = state.manager.poll_event() {
+            if let Event::Reply { connection, .. } | Event::Established { connection } = &event {
+                self.watch(state, *connection);
+            }
+            crate::arrivals::tell(self.device, state, event);
+            self.send_all(state);
+        }
+    }
+
+    fn send_all(&self, state: &mut State) {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
             // Of a link-local address it is not known where it is.
@@ -337,12 +365,6 @@ impl Agent {
                 state.waiting.push_front((peer, mad));
                 break;
             }
-        }
-        while let Some(event) = state.manager.poll_event() {
-            if let Event::Reply { connection, .. } | Event::Established { connection } = &event {
-                self.watch(state, *connection);
-            }
-            crate::arrivals::tell(self.device, state, event);
         }
     }
 
@@ -621,12 +643,8 @@ impl Agent {
         self.serve_unserved(&mut state);
         state.forget_owed();
         self.carry(&mut state);
-        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
-        let due = due.chain(state.wills.next()).chain(state.silence.next());
-        let due = due.chain(state.unserved.next()).min();
-        let due = due.map(|at| at.saturating_sub(self.now()));
-        let again = (!state.waiting.is_empty()).then_some(AGAIN);
-        due.into_iter().chain(again).chain(state.neighbours.next()).min()
+        state.sleeps_until = self.due(&state);
+        state.sleeps_until.map(|at| at.saturating_sub(self.now()))
     }
 
     fn sleep(&self, wait: Option<Duration>) {
