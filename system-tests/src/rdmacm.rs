@@ -151,6 +151,9 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("utilities and perftest -R, CMA off", |bench, tally| {
         cases(bench, tally, DataPath::Off)
     });
+    checks.one("20,000 connections and disconnections that all succeed", |bench| {
+        own_program(bench, &bench.over(DataPath::Default)?, "thousands")
+    });
     checks.one("ten thousand connections", |bench| {
         both(bench, &Site::here(&bench.over(DataPath::Default)?), &TEN_THOUSAND)
     });
@@ -297,7 +300,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours with their arguments, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 23] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -318,6 +321,7 @@ const PROGRAMS: [(&str, &str); 23] = [
     ("silent", "a server that does not answer, and a full backlog"),
     ("prompt", "asynchronous calls return at once"),
     ("thousands 4000", "4000 connections and disconnections that all succeed"),
+    ("descriptors", "a connection takes a descriptor for each channel"),
     ("stacks near", "calls need 8 KiB of stack at most"),
     ("stacks copied", "the same without cross-memory attach"),
     ("stacks far", "the same between hosts"),
