@@ -93,7 +93,9 @@ impl Requester {
         let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
         let Lists { own, there, ends } = lists;
-        (own.clear(), there.clear(), ends.clear());
+        own.clear();
+        there.clear();
+        ends.clear();
         let mut total = 0;
         for m in n..self.queue.posted {
             let entry = *self.queue.entry(m);

@@ -52,10 +52,10 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     let Some(len) = body.low(1).at_most(MTU as usize) else { return false };
     let source = match head.carrier {
         Carrier::Inline if len <= ADDRESSED_INLINE && !routed => {
-            Bytes::InSlot(body.bytes(2).get(..len).unwrap_or_default())
+            Bytes::Slot(body.bytes(2).get(..len).unwrap_or_default())
         }
         Carrier::Chunk => match body.low(2).check(|chunk| chunk_of(&inlet.view, chunk)) {
-            Some(chunk) => Bytes::InChunk(chunk.first(if routed { GRH + len } else { len })),
+            Some(chunk) => Bytes::Chunk(chunk.first(if routed { GRH + len } else { len })),
             None => return false,
         },
         _ => return false,
@@ -108,7 +108,7 @@ pub(crate) fn receive_far(
     let header = route_header(route, len);
     let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
     let headers = Headers { total: len + GRH, packet, ..headers };
-    let datagram = Datagram { source: Bytes::InPacket(&header, payload), routed: true };
+    let datagram = Datagram { source: Bytes::Packet(&header, payload), routed: true };
     // Its key was compared by the transport.
     receive(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
@@ -131,10 +131,10 @@ fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, caref
 
 /// Where a datagram's bytes are.
 enum Bytes<'a> {
-    InSlot(&'a [u8]),
-    InChunk(Range),
+    Slot(&'a [u8]),
+    Chunk(Range),
     /// The route header, and the payload in the buffer of the socket.
-    InPacket(&'a [u8; GRH], &'a [u8]),
+    Packet(&'a [u8; GRH], &'a [u8]),
 }
 
 /// Payload, with a route header before it if it is `routed`.
@@ -147,9 +147,9 @@ impl Source for Datagram<'_> {
     fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
         let at = if self.routed { 0 } else { GRH };
         let placed = match self.source {
-            Bytes::InSlot(bytes) => ranges.scatter_bytes(at, bytes),
-            Bytes::InChunk(chunk) => ranges.scatter(at, chunk),
-            Bytes::InPacket(header, payload) => {
+            Bytes::Slot(bytes) => ranges.scatter_bytes(at, bytes),
+            Bytes::Chunk(chunk) => ranges.scatter(at, chunk),
+            Bytes::Packet(header, payload) => {
                 ranges.scatter_bytes(0, header) && ranges.scatter_bytes(GRH, payload)
             }
         };
