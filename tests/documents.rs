@@ -1,5 +1,5 @@
-//! The documents are whole: each link leads to a page and a heading that exist, `docs/SUMMARY.md` lists
-//! each page once, and each file that the glossary names exists.
+//! The documents are whole: each link leads to a page and a heading that exist, `docs/SUMMARY.md`
+//! lists each page once, and each file that the glossary names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -45,15 +45,15 @@ fn read(page: &Path) -> String {
         .unwrap_or_else(|error| panic!("{}: {error}", page.display()))
 }
 
-/// The text without code: blocks between fences, blocks with four spaces in front, and words in
-/// backticks.
+/// The text without code: blocks between fences, blocks with four spaces in front (except nested
+/// lists of links), and words in backticks.
 fn prose(text: &str) -> String {
     let mut kept = String::new();
     let mut fenced = false;
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
-        } else if !fenced && !line.starts_with("    ") {
+        } else if !fenced && (!line.starts_with("    ") || line.trim_start().starts_with("- [")) {
             kept.push_str(line);
         }
         kept.push('\n');

@@ -4,8 +4,15 @@
 use crate::{output, run, settings};
 use std::process::ExitCode;
 
-/// The reference: a heading and a text for each check.
-const PAGES: &str = include_str!("../../docs/reference/checks.md");
+/// The reference, a page for each family: a heading and a text for each check.
+const PAGES: [&str; 6] = [
+    include_str!("../../docs/reference/checks/regions.md"),
+    include_str!("../../docs/reference/checks/queue-pairs.md"),
+    include_str!("../../docs/reference/checks/requests.md"),
+    include_str!("../../docs/reference/checks/completions.md"),
+    include_str!("../../docs/reference/checks/objects.md"),
+    include_str!("../../docs/reference/checks/connections.md"),
+];
 
 /// The arguments of `ferroverbs validate`.
 #[derive(Debug, clap::Args)]
@@ -51,7 +58,7 @@ pub(crate) fn explain(args: &Explain) -> crate::Result<ExitCode> {
 
 /// The title and the text of each check.
 fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAGES.split("\n## ").skip(1).filter_map(|page| {
+    PAGES.iter().flat_map(|page| page.split("\n## ").skip(1)).filter_map(|page| {
         let (title, text) = page.split_once('\n')?;
         let (id, _) = title.split_once(": ")?;
         (id.len() == 5 && id.as_bytes().get(2) == Some(&b'-')).then_some((title, text))

@@ -257,10 +257,14 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
             }
         }
     }
-    let page = bench.paths.root.join("docs/reference/checks.md");
-    let page = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
-    let headings = page.lines().filter_map(|line| line.strip_prefix("## ")?.split_once(": "));
-    let mut checks: Vec<String> = headings.map(|(id, _)| id.to_owned()).collect();
+    let folder = bench.paths.root.join("docs/reference/checks");
+    let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let mut checks: Vec<String> = Vec::new();
+    for page in fs::read_dir(&folder).map_err(fail)?.flatten() {
+        let page = fs::read_to_string(page.path()).map_err(fail)?;
+        let headings = page.lines().filter_map(|line| line.strip_prefix("## ")?.split_once(": "));
+        checks.extend(headings.map(|(id, _)| id.to_owned()));
+    }
     all.sort();
     checks.sort();
     let same = (all == checks).then_some(()).ok_or_else(|| format!("{all:?}, not {checks:?}"));

@@ -1,7 +1,7 @@
 //! The layer `validate`: tells who misuses verbs what is wrong, on which object, with which values, where, and what mends it.
 //!
 //! It stands between a program and the provider of its device (docs/reference/layers.md) and knows no device. What is known about objects is kept
-//! beside them (`state`, `table`); each family of checks is a module; `report` says what was found. `docs/reference/checks.md` has a page for each
+//! beside them (`state`, `table`); each family of checks is a module; `report` says what was found. `docs/reference/checks/` has a page for each
 //! check.
 
 mod advice;
