@@ -115,7 +115,7 @@ mv /tmp/Packages /tmp/source/Packages
 echo "deb [trusted=yes] file:/tmp/source ./" > /tmp/source.list
 apt_here() {
 	apt-get -o Dir::Etc::sourcelist=/tmp/source.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=/tmp/lists \
-		-o Dir::Cache=/tmp/cache -o APT::Sandbox::User=root "$@"
+		-o Dir::State::extended_states=/tmp/extended_states -o Dir::Cache=/tmp/cache -o APT::Sandbox::User=root "$@"
 }
 mkdir -p /tmp/lists/partial /tmp/cache/archives/partial
 apt_here -q update > /tmp/update 2>&1 || cat /tmp/update >&2
