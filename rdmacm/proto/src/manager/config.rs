@@ -34,12 +34,24 @@ pub struct Config {
     pub first_resend: Duration,
     /// What any single wait that a peer asks for is cut to.
     pub longest_wait: Duration,
+    /// What the times of a REQ are cut to, by which its receiver repeats its own messages and keeps what is over.
+    pub longest_asked: Duration,
+    /// How long a grant is repeated at most to a peer that says nothing.
+    pub longest_grant: Duration,
     /// What a slow application's peer is told to wait.
     pub service_timeout: TimeCode,
     /// How long an answer is remembered that may have to be said again.
     pub memory: Duration,
     /// Connections and requests at most, in all states but those that are only remembered.
     pub connections: usize,
+    /// Connections at most that are granted, or that the application is about to hear of, while nothing shows that their peers are there. More wait.
+    pub half_open: usize,
+    /// The same, of one peer.
+    pub half_open_per_peer: usize,
+    /// How long a silent peer keeps such a place if others wait for it.
+    pub half_open_grace: Duration,
+    /// Requests at most that wait for a place, or for room in a backlog.
+    pub waiting: usize,
     /// Requests of one peer at most that are not answered yet.
     pub pending_per_peer: usize,
     /// Answers that are remembered and connections in time wait at most. Beyond it the oldest are forgotten.
@@ -57,9 +69,15 @@ impl Config {
             names: Names { prefix: 0, bits: 0 },
             first_resend: Duration::from_millis(100),
             longest_wait: Duration::from_secs(70),
+            longest_asked: Duration::from_secs(10),
+            longest_grant: Duration::from_secs(20),
             service_timeout: TimeCode::new(24),
             memory: Duration::from_secs(10),
             connections: 1 << 17,
+            half_open: 128,
+            half_open_per_peer: 64,
+            half_open_grace: Duration::from_secs(2),
+            waiting: 1 << 12,
             pending_per_peer: 1 << 12,
             memories: 1 << 14,
             outgoing: 1 << 14,
@@ -77,8 +95,10 @@ pub struct Counters {
     pub unknown: u64,
     /// MADs that say nothing new in this state.
     pub ignored: u64,
-    /// Requests that were dropped because the service's backlog was full.
+    /// Requests that had to wait, because the service's backlog was full or too many connections were half open.
     pub backlog: u64,
+    /// Granted connections that were given up because their peers were silent and others waited.
+    pub silent: u64,
     /// Requests that were dropped because their peer had too many.
     pub crowded: u64,
     /// Requests that were rejected because there was no room at all.

@@ -2,8 +2,10 @@
 
 mod config;
 mod event;
+mod parked;
 mod receive;
 mod resend;
+mod room;
 mod table;
 
 pub use config::{Config, Counters, Names};
@@ -15,6 +17,7 @@ use crate::wire::{
     ServiceId, TimeCode,
 };
 use resend::Resend;
+use room::WaitingRoom;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
@@ -115,6 +118,9 @@ impl From<&State> for Stage {
 /// managers do not look.
 const KILLED: &[u8] = b"ferroverbs: killed";
 
+/// How often a REP is sent again at most: its receiver may be nobody who asked.
+const REPLIES: u32 = 7;
+
 /// A source of random numbers. Names of connections are as hard to predict as what it gives.
 type Random<'a> = &'a mut dyn FnMut() -> u64;
 
@@ -133,6 +139,7 @@ pub struct Manager<A> {
     by_listener: BTreeMap<Listener, (Kind, ServiceId)>,
     next_listener: u64,
     table: Table<A>,
+    room: WaitingRoom<A>,
     outgoing: VecDeque<(A, [u8; MAD_LEN])>,
     events: VecDeque<Event<A>>,
     counters: Counters,
@@ -148,6 +155,7 @@ impl<A: Clone + Ord> Manager<A> {
             by_listener: BTreeMap::new(),
             next_listener: 1,
             table: Table::new(),
+            room: WaitingRoom::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters {
@@ -155,6 +163,7 @@ impl<A: Clone + Ord> Manager<A> {
                 unknown: 0,
                 ignored: 0,
                 backlog: 0,
+                silent: 0,
                 crowded: 0,
                 full: 0,
                 stale: 0,
@@ -201,7 +210,8 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- the passive side
 
-    /// Requests for `service` are wanted, `backlog` of them at a time that were not [`taken`](Self::taken). More are dropped, and come again.
+    /// Requests for `service` are wanted, `backlog` of them at a time that were not [`taken`](Self::taken). More wait, and are
+    /// dropped where too many do.
     ///
     /// # Errors
     /// [`Refused::InUse`].
@@ -231,6 +241,8 @@ impl<A: Clone + Ord> Manager<A> {
     pub fn unlisten(&mut self, listener: Listener) {
         if let Some(key) = self.by_listener.remove(&listener) {
             self.services.remove(&key);
+            // They come again, and somebody else may listen then.
+            self.room.requests.forget(|asking| asking.target() == key);
         }
     }
 
@@ -249,10 +261,18 @@ impl<A: Clone + Ord> Manager<A> {
 
     /// The application knows of the request: it does not fill the backlog any more.
     pub fn taken(&mut self, connection: Connection) {
-        let Some(end) = self.table.get_mut(connection) else { return };
-        let filled = std::mem::take(&mut end.in_backlog);
-        let Some(listener) = end.listener.filter(|_| filled) else { return };
-        self.leave_backlog(listener);
+        self.take(connection);
+        self.admit_waiting();
+    }
+
+    /// The application knows of the request.
+    fn take(&mut self, connection: Connection) {
+        let Some(listener) = self.table.leave_backlog(connection) else { return };
+        let service = self.by_listener.get(&listener).and_then(|key| self.services.get_mut(key));
+        if let Some(service) = service {
+            service.waiting = service.waiting.saturating_sub(1);
+        }
+        self.note_room();
     }
 
     /// Grants a request. Names and GUID of `reply` are filled in here.
@@ -265,20 +285,26 @@ impl<A: Clone + Ord> Manager<A> {
         connection: Connection,
         reply: Reply,
     ) -> Result<(), Refused> {
-        self.taken(connection);
+        self.note_time(now);
+        self.take(connection);
         let (guid, first) = (self.config.guid, self.config.first_resend);
+        let longest = self.config.longest_grant;
         let end = self.end_mut(connection)?;
         let (State::RequestReceived { .. }, Some(remote_id)) = (&end.state, end.remote_id) else {
             return Err(Refused::State((&end.state).into()));
         };
         let reply = Reply { local_id: end.local_id, remote_id, guid, ..reply };
         end.local_qpn = reply.peer_qpn(end.transport);
-        let resend = Resend::begin(now, first, end.times.plain, end.times.retries);
+        let retries = end.times.retries.min(REPLIES);
+        let plain = end.times.plain.min(longest / (retries + 1));
+        let resend = Resend::begin(now, first, plain, retries);
         let message = Message::Reply(Box::new(reply));
         let bytes = Mad { transaction: end.transaction, message }.emit();
         let state = State::ReplySent { reply: Box::new(bytes), resend };
         self.table.become_(connection, state, Some(resend.at()));
+        self.table.grant(now, connection);
         self.send_to(connection, bytes);
+        self.admit_waiting();
         Ok(())
     }
 
@@ -291,6 +317,7 @@ impl<A: Clone + Ord> Manager<A> {
             Stage::ReplySent => {
                 self.table.become_(connection, State::Established, None);
                 self.tell(connection, Event::Established { connection });
+                self.admit_waiting();
                 Ok(())
             }
             other => Err(Refused::State(other)),
@@ -358,7 +385,8 @@ impl<A: Clone + Ord> Manager<A> {
         information: Information,
         private: Private<148>,
     ) -> Result<(), Refused> {
-        self.taken(connection);
+        self.note_time(now);
+        self.take(connection);
         let end = self.end(connection)?;
         let rejected = match &end.state {
             State::RequestReceived { .. } => Rejected::Request,
@@ -382,6 +410,7 @@ impl<A: Clone + Ord> Manager<A> {
         } else {
             self.table.remove(connection);
         }
+        self.admit_waiting();
         Ok(())
     }
 
@@ -489,7 +518,8 @@ impl<A: Clone + Ord> Manager<A> {
     /// Nobody is interested any more: no event will name it again. What the peer has to be told is told; an established connection is
     /// ended.
     pub fn destroy(&mut self, now: Time, connection: Connection) {
-        self.taken(connection);
+        self.note_time(now);
+        self.take(connection);
         self.events.retain(|event| event.connection() != connection);
         let Some(end) = self.table.get_mut(connection) else { return };
         end.orphan = true;
@@ -517,6 +547,7 @@ impl<A: Clone + Ord> Manager<A> {
             Stage::DisconnectReceived => self.answer_disconnect(now, connection),
             Stage::DisconnectSent | Stage::TimeWait | Stage::Answered => {}
         }
+        self.admit_waiting();
     }
 
     // ---- datagrams
@@ -558,7 +589,8 @@ impl<A: Clone + Ord> Manager<A> {
         connection: Connection,
         reply: DatagramReply,
     ) -> Result<(), Refused> {
-        self.taken(connection);
+        self.note_time(now);
+        self.take(connection);
         let end = self.end(connection)?;
         let (State::DatagramReceived, Some(id)) = (&end.state, end.remote_id) else {
             return Err(Refused::State((&end.state).into()));
@@ -567,6 +599,7 @@ impl<A: Clone + Ord> Manager<A> {
         let bytes = Mad { transaction: end.transaction, message }.emit();
         self.send_to(connection, bytes);
         self.remember(now, connection, bytes);
+        self.admit_waiting();
         Ok(())
     }
 
@@ -575,7 +608,7 @@ impl<A: Clone + Ord> Manager<A> {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.table.next_timer()
+        [self.table.next_timer(), self.room_timeout()].into_iter().flatten().min()
     }
 
     /// It is `now`.
@@ -583,6 +616,8 @@ impl<A: Clone + Ord> Manager<A> {
         while let Some(connection) = self.table.due(now) {
             self.due(now, connection);
         }
+        self.note_time(now);
+        self.admit_waiting();
     }
 
     /// The next MAD to send, and where its receiver's QP1 is.
@@ -741,13 +776,6 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(oldest, Event::TimeWaitOver { connection: oldest });
             }
             self.table.remove(oldest);
-        }
-    }
-
-    fn leave_backlog(&mut self, listener: Listener) {
-        let service = self.by_listener.get(&listener).and_then(|key| self.services.get_mut(key));
-        if let Some(service) = service {
-            service.waiting = service.waiting.saturating_sub(1);
         }
     }
 }

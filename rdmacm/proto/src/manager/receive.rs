@@ -1,6 +1,8 @@
 //! What peers say (IBTA vol 1, 12.9.7 and 12.9.8: the tables of states).
 
+use super::parked::Asking;
 use super::resend::Resend;
+use super::room::Room;
 use super::table::{End, State, Times};
 use super::{Connection, Event, KILLED, Kind, Manager, Rejection, Stage, Time};
 use crate::wire::{
@@ -9,6 +11,8 @@ use crate::wire::{
     Rejected, Reply, Request, Transport,
 };
 
+/// A peer that repeats its grant so late is told that it was heard.
+const SHOWN: Time = Time::from_millis(500);
 /// A peer is asked so often at most whether it still has a connection.
 const DOUBTS: Time = Time::from_secs(1);
 
@@ -19,6 +23,19 @@ impl<A: Clone + Ord> Manager<A> {
             self.counters.malformed += 1;
             return;
         };
+        self.note_time(now);
+        self.take_message(now, random, from, transaction, message);
+        self.admit_waiting();
+    }
+
+    fn take_message(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        from: &A,
+        transaction: u64,
+        message: Message,
+    ) {
         match message {
             Message::Request(request) => self.request(now, random, from, transaction, request),
             Message::Reply(reply) => self.reply(now, random, from, transaction, reply),
@@ -35,7 +52,7 @@ impl<A: Clone + Ord> Manager<A> {
             // None was asked for.
             Message::PathReply(_) => self.counters.ignored += 1,
             Message::DatagramRequest(request) => {
-                self.datagram_request(random, from, transaction, request);
+                self.datagram_request(now, random, from, transaction, request);
             }
             Message::DatagramReply(reply) => self.datagram_reply(from, reply),
         }
@@ -56,7 +73,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.table.of_name(&name).is_some()
     }
 
-    fn request(
+    pub(super) fn request(
         &mut self,
         now: Time,
         random: &mut dyn FnMut() -> u64,
@@ -75,22 +92,25 @@ impl<A: Clone + Ord> Manager<A> {
         if let Some(known) = self.table.of_qp(&qp) {
             return self.stale_request(now, random, known, from, transaction, &request);
         }
+        if self.room.requests.repeats(now, from, name.1, name.2) {
+            self.counters.ignored += 1;
+            return;
+        }
         if request.transport == Transport::ReliableDatagram {
             return self.refuse(from, transaction, &request, Reason::INVALID_TRANSPORT);
         }
-        let service = self.services.get_mut(&(Kind::Connections, request.service));
-        let Some(service) = service else {
+        let Some(listener) = self.listener(Kind::Connections, request.service) else {
             return self.refuse(from, transaction, &request, Reason::INVALID_SERVICE);
         };
-        if service.waiting >= service.backlog {
-            self.counters.backlog += 1;
-            return;
+        let room = self.room_for(Kind::Connections, request.service, from);
+        if room != Room::Free {
+            let asking = Asking::Connection(request);
+            return self.park(now, random, (from, transaction), asking, room);
         }
         if self.table.pending_of(from) >= self.config.pending_per_peer {
             self.counters.crowded += 1;
             return;
         }
-        let listener = service.listener;
         let Ok(local_id) = self.new_name(random) else {
             self.counters.full += 1;
             return self.refuse(from, transaction, &request, Reason::NO_RESOURCES);
@@ -101,7 +121,7 @@ impl<A: Clone + Ord> Manager<A> {
         let state = State::RequestReceived { since: now };
         let mut end = End::new(from.clone(), local_id, transaction, state);
         end.transport = request.transport;
-        end.times = Times::passive(&request, self.config.longest_wait);
+        end.times = Times::passive(&request, self.config.longest_asked);
         (end.listener, end.in_backlog) = (Some(listener), true);
         let connection = self.table.insert(end);
         self.table.identify(connection, name, Some(qp));
@@ -209,7 +229,8 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(connection, Event::Reply { connection, reply });
             }
             State::ReplyReceived { since } if same => {
-                if now.saturating_sub(*since) >= end.times.expected / 2 {
+                // Soon, as the peer may give its place to others until something shows that we are here.
+                if now.saturating_sub(*since) >= (end.times.expected / 2).min(SHOWN) {
                     self.send_acknowledge(connection, Rejected::Reply);
                 } else {
                     self.counters.ignored += 1;
@@ -253,7 +274,10 @@ impl<A: Clone + Ord> Manager<A> {
 
     fn rejected(&mut self, now: Time, from: &A, reject: &Reject) {
         let Some(connection) = self.of_rejection(from, reject) else {
-            self.counters.unknown += 1;
+            let guid = guid_of(reject).filter(|_| reject.reason == Reason::TIMEOUT);
+            if guid.is_none_or(|_| !self.room.requests.withdraw(from, guid, reject.local_id)) {
+                self.counters.unknown += 1;
+            }
             return;
         };
         let Reject { reason, information, private, .. } = *reject;
@@ -262,7 +286,7 @@ impl<A: Clone + Ord> Manager<A> {
         match self.stage(connection) {
             Ok(Stage::RequestSent | Stage::RequestReceived | Stage::ReplySent) => {
                 self.tell(connection, event);
-                self.taken(connection);
+                self.take(connection);
                 self.table.remove(connection);
             }
             Ok(Stage::ReplyReceived | Stage::Established) => {
@@ -288,8 +312,7 @@ impl<A: Clone + Ord> Manager<A> {
         if reject.reason != Reason::TIMEOUT {
             return None;
         }
-        let guid = reject.information.bytes().first_chunk().copied().map(u64::from_be_bytes)?;
-        let name = (from.clone(), Some(Guid(guid)), reject.local_id);
+        let name = (from.clone(), Some(guid_of(reject)?), reject.local_id);
         self.table.of_name(&name).filter(|&known| self.stage(known) != Ok(Stage::Established))
     }
 
@@ -310,6 +333,9 @@ impl<A: Clone + Ord> Manager<A> {
             }
             _ => None,
         };
+        if same && matches!(end.state, State::ReplySent { .. }) {
+            self.table.hear(connection);
+        }
         match at {
             Some(at) => self.table.wake(connection, Some(at)),
             None => self.counters.ignored += 1,
@@ -406,8 +432,9 @@ impl<A: Clone + Ord> Manager<A> {
         self.send(from.clone(), Mad { transaction, message }.emit());
     }
 
-    fn datagram_request(
+    pub(super) fn datagram_request(
         &mut self,
+        now: Time,
         random: &mut dyn FnMut() -> u64,
         from: &A,
         transaction: u64,
@@ -424,22 +451,26 @@ impl<A: Clone + Ord> Manager<A> {
             }
             return;
         }
-        let Some(service) = self.services.get_mut(&(Kind::Datagrams, request.service)) else {
+        if self.room.requests.repeats(now, from, None, request.id) {
+            self.counters.ignored += 1;
+            return;
+        }
+        let Some(listener) = self.listener(Kind::Datagrams, request.service) else {
             let status = DatagramStatus::UNSUPPORTED;
             let (id, service) = (request.id, request.service);
             let reply = DatagramReply { id, status, service, ..DatagramReply::default() };
             let message = Message::DatagramReply(Box::new(reply));
             return self.send(from.clone(), Mad { transaction, message }.emit());
         };
-        if service.waiting >= service.backlog {
-            self.counters.backlog += 1;
-            return;
+        let room = self.room_for(Kind::Datagrams, request.service, from);
+        if room != Room::Free {
+            let asking = Asking::Datagrams(request);
+            return self.park(now, random, (from, transaction), asking, room);
         }
         if self.table.pending_of(from) >= self.config.pending_per_peer {
             self.counters.crowded += 1;
             return;
         }
-        let listener = service.listener;
         // It comes again: there is no answer that says "later".
         let Ok(local_id) = self.new_name(random) else {
             self.counters.full += 1;
@@ -466,6 +497,11 @@ impl<A: Clone + Ord> Manager<A> {
         self.tell(connection, Event::DatagramReply { connection, reply });
         self.table.remove(connection);
     }
+}
+
+/// The adapter that a REJ names, of who gave a REQ up.
+fn guid_of(reject: &Reject) -> Option<Guid> {
+    reject.information.bytes().first_chunk().copied().map(|guid| Guid(u64::from_be_bytes(guid)))
 }
 
 fn extended(resend: &mut Resend, now: Time, wait: Time) -> Option<Time> {

@@ -98,12 +98,16 @@ pub(super) struct End<A> {
     pub(super) in_backlog: bool,
     /// Nobody wants to know any more what becomes of it.
     pub(super) orphan: bool,
+    /// The peer has answered something that only it was told: it is there.
+    pub(super) heard: bool,
     /// The peer was asked whether it still has the connection: when, and by which transaction.
     pub(super) doubt: Option<(Time, u64)>,
     pub(super) state: State,
     name: Option<RemoteName<A>>,
     qp: Option<RemoteQp<A>>,
     timer: Option<Time>,
+    /// When it was granted, while its peer is silent.
+    granted: Option<Time>,
 }
 
 impl<A> End<A> {
@@ -122,11 +126,13 @@ impl<A> End<A> {
             listener: None,
             in_backlog: false,
             orphan: false,
+            heard: false,
             doubt: None,
             state,
             name: None,
             qp: None,
             timer: None,
+            granted: None,
         }
     }
 
@@ -178,6 +184,13 @@ pub(super) struct Table<A> {
     memories: usize,
     /// How many requests of a peer wait for an application.
     pending: BTreeMap<A, usize>,
+    /// How many are [half open](End::is_half_open), by peer and together.
+    half_open_of: BTreeMap<A, usize>,
+    half_open: usize,
+    /// There are fewer of them than there were.
+    freed: bool,
+    /// Those that are granted and whose peers are silent.
+    granted: BTreeSet<(Time, Connection)>,
     next: u64,
 }
 
@@ -192,6 +205,10 @@ impl<A: Clone + Ord> Table<A> {
             remembered: VecDeque::new(),
             memories: 0,
             pending: BTreeMap::new(),
+            half_open_of: BTreeMap::new(),
+            half_open: 0,
+            freed: false,
+            granted: BTreeSet::new(),
             next: 1,
         }
     }
@@ -209,6 +226,77 @@ impl<A: Clone + Ord> Table<A> {
     /// How many requests of `peer` wait for an application.
     pub(super) fn pending_of(&self, peer: &A) -> usize {
         self.pending.get(peer).copied().unwrap_or(0)
+    }
+
+    /// How many are half open.
+    pub(super) const fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// How many of `peer` are half open.
+    pub(super) fn half_open_of(&self, peer: &A) -> usize {
+        self.half_open_of.get(peer).copied().unwrap_or(0)
+    }
+
+    /// Whether fewer are half open than when this was asked before.
+    pub(super) const fn take_freed(&mut self) -> bool {
+        std::mem::replace(&mut self.freed, false)
+    }
+
+    /// The one that was granted first of those whose peers are silent, among those that are meant.
+    pub(super) fn oldest_granted(
+        &self,
+        is_meant: impl Fn(&End<A>) -> bool,
+    ) -> Option<(Time, Connection)> {
+        let mut all = self.granted.iter().copied();
+        all.find(|(_, connection)| self.ends.get(connection).is_some_and(&is_meant))
+    }
+
+    /// When the first was granted after `time`, of those whose peers are silent.
+    pub(super) fn granted_after(&self, time: Option<Time>) -> Option<Time> {
+        let mut all = self.granted.iter().map(|(at, _)| *at);
+        all.find(|at| time.is_none_or(|time| *at > time))
+    }
+
+    /// It was granted now.
+    pub(super) fn grant(&mut self, now: Time, connection: Connection) {
+        if let Some(end) = self.ends.get_mut(&connection) {
+            end.granted = Some(now);
+            self.granted.insert((now, connection));
+        }
+    }
+
+    /// Its peer has shown to be there.
+    pub(super) fn hear(&mut self, connection: Connection) {
+        self.change(connection, |end| end.heard = true);
+    }
+
+    /// It leaves its listener's backlog, if it is in it: whose.
+    pub(super) fn leave_backlog(&mut self, connection: Connection) -> Option<Listener> {
+        let end = self.ends.get(&connection).filter(|end| end.in_backlog)?;
+        let listener = end.listener;
+        self.change(connection, |end| end.in_backlog = false);
+        listener
+    }
+
+    /// Changes one, and counts it anew.
+    fn change(&mut self, connection: Connection, change: impl FnOnce(&mut End<A>)) {
+        let Some(end) = self.ends.get_mut(&connection) else { return };
+        let before = end.is_half_open();
+        change(end);
+        let after = end.is_half_open();
+        if before && !after {
+            self.half_open -= 1;
+            self.freed = true;
+            Self::one_less(&mut self.half_open_of, &end.peer);
+        } else if after && !before {
+            self.half_open += 1;
+            *self.half_open_of.entry(end.peer.clone()).or_default() += 1;
+        }
+        let is_silent = matches!(end.state, State::ReplySent { .. }) && !end.heard;
+        if !is_silent && let Some(at) = end.granted.take() {
+            self.granted.remove(&(at, connection));
+        }
     }
 
     pub(super) fn is_named(&self, local_id: CommId) -> bool {
@@ -256,6 +344,10 @@ impl<A: Clone + Ord> Table<A> {
         if end.pending() {
             *self.pending.entry(end.peer.clone()).or_default() += 1;
         }
+        if end.is_half_open() {
+            self.half_open += 1;
+            *self.half_open_of.entry(end.peer.clone()).or_default() += 1;
+        }
         self.ends.insert(connection, end);
         connection
     }
@@ -280,9 +372,10 @@ impl<A: Clone + Ord> Table<A> {
 
     /// Another state, and when something is to be done in it.
     pub(super) fn become_(&mut self, connection: Connection, state: State, timer: Option<Time>) {
-        let Some(end) = self.ends.get_mut(&connection) else { return };
+        let Some(end) = self.ends.get(&connection) else { return };
         let (pending, remembered) = (end.pending(), end.remembered());
-        end.state = state;
+        self.change(connection, |end| end.state = state);
+        let Some(end) = self.ends.get_mut(&connection) else { return };
         if pending && !end.pending() {
             Self::one_less(&mut self.pending, &end.peer);
         }
@@ -318,6 +411,14 @@ impl<A: Clone + Ord> Table<A> {
     pub(super) fn remove(&mut self, connection: Connection) -> Option<End<A>> {
         self.wake(connection, None);
         let end = self.ends.remove(&connection)?;
+        if end.is_half_open() {
+            self.half_open -= 1;
+            self.freed = true;
+            Self::one_less(&mut self.half_open_of, &end.peer);
+        }
+        if let Some(at) = end.granted {
+            self.granted.remove(&(at, connection));
+        }
         self.by_local.remove(&end.local_id);
         if let Some(name) = &end.name {
             self.by_name.remove(name);

@@ -98,7 +98,7 @@ fn a_grant_that_nobody_hears_ends_and_says_so() {
     net.settle();
     assert_eq!(net.nodes[0].story(), "QU");
     assert_eq!(net.nodes[1].story(), "U");
-    assert_eq!(net.count(REP), 16);
+    assert_eq!(net.count(REP), 8);
     net.end_all();
 }
 

@@ -1,0 +1,242 @@
+//! Requests that wait until there is room for them: in their service's backlog, and among the connections whose peers have not shown to be there.
+//!
+//! They take turns by source, so that whoever sends many delays nobody else. Nothing of the application's is held for them.
+
+use super::{Kind, Time};
+use crate::wire::{CommId, DatagramRequest, Guid, Request, ServiceId};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+/// A request that its sender has not repeated for so long is forgotten: senders repeat at least every 6.4 s.
+const FORGOTTEN: Duration = Duration::from_secs(15);
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Asking {
+    Connection(Box<Request>),
+    Datagrams(Box<DatagramRequest>),
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) transaction: u64,
+    pub(super) asking: Asking,
+    /// From which the name of its connection is made.
+    pub(super) random: u64,
+    name: (Option<Guid>, CommId),
+    heard: Time,
+}
+
+/// All requests that wait. `A` is where a sender is.
+#[derive(Clone, Debug)]
+pub(super) struct Parked<A> {
+    /// By source, and in it by arrival.
+    waiting: BTreeMap<(A, u64), Waiting>,
+    by_name: BTreeMap<(A, Option<Guid>, CommId), u64>,
+    of_source: BTreeMap<A, usize>,
+    /// Whose turn was last.
+    last: Option<A>,
+    arrivals: u64,
+}
+
+impl Asking {
+    fn name(&self) -> (Option<Guid>, CommId) {
+        match self {
+            Self::Connection(request) => (Some(request.guid), request.local_id),
+            Self::Datagrams(request) => (None, request.id),
+        }
+    }
+
+    /// What is asked for.
+    pub(super) fn target(&self) -> (Kind, ServiceId) {
+        match self {
+            Self::Connection(request) => (Kind::Connections, request.service),
+            Self::Datagrams(request) => (Kind::Datagrams, request.service),
+        }
+    }
+}
+
+impl<A: Clone + Ord> Parked<A> {
+    pub(super) const fn new() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+            of_source: BTreeMap::new(),
+            last: None,
+            arrivals: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many senders wait.
+    pub(super) fn sources(&self) -> usize {
+        self.of_source.len()
+    }
+
+    /// Whether a request waits here, which its sender has repeated now.
+    pub(super) fn repeats(&mut self, now: Time, from: &A, guid: Option<Guid>, id: CommId) -> bool {
+        let Some(&at) = self.by_name.get(&(from.clone(), guid, id)) else { return false };
+        if let Some(waiting) = self.waiting.get_mut(&(from.clone(), at)) {
+            waiting.heard = now;
+        }
+        true
+    }
+
+    /// A request is to wait; `most` wait together. Where there are as many, the source that has most of them loses its newest one, and that may be this one.
+    /// `false`: it is lost.
+    pub(super) fn park(
+        &mut self,
+        now: Time,
+        (from, transaction): (&A, u64),
+        asking: Asking,
+        random: u64,
+        most: usize,
+    ) -> bool {
+        if self.waiting.len() >= most {
+            let own = self.of_source.get(from).copied().unwrap_or(0);
+            let largest = self.of_source.iter().max_by_key(|(_, count)| **count);
+            let Some((source, _)) = largest.filter(|(_, count)| **count > own + 1) else {
+                return false;
+            };
+            let source = source.clone();
+            let newest = self.range_of(&source).next_back();
+            if let Some(newest) = newest {
+                self.remove(&source, newest);
+            }
+        }
+        self.arrivals += 1;
+        let name = asking.name();
+        let waiting = Waiting { transaction, asking, random, name, heard: now };
+        self.waiting.insert((from.clone(), self.arrivals), waiting);
+        self.by_name.insert((from.clone(), name.0, name.1), self.arrivals);
+        *self.of_source.entry(from.clone()).or_default() += 1;
+        true
+    }
+
+    /// The source whose turn is next.
+    pub(super) fn next_source(&mut self) -> Option<A> {
+        let after = self.last.as_ref().and_then(|last| {
+            let behind = (Bound::Excluded(last), Bound::Unbounded);
+            self.of_source.range::<A, _>(behind).next()
+        });
+        let next = after.or_else(|| self.of_source.first_key_value())?.0.clone();
+        self.last = Some(next.clone());
+        Some(next)
+    }
+
+    /// The oldest request of a source, if it was repeated lately; those before it are forgotten.
+    pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&Waiting> {
+        loop {
+            let at = self.range_of(source).next()?;
+            let heard = self.waiting.get(&(source.clone(), at))?.heard;
+            if now.saturating_sub(heard) < FORGOTTEN {
+                return self.waiting.get(&(source.clone(), at));
+            }
+            self.remove(source, at);
+        }
+    }
+
+    /// Takes that one.
+    pub(super) fn take(&mut self, source: &A) -> Option<Waiting> {
+        let at = self.range_of(source).next()?;
+        self.remove(source, at)
+    }
+
+    /// Its sender does not want it any more.
+    pub(super) fn withdraw(&mut self, from: &A, guid: Option<Guid>, id: CommId) -> bool {
+        let at = self.by_name.get(&(from.clone(), guid, id)).copied();
+        at.is_some_and(|at| self.remove(from, at).is_some())
+    }
+
+    /// Requests for which this says so are forgotten.
+    pub(super) fn forget(&mut self, is_over: impl Fn(&Asking) -> bool) {
+        let over = self.waiting.iter().filter(|(_, waiting)| is_over(&waiting.asking));
+        let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
+        for (source, at) in over {
+            self.remove(&source, at);
+        }
+    }
+
+    fn range_of(&self, source: &A) -> impl DoubleEndedIterator<Item = u64> {
+        let all = (source.clone(), 0)..=(source.clone(), u64::MAX);
+        self.waiting.range(all).map(|((_, at), _)| *at)
+    }
+
+    fn remove(&mut self, source: &A, at: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&(source.clone(), at))?;
+        self.by_name.remove(&(source.clone(), waiting.name.0, waiting.name.1));
+        if let Some(count) = self.of_source.get_mut(source) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_source.remove(source);
+            }
+        }
+        Some(waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking(id: u32) -> Asking {
+        Asking::Connection(Box::new(Request { local_id: CommId(id), ..Request::default() }))
+    }
+
+    fn park(parked: &mut Parked<u8>, from: u8, id: u32, most: usize) -> bool {
+        parked.park(Time::ZERO, (&from, 1), asking(id), 0, most)
+    }
+
+    fn next(parked: &mut Parked<u8>) -> Option<(u8, u32)> {
+        let source = parked.next_source()?;
+        let taken = parked.take(&source)?;
+        Some((source, taken.name.1.0))
+    }
+
+    #[test]
+    fn sources_take_turns_and_each_has_its_order() {
+        let mut parked = Parked::new();
+        for (from, id) in [(1, 9), (1, 8), (1, 7), (3, 5), (2, 6)] {
+            assert!(park(&mut parked, from, id, 10));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| next(&mut parked)).collect();
+        assert_eq!(order, [(1, 9), (2, 6), (3, 5), (1, 8), (1, 7)]);
+        assert!(parked.is_empty() && parked.sources() == 0 && parked.by_name.is_empty());
+    }
+
+    #[test]
+    fn who_has_most_makes_room_for_others() {
+        let mut parked = Parked::new();
+        (0..10).for_each(|id| assert!(park(&mut parked, 1, id, 10)));
+        assert!(!park(&mut parked, 1, 10, 10), "it has most itself");
+        (0..5).for_each(|id| assert!(park(&mut parked, 2, id, 10), "{id}"));
+        assert!(!park(&mut parked, 2, 5, 10), "both have as many");
+        assert_eq!((parked.len(), parked.of_source[&1], parked.of_source[&2]), (10, 5, 5));
+    }
+
+    #[test]
+    fn what_is_not_repeated_is_forgotten() {
+        let mut parked = Parked::new();
+        (0..3).for_each(|id| assert!(park(&mut parked, 1, id, 10)));
+        let later = FORGOTTEN - Duration::from_secs(1);
+        let guid = Some(Guid::default());
+        assert!(parked.repeats(later, &1, guid, CommId(2)));
+        assert!(
+            !parked.repeats(later, &2, guid, CommId(2))
+                && !parked.repeats(later, &1, None, CommId(2))
+        );
+        let left = parked.oldest(FORGOTTEN, &1).map(|waiting| waiting.name.1);
+        assert_eq!((left, parked.len()), (Some(CommId(2)), 1));
+        assert!(parked.withdraw(&1, guid, CommId(2)) && !parked.withdraw(&1, guid, CommId(2)));
+        assert!(parked.oldest(FORGOTTEN, &1).is_none());
+    }
+}

@@ -1,0 +1,182 @@
+//! Room for what strangers ask: who can forge addresses sends any number of requests, and none of them says whether anybody is there.
+
+use super::parked::{Asking, Parked, Waiting};
+use super::table::{End, State};
+use super::{Connection, Event, Kind, Manager, Rejected, Time};
+use crate::wire::ServiceId;
+
+/// What waits, and when it is looked at again.
+#[derive(Clone, Debug)]
+pub(super) struct WaitingRoom<A> {
+    pub(super) requests: Parked<A>,
+    /// When the oldest silent peer has had its time.
+    again: Option<Time>,
+    /// Something may have become free since.
+    freed: bool,
+    /// The time when the manager was last called.
+    now: Time,
+}
+
+/// Whether there is room for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// There is.
+    Free,
+    /// Its service's backlog is full.
+    Backlog,
+    /// Too many connections are granted, or about to be, whose peers have not shown to be there: of all peers, or of this one.
+    HalfOpen,
+}
+
+impl<A: Clone + Ord> WaitingRoom<A> {
+    pub(super) const fn new() -> Self {
+        Self { requests: Parked::new(), again: None, freed: false, now: Time::ZERO }
+    }
+}
+
+impl<A: Clone + Ord> Manager<A> {
+    /// How many requests wait until there is room for them.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.room.requests.len()
+    }
+
+    pub(super) fn room_for(&self, kind: Kind, service: ServiceId, from: &A) -> Room {
+        let service = self.services.get(&(kind, service));
+        if service.is_some_and(|service| service.waiting >= service.backlog) {
+            return Room::Backlog;
+        }
+        let is_half_open_free = kind == Kind::Datagrams
+            || (self.table.half_open() < self.config.half_open
+                && self.table.half_open_of(from) < self.config.half_open_per_peer);
+        if is_half_open_free { Room::Free } else { Room::HalfOpen }
+    }
+
+    /// Has a request wait.
+    pub(super) fn park(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        (from, transaction): (&A, u64),
+        asking: Asking,
+        room: Room,
+    ) {
+        self.counters.backlog += 1;
+        let most = self.config.waiting;
+        if !self.room.requests.park(now, (from, transaction), asking, random(), most) {
+            self.counters.crowded += 1;
+        } else if room == Room::HalfOpen
+            && let Some(at) = self.silent_since(from)
+        {
+            let until = at.saturating_add(self.config.half_open_grace);
+            let again = self.room.again.map_or(until, |again| again.min(until));
+            self.room.again = Some(again);
+            self.note_time(now);
+        }
+    }
+
+    /// When requests that wait are to be looked at though nothing comes.
+    pub(super) fn room_timeout(&self) -> Option<Time> {
+        self.room.again
+    }
+
+    /// It is now.
+    pub(super) fn note_time(&mut self, now: Time) {
+        self.room.now = self.room.now.max(now);
+        if self.room.again.is_some_and(|again| again <= now) {
+            (self.room.again, self.room.freed) = (None, true);
+        }
+    }
+
+    /// A place in a backlog became free.
+    pub(super) fn note_room(&mut self) {
+        self.room.freed = true;
+    }
+
+    /// When the connection was granted whose place `source` may have.
+    fn silent_since(&self, source: &A) -> Option<Time> {
+        self.oldest_silent(source).map(|(at, _)| at)
+    }
+
+    /// The oldest granted connection with a silent peer: of any peer where all places are taken, else of `source` itself.
+    fn oldest_silent(&self, source: &A) -> Option<(Time, Connection)> {
+        let all_taken = self.table.half_open() >= self.config.half_open;
+        self.table.oldest_granted(|end| all_taken || end.peer == *source)
+    }
+
+    /// Lets in what waits, as far as there is room: each source once, then each once more.
+    pub(super) fn admit_waiting(&mut self) {
+        if !std::mem::take(&mut self.room.freed) && !self.table.take_freed() {
+            return;
+        }
+        let now = self.room.now;
+        // So many sources in a row had no room.
+        let mut without = 0;
+        while without < self.room.requests.sources() {
+            let Some(source) = self.room.requests.next_source() else { break };
+            let Some(oldest) = self.room.requests.oldest(now, &source) else { continue };
+            let (kind, service) = oldest.asking.target();
+            let mut room = self.room_for(kind, service, &source);
+            while room == Room::HalfOpen && self.give_up_silent(now, &source) {
+                room = self.room_for(kind, service, &source);
+            }
+            if room == Room::Free {
+                without = 0;
+                if let Some(waiting) = self.room.requests.take(&source) {
+                    self.admit(now, &source, waiting);
+                }
+            } else {
+                without += 1;
+            }
+        }
+        self.table.take_freed();
+        self.room.again = None;
+        if !self.room.requests.is_empty() {
+            let grace = self.config.half_open_grace;
+            let later = self.table.granted_after(now.checked_sub(grace));
+            self.room.again = later.map(|at| at.saturating_add(grace));
+        }
+    }
+
+    fn admit(&mut self, now: Time, from: &A, waiting: Waiting) {
+        // SplitMix64 over a number of the kernel's: one name needs few of them.
+        let mut seed = waiting.random;
+        let mut random = || {
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
+        };
+        match waiting.asking {
+            Asking::Connection(request) => {
+                self.request(now, &mut random, from, waiting.transaction, request);
+            }
+            Asking::Datagrams(request) => {
+                self.datagram_request(now, &mut random, from, waiting.transaction, request);
+            }
+        }
+    }
+
+    /// Gives up the oldest connection with a silent peer in favour of `source`. `false`: all of them have time left.
+    fn give_up_silent(&mut self, now: Time, source: &A) -> bool {
+        let Some((at, connection)) = self.oldest_silent(source) else { return false };
+        if now < at.saturating_add(self.config.half_open_grace) {
+            return false;
+        }
+        self.counters.silent += 1;
+        self.give_up(connection, Rejected::Other);
+        self.tell(connection, Event::Unreachable { connection, absent: false });
+        self.table.remove(connection);
+        true
+    }
+}
+
+impl<A> End<A> {
+    /// Whether the peer has not shown to be there, and the application has, or is about to have, resources for it.
+    pub(super) const fn is_half_open(&self) -> bool {
+        match self.state {
+            State::RequestReceived { .. } => self.in_backlog,
+            State::ReplySent { .. } => !self.heard,
+            _ => false,
+        }
+    }
+}
