@@ -36,7 +36,9 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 /// The QP that manages connections, which a group stands for ([`GSI_GROUP`]). It is of no process: slots count from 1.
 const GSI_QPN: u32 = 1;
 
-/// Brings one datagram to its receive, or to those of a group; `false`: nobody took it.
+/// Brings one datagram to its receive, or to those of a group; `false`: nobody took it. Not inlined, as its siblings: the stack of whoever polls shall have what
+/// one of them needs, and not the sum.
+#[inline(never)]
 pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body) -> bool {
     // Nobody speaks for queue pairs of others.
     if split_qpn(head.src_qpn).0 != inlet.peer.slot {
@@ -157,6 +159,17 @@ impl Source for Datagram<'_> {
     }
 }
 
+/// The bytes of request `n`; those of imported regions are in `brought`. None: they are not there. Not inlined, as a list is large, and the stack of whoever
+/// sends shall have it once.
+#[inline(never)]
+fn bytes_of(requester: &mut Requester, qp: &Qp, n: u64, brought: &mut Vec<u8>) -> Option<Ranges> {
+    if let Some(kept) = requester.waiting.find(n) {
+        return Some(kept);
+    }
+    let ranges = requester.ranges(qp, n, 0)?;
+    if ranges.is_abroad() { crate::engine::access::at_home(&ranges, brought) } else { Some(ranges) }
+}
+
 /// Sends waiting requests of a UD QP, in order, until one finds its ring full.
 pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     let mut used: Option<Arc<Outlet>> = None;
@@ -164,15 +177,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
         let n = requester.queue.issued;
         let mut brought = vec![];
-        let found = requester.waiting.find(n).or_else(|| {
-            let ranges = requester.ranges(qp, n, 0)?;
-            if ranges.is_abroad() {
-                crate::engine::access::at_home(&ranges, &mut brought)
-            } else {
-                Some(ranges)
-            }
-        });
-        let Some(ranges) = found else {
+        let Some(ranges) = bytes_of(requester, qp, n, &mut brought) else {
             requester.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };

@@ -149,6 +149,7 @@ fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
 }
 
 /// A packet came that another process passed on; `false`: it is dropped.
+#[inline(never)]
 pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> bool {
     if head.carrier != Carrier::Chunk {
         return false;

@@ -39,6 +39,7 @@ pub(crate) struct Sink<'a> {
 }
 
 /// Brings one frame to its receives, or to none if one of them may still come.
+#[inline(never)]
 pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Fate {
     let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
     let chunk = body.low(2).check(|chunk| chunk_of(&inlet.view, chunk));
