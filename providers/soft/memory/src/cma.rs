@@ -65,6 +65,35 @@ const SHORT: usize = 8 << 10;
 /// Bytes of a witness that are copied.
 const WITNESS: usize = size_of::<u64>();
 
+/// Ranges of a list of which more than these are not kept on the stack.
+const FEW: usize = 4;
+
+/// A witness's range and those of a list behind it. Calls come where the stack is small, so many ranges are kept elsewhere; where there is no memory for them the call is
+/// for few.
+struct Listed<T> {
+    few: ArrayVec<T, { FEW + 1 }>,
+    many: Vec<T>,
+}
+
+impl<T: Copy> Listed<T> {
+    fn new(witness: T, rest: &[T]) -> Self {
+        let (mut few, mut many) = (ArrayVec::new(), Vec::new());
+        let count = rest.len().min(MOST_RANGES);
+        if count > FEW && many.try_reserve_exact(count + 1).is_ok() {
+            many.push(witness);
+            many.extend_from_slice(rest.get(..count).unwrap_or_default());
+        } else {
+            few.push(witness);
+            few.extend(rest.iter().copied().take(FEW));
+        }
+        Self { few, many }
+    }
+
+    fn as_slice(&self) -> &[T] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+}
+
 /// The address space of another process.
 ///
 /// A process number is reused after its process has died. So a copy goes through a descriptor of the address space itself (`/proc/<pid>/mem`,
@@ -176,9 +205,8 @@ impl AddressSpace {
 
     /// One call that names the process, with its witness in front.
     fn call(&self, way: Way, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
-        let mut there: ArrayVec<IoVec, { MOST_RANGES + 1 }> = ArrayVec::new();
-        there.push(IoVec::new(self.witness, WITNESS));
-        there.extend(remote.iter().copied().take(MOST_RANGES));
+        let there = Listed::new(IoVec::new(self.witness, WITNESS), remote);
+        let there = there.as_slice();
         let wanted = there.iter().skip(1).any(|range| !range.is_empty());
         // SAFETY: `there` has so many ranges, which live until the call is over; the callers answer for what they lead to.
         let moved = unsafe { self.call_where(way, local, there.as_ptr(), there.len())? };
@@ -200,10 +228,9 @@ impl AddressSpace {
         // Those who write write what is there anyway.
         let mut word = if way == Way::Write { self.secret } else { !self.secret };
         let word_at = &raw mut word;
-        let mut here: ArrayVec<Range, { MOST_RANGES + 1 }> = ArrayVec::new();
         // SAFETY: exactly the word, which outlives the call.
-        here.push(unsafe { Range::new(word_at.cast(), WITNESS) });
-        here.extend(local.iter().copied().take(MOST_RANGES));
+        let here = Listed::new(unsafe { Range::new(word_at.cast(), WITNESS) }, local);
+        let here = here.as_slice();
         let move_bytes = match way {
             Way::Read => libc::process_vm_readv,
             Way::Write => libc::process_vm_writev,
