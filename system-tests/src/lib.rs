@@ -1,6 +1,6 @@
 //! The tests of Ferroverbs from outside: programs over the staged libraries, hosts, packages, machines.
 //!
-//! Each group is a module that registers its checks with the [`harness`]. A check has a name (`group::name`), a tier,
+//! Each group is a module that registers its checks with `harness`. A check has a name (`group::name`), a tier,
 //! a load and a time limit. `cargo xtask test` installs what the groups need and runs the short tier.
 
 mod bad_input;

@@ -280,7 +280,7 @@ fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         ("off=MR-05:exitcode=66", 0, ""),
         ("off=MR-*", 0, ""),
         ("only=QP-02", 0, ""),
-        ("nonsense=1:off=MR-05", 0, "\"nonsense=1\": there is off, on, only,"),
+        ("nonsense=1:off=MR-05", 0, "\"nonsense=1\": the settings are off, on, only,"),
     ] {
         let fabric = bench.over(DataPath::Default)?;
         let job = fabric.over.own_job(&files.misuse).args(["MR-05", "wrong"]);
