@@ -1,10 +1,12 @@
 //! Each fuzz target for a while, from the corpus that is kept. `cargo xtask fuzz` does so for as long as wanted.
 
-use crate::{Bench, Checks, Tally};
+use crate::{Bench, Checks, Tally, Tier};
+use std::time::Duration;
 use xtask::fuzz::{Fuzz, seconds_of_each};
 
 pub(super) fn register(checks: &mut Checks) {
-    checks.many("corpora", all);
+    // The corpora alone are a unit test of the crate `ferroverbs-fuzz`.
+    checks.tier(Tier::Full).many("from the corpora", all).limit(Duration::from_secs(2400));
 }
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
