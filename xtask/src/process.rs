@@ -334,7 +334,7 @@ impl Finished {
     }
 }
 
-const TAIL: usize = 15;
+const TAIL: usize = 40;
 
 fn read(path: &Path) -> String {
     fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
