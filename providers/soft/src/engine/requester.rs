@@ -150,8 +150,14 @@ impl Requester {
     /// The local memory of request `n`; `None`: a key is wrong. Where it matters how long that takes, [`Requester::ranges_into`]: a list
     /// has room for so many ranges that moving it about costs more than filling it.
     pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
-        let mut ranges = Ranges::new();
-        self.ranges_into(&mut ranges, qp, n, need).then_some(ranges)
+        // Made where it is to be: it is large.
+        let mut found = Some(Ranges::new());
+        if let Some(ranges) = &mut found
+            && !self.ranges_into(ranges, qp, n, need)
+        {
+            return None;
+        }
+        found
     }
 
     /// As [`Requester::ranges`], into an empty list; `false` for `None`.

@@ -163,11 +163,15 @@ impl Source for Datagram<'_> {
 /// sends shall have it once.
 #[inline(never)]
 fn bytes_of(requester: &mut Requester, qp: &Qp, n: u64, brought: &mut Vec<u8>) -> Option<Ranges> {
-    if let Some(kept) = requester.waiting.find(n) {
-        return Some(kept);
+    let mut found = requester.waiting.find(n);
+    if found.is_some() {
+        return found;
     }
-    let ranges = requester.ranges(qp, n, 0)?;
-    if ranges.is_abroad() { crate::engine::access::at_home(&ranges, brought) } else { Some(ranges) }
+    found = requester.ranges(qp, n, 0);
+    match &found {
+        Some(ranges) if ranges.is_abroad() => crate::engine::access::at_home(ranges, brought),
+        _ => found,
+    }
 }
 
 /// Sends waiting requests of a UD QP, in order, until one finds its ring full.
