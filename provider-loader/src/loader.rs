@@ -70,8 +70,9 @@ impl Loader {
             found: Found::Nothing,
         };
         for file in self.candidates(name) {
-            let exists = file.exists();
+            // A bare name is for the dynamic loader's own search, which does not look into the current directory; nor do we.
             let bare = file.components().count() == 1;
+            let exists = !bare && file.exists();
             if exists || bare {
                 let checked = if exists { elf::check(&file) } else { Ok(()) };
                 match checked.and_then(|()| Plugin::open(file.as_os_str())) {
@@ -222,5 +223,28 @@ mod tests {
         assert!(error.contains("too short"), "{error}");
         assert!(!loader.load("missing").expect_err("no such file").is_broken());
         std::fs::remove_dir_all(path).expect("cleaning up");
+    }
+
+    #[test]
+    fn a_file_in_the_current_directory_is_no_plugin() {
+        const NAME: &str = "loader::tests::a_file_in_the_current_directory_is_no_plugin";
+        if std::env::var_os("FV_LOADER_TEST_CHILD").is_some() {
+            let failure = Loader::new(&[]).load("junk").expect_err("no such plugin");
+            assert!(matches!(failure.found, Found::Nothing), "{failure:?}");
+            return;
+        }
+        // The current directory is that of the whole process, so that another one looks.
+        let files: Vec<_> = generations().iter().map(|n| format!("libjunk-rdmav{n}.so")).collect();
+        let path = folder("current", &files.iter().map(String::as_str).collect::<Vec<_>>());
+        let test = std::env::current_exe().expect("this program");
+        let child = std::process::Command::new(test)
+            .args(["--exact", NAME])
+            .env("FV_LOADER_TEST_CHILD", "1")
+            .current_dir(&path)
+            .output()
+            .expect("another process");
+        std::fs::remove_dir_all(path).expect("cleaning up");
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
     }
 }
