@@ -7,6 +7,7 @@ use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::objects::builder::{Builder, Built};
+use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
 use crate::engine::quick_send::Quick;
 use crate::engine::request::{RemoteAddress, Request, Segments, What};
@@ -107,11 +108,22 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     result.map_or_else(failed, |()| 0)
 }
 
-fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
+/// Posts what was collected: all or none.
+///
+/// # Errors
+/// `EINVAL` a request that is none, or the QP's state; `ENOMEM` no room.
+pub(crate) fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if let Some(error) = builder.error {
         return Err(error);
     }
     let mut requester = qp.requester.lock();
+    let result = post_built(qp, builder, &mut requester);
+    // Whatever came of it: to post, or to make room, may have completed a request that failed.
+    qp.let_go(requester);
+    result
+}
+
+fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Result<(), Errno> {
     let Some(list) = builder.built.get_mut(..builder.count) else { return Err(Errno::EINVAL) };
     for built in &mut *list {
         if let What::Segments(cut) = &mut built.request.what {
@@ -158,7 +170,6 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     }
     requester.post_rest(qp);
     requester.publish();
-    qp.let_go(requester);
     result
 }
 

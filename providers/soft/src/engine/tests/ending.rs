@@ -186,3 +186,31 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     drop(ManuallyDrop::into_inner(side));
     received.retire();
 }
+
+#[test]
+fn who_finds_a_broken_queue_while_posting_by_a_builder_ends_it() {
+    use crate::engine::objects::builder::{Builder, Built};
+    let found = (0..1000).any(|_| {
+        let (a, b) = pair(Kind::Rc, false, 64);
+        // Nobody polls yet, so the service thread would serve the requests at once.
+        let not_yet = b.qp.responder.lock();
+        a.send(misnamed(IBV_WR_RDMA_READ, &b), &[a.sge(0, 8)]);
+        (1..64).for_each(|_| a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]));
+        drop(not_yet);
+        b.cq.sweep(ServedBy::Application);
+        // One place is free once the failed request has completed: not enough.
+        let built = Built { request: request(IBV_WR_SEND, &b), ..Built::default() };
+        let mut builder =
+            Builder { built: vec![built.clone(), built], count: 2, ..Builder::default() };
+        if crate::ops::builder::post_all(&a.qp, &mut builder).is_ok() {
+            // The service thread was there first, and has flushed the queue.
+            return false;
+        }
+        let done = std::iter::from_fn(|| a.cq.pop_stamped()).map(|(cqe, _)| cqe.status);
+        let statuses: Vec<u32> = done.collect();
+        assert_eq!(statuses.first(), Some(&IBV_WC_REM_ACCESS_ERR));
+        assert_eq!(statuses.len(), 64, "all that was behind it is flushed");
+        true
+    });
+    assert!(found, "the service thread is not always first");
+}
