@@ -17,6 +17,8 @@ pub(super) struct Answers {
     /// Results that are kept, and READs that may be under way.
     resources: usize,
     reads: u64,
+    /// The READ of which a packet was made last, that packet's PSN, and whether the READ came again. With its last packet the job is gone.
+    reading: Option<(u64, Psn, bool)>,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,8 @@ pub(super) enum Answered {
 impl Answers {
     pub(super) fn new(resources: u8) -> Self {
         let resources = usize::from(resources);
-        Self { jobs: VecDeque::new(), results: VecDeque::new(), resources, reads: 0 }
+        let (jobs, results) = (VecDeque::new(), VecDeque::new());
+        Self { jobs, results, resources, reads: 0, reading: None }
     }
 
     /// Whether one more READ or atomic can be taken. Repeated ones do not count: a peer that asked too early once more must not be refused for it.
@@ -187,19 +190,21 @@ impl Answers {
         })
     }
 
-    /// A READ cannot go on: its rest is not sent. Says where it ends, and whether it was one that came again, behind which other answers are still good.
+    /// A READ cannot go on: the packet that was made last is not sent, nor is the rest. Says where it ends, and whether it was one that came again,
+    /// behind which other answers are still good.
     pub(super) fn cut(&mut self, read: u64) -> Option<(Psn, bool)> {
-        let (index, psn, again) =
-            self.jobs.iter().enumerate().find_map(|(index, job)| match *job {
-                Job::Read { read: name, psn, again, .. } if name == read => {
-                    Some((index, psn, again))
-                }
-                _ => None,
-            })?;
-        if again {
-            self.jobs.remove(index);
-        } else {
-            self.jobs.truncate(index);
+        let rest = self.jobs.iter().enumerate().find_map(|(index, job)| match *job {
+            Job::Read { read: name, psn, again, .. } if name == read => Some((index, psn, again)),
+            _ => None,
+        });
+        let made = self.reading.take_if(|(name, ..)| *name == read);
+        let (_, psn, again) = made.or(rest.map(|(_, psn, again)| (read, psn, again)))?;
+        match rest {
+            Some((index, ..)) if again => _ = self.jobs.remove(index),
+            Some((index, ..)) => self.jobs.truncate(index),
+            // It was the last packet. What waits are answers to what came behind it.
+            None if !again => self.jobs.clear(),
+            None => {}
         }
         Some((psn, again))
     }
@@ -244,6 +249,7 @@ impl Answers {
                 respond(shared, psn, Response::Read(only), Payload::None)
             }
             Job::Read { read, psn, rest, begun, msn, again } => {
+                self.reading = Some((read, psn, again));
                 let aeth = Aeth { syndrome: unlimited, msn };
                 let len = rest.len.min(pmtu);
                 let after =

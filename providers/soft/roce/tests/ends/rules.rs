@@ -805,3 +805,29 @@ fn the_wrong_service_is_told_at_once() {
     let mut unready = Qp::new(world.ends[0].qp.config().clone());
     assert!(unready.post(send(0, 1)).is_err());
 }
+
+#[test]
+fn a_read_whose_last_bytes_are_gone_is_refused() {
+    // The packet that cannot be made, of one packet and of three.
+    for (len, lost) in [(100, 0), (600, 2), (600, 1)] {
+        let mut world = world(|config, _| without_hello(config));
+        let now = world.now;
+        world.ends[0].post(read(0, len));
+        for (_, datagram) in packets(&mut world.ends[0], now) {
+            world.ends[1].receive(now, &datagram, false);
+        }
+        for _ in 0..lost {
+            let datagram = world.ends[1].transmit(now).expect("a part of the answer");
+            world.ends[0].receive(now, &datagram, false);
+        }
+        let transmit = world.ends[1].qp.poll_transmit(now).expect("another part");
+        let Payload::Region { read, .. } = transmit.payload else { panic!("{transmit:?}") };
+        world.ends[1].qp.read_failed(read, Refusal::RemoteOperation);
+        for (_, datagram) in packets(&mut world.ends[1], now) {
+            world.ends[0].receive(now, &datagram, false);
+        }
+        let wanted = [(0, Status::RemoteOperation)];
+        assert_eq!(world.ends[0].completions, wanted, "packet {lost} of {len} bytes");
+        assert!(world.ends[1].qp.is_in_error());
+    }
+}
