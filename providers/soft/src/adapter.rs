@@ -34,6 +34,7 @@ use soft_local::shm::layout::{
 use soft_local::shm::protocol;
 use soft_local::shm::slot::SEND_INLINE;
 use soft_local::shm::view::View;
+use soft_memory::guard;
 use soft_sys::{Errno, membarrier};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -63,6 +64,7 @@ impl Adapter {
     /// # Errors
     /// The fabric's: one line of text that says what to do.
     pub(crate) fn join(config: FabricConfig) -> Result<Arc<Self>, FabricError> {
+        guard::arm();
         // Before the fabric starts its thread: the kernel waits some milliseconds for all processors when a process of
         // several threads registers.
         let needs_fence = !membarrier::register();

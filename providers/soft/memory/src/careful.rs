@@ -2,25 +2,24 @@
 //!
 //! An adapter pins registered memory: a program may unmap it before it deregisters it, or destroys the queue with receives in it, and
 //! messages that come in between land in pages that nobody sees. UCX does so whenever it ends. Here, a thread of ours that copied to
-//! such a place would be the end of the program. So our own threads, and what the application calls to end things, ask the kernel
-//! first whether something is there (`memory::is_mapped`). Letting the kernel copy would leave no moment in between, but takes several times as
-//! long, in which whoever polls waits for a lock. An application that polls copies plainly: it knows what it unmapped.
+//! such a place would be the end of the program. A copy that faults is ended by [`guard`], for which the program must not have taken the
+//! signals away since. So our own threads, and what the application calls to end things, ask the kernel first whether something is
+//! there (`memory::is_mapped`): there memory is gone more often than anywhere else, and time matters less. An application that polls copies at once.
 //!
 //! Who copies is passed down as `careful`: a plugin takes longer to read a variable of the thread than to take a message. A message of
 //! many packets is asked for by the datagram ([`Seen`]): for each packet it was a seventh of the time in which a READ is answered.
 
+use crate::guard::{self, Gone};
 use crate::pages::is_mapped;
 
-/// Copies `len` bytes to `to`, memory of the application, unless some of it is not mapped any more.
+/// Copies `len` bytes to `to`, memory of the application, unless some of it is not mapped any more. `false`: `from` is gone.
 ///
 /// # Safety
-/// `from` is readable for `len` bytes. `to` is writable for as many, or partly unmapped.
+/// `from` is readable for `len` bytes, or memory of the application that is gone. `to` is writable for as many, or partly unmapped.
 #[cold]
-pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) {
-    if is_mapped(to as u64, len) {
-        // SAFETY: mapped, and the rest by contract; memmove, as the application may send to itself.
-        unsafe { std::ptr::copy(from, to, len) };
-    }
+pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
+    // SAFETY: the contract is the caller's. What is unmapped right now loses its bytes.
+    !is_mapped(to as u64, len) || unsafe { guard::copy(from, to, len) } != Err(Gone::Source)
 }
 
 /// Memory that was mapped when the kernel was last asked. It is to be forgotten whenever the lock is given back under which it was asked: what
@@ -97,12 +96,12 @@ mod tests {
         let left = unsafe { std::slice::from_raw_parts(at, 4096) };
         // SAFETY: as many bytes as there are in three pages, and a hole in them.
         unsafe {
-            put(at, bytes.as_ptr(), 4096);
+            assert!(put(at, bytes.as_ptr(), 4096));
             assert!(left == &bytes[..4096]);
-            put(at, bytes.as_ptr().add(1), 4097);
-            put(at.add(4096), bytes.as_ptr(), 1);
+            assert!(put(at, bytes.as_ptr().add(1), 4097));
+            assert!(put(at.add(4096), bytes.as_ptr(), 1));
             assert!(left == &bytes[..4096], "all or nothing");
-            put(at, bytes.as_ptr().add(1), 4096);
+            assert!(put(at, bytes.as_ptr().add(1), 4096));
             assert!(left == &bytes[1..4097]);
         }
     }

@@ -6,6 +6,7 @@
 pub mod careful;
 pub mod cma;
 pub mod foreign;
+pub mod guard;
 pub mod pages;
 pub mod range;
 pub mod ranges;

@@ -1,6 +1,6 @@
 //! A run of bytes that others may change at any time: memory of an application that was checked, or a bounce buffer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::guard::{self, Gone};
 
 /// Bytes of this process's memory, to be copied from and to. Laid out as `struct iovec`.
 ///
@@ -21,7 +21,7 @@ impl Range {
     ///
     /// # Safety
     /// As long as a copy of the range is used, the bytes may be read, and written where the range is copied to; no reference to them is used
-    /// meanwhile. (What an application unmapped though it had registered it is its own fault: see [`careful`](crate::careful).)
+    /// meanwhile. (An application may unmap what it has registered: see [`guard`].)
     #[inline]
     pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { base, len }
@@ -74,57 +74,66 @@ impl Range {
         Self { base: self.base, len: len.min(self.len) }
     }
 
-    /// Copies as much as both have; the two may overlap.
+    /// Copies as many bytes as both ranges have. The ranges may overlap. Returns false if these bytes
+    /// are unmapped. An unmapped target loses the bytes.
     #[inline]
-    pub fn copy_to(self, to: Self) {
-        // SAFETY: as many bytes as both have (contract of `new`); memmove, since an application may send to itself.
-        unsafe { std::ptr::copy(self.base, to.base, self.len.min(to.len)) };
+    #[must_use]
+    pub fn copy_to(self, to: Self) -> bool {
+        // SAFETY: as many bytes as both have (contract of `new`).
+        let copied = unsafe { guard::copy(self.base, to.base, self.len.min(to.len)) };
+        copied != Err(Gone::Source)
     }
 
-    /// Copies as much of `bytes` as there is room for.
+    /// Copies as much of `bytes` as fits. An unmapped range loses the bytes.
     #[inline]
     pub fn put(self, bytes: &[u8]) {
         // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
-        unsafe { std::ptr::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
+        let _ = unsafe { guard::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
     }
 
-    /// Copies to `bytes` as much as both have.
+    /// Copies to `bytes` as much as both have. Returns false if the range is unmapped.
     #[inline]
-    pub fn get(self, bytes: &mut [u8]) {
+    #[must_use]
+    pub fn get(self, bytes: &mut [u8]) -> bool {
         // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
-        unsafe { std::ptr::copy(self.base, bytes.as_mut_ptr(), self.len.min(bytes.len())) };
+        unsafe { guard::copy(self.base, bytes.as_mut_ptr(), self.len.min(bytes.len())) }.is_ok()
     }
 
     /// Reads, changes and writes the word that it begins with; what was there. Alone among those who hold the lock of this process's atomics, and
-    /// where the word is aligned, among processors.
-    pub fn update(self, change: impl Fn(u64) -> u64) -> u64 {
+    /// where the word is aligned, among processors. `None`: it is gone.
+    pub fn update(self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let word = self.word();
-        if word.is_aligned() {
+        let mut old = 0u64;
+        // SAFETY: eight bytes of the range (`word`), and of a word of our own.
+        unsafe { guard::copy(word.cast(), (&raw mut old).cast(), 8) }.ok()?;
+        if !word.is_aligned() {
+            // A region may map an aligned address to an odd one.
+            let new = change(old);
+            // SAFETY: eight bytes of a word of our own, and of the range (`word`).
+            return unsafe { guard::copy((&raw const new).cast(), word.cast(), 8) }
+                .ok()
+                .map(|()| old);
+        }
+        loop {
             // Also atomic for other processes' adapters that have the same memory.
             // SAFETY: eight bytes of the range (`word`), and aligned.
-            let word = unsafe { AtomicU64::from_ptr(word) };
-            let changed =
-                word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)));
-            return changed.unwrap_or_else(|old| old);
-        }
-        // A region may map an aligned address to an odd one.
-        // SAFETY: eight bytes of the range (`word`).
-        unsafe {
-            let old = word.read_unaligned();
-            word.write_unaligned(change(old));
-            old
+            let seen = unsafe { guard::compare_exchange(word, old, change(old)) }?;
+            if std::mem::replace(&mut old, seen) == seen {
+                return Some(seen);
+            }
         }
     }
 
-    /// Stores the word that it begins with, at once where it is aligned: whoever looks at it meanwhile sees it whole.
-    pub fn store(self, value: u64) {
+    /// Stores the word that it begins with, at once where it is aligned: whoever looks at it meanwhile sees it whole. `false`: it is gone.
+    #[must_use]
+    pub fn store(self, value: u64) -> bool {
         let word = self.word();
         if word.is_aligned() {
             // SAFETY: eight bytes of the range (`word`), and aligned.
-            unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+            unsafe { guard::store(word, value) }
         } else {
-            // SAFETY: eight bytes of the range (`word`).
-            unsafe { word.write_unaligned(value) };
+            // SAFETY: eight bytes of a word of our own, and of the range (`word`).
+            unsafe { guard::copy((&raw const value).cast(), word.cast(), 8) }.is_ok()
         }
     }
 
@@ -169,10 +178,10 @@ mod tests {
     #[test]
     fn a_copy_is_as_long_as_the_shorter_side() {
         let (mut from, mut to) = ([1, 2, 3, 4], [0; 6]);
-        over(&mut from).copy_to(over(&mut to));
+        assert!(over(&mut from).copy_to(over(&mut to)));
         over(&mut to).part(4, 2).put(&[5, 6, 7]);
         let mut got = [0; 9];
-        over(&mut to).get(&mut got);
+        assert!(over(&mut to).get(&mut got));
         assert_eq!(got, [1, 2, 3, 4, 5, 6, 0, 0, 0]);
     }
 
@@ -182,9 +191,9 @@ mod tests {
         let range = over(bytes_of_mut(&mut words));
         for at in 0..8 {
             let word = range.part(at, 8);
-            word.store(40);
-            assert_eq!(word.update(|old| old + 2), 40);
-            assert_eq!(word.update(|old| old), 42);
+            assert!(word.store(40));
+            assert_eq!(word.update(|old| old + 2), Some(40));
+            assert_eq!(word.update(|old| old), Some(42));
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The application may touch that memory at any time, so it is only ever copied through raw pointers.
 
+use crate::guard::{self, Gone};
 use crate::pages::is_mapped;
 use crate::{Range, careful};
 use arrayvec::ArrayVec;
@@ -111,6 +112,12 @@ impl Ranges {
         !self.is_abroad() && self.items.iter().any(|r| !is_mapped(r.address(), r.len()))
     }
 
+    /// Whether all of it can be read just now; of memory of this process.
+    pub fn is_readable(&self) -> bool {
+        // SAFETY: part of a Range.
+        self.items.iter().all(|r| unsafe { guard::is_readable(r.base(), r.len()) })
+    }
+
     /// Bytes in all ranges.
     pub const fn total(&self) -> usize {
         self.total
@@ -135,7 +142,7 @@ impl Ranges {
         part
     }
 
-    /// Copies `from` to `offset` of the list. `false`: memory of an imported region is gone. (What was unmapped here swallows its bytes.)
+    /// Copies `from` to `offset` of the list. `false`: `from` is gone, or memory of an imported region. (What was unmapped of the list loses its bytes.)
     #[inline]
     #[must_use]
     pub fn scatter(&self, offset: usize, from: Range) -> bool {
@@ -167,7 +174,7 @@ impl Ranges {
         placed
     }
 
-    /// Fills `to` from `offset` of the list. `false`: memory of an imported region is gone.
+    /// Fills `to` from `offset` of the list. `false`: some of that is gone. (Where `to` is gone, the bytes are lost.)
     #[inline]
     #[must_use]
     pub fn gather(&self, offset: usize, to: Range) -> bool {
@@ -206,11 +213,12 @@ impl Ranges {
             // SAFETY: the caller says that `src..src + len` is readable, which is what `scatter_specially` asks for.
             return unsafe { self.scatter_specially(offset, src, len) };
         }
+        let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
-            // SAFETY: base..n is part of a Range, src as the caller promised; memmove, since an application may send to itself.
-            unsafe { std::ptr::copy(src.add(done), base, n) };
+            // SAFETY: base..n is part of a Range, src as the caller promised.
+            good &= unsafe { guard::copy(src.add(done), base, n) } != Err(Gone::Source);
         });
-        true
+        good
     }
 
     /// # Safety
@@ -221,11 +229,12 @@ impl Ranges {
             // SAFETY: the caller says that `dst..dst + len` is writable, which is what `gather_abroad` asks for.
             return unsafe { self.gather_abroad(offset, dst, len) };
         }
+        let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
-            // SAFETY: base..n is part of a Range, dst as the caller promised; memmove as in `scatter_at`.
-            unsafe { std::ptr::copy(base, dst.add(done), n) };
+            // SAFETY: base..n is part of a Range, dst as the caller promised.
+            good &= unsafe { guard::copy(base, dst.add(done), n) } != Err(Gone::Source);
         });
-        true
+        good
     }
 
     /// The imported region that the range at `place` is in, if it is in one.
@@ -250,10 +259,10 @@ impl Ranges {
                 }
                 // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base` is part of a Range,
                 // which is writable or unmapped by now: `put` looks first.
-                None if self.careful => unsafe { careful::put(base, src, n) },
+                None if self.careful => good &= unsafe { careful::put(base, src, n) },
                 // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`), and `base` is part of a
-                // Range of this process, so that it may be written; memmove, since an application may send to itself.
-                None => unsafe { std::ptr::copy(src, base, n) },
+                // Range of this process, so that it may be written.
+                None => good &= unsafe { guard::copy(src, base, n) } != Err(Gone::Source),
             }
         });
         good
@@ -274,8 +283,8 @@ impl Ranges {
                     good = good && imported.read(base as u64, unsafe { Range::new(dst, n) });
                 }
                 // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`), and `base` is part of a Range of
-                // this process, so that it may be read; memmove, since an application may send to itself.
-                None => unsafe { std::ptr::copy(base, dst, n) },
+                // this process, so that it may be read.
+                None => good &= unsafe { guard::copy(base, dst, n) } != Err(Gone::Source),
             }
         });
         good

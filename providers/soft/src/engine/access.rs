@@ -101,9 +101,8 @@ pub(in crate::engine) fn attach_all(
             Direction::Read => memory.read(part.items(), &there),
         };
         match moved {
-            Ok(0) => return Err(Fault::Remote),
+            Ok(0) | Err(Errno::EFAULT) => return unreachable_bytes(local, way),
             Ok(n) => done += n,
-            Err(Errno::EFAULT) => return Err(whose_fault(local)),
             Err(Errno::ESRCH) => return Err(Fault::Dead),
             Err(_) => return Err(Fault::Refused),
         }
@@ -111,9 +110,14 @@ pub(in crate::engine) fn attach_all(
     Ok(())
 }
 
-/// EFAULT does not say which side is unmapped.
-pub(in crate::engine) fn whose_fault(local: &Ranges) -> Fault {
-    if local.is_gone() { Fault::Local } else { Fault::Remote }
+/// What becomes of a transfer one of whose sides is unmapped; EFAULT does not say which. What comes for our own memory that is gone is lost, as in
+/// the pages that an adapter keeps.
+fn unreachable_bytes(local: &Ranges, way: Direction) -> Result<(), Fault> {
+    match (way, local.is_gone()) {
+        (Direction::Read, true) => Ok(()),
+        (Direction::Write, true) => Err(Fault::Local),
+        (_, false) => Err(Fault::Remote),
+    }
 }
 
 /// Attempts at the lock of atomics, which is held for two system calls.

@@ -363,12 +363,7 @@ impl Inbound {
         {
             let _in_flight = announce(qp, remote);
             let placed = match self.admit(qp, remote, len as u64, REMOTE_WRITE) {
-                Ok(Place::Here(here)) => {
-                    if self.is_mapped(here) {
-                        source.copy_to(here);
-                    }
-                    true
-                }
+                Ok(Place::Here(here)) => !self.is_mapped(here) || source.copy_to(here),
                 Ok(Place::There(imported, va)) => imported.write(va, source),
                 Err(nak) => return self.unwritable(qp, headers.imm.is_some(), nak),
             };
@@ -441,7 +436,7 @@ impl Inbound {
             }
             Ok(Place::Here(here)) => here,
             Ok(Place::There(imported, va)) => {
-                return self.atomically(qp, &imported, va, change, |old| answer.store(old));
+                return self.atomically(qp, &imported, va, change, |old| _ = answer.store(old));
             }
             Err(nak) => return self.unservable(qp, nak),
         };
@@ -449,7 +444,9 @@ impl Inbound {
         let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
             return Verdict::Busy;
         };
-        answer.store(here.update(change));
+        let Some(old) = here.update(change) else { return self.unservable(qp, Nak::Operation) };
+        // A chunk, or a word of ours.
+        let _ = answer.store(old);
         Verdict::Done
     }
 
@@ -488,8 +485,7 @@ impl Inbound {
         let Some(_held) = AtomicLock::take(lock, own) else {
             return Verdict::Busy;
         };
-        here.store(value);
-        Verdict::Done
+        if here.store(value) { Verdict::Done } else { self.unservable(qp, Nak::Operation) }
     }
 
     /// An atomic on a word of an imported region.
@@ -560,11 +556,7 @@ pub(crate) fn read_region(
     let _in_flight = announce(qp, remote);
     let read = match find(qp, rights, remote, len as u64, REMOTE_READ)? {
         Place::Here(here) => {
-            let there = seen.is_none_or(|seen| seen.is_mapped(here.address(), len));
-            if there {
-                here.copy_to(answer);
-            }
-            there
+            seen.is_none_or(|seen| seen.is_mapped(here.address(), len)) && here.copy_to(answer)
         }
         Place::There(imported, va) => imported.read(va, answer),
     };

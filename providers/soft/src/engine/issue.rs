@@ -107,12 +107,18 @@ impl Requester {
         Some((chunk, base))
     }
 
-    /// Takes the chunk back that was lent last and did not get its bytes: they were in an imported region that is gone.
+    /// Takes the chunk back that was lent last, and did not get its bytes as they are gone.
     #[cold]
-    fn unlend(&mut self, qp: &Qp, n: u64) -> bool {
+    pub(super) fn take_back_chunk(&mut self, qp: &Qp) {
         if let Some(lent) = self.lent.pop_back() {
             qp.adapter.chunks.give(lent.chunk);
         }
+    }
+
+    /// Request `n` fails, as the bytes for the chunk that was lent last are gone.
+    #[cold]
+    fn unlend(&mut self, qp: &Qp, n: u64) -> bool {
+        self.take_back_chunk(qp);
         self.failed(n, IBV_WC_LOC_PROT_ERR)
     }
 

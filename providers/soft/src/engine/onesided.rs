@@ -10,7 +10,9 @@ use super::objects::holder::Reach;
 use super::objects::maps::Maps;
 use super::objects::qp::Qp;
 use super::objects::xrc::{DomainId, names};
-use super::regions::{Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush};
+use super::regions::{
+    Found, IMPORTED, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush,
+};
 use super::request::RemoteAddress;
 use soft_local::shm::layout::{QpEntry, split_qpn};
 use soft_memory::{Range, Ranges};
@@ -100,8 +102,8 @@ impl Target<'_> {
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
         // SAFETY: ours, registered for eight bytes and announced.
-        unsafe { Range::at(found.va, 8) }.store(value);
-        Ok(())
+        let stored = unsafe { Range::at(found.va, 8) }.store(value);
+        if stored { Ok(()) } else { Err(Fault::Remote) }
     }
 
     /// Moves all of `local` to or from `remote`.
@@ -120,17 +122,33 @@ impl Target<'_> {
         }
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(rights, remote, len as u64, need)?;
-        if local.is_abroad() {
-            return self.bounce(remote, found, local, way);
-        }
+        let moved = match local.is_abroad() {
+            true => self.bounce(remote, found, local, way),
+            false => self.move_bytes(remote, found, local, way),
+        };
+        // What is written to pages that an adapter would have pinned is lost with them.
+        let is_lost = way == Direction::Write && found.access & ON_DEMAND == 0;
+        if is_lost && moved == Err(Fault::Remote) { Ok(()) } else { moved }
+    }
+
+    /// Moves all of `local`, memory of this process, to or from `remote`, which was found.
+    fn move_bytes(
+        &self,
+        remote: RemoteAddress,
+        found: Found,
+        local: &Ranges,
+        way: Direction,
+    ) -> Result<(), Fault> {
+        let len = local.total();
         match (self.reach, way) {
             (Reach::Own, way) => {
                 // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off deregistration.
                 let here = unsafe { Range::at(found.va, len) };
-                locally(match way {
-                    Direction::Write => local.gather(0, here),
-                    Direction::Read => local.scatter(0, here),
-                })
+                match way {
+                    Direction::Write => locally(local.gather(0, here)),
+                    Direction::Read if local.scatter(0, here) => Ok(()),
+                    Direction::Read => Err(Fault::Remote),
+                }
             }
             (Reach::Attach, _) => {
                 let Some(here) = self.here(remote, found, len) else {
@@ -177,9 +195,12 @@ impl Target<'_> {
                 (Reach::Own, way) => {
                     // SAFETY: the target's region is ours and has been checked for all bytes; announced.
                     let there = unsafe { Range::at(va, len) };
-                    match way {
+                    let moved = match way {
                         Direction::Write => at.copy_to(there),
                         Direction::Read => there.copy_to(at),
+                    };
+                    if !moved {
+                        return Err(Fault::Remote);
                     }
                 }
                 (Reach::Attach, _) => {
@@ -219,10 +240,10 @@ impl Target<'_> {
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
         match self.reach {
             // SAFETY: ours, registered for eight bytes and announced.
-            Reach::Own => Ok(unsafe { Range::at(va, 8) }.update(change)),
+            Reach::Own => unsafe { Range::at(va, 8) }.update(change).ok_or(Fault::Remote),
             Reach::Attach => {
                 if let Some(here) = self.here(remote, found, 8) {
-                    return Ok(here.update(change));
+                    return here.update(change).ok_or(Fault::Remote);
                 }
                 let mut old = 0u64;
                 // SAFETY: a word of ours, which is not looked at while it is filled.

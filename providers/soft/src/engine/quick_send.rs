@@ -29,8 +29,8 @@ pub(crate) struct Quick<'a> {
     requester: &'a mut Requester,
     /// How many more there is room for, in the send queue and in the ring.
     left: usize,
-    /// The first slot, if it was not shown yet, and where its bytes are.
-    first: Option<(Short, Range)>,
+    /// The first slot, if it was not shown yet, and its bytes.
+    first: Option<(Short, [u8; SEND_INLINE])>,
     /// What is the same in all heads, once there was a first one.
     same: Option<Short>,
     /// The region that was used last.
@@ -111,15 +111,19 @@ impl Quick<'_> {
         let seq = self.requester.next;
         let is_first = self.same.is_none();
         let head = self.head(seq, len, opcode, flags, imm);
-        if is_first {
-            self.first = Some((head, from));
-        }
-        if is_first && !more {
-            // Early, so that its line comes here meanwhile.
-            self.show_first();
-        } else if !is_first {
-            self.ring.fill(head, from);
+        if is_first && more {
+            let mut bytes = [0; SEND_INLINE];
+            if !from.get(&mut bytes) {
+                return false;
+            }
+            self.first = Some((head, bytes));
+        } else {
+            // Bytes that are gone the general way finds gone, too, and says so.
+            if !self.ring.fill(head, from) {
+                return false;
+            }
             self.ring.show(head);
+            self.requester.unpublished |= is_first;
         }
         self.count(wr_id, opcode, flags, sge.length);
         true
@@ -138,7 +142,10 @@ impl Quick<'_> {
         }
         let Some(from) = self.source(flags, sge) else { return false };
         let Some((chunk, base)) = self.requester.lend(self.qp, None) else { return false };
-        from.copy_to(base);
+        if !from.copy_to(base) {
+            self.requester.take_back_chunk(self.qp);
+            return false;
+        }
         let words = BounceBuffer { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
         let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
         self.ring.fill_words(head, words);
@@ -180,8 +187,11 @@ impl Quick<'_> {
     /// Publishes the first slot, if there is one that was not.
     #[inline]
     fn show_first(&mut self) {
-        if let Some((first, from)) = self.first.take() {
-            self.ring.fill(first, from);
+        if let Some((first, mut bytes)) = self.first.take() {
+            // SAFETY: bytes of our own, which the range does not outlive.
+            let bytes = unsafe { Range::new(bytes.as_mut_ptr(), first.len()) };
+            let is_there = self.ring.fill(first, bytes);
+            debug_assert!(is_there, "bytes of our own");
             self.ring.show(first);
             self.requester.unpublished = true;
         }

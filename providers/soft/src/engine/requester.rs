@@ -396,8 +396,18 @@ impl Requester {
         if let Some(nak) = nak.check(Nak::from_raw)
             && self.acked != self.next
         {
-            self.refuse_at(self.acked, nak.requester_status());
+            let status = self.status_of_refusal(qp, nak);
+            self.refuse_at(self.acked, status);
         }
+    }
+
+    /// With which status the first request completes that was not acknowledged. Of a message that the receiver could not fetch, as its memory is
+    /// gone here, the fault is the sender's, as of a message that the sender copies.
+    #[cold]
+    fn status_of_refusal(&mut self, qp: &Qp, nak: Nak) -> u32 {
+        let is_lost = nak == Nak::Operation
+            && self.offered(qp, self.acked).is_some_and(|ranges| ranges.is_gone());
+        if is_lost { IBV_WC_LOC_PROT_ERR } else { nak.requester_status() }
     }
 
     /// Whether an acknowledgement that was just loaded says that requests were done. A peer that finds us out of RTS

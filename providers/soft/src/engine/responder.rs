@@ -536,7 +536,8 @@ impl Slotted<'_> {
         Ok((0..count)
             .map(|i| {
                 let mut words = [0u64; 2];
-                chunk
+                // A chunk is mapped.
+                let _ = chunk
                     .part(i * size_of_val(&words), size_of_val(&words))
                     .get(bytes_of_mut(&mut words));
                 let [addr, len] = words;

@@ -68,7 +68,7 @@ impl Requester {
                 start.copy_from_slice(kept);
             } else {
                 // SAFETY: the header is the application's until the post returns, and ours after that; it is only read.
-                unsafe { Range::at(cut.header, header) }.get(start);
+                let _ = unsafe { Range::at(cut.header, header) }.get(start);
             }
             let _at_home = ranges.gather_bytes(offset, rest);
             let last = offset + len == total;

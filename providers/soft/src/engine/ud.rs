@@ -170,6 +170,7 @@ fn bytes_of(requester: &mut Requester, qp: &Qp, n: u64, brought: &mut Vec<u8>) -
     found = requester.ranges(qp, n, 0);
     match &found {
         Some(ranges) if ranges.is_abroad() => crate::engine::access::at_home(ranges, brought),
+        Some(ranges) if !ranges.is_readable() => None,
         _ => found,
     }
 }

@@ -158,7 +158,8 @@ pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Bod
     let Some(chunk) = body.low(2).check(|chunk| inlet.view.chunk(chunk)) else { return false };
     // A copy: its sender can change it while we look.
     inlet.frame.resize(BEFORE + len, 0);
-    chunk.get(&mut inlet.frame);
+    // A chunk is mapped.
+    let _ = chunk.get(&mut inlet.frame);
     let who = if inlet.careful { ServedBy::Library } else { ServedBy::Application };
     let Some((before, packet)) = inlet.frame.split_first_chunk::<BEFORE>() else { return false };
     match before[BEFORE - 1] {

@@ -106,26 +106,14 @@ impl Ring {
     }
 
     /// Producer: fills the slot that `head` is for, but for its first word, which [`Ring::show`] stores.
-    /// Of more than a slot takes, the rest is left out.
+    /// Of more than a slot takes, the rest is left out. `false`: the bytes are gone, and the slot is not to be shown.
     #[inline]
-    pub fn fill(&self, head: Short, from: Range) {
-        let (from, len) = (from.base().cast_const(), from.len());
-        debug_assert!(len <= SEND_INLINE);
+    #[must_use]
+    pub fn fill(&self, head: Short, from: Range) -> bool {
+        debug_assert!(from.len() <= SEND_INLINE);
         let slot = self.slot(head.seq());
         slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
-        for (word, at) in body(slot).iter().zip((0..).step_by(8)) {
-            let rest = len.saturating_sub(at);
-            if rest < 8 {
-                if rest > 0 {
-                    // SAFETY: the last `rest` of the range's bytes.
-                    word.store(unsafe { load_part(from.add(at), rest) }, Ordering::Relaxed);
-                }
-                break;
-            }
-            // SAFETY: the range has `at` + 8 bytes or more.
-            let value = unsafe { from.add(at).cast::<u64>().read_unaligned() };
-            word.store(value, Ordering::Relaxed);
-        }
+        from.copy_to(payload(slot))
     }
 
     /// As [`Ring::fill`], with two words.
@@ -159,80 +147,28 @@ impl Ring {
     }
 
     /// Consumer: fills `to` with the first payload bytes of slot `seq`, which was published. What is longer than a slot stays as it is behind that.
+    /// Where `to` is gone, the bytes are lost.
     #[inline]
     pub fn pour(&self, seq: u32, to: Range) {
-        let (to, len) = (to.base(), to.len());
-        debug_assert!(len <= SEND_INLINE);
-        for (word, at) in body(self.slot(seq)).iter().zip((0..).step_by(8)) {
-            let rest = len.saturating_sub(at);
-            if rest < 8 {
-                if rest > 0 {
-                    // SAFETY: the last `rest` of the range's bytes.
-                    unsafe { store_part(to.add(at), word.load(Ordering::Relaxed), rest) };
-                }
-                break;
-            }
-            // SAFETY: the range has `at` + 8 bytes or more.
-            unsafe { to.add(at).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
-        }
+        debug_assert!(to.len() <= SEND_INLINE);
+        let is_there = payload(self.slot(seq)).copy_to(to);
+        debug_assert!(is_there, "a slot is mapped");
     }
+}
+
+/// The payload bytes of a slot.
+#[inline]
+fn payload(slot: &Slot) -> Range {
+    let words = body(slot);
+    // SAFETY: words that anybody may change at any time, of a ring that outlives the range (contract of View::new). Whoever copies them has seen
+    // that the slot was published, or has not published it yet.
+    unsafe { Range::new(words.as_ptr().cast_mut().cast(), size_of_val(words)) }
 }
 
 /// The payload words of a slot.
 #[inline]
 fn body(slot: &Slot) -> &[AtomicU64] {
     slot.words.word().last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
-}
-
-/// The word that begins with `len` < 8 bytes.
-///
-/// # Safety
-/// `from` is readable for `len` bytes.
-#[inline]
-unsafe fn load_part(from: *const u8, len: usize) -> u64 {
-    let (mut word, mut done) = (0u64, 0);
-    // SAFETY: each read ends at most at `len`: the sizes are the binary digits of it.
-    unsafe {
-        if len & 4 != 0 {
-            word = u64::from(from.cast::<u32>().read_unaligned().to_le());
-            done = 4;
-        }
-        if len & 2 != 0 {
-            let two = from.add(done).cast::<u16>().read_unaligned().to_le();
-            word |= u64::from(two) << (8 * done);
-            done += 2;
-        }
-        if len & 1 != 0 {
-            word |= u64::from(from.add(done).read()) << (8 * done);
-        }
-    }
-    u64::from_le(word)
-}
-
-/// Stores the first `len` < 8 bytes of a word.
-///
-/// # Safety
-/// `to` is writable for `len` bytes.
-#[inline]
-unsafe fn store_part(to: *mut u8, word: u64, len: usize) {
-    let (mut word, mut done) = (word.to_le(), 0);
-    // SAFETY: each write begins where the one before it ended, and the sizes are the binary digits of `len`, so that
-    // none goes beyond the `len` bytes that the caller says are writable; none needs alignment.
-    unsafe {
-        if len & 4 != 0 {
-            to.cast::<u32>().write_unaligned(u32::from_le(word as u32));
-            word >>= 32;
-            done = 4;
-        }
-        if len & 2 != 0 {
-            to.add(done).cast::<u16>().write_unaligned(u16::from_le(word as u16));
-            word >>= 16;
-            done += 2;
-        }
-        if len & 1 != 0 {
-            to.add(done).write(word as u8);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -290,7 +226,7 @@ mod tests {
                     let from = Range::new(source.as_ptr().cast_mut(), 64).part(at, len);
                     (from, Range::new(target.as_mut_ptr(), 64).part(at, len))
                 };
-                ring.fill(short, from);
+                assert!(ring.fill(short, from));
                 assert!(ring.head(seq).is_none(), "not shown yet");
                 ring.show(short);
                 ring.pour(seq, to);
@@ -308,7 +244,7 @@ mod tests {
         let text = *b"elevenbytes";
         let head = Short::from(1, 0).with(RING_SLOTS, text.len(), None, false);
         // SAFETY: as many bytes as the text has; only read.
-        ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) });
+        assert!(ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) }));
         ring.show(head);
         let (_, body) = ring.take(RING_SLOTS).expect("shown");
         let words = (0..BODY_WORDS).map(|at| body.word(at).as_said());

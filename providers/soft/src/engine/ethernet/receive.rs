@@ -49,7 +49,8 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     // The sender could change it while we look.
     inlet.frame.resize(MAX_FRAME, 0);
     let Some(frame) = inlet.frame.get_mut(..len) else { return Fate::Dropped };
-    chunk.get(frame);
+    // A chunk is mapped.
+    let _ = chunk.get(frame);
     let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Fate::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());

@@ -34,7 +34,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             if ranges.is_abroad() {
                 crate::engine::access::at_home(&ranges, &mut brought)
             } else {
-                Some(ranges)
+                Some(ranges).filter(soft_memory::Ranges::is_readable)
             }
         });
         let sent = match found {

@@ -114,3 +114,39 @@ fn wrong_at(len: usize) {
     let sent: Vec<_> = (0..2).map(|_| a.wait(&b)).map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(sent, [(0, IBV_WC_SUCCESS), (1, IBV_WC_REM_INV_REQ_ERR)]);
 }
+
+#[test]
+fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
+    for (len, count) in [(8, 1), (8, 3), (4000, 1), (4000, 3)] {
+        for at in 0..count {
+            let (a, b) = pair(Kind::Rc, true, 4096);
+            let gone = soft_memory::testing::remote_pages(1);
+            let va = gone as u64;
+            let extent = Extent { pd: a.qp.pd, va, iova: va, len: 4096, access: ALL };
+            let keys = a.qp.adapter.regions.register(&extent).expect("room");
+            // SAFETY: a page of our own, which the engine knows of, and nobody else.
+            assert_eq!(unsafe { libc::munmap(gone.cast(), 4096) }, 0);
+            let gone = ibv_sge { addr: va, length: len, lkey: keys.lkey };
+            let list: Vec<_> = (0..count)
+                .map(|n| {
+                    let flags = IBV_SEND_SIGNALED;
+                    let request =
+                        Request { wr_id: n, opcode: IBV_WR_SEND, flags, ..Request::default() };
+                    (request, if n == at { gone } else { a.sge(0, len as usize) }, false)
+                })
+                .collect();
+            (0..count).for_each(|n| b.receive(n, &[b.sge(0, 4096)]));
+            post(&a, &list);
+            for n in 0..count {
+                let wanted = match n.cmp(&at) {
+                    std::cmp::Ordering::Less => IBV_WC_SUCCESS,
+                    std::cmp::Ordering::Equal => IBV_WC_LOC_PROT_ERR,
+                    std::cmp::Ordering::Greater => IBV_WC_WR_FLUSH_ERR,
+                };
+                let done = a.wait(&b);
+                assert_eq!((done.wr_id, done.status), (n, wanted), "{len} bytes, {at} of {count}");
+            }
+            assert!(a.qp.requester.lock().lent.is_empty(), "the chunk came back");
+        }
+    }
+}

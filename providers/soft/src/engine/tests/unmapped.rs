@@ -1,5 +1,6 @@
-//! Memory that the application unmapped before it took it back (`soft_memory::careful`).
+//! Memory that the application unmapped before it took it back (`soft_memory::guard`, `soft_memory::careful`).
 
+use super::rights::{PATHS, Path, connected};
 use super::*;
 use soft_memory::testing::remote_pages;
 
@@ -69,5 +70,106 @@ fn what_was_unmapped_takes_writes_and_gives_nothing() {
         let remote = RemoteAddress { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
         a.send(Request { what: what(opcode, remote), ..request(opcode, &b) }, &[a.sge(0, 8)]);
         assert_eq!(served(&a, &b).status, status, "opcode {opcode}");
+    }
+}
+
+/// Pages of a region of which only the first is left.
+const GONE: usize = 80;
+
+/// `GONE` + 1 pages registered for `side`, of which the first is left: where the others were, and keys.
+fn gone(side: &Side) -> (u64, Keys) {
+    let at = remote_pages(GONE + 1);
+    let (va, len) = (at as u64, (GONE + 1) * PAGE);
+    let extent = Extent { pd: side.qp.pd, va, iova: va, len: len as u64, access: ALL };
+    let keys = side.qp.adapter.regions.register(&extent).expect("room");
+    // SAFETY: pages of our own, which the engine knows of, and nobody else.
+    assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), GONE * PAGE) }, 0);
+    (va + PAGE as u64, keys)
+}
+
+fn at(addr: u64, keys: Keys, len: usize) -> ibv_sge {
+    ibv_sge { addr, length: len as u32, lkey: keys.lkey }
+}
+
+#[test]
+fn who_polls_survives_receives_that_were_unmapped_whatever_comes() {
+    for (kind, path) in [
+        (Kind::Rc, Path::Direct),
+        (Kind::Rc, Path::Ring),
+        (Kind::Rc, Path::Wire),
+        (Kind::Uc, Path::Direct),
+        (Kind::Uc, Path::Wire),
+        (Kind::Ud, Path::Direct),
+    ] {
+        let Some([mut a, b]) = connected(kind, path, 300_001, ALL) else { continue };
+        fill(&mut a, 5);
+        let (addr, keys) = gone(&b);
+        let grh = if kind == Kind::Ud { 40 } else { 0 };
+        for len in [1, 8, 48, 60, 4000, 20_000, 300_001] {
+            if kind == Kind::Ud && len > 4096 {
+                continue;
+            }
+            // The first begins in a page that is there.
+            for addr in [addr - 3, addr] {
+                b.receive(1, &[at(addr, keys, len + grh)]);
+                a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
+                let got = b.wait(&a);
+                let wanted = (IBV_WC_SUCCESS, (len + grh) as u32);
+                assert_eq!((got.status, got.byte_len), wanted, "{kind:?}, {path:?}, {len}");
+                assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{kind:?}, {path:?}, {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_whose_own_memory_was_unmapped_fails_if_it_would_read_it() {
+    for (opcode, kind) in [
+        (IBV_WR_SEND, Kind::Rc),
+        (IBV_WR_SEND, Kind::Ud),
+        (IBV_WR_RDMA_WRITE, Kind::Rc),
+        (IBV_WR_RDMA_READ, Kind::Rc),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, Kind::Rc),
+    ] {
+        for path in PATHS.into_iter().filter(|path| kind != Kind::Ud || *path == Path::Direct) {
+            for len in [8, 48, 4000, 20_000, 300_001] {
+                let is_atomic = opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+                if (kind == Kind::Ud && len > 4096) || (is_atomic && len != 8) {
+                    continue;
+                }
+                let Some([a, b]) = connected(kind, path, 300_001, ALL) else { continue };
+                let (addr, keys) = gone(&a);
+                b.receive(3, &[b.sge(0, 300_001)]);
+                a.send(request(opcode, &b), &[at(addr, keys, len)]);
+                let reads = matches!(opcode, IBV_WR_SEND | IBV_WR_RDMA_WRITE);
+                let wanted = if reads { IBV_WC_LOC_PROT_ERR } else { IBV_WC_SUCCESS };
+                assert_eq!(a.wait(&b).status, wanted, "{opcode}, {kind:?}, {path:?}, {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_of_a_target_that_was_unmapped_takes_writes_and_gives_nothing_on_all_paths() {
+    for (opcode, wanted) in [
+        (IBV_WR_RDMA_WRITE, IBV_WC_SUCCESS),
+        (IBV_WR_RDMA_READ, IBV_WC_REM_OP_ERR),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_REM_OP_ERR),
+        (IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WC_REM_OP_ERR),
+        (IBV_WR_ATOMIC_WRITE, IBV_WC_REM_OP_ERR),
+    ] {
+        for path in PATHS {
+            for len in [8, 4000, 300_001] {
+                if len > 8 && !matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
+                    continue;
+                }
+                let Some([a, b]) = connected(Kind::Rc, path, 300_001, ALL) else { continue };
+                let (addr, keys) = gone(&b);
+                let remote = RemoteAddress { addr, rkey: keys.rkey };
+                let request = Request { what: what(opcode, remote), ..request(opcode, &b) };
+                a.send(request, &[a.sge(0, len)]);
+                assert_eq!(a.wait(&b).status, wanted, "opcode {opcode}, {path:?}, {len}");
+            }
+        }
     }
 }
