@@ -129,6 +129,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("faults", "faults", ONE_AND_TWO, true),
     checked("faults", "faults_raw", &[], false),
     checked("faults", "faults_xrc", &[], true),
+    checked("faults", "allocations", &[], false),
     checked("faults", "ports", ONE_AND_TWO, true),
     checked("srq", "srq", ONE_AND_TWO, false),
     checked("xrc", "xrc", &["one", "two", "three"], true),

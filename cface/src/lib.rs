@@ -10,6 +10,7 @@
 //! - [`dl`], [`mod@env`]: which file an address is in, and what the environment may say about files.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
 //! - [`names`]: names of a network namespace, at which nothing can be delivered.
+//! - [`reserve`]: where memory comes from, and what happens when there is none.
 //! - [`say!`]: a line for people, whatever forks and whoever has stopped to listen.
 //! - [`sync`]: locks of our own at which threads sleep, whatever forks.
 
@@ -24,6 +25,7 @@ pub mod lock;
 pub mod mem;
 pub mod names;
 pub mod notice;
+pub mod reserve;
 mod ret;
 pub mod shared;
 pub mod stand_in;
@@ -34,10 +36,15 @@ pub use errno::Errno;
 pub use ret::{MinusOne, MinusOneLong, Negative, Ret};
 
 /// Runs the body of an entry point: an `Err` and a panic both become the failure value of the return
-/// type. A panic is a defect of ours; it has already printed its message and becomes `EIO`. A thread that is cancelled meanwhile ends
+/// type. A call that creates something fails with `ENOMEM` while memory is short ([`reserve`]). A panic is a defect of ours; it has already printed its message and becomes `EIO`. A thread that is cancelled meanwhile ends
 /// at its next cancellation point after that.
 pub fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     let _whole = cancel::Uncancelled::begin();
+    if R::CREATES
+        && let Err(error) = reserve::admit()
+    {
+        return R::fail(error);
+    }
     // Unwind safety: nothing survives the closure but C memory, which C code would see half-changed
     // just the same.
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {

@@ -6,6 +6,9 @@ use super::Errno;
 
 /// A return type of an exported function, and what it returns on failure.
 pub trait Ret {
+    /// Whether a call that returns this creates something that lasts.
+    const CREATES: bool = false;
+
     /// The value for `error`, after setting errno where the convention wants it.
     fn fail(error: Errno) -> Self;
 }
@@ -20,6 +23,8 @@ impl Ret for c_int {
 
 /// Pointer verbs return NULL and set errno.
 impl<T> Ret for *mut T {
+    const CREATES: bool = true;
+
     fn fail(error: Errno) -> Self {
         error.set();
         core::ptr::null_mut()

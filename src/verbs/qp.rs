@@ -12,7 +12,7 @@ use abi::{
 
 use super::context_of;
 use crate::front::context::op;
-use cface::{Errno, verb};
+use cface::{Errno, Ret, verb};
 
 verb! {
     /// `ibv_create_qp(3)`.
@@ -72,20 +72,6 @@ verb! {
         let destroy = op!(unsafe { context_of(qp)? }, destroy_qp)?;
         // SAFETY: `destroy` is from the table of the QP's own context; the caller uses `qp` no more after success.
         Ok(unsafe { destroy(qp) })
-    }
-
-    /// `ibv_qp_to_qp_ex(3)`: the same QP with the work request builder, or NULL when it was created
-    /// without.
-    ///
-    /// # Safety
-    /// `qp` is NULL or live.
-    pub(crate) fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-        // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
-        let context = unsafe { context_of(qp)? };
-        let offset = context.private().generation.qp_mask_offset;
-        // SAFETY: providers embed every QP in a verbs_qp of their generation, whose mask is there.
-        let mask = unsafe { qp.byte_add(offset).cast::<u32>().read() };
-        Ok(if mask & VERBS_QP_EX != 0 { qp.cast() } else { core::ptr::null_mut() })
     }
 
     /// `ibv_query_qp_data_in_order(3)`: whether data is placed in order, as a truth value or as
@@ -181,6 +167,25 @@ verb! {
         // SAFETY: `attach` is from the table of the QP's own context; the caller's counter is live, `attr` readable.
         Ok(unsafe { attach(qp, counter, attr) })
     }
+}
+
+/// `ibv_qp_to_qp_ex(3)`: the same QP with the work request builder, or NULL when it was created
+/// without.
+///
+/// No `verb!`: it creates nothing, so that it works when memory is short. Nothing here panics.
+///
+/// # Safety
+/// `qp` is NULL or live.
+pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
+    let context = match unsafe { context_of(qp) } {
+        Ok(context) => context,
+        Err(errno) => return Ret::fail(errno),
+    };
+    let offset = context.private().generation.qp_mask_offset;
+    // SAFETY: providers embed every QP in a verbs_qp of their generation, whose mask is there.
+    let mask = unsafe { qp.byte_add(offset).cast::<u32>().read() };
+    if mask & VERBS_QP_EX != 0 { qp.cast() } else { core::ptr::null_mut() }
 }
 
 /// `ibv_qp.state` follows what was just asked for or found.

@@ -75,6 +75,7 @@ verb! {
             if id.is_null() {
                 return Err(Errno::EINVAL);
             }
+            cface::reserve::admit()?;
             let (space, kind) = (info.ai_port_space.cast_unsigned(), info.ai_qp_type.cast_unsigned());
             let new = ids::make(null_mut(), null_mut(), space, kind)?;
             let new = Arc::into_raw(new).cast_mut().cast();

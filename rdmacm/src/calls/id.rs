@@ -60,6 +60,7 @@ verb! {
         if id.is_null() {
             return Err(Errno::EINVAL);
         }
+        cface::reserve::admit()?;
         // SAFETY: by the contract above.
         unsafe {
             let made = make(channel, context, ps, type_of(ps)?)?;

@@ -1,5 +1,6 @@
 //! A completion queue's ring of entries and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
 
+use crate::storage::filled;
 use crate::{Clock, Time};
 use abi::*;
 use std::time::Duration;
@@ -176,18 +177,18 @@ pub struct CompletionRing {
 }
 
 impl CompletionRing {
-    /// Room for `capacity` completions; `overwrites` as ibv_create_cq_ex(3) has it (IGNORE_OVERRUN).
-    pub fn new(capacity: usize, reads: Reads, overwrites: bool) -> Self {
+    /// Room for `capacity` completions; `overwrites` as ibv_create_cq_ex(3) has it (IGNORE_OVERRUN). `None`: there is no memory.
+    pub fn new(capacity: usize, reads: Reads, overwrites: bool) -> Option<Self> {
         let stamped = if reads.any() { capacity } else { 0 };
-        Self {
-            entries: vec![Cqe::default(); capacity].into_boxed_slice(),
+        Some(Self {
+            entries: filled(Cqe::default(), capacity)?,
             limit: capacity,
             planned: None,
             overwrites,
             moderation: Moderation::default(),
             held: 0,
             due: None,
-            stamped: vec![Stamped::default(); stamped].into_boxed_slice(),
+            stamped: filled(Stamped::default(), stamped)?,
             reads,
             first: 0,
             len: 0,
@@ -195,7 +196,7 @@ impl CompletionRing {
             armed: Armed::No,
             told: None,
             reminded: None,
-        }
+        })
     }
 
     /// Completions in it.
@@ -421,10 +422,10 @@ impl CompletionRing {
         reminds
     }
 
-    /// Changes the capacity, keeping what is queued; `false` when that does not fit.
-    pub fn resize(&mut self, capacity: usize) -> bool {
+    /// Changes the capacity, keeping what is queued; `Some(false)` when that does not fit, `None` when there is no memory.
+    pub fn resize(&mut self, capacity: usize) -> Option<bool> {
         if self.len > capacity || capacity == 0 {
-            return false;
+            return Some(false);
         }
         let mut larger = Self {
             limit: if self.limit == 0 { 0 } else { capacity },
@@ -436,13 +437,13 @@ impl CompletionRing {
             popped: self.popped,
             told: self.told,
             reminded: self.reminded,
-            ..Self::new(capacity, self.reads, self.overwrites)
+            ..Self::new(capacity, self.reads, self.overwrites)?
         };
         while let Some((cqe, stamped)) = self.pop_stamped() {
             larger.append(&cqe, &stamped);
         }
         *self = larger;
-        true
+        Some(true)
     }
 
     /// Drops the completions of a QP that is destroyed or reset, or those of its send side, keeping the order of the rest.
@@ -503,7 +504,7 @@ mod tests {
 
     #[test]
     fn an_armed_queue_gives_one_event() {
-        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         assert_eq!(ring.push(&cqe(0), None, true, &AT_START), Pushed::Quiet);
         assert!(ring.arm(Armed::Any));
         assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Event);
@@ -512,7 +513,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_on_an_armed_queue_that_holds_completions_is_told_once() {
-        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         ring.arm(Armed::Any);
         assert!(!ring.remind(), "empty");
         ring.disarm();
@@ -537,7 +538,7 @@ mod tests {
 
     #[test]
     fn what_an_event_is_on_its_way_for_is_not_found_by_iterating_before() {
-        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         let id = |taken: Option<(Cqe, Stamped)>| taken.map(|(cqe, _)| cqe.wr_id);
         ring.push(&cqe(0), None, false, &AT_START);
         ring.arm(Armed::Any);
@@ -560,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_solicited_only_queue_waits_for_solicited_or_failed() {
-        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         ring.arm(Armed::Solicited);
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
         assert_eq!(ring.push(&cqe(1), None, true, &AT_START), Pushed::Event);
@@ -577,7 +578,7 @@ mod tests {
 
     #[test]
     fn a_planned_overrun_comes_at_its_completion_and_leaves_the_rest_alone() {
-        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(4));
         for n in 0..3 {
             assert_eq!(ring.push(&cqe(n), None, false, &AT_START), Pushed::Quiet);
@@ -596,18 +597,18 @@ mod tests {
             "whatever is planned then"
         );
         // One that is full before that overruns as any.
-        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(4));
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
-        assert!(ring.resize(1), "a plan outlives it");
+        assert_eq!(ring.resize(1), Some(true), "a plan outlives it");
         assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Overrun);
         // And one whose plan was dropped does not.
-        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(1));
         ring.plan_overrun(None);
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
         // Where overruns are ignored, one completion is lost.
-        let mut ring = CompletionRing::new(8, Reads::default(), true);
+        let mut ring = CompletionRing::new(8, Reads::default(), true).expect("memory");
         ring.plan_overrun(Some(3));
         for n in 0..4 {
             assert_eq!(ring.push(&cqe(n), None, false, &AT_START), Pushed::Quiet);
@@ -618,7 +619,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_overruns_and_keeps_what_it_had() {
-        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.push(&cqe(0), None, false, &AT_START);
         ring.push(&cqe(1), None, false, &AT_START);
         assert_eq!(ring.push(&cqe(2), None, false, &AT_START), Pushed::Overrun);
@@ -630,13 +631,13 @@ mod tests {
             Pushed::Overrun,
             "it takes nothing any more"
         );
-        assert!(ring.resize(8));
+        assert_eq!(ring.resize(8), Some(true));
         assert_eq!(ring.push(&cqe(4), None, false, &AT_START), Pushed::Overrun, "nor when it grew");
     }
 
     #[test]
     fn a_queue_that_ignores_overruns_loses_the_oldest() {
-        let mut ring = CompletionRing::new(3, Reads::default(), true);
+        let mut ring = CompletionRing::new(3, Reads::default(), true).expect("memory");
         for i in 0..8 {
             assert_eq!(ring.push(&cqe(i), None, false, &AT_START), Pushed::Quiet);
         }
@@ -646,7 +647,7 @@ mod tests {
 
     #[test]
     fn moderation_waits_for_enough_completions_or_for_its_time() {
-        let mut ring = CompletionRing::new(32, Reads::default(), false);
+        let mut ring = CompletionRing::new(32, Reads::default(), false).expect("memory");
         ring.set_moderation(Moderation { count: 3, period_us: 1000 });
         for _ in 0..2 {
             ring.arm(Armed::Any);
@@ -672,7 +673,7 @@ mod tests {
 
     #[test]
     fn moderation_does_not_count_what_a_solicited_only_queue_does_not_wait_for() {
-        let mut ring = CompletionRing::new(32, Reads::default(), false);
+        let mut ring = CompletionRing::new(32, Reads::default(), false).expect("memory");
         ring.set_moderation(Moderation { count: 2, period_us: 1000 });
         ring.arm(Armed::Solicited);
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
@@ -683,15 +684,15 @@ mod tests {
 
     #[test]
     fn resizing_keeps_order_and_refuses_to_lose() {
-        let mut ring = CompletionRing::new(3, Reads::default(), false);
+        let mut ring = CompletionRing::new(3, Reads::default(), false).expect("memory");
         for i in 0..5 {
             ring.push(&cqe(i), None, false, &AT_START);
             if i < 2 {
                 ring.pop();
             }
         }
-        assert!(!ring.resize(2));
-        assert!(ring.resize(5));
+        assert_eq!(ring.resize(2), Some(false));
+        assert_eq!(ring.resize(5), Some(true));
         ring.push(&cqe(5), None, false, &AT_START);
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [2, 3, 4, 5]);
@@ -699,13 +700,13 @@ mod tests {
 
     #[test]
     fn positions_go_on_through_polling_resizing_and_forgetting() {
-        let mut ring = CompletionRing::new(4, Reads::default(), false);
+        let mut ring = CompletionRing::new(4, Reads::default(), false).expect("memory");
         for i in 0..4 {
             ring.push(&cqe(i), None, false, &AT_START);
         }
         assert_eq!(ring.positions(), (0, 4));
         ring.pop();
-        assert!(ring.resize(8));
+        assert_eq!(ring.resize(8), Some(true));
         assert_eq!(ring.positions(), (1, 4));
         ring.forget(1, false);
         assert_eq!(ring.positions(), (3, 4), "two of QP 1 count as polled");
@@ -715,7 +716,7 @@ mod tests {
 
     #[test]
     fn receives_can_outlive_their_qp() {
-        let mut ring = CompletionRing::new(4, Reads::default(), false);
+        let mut ring = CompletionRing::new(4, Reads::default(), false).expect("memory");
         ring.push(&cqe(1), None, false, &AT_START);
         ring.push(&Cqe { opcode: IBV_WC_RECV, ..cqe(3) }, None, false, &AT_START);
         ring.forget(1, true);
@@ -725,7 +726,7 @@ mod tests {
 
     #[test]
     fn completions_of_a_destroyed_qp_are_forgotten() {
-        let mut ring = CompletionRing::new(4, Reads::default(), false);
+        let mut ring = CompletionRing::new(4, Reads::default(), false).expect("memory");
         for i in 0..4 {
             ring.push(&cqe(i), None, false, &AT_START);
         }
@@ -737,7 +738,7 @@ mod tests {
     #[test]
     fn rare_parts_stay_with_their_completions_through_resizing_and_forgetting() {
         let reads = Reads { rare: true, ..Reads::default() };
-        let mut ring = CompletionRing::new(4, reads, false);
+        let mut ring = CompletionRing::new(4, reads, false).expect("memory");
         for i in 0..4 {
             let rare = Rare { tag: i * 10, flow_tag: 7, ..Rare::default() };
             ring.push(&cqe(i), Some(&rare), false, &AT_START);
@@ -745,7 +746,7 @@ mod tests {
         assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare.tag)), Some((0, 0)));
         ring.push(&cqe(4), None, false, &AT_START);
         ring.forget(1, false);
-        assert!(ring.resize(9));
+        assert_eq!(ring.resize(9), Some(true));
         let all: Vec<_> = std::iter::from_fn(|| ring.pop_stamped())
             .map(|(c, s)| (c.wr_id, s.rare.tag, s.rare.flow_tag, s.device_ns))
             .collect();
@@ -759,7 +760,7 @@ mod tests {
             (Reads { wallclock: true, ..Reads::default() }, (0, 9)),
             (Reads { rare: true, ..Reads::default() }, (0, 0)),
         ] {
-            let mut ring = CompletionRing::new(2, reads, false);
+            let mut ring = CompletionRing::new(2, reads, false).expect("memory");
             ring.push(&cqe(0), None, false, &AT_START);
             let (_, stamped) = ring.pop_stamped().expect("pushed");
             assert_eq!((stamped.device_ns, stamped.wallclock_ns), stamps);

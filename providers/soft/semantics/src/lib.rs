@@ -16,6 +16,7 @@ pub mod receive;
 mod refused;
 pub mod request;
 pub mod state;
+mod storage;
 pub mod tags;
 mod time;
 pub mod weather;

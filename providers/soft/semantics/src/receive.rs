@@ -1,6 +1,7 @@
 //! Receive queues: posted receives, in order. One kind serves a QP's own queue and a shared one.
 
 use crate::Refused;
+use crate::storage::filled;
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
 
@@ -71,17 +72,17 @@ pub struct ReceiveQueue {
 
 impl ReceiveQueue {
     /// Room for `max_wr` receives of `max_sge` ranges each.
-    pub fn new(max_wr: usize, max_sge: usize) -> Self {
+    pub fn new(max_wr: usize, max_sge: usize) -> Option<Self> {
         let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let places = max_wr.next_power_of_two();
-        Self {
-            heads: vec![Head::default(); places].into_boxed_slice(),
-            sges: vec![none; places * max_sge].into_boxed_slice(),
+        Some(Self {
+            heads: filled(Head::default(), places)?,
+            sges: filled(none, places * max_sge)?,
             max_wr,
             max_sge,
             taken: 0,
             posted: 0,
-        }
+        })
     }
 
     /// The place of receive `n`.
@@ -102,19 +103,19 @@ impl ReceiveQueue {
         self.posted == self.taken
     }
 
-    /// Room for `max_wr` receives from now on; `false`: those that wait do not fit.
-    pub fn resize(&mut self, max_wr: usize) -> bool {
+    /// Room for `max_wr` receives from now on; `Some(false)`: those that wait do not fit; `None`: there is no memory.
+    pub fn resize(&mut self, max_wr: usize) -> Option<bool> {
         if self.len() > max_wr {
-            return false;
+            return Some(false);
         }
-        let mut larger = Self::new(max_wr, self.max_sge);
+        let mut larger = Self::new(max_wr, self.max_sge)?;
         let mut receive = Receive::default();
         while self.take(&mut receive) {
             // As many as fit, each no longer than before.
             let _ = larger.post(receive.wr_id, &receive.sges);
         }
         *self = larger;
-        true
+        Some(true)
     }
 
     /// Adds a receive.
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn receives_come_out_in_order_across_many_laps() {
-        let mut queue = ReceiveQueue::new(3, 2);
+        let mut queue = ReceiveQueue::new(3, 2).expect("memory");
         let mut next = 0;
         for i in 0..100 {
             queue.post(i, &sges((i % 3) as usize)).expect("room");
@@ -188,16 +189,16 @@ mod tests {
 
     #[test]
     fn a_resized_queue_keeps_its_receives_and_none_is_lost() {
-        let mut queue = ReceiveQueue::new(4, 2);
+        let mut queue = ReceiveQueue::new(4, 2).expect("memory");
         for i in 0..6 {
             queue.post(i, &sges(1)).expect("room");
             if i < 3 {
                 assert!(queue.take(&mut Receive::default()));
             }
         }
-        assert!(!queue.resize(2), "three wait");
+        assert_eq!(queue.resize(2), Some(false), "three wait");
         for max_wr in [3, 50] {
-            assert!(queue.resize(max_wr));
+            assert_eq!(queue.resize(max_wr), Some(true));
             assert_eq!(queue.len(), 3);
         }
         for i in 6..53 {
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_oldest_stays_until_it_is_taken() {
-        let mut queue = ReceiveQueue::new(2, 2);
+        let mut queue = ReceiveQueue::new(2, 2).expect("memory");
         assert!(queue.oldest().is_none());
         queue.post(7, &sges(2)).expect("room");
         queue.post(8, &sges(1)).expect("room");
@@ -226,11 +227,11 @@ mod tests {
 
     #[test]
     fn limits_are_those_asked_for() {
-        let mut queue = ReceiveQueue::new(2, 1);
+        let mut queue = ReceiveQueue::new(2, 1).expect("memory");
         assert_eq!(queue.post(0, &sges(2)), Err(Refused::Invalid));
         assert_eq!(queue.post(0, &sges(1)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Err(Refused::Full));
-        assert!(!ReceiveQueue::new(0, 1).take(&mut Receive::default()));
+        assert!(!ReceiveQueue::new(0, 1).expect("memory").take(&mut Receive::default()));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::inbound::Nak;
 use crate::state::Kind;
+use crate::storage::filled;
 use crate::tags::MAX_TAG_SGE;
 use crate::tags::wire::HEADERS_LEN;
 use crate::windows::Bind;
@@ -271,7 +272,7 @@ pub struct SendQueue {
 
 impl SendQueue {
     /// A queue with room for `max_own` requests of a tag matching shared receive queue besides the application's.
-    pub fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Self {
+    pub fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Option<Self> {
         let tagged = |n| if max_own > 0 { n } else { 0 };
         // A power of two: the place of a request is found without a division.
         let room = (max_wr + max_own).next_power_of_two();
@@ -287,10 +288,10 @@ impl SendQueue {
             offset: 0,
             end: 0,
         };
-        Self {
-            entries: vec![entry; room].into_boxed_slice(),
-            sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; room * sge_room].into_boxed_slice(),
-            inline: vec![0; room * inline_room].into_boxed_slice(),
+        Some(Self {
+            entries: filled(entry, room)?,
+            sges: filled(ibv_sge { addr: 0, length: 0, lkey: 0 }, room * sge_room)?,
+            inline: filled(0, room * inline_room)?,
             max_wr,
             brim: if max_sge == 0 { 0 } else { max_wr },
             max_sge,
@@ -302,7 +303,7 @@ impl SendQueue {
             posted: 0,
             issued: 0,
             completed: 0,
-        }
+        })
     }
 
     /// The application's requests in the queue.
@@ -467,7 +468,7 @@ mod tests {
 
     #[test]
     fn requests_of_both_owners_share_the_queue_and_not_its_room() {
-        let mut queue = SendQueue::new(0, 0, 0, 4);
+        let mut queue = SendQueue::new(0, 0, 0, 4).expect("memory");
         assert!(queue.is_full());
         let list = [ibv_sge { addr: 1, length: 1, lkey: 1 }; MAX_TAG_SGE];
         for n in 0..9 {
@@ -478,7 +479,7 @@ mod tests {
             assert!(queue.inline_mut(n).len() >= HEADERS_LEN);
             queue.complete_oldest(true);
         }
-        let mut queue = SendQueue::new(2, 1, 0, 4);
+        let mut queue = SendQueue::new(2, 1, 0, 4).expect("memory");
         queue.push(&Request::default(), &list[..1], 1);
         queue.push_own(&Request::default(), &list, 1);
         queue.push(&Request::default(), &list[..1], 1);
@@ -494,7 +495,7 @@ mod tests {
 
     #[test]
     fn entries_keep_their_lists_across_laps() {
-        let mut queue = SendQueue::new(3, 2, 16, 0);
+        let mut queue = SendQueue::new(3, 2, 16, 0).expect("memory");
         for n in 0..20u64 {
             assert!(!queue.is_full());
             let list = [ibv_sge { addr: n, length: 1, lkey: 1 }; 2];

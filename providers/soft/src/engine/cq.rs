@@ -12,6 +12,7 @@ use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use super::state::Kind;
 use cface::sync::Mutex;
+use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -19,17 +20,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 impl Cq {
+    /// # Errors
+    /// `ENOMEM` there is no memory for so many completions.
     pub(crate) fn new(
         adapter: Arc<Adapter>,
         form: Form,
         channel: Option<Arc<Channel>>,
         report: Reporter,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, Errno> {
+        let ring = CompletionRing::new(form.capacity, form.reads, form.overwrites);
+        let ring = ring.ok_or(Errno::ENOMEM)?;
         let ordinal = adapter.next_cq_ordinal();
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
-            ring: SpinLock::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
+            ring: SpinLock::new(ring),
             queued: AtomicUsize::new(0),
             elsewhere: Elsewhere::default(),
             list: Mutex::default(),
@@ -48,7 +53,7 @@ impl Cq {
         });
         cq.adapter.add_cq(&cq);
         cq.plan_overrun(cq.adapter.planned_overrun(ordinal));
-        cq
+        Ok(cq)
     }
 
     /// Plans an overrun: see [`CompletionRing::plan_overrun`].
@@ -252,9 +257,13 @@ impl Cq {
         reminds
     }
 
-    /// Changes the capacity; `false` when the queued completions do not fit.
-    pub(crate) fn resize(&self, capacity: usize) -> bool {
-        self.ring.lock().resize(capacity)
+    /// Changes the capacity.
+    ///
+    /// # Errors
+    /// `EINVAL` the queued completions do not fit; `ENOMEM` there is no memory.
+    pub(crate) fn resize(&self, capacity: usize) -> Result<(), Errno> {
+        let fits = self.ring.lock().resize(capacity).ok_or(Errno::ENOMEM)?;
+        if fits { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// The queue is destroyed: nobody waits for its event any more.

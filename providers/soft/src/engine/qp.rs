@@ -74,9 +74,40 @@ impl Qp {
     /// A QP in RESET with a place in the adapter's table.
     ///
     /// # Errors
-    /// `ENOMEM` all QP numbers are in use.
+    /// `ENOMEM` all QP numbers are in use, or there is no memory for so many requests.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
         let Wanted { kind, pd, role, cap, max_tso_header, report } = wanted;
+        let pair = role.pair();
+        let (matches, shares) =
+            (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
+        let sends = SendQueue::new(
+            cap.max_send_wr as usize,
+            cap.max_send_sge as usize,
+            cap.max_inline_data as usize,
+            if matches { OWN_REQUESTS } else { 0 },
+        )
+        .ok_or(Errno::ENOMEM)?;
+        let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(max_tso_header));
+        let segmenter = match kind {
+            Kind::Raw if pair.is_some() => {
+                Segmenter::new(Framing::Ethernet, MAX_FRAME, max_wr, max_header)
+            }
+            Kind::Ud if max_header > 0 => {
+                Segmenter::new(Framing::Ipoib, ud::MTU as usize, max_wr, max_header)
+            }
+            _ => Some(Segmenter::default()),
+        }
+        .ok_or(Errno::ENOMEM)?;
+        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
+        let (sends_plainly, receives_plainly) =
+            (takes_fast_way && !matches, takes_fast_way && !shares);
+        let receives = match pair {
+            Some(_) if !shares => {
+                ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize)
+            }
+            _ => ReceiveQueue::new(0, 0),
+        }
+        .ok_or(Errno::ENOMEM)?;
         let (index, number) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
         let borrowed = role.borrowed_number();
         let qpn = borrowed.unwrap_or(number);
@@ -88,34 +119,6 @@ impl Qp {
         })?;
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
         let ordinal = if borrowed.is_some() { 0 } else { adapter.next_qp_ordinal() };
-        let pair = role.pair();
-        let (matches, shares) =
-            (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
-        let sends = SendQueue::new(
-            cap.max_send_wr as usize,
-            cap.max_send_sge as usize,
-            cap.max_inline_data as usize,
-            if matches { OWN_REQUESTS } else { 0 },
-        );
-        let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(max_tso_header));
-        let segmenter = match kind {
-            Kind::Raw if pair.is_some() => {
-                Segmenter::new(Framing::Ethernet, MAX_FRAME, max_wr, max_header)
-            }
-            Kind::Ud if max_header > 0 => {
-                Segmenter::new(Framing::Ipoib, ud::MTU as usize, max_wr, max_header)
-            }
-            _ => Segmenter::default(),
-        };
-        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
-        let (sends_plainly, receives_plainly) =
-            (takes_fast_way && !matches, takes_fast_way && !shares);
-        let receives = match pair {
-            Some(_) if !shares => {
-                ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize)
-            }
-            _ => ReceiveQueue::new(0, 0),
-        };
         let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
         // Slots of zeroed memory read as sequence number 0: who looks before any connection, or has one to another host, is to find nothing.
         let position = entry.ring_base.load(Ordering::Relaxed).max(RING_SLOTS);

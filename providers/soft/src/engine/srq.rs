@@ -37,16 +37,19 @@ impl Srq {
     /// An empty queue with a place in the adapter's table.
     ///
     /// # Errors
-    /// `ENOMEM` all numbers are in use.
+    /// `ENOMEM` all numbers are in use, or there is no memory for so many receives.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WantedSrq) -> Result<Arc<Self>, Errno> {
-        let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
+        let queue = queue.ok_or(Errno::ENOMEM)?;
         let (returned, max_wr) = (vec![], wanted.max_wr);
-        let tm = wanted
-            .cq
-            .as_ref()
-            .zip(wanted.tags)
-            .map(|(cq, (tags, ops))| Box::new(TagMatching::new(Arc::clone(cq), tags, ops)));
+        let tm = match wanted.cq.as_ref().zip(wanted.tags) {
+            Some((cq, (tags, ops))) => {
+                let matching = TagMatching::new(Arc::clone(cq), tags, ops);
+                Some(Box::new(matching.ok_or(Errno::ENOMEM)?))
+            }
+            None => None,
+        };
+        let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
         let srq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
@@ -191,7 +194,7 @@ impl Srq {
             return Err(Errno::EINVAL);
         }
         if let Some(max_wr) = max_wr {
-            if !limited.queue.resize(max_wr as usize) {
+            if !limited.queue.resize(max_wr as usize).ok_or(Errno::ENOMEM)? {
                 return Err(Errno::EINVAL);
             }
             limited.max_wr = max_wr;

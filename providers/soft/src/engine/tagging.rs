@@ -39,13 +39,12 @@ pub(crate) enum What<'a> {
 }
 
 impl TagMatching {
-    pub(crate) fn new(cq: Arc<Cq>, max_tags: usize, max_ops: usize) -> Self {
+    pub(crate) fn new(cq: Arc<Cq>, max_tags: usize, max_ops: usize) -> Option<Self> {
         let seed = soft_sys::process::random().unwrap_or_default();
-        let tags = Tags {
-            list: TagList::new(max_tags, MAX_TAG_SGE, seed),
-            signaled: VecDeque::with_capacity(max_ops),
-        };
-        Self { cq, tags: Mutex::new(tags), max_ops }
+        let mut signaled = VecDeque::new();
+        signaled.try_reserve_exact(max_ops).ok()?;
+        let tags = Tags { list: TagList::new(max_tags, MAX_TAG_SGE, seed)?, signaled };
+        Some(Self { cq, tags: Mutex::new(tags), max_ops })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Tags> {

@@ -121,7 +121,7 @@ fn reporter() -> Reporter {
 fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
     let form =
         Form { capacity: 1024, reads: Reads::default(), overwrites: false, single_threaded: false };
-    Cq::new(Arc::clone(adapter), form, None, reporter())
+    Cq::new(Arc::clone(adapter), form, None, reporter()).expect("memory")
 }
 
 /// One side: a QP with its queue and some registered memory.

@@ -35,11 +35,16 @@ pub(crate) struct Wanted {
 
 impl Wq {
     /// A queue in RESET.
-    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// `ENOMEM` there is no memory for so many receives.
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
+        let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
+        let queue = queue.ok_or(Errno::ENOMEM)?;
         let wq = Arc::new(Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
-            queue: Mutex::new(ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize)),
+            queue: Mutex::new(queue),
             state: AtomicU8::new(IBV_WQS_RESET as u8),
             flags: AtomicU32::new(wanted.flags),
             cq: wanted.cq,
@@ -54,7 +59,7 @@ impl Wq {
         wq.cq.count_datagram_user(true);
         adapter.work_queues.fetch_add(1, Ordering::AcqRel);
         adapter.remember_wq(&wq);
-        wq
+        Ok(wq)
     }
 
     pub(crate) const fn handle(&self) -> *mut ibv_wq {

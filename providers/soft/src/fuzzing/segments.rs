@@ -85,7 +85,7 @@ impl World {
             single_threaded: false,
         };
         let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
-        let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone());
+        let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone()).expect("memory");
         let pd = adapter.domains.create(0).expect("room").0;
         let memory = vec![0xa5; MEMORY + 2 * BESIDE].into_boxed_slice();
         let va = memory.as_ptr() as u64 + BESIDE as u64;

@@ -90,7 +90,7 @@ pub(super) unsafe fn create(
     }
     let Extras { reads, overwrites, single_threaded } = *extras;
     let form = Form { capacity, reads, overwrites, single_threaded };
-    let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone());
+    let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone())?;
     // SAFETY: nobody else knows the queue yet.
     unsafe { (*cq.handle()).cqe = capacity as c_int };
     Ok(cq)
@@ -159,9 +159,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         let capacity = capacity.ok_or(Errno::EINVAL)?;
         // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it resizes it.
         let queue = unsafe { Cq::of(cq) };
-        if !queue.resize(capacity) {
-            return Err(Errno::EINVAL);
-        }
+        queue.resize(capacity)?;
         // SAFETY: the application resizes from one thread at a time.
         unsafe { (*cq).cqe = cqe };
         Ok(())

@@ -6,6 +6,7 @@ use crate::config;
 use crate::guid::Identity;
 use abi::*;
 use soft_local::fabric::FabricConfig;
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
@@ -53,6 +54,14 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
 extern "C" fn register() {
     // SAFETY: OPS is a static of a plugin that is never unloaded.
     unsafe { verbs_register_driver_65(&raw const OPS) };
+    // The C library allocates the thread-local data of this library when it is first used, and ends the program without memory for
+    // them: here rather than later, when the program has objects.
+    LOADED.set(true);
+}
+
+thread_local! {
+    /// The plugin was loaded by this thread.
+    static LOADED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs when the plugin is loaded, as in every provider.

@@ -433,6 +433,10 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let changes = modify::modify(qp.kind, qp.state(), attr, given, &LIMITS).map_err(errno)?;
+    if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
+        // A connection lasts; a change of state must not fail for lack of memory.
+        cface::reserve::admit()?;
+    }
     let elsewhere = if changes.has(IBV_QP_AV) {
         route_elsewhere(&qp.adapter, qp.kind, gids, &attr.ah_attr)?
     } else {

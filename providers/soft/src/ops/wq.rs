@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn create_wq(
         let (max_wr, max_sge) = (attr.max_wr, attr.max_sge.max(1));
         attr.max_sge = max_sge;
         let wanted = Wanted { max_wr, max_sge, flags, pd: domain.number, cq, number, report };
-        let wq = Wq::new(&domain.adapter, wanted);
+        let wq = Wq::new(&domain.adapter, wanted)?;
         held.keep();
         // SAFETY: nobody else has the handle yet; mutex, condition and the application's pointer are libibverbs's to set.
         unsafe {

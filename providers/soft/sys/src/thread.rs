@@ -17,10 +17,14 @@ const CALL_AGAIN_MOST: Duration = Duration::from_millis(5);
 /// handled fault into a kill, `sigprocmask(2)`).
 ///
 /// `name` has at most 15 bytes (`pthread_setname_np(3)`).
+///
+/// # Errors
+/// `ENOMEM` there is no memory; `EAGAIN` the limit on threads (`pthread_create(3)`).
 pub fn spawn_quiet<F>(name: &str, stack_bytes: usize, body: F) -> io::Result<JoinHandle<()>>
 where
     F: FnOnce() + Send + 'static,
 {
+    cface::reserve::look_for_memory()?;
     let before = block_signals();
     let thread = Builder::new().name(name.into()).stack_size(stack_bytes).spawn(body);
     // SAFETY: `before` was filled by the call that blocked the signals.

@@ -3,6 +3,7 @@
 use super::headers::Framing;
 use crate::Refused;
 use crate::request::{Request, What};
+use crate::storage::filled;
 use abi::*;
 
 /// Payload of a segmented send.
@@ -26,11 +27,14 @@ pub struct Segmenter {
 
 impl Segmenter {
     /// For a queue of `max_wr` requests with headers of up to `max_header` bytes, which become frames or datagrams of up to `longest` bytes.
-    pub fn new(framing: Framing, longest: usize, max_wr: usize, max_header: usize) -> Self {
+    ///
+    /// `None`: there is no memory.
+    pub fn new(framing: Framing, longest: usize, max_wr: usize, max_header: usize) -> Option<Self> {
         // As many places as the send queue has.
         let places = max_wr.next_power_of_two();
-        let headers = vec![0; places * max_header];
-        Self { framing, longest, frame: vec![0; longest], headers, max_header }
+        let headers = filled(0, places * max_header)?.into_vec();
+        let frame = filled(0, longest)?.into_vec();
+        Some(Self { framing, longest, frame, headers, max_header })
     }
 
     /// Whether a segmented send of `len` bytes can be carried out.
@@ -71,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_datagrams_is_refused() {
-        let segmenter = Segmenter::new(Framing::Ipoib, MTU, 3, 64);
+        let segmenter = Segmenter::new(Framing::Ipoib, MTU, 3, 64).expect("memory");
         let check = |request: &Request, len| segmenter.check(request, len);
         let most = u64::from(MAX_TSO);
         for (header, mss, len) in [(4, 1, 0), (64, 4032, most), (44, 4052, 1), (64, 1, most)] {
@@ -110,7 +114,7 @@ mod tests {
 
     #[test]
     fn each_request_of_the_queue_has_a_place_for_its_header() {
-        let mut segmenter = Segmenter::new(Framing::Ipoib, MTU, 5, 44);
+        let mut segmenter = Segmenter::new(Framing::Ipoib, MTU, 5, 44).expect("memory");
         for slot in 0..8u8 {
             segmenter.place(usize::from(slot)).fill(slot);
         }

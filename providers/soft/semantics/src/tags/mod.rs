@@ -15,6 +15,7 @@
 pub mod wire;
 
 use crate::receive::Receive;
+use crate::storage::{filled, room};
 use abi::ibv_sge;
 
 #[cfg(test)]
@@ -123,22 +124,22 @@ pub enum Restored {
 
 impl TagList {
     /// A list of up to `capacity` entries of up to `max_sge` ranges each. `seed` keeps those who choose tags from choosing
-    /// where they meet in the table.
-    pub fn new(capacity: usize, max_sge: usize, seed: u64) -> Self {
+    /// where they meet in the table. `None`: there is no memory.
+    pub fn new(capacity: usize, max_sge: usize, seed: u64) -> Option<Self> {
         let capacity = capacity.min(MAX_TAGS);
-        Self {
+        Some(Self {
             capacity,
             max_sge,
-            entries: Vec::with_capacity(capacity),
-            sges: Vec::with_capacity(capacity * max_sge),
+            entries: room(capacity)?,
+            sges: room(capacity * max_sge)?,
             free: Line::default(),
             waiting: Line::default(),
-            buckets: vec![NONE; (capacity * 2).next_power_of_two()].into_boxed_slice(),
-            masks: Vec::with_capacity(capacity),
+            buckets: filled(NONE, (capacity * 2).next_power_of_two())?,
+            masks: room(capacity)?,
             seed,
             added: 0,
             phase: Phase::default(),
-        }
+        })
     }
 
     /// Whether no entry can be added.

@@ -5,7 +5,7 @@ use super::*;
 const EXACT: u64 = u64::MAX;
 
 fn list(capacity: usize) -> TagList {
-    TagList::new(capacity, 2, 0x5eed)
+    TagList::new(capacity, 2, 0x5eed).expect("memory")
 }
 
 fn add(list: &mut TagList, tag: u64, mask: u64, id: u64) -> u32 {
@@ -294,7 +294,7 @@ fn a_random_history_goes_as_a_search_from_end_to_end_would_have_it() {
     for seed in 1..=40u64 {
         let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let capacity = 1 + random.below(200) as usize;
-        let mut list = TagList::new(capacity, 1, seed);
+        let mut list = TagList::new(capacity, 1, seed).expect("memory");
         let mut oracle = Oracle::default();
         let masks = [EXACT, EXACT, 0xffff, 0xff00, 0, 3];
         // Few tags, so that many entries compete for a message; or many.

@@ -33,7 +33,7 @@ fn what_spreads_frames_uses_its_table_and_no_completion_queue() {
         number: 1,
         report: reporter(),
     };
-    let work_queue = Wq::new(&adapter, wanted);
+    let work_queue = Wq::new(&adapter, wanted).expect("memory");
     let users = || cq.users.load(Ordering::Relaxed);
     assert_eq!(users(), 1, "the work queue");
     let table = Arc::new(Table {

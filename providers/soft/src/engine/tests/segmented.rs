@@ -26,7 +26,8 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     let (mut a, b) = pair(Kind::Ud, true, 8000);
     fill(&mut a, 7);
     let max_wr = a.qp.attributes.lock().cap.max_send_wr as usize;
-    let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len());
+    let segmenter =
+        Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len()).expect("memory");
     *a.qp.requester.lock().segmenter = segmenter;
     for n in 0..20 {
         b.receive(n, &[b.sge(n as usize * 200, 200)]);
@@ -66,7 +67,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
 #[test]
 fn what_waits_when_the_queue_goes_to_error_is_flushed_as_segmented_sends() {
     let (a, b) = pair(Kind::Ud, true, 1000);
-    let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len());
+    let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len()).expect("memory");
     *a.qp.requester.lock().segmenter = segmenter;
     a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
     a.send(segmented(1, &b, &HEADER, 100), &[a.sge(0, 250)]);
