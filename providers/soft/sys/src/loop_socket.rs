@@ -47,7 +47,13 @@ impl LoopSocket {
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // `BPF_RET | BPF_K` with 0: no byte of any datagram is kept (socket(7), SO_ATTACH_FILTER).
         let mut keep_nothing = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
-        let program = sock_fprog { len: 1, filter: keep_nothing.as_mut_ptr() };
+        // The kernel reads all bytes, with those between the members: written in place, the padding stays zero.
+        let mut program = mem::MaybeUninit::<sock_fprog>::zeroed();
+        // SAFETY: members of a structure of this frame.
+        unsafe {
+            (&raw mut (*program.as_mut_ptr()).len).write(1);
+            (&raw mut (*program.as_mut_ptr()).filter).write(keep_nothing.as_mut_ptr());
+        }
         set(&socket, libc::SO_ATTACH_FILTER, &program)?;
         // SAFETY: `sockaddr_un` is integers, for which zeros are a value.
         let mut address: sockaddr_un = unsafe { mem::zeroed() };

@@ -4,6 +4,7 @@ use crate::Family;
 use libc::{c_int, c_void, socklen_t};
 use socket2::Socket;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Level and number of an option.
@@ -38,10 +39,15 @@ pub(crate) fn get(fd: BorrowedFd<'_>, name: Name) -> io::Result<c_int> {
 /// Steers the datagrams of all sockets that share this one's port.
 pub(crate) fn steer(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // The kernel reads it; the pointer is not const for other uses of the structure.
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    let (name, size) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of_val(&program) as socklen_t);
-    let value = (&raw const program).cast::<c_void>();
+    // The kernel reads all bytes, with those between the members: written in place, the padding stays zero.
+    let mut value = MaybeUninit::<libc::sock_fprog>::zeroed();
+    // SAFETY: members of a structure of this frame. The pointer is not const for other uses of the structure.
+    unsafe {
+        (&raw mut (*value.as_mut_ptr()).len).write(len);
+        (&raw mut (*value.as_mut_ptr()).filter).write(program.as_ptr().cast_mut());
+    }
+    let (name, size) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of_val(&value) as socklen_t);
+    let value = value.as_ptr().cast::<c_void>();
     // SAFETY: `value` points to a sock_fprog of this frame, which names `len` instructions of a slice that is borrowed meanwhile; all is only read.
     match unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, value, size) } {
         0 => Ok(()),

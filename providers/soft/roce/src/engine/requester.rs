@@ -40,8 +40,9 @@ pub(super) struct Requester {
     /// Messages that may begin, by the peer's credits.
     pub(super) credit: Option<u32>,
     draining: Draining,
-    /// A request that failed here, and completes so in its turn.
-    failing: Option<(u64, Status)>,
+    /// A request that failed here, by its id, and completes so in its turn; without a status there is none. The id always has
+    /// a value: optimised comparisons look at it first.
+    failing: (u64, Option<Status>),
 }
 
 /// Whether new requests begin (SQD).
@@ -103,7 +104,7 @@ impl Requester {
             messages: 0,
             credit: None,
             draining: Draining::No,
-            failing: None,
+            failing: (0, None),
         }
     }
 
@@ -195,7 +196,7 @@ impl Requester {
     fn may_send_new(&self, shared: &Shared) -> bool {
         let Some(wqe) = self.queue.get(self.cursor) else { return false };
         let depth = usize::from(self.sending.initiator_depth);
-        if self.failing.is_some_and(|(id, _)| id == wqe.work.id) {
+        if self.failing.0 == wqe.work.id && self.failing.1.is_some() {
             return false;
         }
         if wqe.issued == 0 {
@@ -393,7 +394,9 @@ impl Requester {
     /// Completes the requests at the front that are done.
     fn complete(&mut self, shared: &mut Shared) {
         while let Some(wqe) = self.queue.front() {
-            if let Some((_, status)) = self.failing.filter(|&(id, _)| id == wqe.work.id) {
+            if let (id, Some(status)) = self.failing
+                && id == wqe.work.id
+            {
                 return self.fail(status, shared);
             }
             let done = self.flight.base().since(wqe.first.add(wqe.packets)) >= 0;
@@ -432,7 +435,9 @@ impl Requester {
 
     /// A request cannot go on, for a reason that lies here.
     pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
-        self.failing.get_or_insert((id, status));
+        if self.failing.1.is_none() {
+            self.failing = (id, Some(status));
+        }
         self.complete(shared);
     }
 
