@@ -1,10 +1,12 @@
 //! The memory allocator of our libraries: malloc(3), and a reserve for when that fails.
 //!
-//! A Rust collection that gets no memory ends the process, and a library must not end the program that uses it. Stable Rust has no hook
-//! that could unwind instead, and checking each allocation would leave out those of the standard library. So a small allocation that
-//! malloc(3) refuses is served from memory that the library has from its start. The call that met the refusal goes on. From then on
-//! [`admit`] fails with `ENOMEM`, by which each verb that creates something begins, until malloc(3) has memory again. What remains is
-//! for calls that must not fail: destruction, progress, events.
+//! A Rust collection that gets no memory ends the process, and a library must not end the program
+//! that uses it. Stable Rust has no hook that could unwind instead, and checking each allocation
+//! would leave out those of the standard library. So a small allocation that malloc(3) refuses is
+//! served from memory that the library has from its start. The call that met the refusal goes on.
+//! From then on [`admit`] fails with `ENOMEM`, by which each verb that creates something begins,
+//! until malloc(3) has memory again. What remains is for calls that must not fail: destruction,
+//! progress, events.
 //!
 //! Allocations above [`LARGEST`] are never served from the reserve: their size is an application's choice (`ibv_create_cq(3)`), and they are made by
 //! `try_reserve`, which reports the refusal.
@@ -14,7 +16,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// What each library of ours allocates with. The attribute counts for whatever is linked with this crate.
+/// What each library of ours allocates with. The attribute counts for whatever is linked with this
+/// crate.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
@@ -22,7 +25,8 @@ static ALLOCATOR: Allocator = Allocator;
 const GRANULE: usize = 256;
 /// Granules that one word of the map stands for.
 const PER_WORD: usize = 64;
-/// Bytes of the largest allocation that the reserve serves: what one word stands for, several times.
+/// Bytes of the largest allocation that the reserve serves: what one word stands for, several
+/// times.
 pub const LARGEST: usize = 4 * PER_WORD * GRANULE;
 /// Words of the map: 2 MiB. Pages that are never used are never made.
 const WORDS: usize = 128;
@@ -38,11 +42,13 @@ struct Allocator;
 #[repr(C, align(4096))]
 struct Pool(UnsafeCell<[u8; WORDS * PER_WORD * GRANULE]>);
 
-// SAFETY: the bytes of a granule are those of whoever set its bit in `MAP`; this module forms no reference to them.
+// SAFETY: the bytes of a granule are those of whoever set its bit in `MAP`; this module forms no
+// reference to them.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool(UnsafeCell::new([0; WORDS * PER_WORD * GRANULE]));
-/// A bit for each granule in use. Changed by single atomic operations: a fork or a signal leaves nothing half done.
+/// A bit for each granule in use. Changed by single atomic operations: a fork or a signal leaves
+/// nothing half done.
 static MAP: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 /// malloc(3) failed, and has not been seen to work since.
@@ -69,8 +75,8 @@ fn probe() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether malloc(3) has some memory, before something that cannot use the reserve: the standard library starts a thread
-/// with memory of malloc(3) alone, and ends the process without it.
+/// Whether malloc(3) has some memory, before something that cannot use the reserve: the standard
+/// library starts a thread with memory of malloc(3) alone, and ends the process without it.
 ///
 /// # Errors
 /// `ENOMEM` it has none.
@@ -84,8 +90,8 @@ pub fn look_for_memory() -> Result<(), Errno> {
     if has_memory { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
-// SAFETY: blocks come from `System`, or are granules of `POOL` whose bits were clear and that this call set: no two blocks overlap. Size and
-// alignment fit (`claim`). Nothing here unwinds.
+// SAFETY: blocks come from `System`, or are granules of `POOL` whose bits were clear and that this
+// call set: no two blocks overlap. Size and alignment fit (`claim`). Nothing here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -145,7 +151,8 @@ impl Allocator {
         // SAFETY: `size` is not zero, by the caller's promise.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: two blocks of at least so many bytes, of which one is new; the old one is not used afterwards.
+            // SAFETY: two blocks of at least so many bytes, of which one is new; the old one is not
+            // used afterwards.
             unsafe {
                 moved.copy_from_nonoverlapping(block, layout.size().min(size));
                 self.dealloc(block, layout);

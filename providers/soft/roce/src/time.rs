@@ -5,8 +5,9 @@ use std::time::Duration;
 
 /// A point in time: nanoseconds since any moment the caller chose. It never goes back.
 ///
-/// Held as one more than the nanoseconds, so that `None` of an `Option` is zero in the same word. Otherwise the word has no value then, and
-/// optimised comparisons, which look at it all the same, are reported by valgrind.
+/// Held as one more than the nanoseconds, so that `None` of an `Option` is zero in the same word.
+/// Otherwise the word has no value then, and optimised comparisons, which look at it all the same,
+/// are reported by valgrind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 

@@ -1,4 +1,5 @@
-//! Memory whose size an application chooses: that there is none is an answer to it, and not the end of the program.
+//! Memory whose size an application chooses: that there is none is an answer to it, and not the end
+//! of the program.
 #![forbid(unsafe_code)]
 
 /// Nothing, with room for `count`; `None`: there is no memory for it.

@@ -1,8 +1,9 @@
-//! A queue of records with one descriptor: a datagram socket that is connected to itself (`unix(7)`).
+//! A queue of records with one descriptor: a datagram socket that is connected to itself
+//! (`unix(7)`).
 //!
-//! The application reads, polls and sets flags of the descriptor as of one of the kernel's. The library needs calls that
-//! never block, whatever the application's flags are. A socket has them (`MSG_DONTWAIT`); a pipe has them only by a second
-//! description, from `/proc`.
+//! The application reads, polls and sets flags of the descriptor as of one of the kernel's. The
+//! library needs calls that never block, whatever the application's flags are. A socket has them
+//! (`MSG_DONTWAIT`); a pipe has them only by a second description, from `/proc`.
 
 use super::errno::{Errno, check, check_len};
 use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_un, socklen_t};
@@ -18,7 +19,8 @@ pub struct LoopSocket {
 }
 
 impl LoopSocket {
-    /// An empty queue. Only this process, and whoever it gives the descriptor to, can put a record into it.
+    /// An empty queue. Only this process, and whoever it gives the descriptor to, can put a record
+    /// into it.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM` the system has no more.
@@ -36,8 +38,8 @@ impl LoopSocket {
         }
     }
 
-    /// A socket with a name that drops whatever it is sent. Names of this kind are visible to all users, and an unconnected
-    /// socket accepts datagrams of all of them.
+    /// A socket with a name that drops whatever it is sent. Names of this kind are visible to all
+    /// users, and an unconnected socket accepts datagrams of all of them.
     fn deaf() -> Result<OwnedFd, Errno> {
         // SAFETY: plain integers.
         let fd = check(unsafe {
@@ -47,7 +49,8 @@ impl LoopSocket {
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // `BPF_RET | BPF_K` with 0: no byte of any datagram is kept (socket(7), SO_ATTACH_FILTER).
         let mut keep_nothing = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
-        // The kernel reads all bytes, with those between the members: written in place, the padding stays zero.
+        // The kernel reads all bytes, with those between the members: written in place, the padding
+        // stays zero.
         let mut program = mem::MaybeUninit::<sock_fprog>::zeroed();
         // SAFETY: members of a structure of this frame.
         unsafe {
@@ -59,7 +62,8 @@ impl LoopSocket {
         let mut address: sockaddr_un = unsafe { mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let family_only = size_of::<libc::sa_family_t>() as socklen_t;
-        // SAFETY: `address` is a live address of which `family_only` bytes count: the kernel chooses a name.
+        // SAFETY: `address` is a live address of which `family_only` bytes count: the kernel
+        // chooses a name.
         check(unsafe { libc::bind(fd, (&raw const address).cast(), family_only) })?;
         Ok(socket)
     }
@@ -114,7 +118,8 @@ impl AsFd for LoopSocket {
     }
 }
 
-/// Connects the socket to its own name. A connected socket accepts datagrams of its peer alone (`unix(7)`).
+/// Connects the socket to its own name. A connected socket accepts datagrams of its peer alone
+/// (`unix(7)`).
 fn connect_to_itself(socket: &OwnedFd) -> Result<(), Errno> {
     let fd = socket.as_raw_fd();
     // SAFETY: `sockaddr_un` is integers, for which zeros are a value.

@@ -61,8 +61,9 @@ impl Chunks {
         free.most_users = free.most_users.max(users);
     }
 
-    /// When at most half of the users are left, calls `release`, which gives the pages of a chunk back, for each chunk that was idle for longest, but
-    /// for some hundred that the users that are left may need.
+    /// When at most half of the users are left, calls `release`, which gives the pages of a chunk
+    /// back, for each chunk that was idle for longest, but for some hundred that the users that are
+    /// left may need.
     pub fn release_surplus(&self, users: usize, release: impl Fn(u32)) {
         let mut free = self.free.lock();
         if users * 2 > free.most_users {
@@ -94,7 +95,8 @@ impl Chunks {
         }
     }
 
-    /// Whether more than half of all are free: who could do without shall leave the rest to those who cannot.
+    /// Whether more than half of all are free: who could do without shall leave the rest to those
+    /// who cannot.
     #[inline]
     pub fn are_plenty(&self) -> bool {
         let free = self.free.lock();

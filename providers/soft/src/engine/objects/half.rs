@@ -1,8 +1,10 @@
 //! The locks of queue pairs, and which of them a deregistration must look at.
 //!
-//! Whoever moves bytes of a memory region holds the lock of one half of a QP, and looked the key up under it. So a deregistration takes
-//! the key back, then waits for those who hold a lock. Only locks that were taken since the last deregistration can be held
-//! unknown to it: each lock enters itself in a list when it is first taken. The cost therefore does not depend on the number of QPs.
+//! Whoever moves bytes of a memory region holds the lock of one half of a QP, and looked the key up
+//! under it. So a deregistration takes the key back, then waits for those who hold a lock. Only
+//! locks that were taken since the last deregistration can be held unknown to it: each lock enters
+//! itself in a list when it is first taken. The cost therefore does not depend on the number of
+//! QPs.
 #![forbid(unsafe_code)]
 
 use cface::sync::{Mutex, MutexGuard};
@@ -60,7 +62,8 @@ impl<T> HalfLock<T> {
     /// Enters the lock, which is held, in the list.
     #[inline]
     fn note(&self) {
-        // Relaxed: cleared either under the lock, or before a barrier of all processors after which the lock is looked at.
+        // Relaxed: cleared either under the lock, or before a barrier of all processors after which
+        // the lock is looked at.
         if !self.listed.load(Ordering::Relaxed) {
             self.enter();
         }
@@ -79,7 +82,8 @@ impl<T> HalfLock<T> {
 pub(crate) trait Half {
     /// Takes the lock off the list, of which the bit was taken; `false`: it is held.
     fn leave_if_free(&self) -> bool;
-    /// Takes the lock off the list before a barrier, after which [`Half::is_held`] tells whether it was free.
+    /// Takes the lock off the list before a barrier, after which [`Half::is_held`] tells whether it
+    /// was free.
     fn leave(&self);
     fn is_held(&self) -> bool;
     fn enter_again(&self);
@@ -111,7 +115,8 @@ pub(crate) struct RecentLocks {
     words: [AtomicU64; WORDS],
     /// Which words may be non-zero.
     summary: [AtomicU64; WORDS / 64],
-    /// One deregistration looks at a time, with a copy of the bits that it took. Whoever comes next finds those that were held.
+    /// One deregistration looks at a time, with a copy of the bits that it took. Whoever comes next
+    /// finds those that were held.
     looking: Mutex<[u64; WORDS]>,
     /// Locks looked at so far.
     #[cfg(test)]
@@ -153,7 +158,8 @@ impl RecentLocks {
         let with_barrier = count > MANY && membarrier::is_registered();
         if with_barrier {
             bits(&*taken, |bit| half(bit).into_iter().for_each(Half::leave));
-            // Whoever takes a lock after the barrier finds the key gone, and enters the lock; whoever did before is seen to hold it.
+            // Whoever takes a lock after the barrier finds the key gone, and enters the lock;
+            // whoever did before is seen to hold it.
             membarrier::heavy();
         }
         bits(&*taken, |bit| {

@@ -21,8 +21,8 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     assert_eq!(looks(), 0);
 }
 
-/// Threads that use a QP's halves while `keys` are taken back one after the other by two threads: none moves bytes of a key whose
-/// deregistration has returned.
+/// Threads that use a QP's halves while `keys` are taken back one after the other by two threads:
+/// none moves bytes of a key whose deregistration has returned.
 fn no_key_outlives_its_deregistration(qps: usize) {
     const KEYS: usize = 100;
     let adapter = adapter(true);

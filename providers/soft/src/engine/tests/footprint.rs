@@ -6,7 +6,8 @@ use soft_local::shm::layout::{CHUNKS, RINGS_LEN, RINGS_QP_SLOTS};
 /// Pages of the segment that peers write to, behind its front, that exist.
 fn pages(adapter: &Adapter) -> usize {
     let mut seen = vec![0_u8; (RINGS_LEN - RINGS_QP_SLOTS) / 4096];
-    // SAFETY: the range is in the segment, which is mapped whole, and `seen` has a byte for each of its pages.
+    // SAFETY: the range is in the segment, which is mapped whole, and `seen` has a byte for each of
+    // its pages.
     let done = unsafe {
         let from = adapter.fabric.rings().base().add(RINGS_QP_SLOTS);
         libc::mincore(from.cast(), RINGS_LEN - RINGS_QP_SLOTS, seen.as_mut_ptr())
