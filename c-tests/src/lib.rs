@@ -127,6 +127,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("device", "domains", &[], false),
     checked("qp", "qp_events", ONE_AND_TWO, true),
     checked("faults", "faults", ONE_AND_TWO, true),
+    checked("faults", "matrix", ONE_AND_TWO, true),
     checked("faults", "faults_raw", &[], false),
     checked("faults", "faults_xrc", &[], true),
     checked("faults", "allocations", &[], false),

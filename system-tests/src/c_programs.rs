@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Programs that test how bytes pass: each data path is a promise of its own.
 const DATA_PATHS: &[&str] =
-    &["data", "atomics", "errors", "mr", "mw", "bulk", "mapped", "unmapped"];
+    &["data", "atomics", "errors", "mr", "mw", "bulk", "mapped", "unmapped", "matrix"];
 
 pub(super) fn register(checks: &mut Checks) {
     for program in PROGRAMS {

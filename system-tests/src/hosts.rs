@@ -126,6 +126,7 @@ const LONG_PACKETS: &[(&str, &[&str])] = &[
     ("ports", &["two"]),
     ("refusals", &["two"]),
     ("ud", &["two"]),
+    ("matrix", &["two"]),
 ];
 
 /// How long one of them may take.
@@ -153,6 +154,7 @@ const OWN_SHORT: &[(&str, &[&str])] = &[
     ("lossy", &["two"]),
     ("xrc", &["three"]),
     ("tm", &["eager", "two"]),
+    ("matrix", &["two"]),
 ];
 
 pub(super) fn register(checks: &mut Checks) {
