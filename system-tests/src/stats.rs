@@ -141,12 +141,7 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let table = &["soft0", "POSTED", "ibv_open_device"][..];
     for (name, args, status, parts) in [
         ("a table", &["--", "ibv_devinfo"][..], 0, table),
-        (
-            "Prometheus",
-            &["--prometheus", "-o", "/dev/stderr", "--", "ibv_devinfo"],
-            0,
-            &["# TYPE ferroverbs_requests_total counter"],
-        ),
+        ("Prometheus", &["--prometheus", "-o", "samples.prom", "--", "ibv_devinfo"], 0, &[]),
         ("Prometheus without a file", &["--prometheus", "--", "true"], 2, &["-o FILE"]),
         ("a status", &["--", "sh", "-c", "exit 7"], 7, &["nothing was counted"]),
         ("no command", &["--", "/not/there"], 127, &["cannot run"]),
@@ -160,6 +155,9 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let done = job.run(&bench.scratch, LIMIT)?;
         let right =
             parts.iter().all(|part| done.stderr.contains(part)) && done.end == End::Exited(status);
+        let written = fs::read_to_string(fabric.work.join("samples.prom")).unwrap_or_default();
+        let counter = written.contains("# TYPE ferroverbs_requests_total counter");
+        let right = right && counter == args.contains(&"-o");
         tally.record(&name, right.then_some(()).ok_or_else(|| done.report("ferroverbs")));
     }
     Ok(())
@@ -259,7 +257,7 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
     };
     let press = |key: &str| tmux(&["send-keys", "-t", "top", key]);
     let result = (|| {
-        wait(&["ferroverbs top: as they came", "POSTED/s", "ib_send_bw"])?;
+        wait(&["ferroverbs top: by creation", "POSTED/s", "ib_send_bw"])?;
         press("u")?;
         wait(&["QP", " RC RTS", "soft0"])?;
         press("s")?;
@@ -273,7 +271,7 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
         press("p")?;
         wait(&["POSTED/s", "ib_send_bw", "!DEVICE", "!ibv_devinfo"])?;
         press("g")?;
-        wait(&["with those that are gone", "ibv_devinfo"])?;
+        wait(&["with ended processes", "ibv_devinfo"])?;
         press("q")?;
         // The session ends with its only program.
         loop {
@@ -329,7 +327,7 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "ibv_open_device(context=MEMORY-",
         "sge0_lkey=KEY-",
         "POSTED",
-        "stand as IPv4-1",
+        "IPv4-1, ",
     ];
     let missing: Vec<_> = there.iter().filter(|part| !text.contains(**part)).collect();
     let told: Vec<_> = ["planted", host.trim()]

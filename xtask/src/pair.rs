@@ -3,7 +3,8 @@
 use crate::process::{End, Finished, Job, PAUSE, Running};
 use crate::scratch::Scratch;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A server and a client that are both told the port by `-p`; the client also gets the server's
@@ -161,10 +162,24 @@ impl Pair {
 /// How long the second side may take to end after the first has failed.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and that nobody else gets before the caller's program has it: the kernel gives ports of
+/// `ip_local_port_range` (32768 and more) to clients that ask for none, so this one is below, and each is given once.
 pub fn free_port() -> crate::Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
-    listener.map(|a| a.port()).map_err(|e| format!("cannot find a free TCP port: {e}"))
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 22_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test runs side by side begin at different ports.
+    let begin = std::process::id().wrapping_mul(7919) % PORTS;
+    for _ in 0..PORTS {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(FIRST + (begin + next) % PORTS).unwrap_or_default();
+        if TcpListener::bind(("0.0.0.0", port)).is_ok()
+            && UdpSocket::bind(("0.0.0.0", port)).is_ok()
+        {
+            return Ok(port);
+        }
+    }
+    Err(format!("all TCP ports from {FIRST} on are taken"))
 }
 
 /// Whether any process of this network namespace listens on `port`, by TCP or by our librdmacm. Asking by a connection would use
