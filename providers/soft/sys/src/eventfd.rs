@@ -28,6 +28,15 @@ impl EventFd {
     /// # Errors
     /// `EINVAL` it is something else.
     pub fn verify(fd: OwnedFd) -> Result<Self, Errno> {
+        Self::check(fd.as_fd())?;
+        Ok(Self(fd))
+    }
+
+    /// What [`verify`](Self::verify) would say.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn check(fd: BorrowedFd<'_>) -> Result<(), Errno> {
         // SAFETY: F_GETFL takes no argument; `fd` is open.
         let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
         if flags & libc::O_NONBLOCK == 0 || flags & libc::O_ACCMODE != libc::O_RDWR {
@@ -36,7 +45,7 @@ impl EventFd {
         // Without /proc nothing tells an event counter from a pipe; the flags have to do then.
         match fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
             Ok(target) if target.as_os_str() != "anon_inode:[eventfd]" => Err(Errno::EINVAL),
-            _ => Ok(Self(fd)),
+            _ => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@
 
 pub mod addresses;
 pub mod clock;
+pub mod closing;
 pub mod dir;
 pub mod errno;
 pub mod eventfd;

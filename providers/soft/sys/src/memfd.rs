@@ -63,17 +63,23 @@ impl Memfd {
     /// # Errors
     /// `EINVAL` not a memory file, or of another size; `EPERM` a seal is missing.
     pub fn verify(fd: OwnedFd, len: usize, required: Seals) -> Result<Self, Errno> {
-        let memfd = Self { fd, len };
-        let seals = memfd.seals()?;
-        if !seals.contains(required) {
+        Self::check(fd.as_fd(), len, required)?;
+        Ok(Self { fd, len })
+    }
+
+    /// What [`verify`](Self::verify) would say.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn check(fd: BorrowedFd<'_>, len: usize, required: Seals) -> Result<(), Errno> {
+        if !seals_of(fd)?.contains(required) {
             return Err(Errno::EPERM);
         }
         // Only after the seals: an unsealed size may change at any time.
-        let actual = size(memfd.fd.as_fd())?;
-        if u64::try_from(len) != Ok(actual) {
+        if u64::try_from(len) != Ok(size(fd)?) {
             return Err(Errno::EINVAL);
         }
-        Ok(memfd)
+        Ok(())
     }
 
     /// Adds `seals`.
@@ -85,9 +91,7 @@ impl Memfd {
 
     /// The seals the file has; `EINVAL` if it is not a memory file.
     pub fn seals(&self) -> Result<Seals, Errno> {
-        // SAFETY: F_GET_SEALS takes no argument; `self.fd` is open.
-        let bits = check(unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GET_SEALS) })?;
-        Ok(Seals::from_bits_retain(bits))
+        seals_of(self.fd.as_fd())
     }
 
     /// Size in bytes.
@@ -105,6 +109,12 @@ impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn seals_of(fd: BorrowedFd<'_>) -> Result<Seals, Errno> {
+    // SAFETY: F_GET_SEALS takes no argument; `fd` is open.
+    let bits = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
+    Ok(Seals::from_bits_retain(bits))
 }
 
 fn create(name: &CStr, flags: c_uint) -> Result<OwnedFd, Errno> {

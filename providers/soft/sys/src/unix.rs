@@ -14,6 +14,7 @@ use std::{
 use libc::{c_int, c_void, gid_t, pid_t, sockaddr_un, socklen_t, uid_t};
 
 use super::{
+    closing::{Passed, close_aside},
     dir::Dir,
     errno::{Errno, check, check_len, retry},
 };
@@ -47,13 +48,17 @@ pub struct Received {
     /// How many bytes of it are in the buffer; 0 means that the other end is closed.
     pub len: usize,
     /// The descriptors that came with it.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Passed,
     /// Whether bytes or descriptors did not fit and are lost.
     pub truncated: bool,
 }
 
-/// The most descriptors that a message may bring.
+/// The most descriptors that a message of ours brings.
 pub const MAX_FDS: usize = 4;
+
+/// The most that any message brings (`SCM_MAX_FD` of unix(7)). There is room for all of them: the kernel closes what has none, in the thread that
+/// receives.
+const MOST_FDS: usize = 253;
 
 impl Socket {
     /// A socket that listens at the file `name` in `dir`, which is also `path`.
@@ -133,14 +138,14 @@ impl Socket {
 
     /// Takes the next message; `EAGAIN` if there is none.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
-        let mut control = Control::new();
+        let mut control = [0_u64; ROOM / 8];
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: `msghdr` is integers and pointers, for which zeros are a value.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr();
-        message.msg_controllen = Control::LEN as _;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = ROOM as _;
         let len = retry(|| {
             // SAFETY: every pointer of `message` is to a live local, with its length beside it.
             check_len(unsafe {
@@ -148,7 +153,7 @@ impl Socket {
             })
         })?;
         // SAFETY: the call succeeded, so `message` describes what it put into `control`.
-        let fds = unsafe { take_fds(&message) };
+        let fds = Passed::from(unsafe { take_fds(&message) });
         let truncated = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         Ok(Received { len, fds, truncated })
     }
@@ -180,6 +185,13 @@ impl Socket {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
+    /// Ends the connection for both ends, or listens no more, and closes the socket with what waits in it, which takes as long as those like who
+    /// sent it: so nobody waits for that.
+    pub fn close(self) {
+        self.shut_down();
+        close_aside(vec![self.0]);
+    }
+
     /// Ends the connection for both ends, also where a forked child holds a copy of the socket.
     pub fn shut_down(&self) {
         // SAFETY: plain integers. It fails only if there is no connection any more.
@@ -206,6 +218,9 @@ impl AsFd for Socket {
         self.0.as_fd()
     }
 }
+
+/// Bytes of a control message with [`MOST_FDS`] descriptors: a 16-byte header, 4 bytes for each, and what makes it whole words.
+const ROOM: usize = (16 + MOST_FDS * size_of::<RawFd>()).next_multiple_of(8);
 
 /// Room for the control message that carries descriptors, aligned as `cmsghdr` wants it.
 struct Control([u64; 8]);
@@ -317,7 +332,7 @@ mod tests {
         let got = two.receive(&mut buffer).unwrap();
         assert_eq!((&buffer[..got.len], got.fds.len(), got.truncated), (&b"hello"[..], 2, false));
         event.notify();
-        for fd in got.fds {
+        for fd in got.fds.take::<2>().unwrap() {
             assert!(EventFd::verify(fd).is_ok());
         }
         assert_eq!(two.receive(&mut buffer).map(|_| ()), Err(Errno::EAGAIN));

@@ -18,7 +18,9 @@ use super::{
     peer::Parts,
 };
 use soft_sys::{
-    Errno, poll,
+    Errno,
+    closing::is_behind,
+    poll,
     unix::{Credentials, Socket},
 };
 
@@ -27,7 +29,7 @@ use soft_sys::{
 pub(super) struct Acceptor {
     /// `None` once the fabric is left.
     listener: Option<Socket>,
-    /// When to listen again; there were no descriptors left.
+    /// When to listen again; there were no descriptors left, or too many are being closed.
     resume_at: Option<Instant>,
     pending: Vec<Pending>,
 }
@@ -130,7 +132,7 @@ impl Core {
     /// Closes a connection, also where a forked child has a copy of it.
     pub(super) fn close(&self, socket: Socket) {
         self.epoll.remove(socket.as_fd());
-        socket.shut_down();
+        socket.close();
     }
 
     fn accept(&self, acceptor: &mut Acceptor, now: Instant) {
@@ -140,6 +142,11 @@ impl Core {
         let Acceptor { listener: Some(listener), resume_at, pending } = acceptor else { return };
         if resume_at.take().is_some() {
             let _ = self.epoll.add(listener.as_fd(), LISTENER_TOKEN);
+        }
+        if is_behind() {
+            self.epoll.remove(listener.as_fd());
+            *resume_at = Some(now + PAUSE);
+            return;
         }
         for _ in 0..BATCH {
             match listener.accept() {
@@ -160,8 +167,12 @@ impl Core {
         let id = self.next_id();
         let who = match self.check_user(&socket) {
             Ok(who) if self.epoll.add(socket.as_fd(), id * 2).is_ok() => who,
-            Ok(who) => return self.refuse(&socket, Refusal::Resources, who.pid),
-            Err(why) => return self.refuse(&socket, why, 0),
+            outcome => {
+                let (why, pid) =
+                    outcome.map_or_else(|why| (why, 0), |who| (Refusal::Resources, who.pid));
+                self.refuse(&socket, why, pid);
+                return socket.close();
+            }
         };
         if pending.len() >= MAX_PENDING {
             // The one that has been silent for longest.

@@ -1,9 +1,6 @@
 //! How two processes introduce themselves, apart from which of them connects.
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
 use super::{
     core::Core,
@@ -13,6 +10,7 @@ use super::{
 use soft_memory::{cma::AddressSpace, witness::Witness};
 use soft_sys::{
     Errno, Mapping,
+    closing::Passed,
     eventfd::EventFd,
     map::Access,
     memfd::{Memfd, Seals},
@@ -35,7 +33,7 @@ pub(super) enum FromSocket {
     /// The end of the connection.
     Closed,
     /// A message.
-    Message(HandshakeMessage, Vec<OwnedFd>),
+    Message(HandshakeMessage, Passed),
 }
 
 /// Takes the next message, if there is one.
@@ -99,19 +97,29 @@ impl Core {
     pub(super) fn examine(
         &self,
         said: &Introduction,
-        fds: Vec<OwnedFd>,
+        fds: Passed,
         who: Credentials,
     ) -> Result<Parts, Refusal> {
         let known = (1..self.config.slots).contains(&said.slot) && said.slot != self.slot();
         if !known || self.lease.owner(said.slot) != Some(who.pid) {
             return Err(Refusal::Slot);
         }
-        let [tables, rings, wake]: [OwnedFd; 3] = fds.try_into().map_err(|_| Refusal::Garbage)?;
+        let ([Some(tables), Some(rings), Some(wake)], 3) =
+            ([0, 1, 2].map(|at| fds.get(at)), fds.len())
+        else {
+            return Err(Refusal::Garbage);
+        };
         // The same version has the same layout, so the same sizes: users of a peer rely on it.
         let sizes = [self.tables.len() as u64, self.rings.len() as u64];
         if [said.tables_len, said.rings_len] != sizes {
             return Err(Refusal::Segment);
         }
+        // Before they are ours, as nobody knows how long it takes to close what is none of these.
+        Memfd::check(tables, self.tables.len(), TABLES_SEALS)
+            .and_then(|()| Memfd::check(rings, self.rings.len(), RINGS_SEALS))
+            .and_then(|()| EventFd::check(wake))
+            .map_err(|_| Refusal::Segment)?;
+        let [tables, rings, wake] = fds.take().map_err(|_| Refusal::Garbage)?;
         let tables =
             Memfd::verify(tables, self.tables.len(), TABLES_SEALS).map_err(|_| Refusal::Segment)?;
         let tables = Mapping::new(tables.as_fd(), tables.len(), Access::ReadOnly)

@@ -181,6 +181,67 @@ fn processes_with_segments_of_other_sizes_do_not_meet() {
     assert_eq!(two.peer(one.slot()).unwrap_err(), PeerError::Refused(Refusal::Segment));
 }
 
+/// A connected socket whose last close takes an hour, and the one that it waits for.
+fn lingering() -> (OwnedFd, OwnedFd) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut stream, &[0; 1 << 16]).is_ok() {}
+    let hour = libc::linger { l_onoff: 1, l_linger: 3600 };
+    let len = size_of::<libc::linger>() as libc::socklen_t;
+    let (fd, hour) = (std::os::fd::AsRawFd::as_raw_fd(&stream), (&raw const hour).cast());
+    // SAFETY: `hour` has so many bytes.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, hour, len) };
+    assert_eq!(set, 0);
+    (stream.into(), other.into())
+}
+
+#[test]
+fn what_takes_an_hour_to_close_stops_nobody_who_is_sent_it() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let mut others = vec![];
+    let mut send = |socket: &Socket, bytes: &[u8], count: usize| {
+        let (poison, other) = lingering();
+        // Refused if the connection was closed by then.
+        let _ = socket.send(bytes, &vec![poison.as_fd(); count]);
+        // If it was closed there already, this is the last close.
+        thread::spawn(move || drop(poison));
+        others.push(other);
+    };
+    // With what is no message, one that is not due, one that lies, and one that brings too much.
+    let hello = HandshakeMessage::Hello(honest(lease.slot())).emit();
+    let confirm = HandshakeMessage::Confirm { attached: false }.emit();
+    for (bytes, count) in [(&b"hello"[..], 1), (&confirm, 1), (&hello, 3), (&hello, 4)] {
+        let socket = scene.connect();
+        send(&socket, bytes, count);
+        assert!(matches!(refusal(&socket), Refusal::Garbage | Refusal::Segment));
+        // And with what waits behind a message that is refused.
+        let socket = scene.connect();
+        socket.send(b"hello", &[]).unwrap();
+        send(&socket, bytes, count);
+        scene.still_works();
+    }
+}
+
+#[test]
+fn what_a_peer_sends_and_takes_an_hour_to_close_stops_nobody() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let (socket, peer) = half_a_peer(&scene, &lease, &good);
+    let (poison, _other) = lingering();
+    socket.send(b"and another thing", &[poison.as_fd()]).unwrap();
+    thread::spawn(move || drop(poison));
+    scene.log.wait("refused", |log| log.refused.len() == 1);
+    assert_eq!(answer(&socket), None);
+    scene.still_works();
+    drop(lease);
+    scene.log.wait("death", |log| log.dead.iter().any(|dead| Arc::ptr_eq(dead, &peer)));
+    scene.still_works();
+}
+
 #[test]
 fn those_who_connect_and_say_nothing_keep_nobody_out() {
     let mut scene = Scene::new();
