@@ -240,6 +240,25 @@ pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
     cc(&inputs, &folder.join("besieged"), &["-libverbs", "-lpthread"])
 }
 
+/// Compiles the program that runs two processes, and a stranger who attacks them.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compile_stranger(folder: &Path) -> Result<PathBuf, CompileError> {
+    cc(&[here().join("hostile/stranger.c")], &folder.join("stranger"), &[])
+}
+
+/// Compiles the program that tells which of the files it uses that its environment names. It finds the libraries of the installed tree at `prefix`
+/// by itself, since the dynamic loader ignores `LD_LIBRARY_PATH` in a privileged program.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compile_privileged(folder: &Path, prefix: &Path) -> Result<PathBuf, CompileError> {
+    let path = format!("-Wl,-rpath,{}", prefix.join("lib").display());
+    let source = here().join("tools/privileged.c");
+    cc(&[source], &folder.join("privileged"), &["-libverbs", &path])
+}
+
 /// Compiles a program of [`KERNEL_DEVICE`] into `folder` and returns its path.
 ///
 /// # Errors

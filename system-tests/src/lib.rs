@@ -38,6 +38,7 @@ mod sanitizer;
 mod sources;
 mod stacks;
 mod stats;
+mod stranger;
 mod symbols;
 mod trace;
 mod unit;
@@ -220,6 +221,12 @@ const GROUPS: &[Group] = &[
         what: "programs beside a process that writes whatever it can, each data path",
         seconds: 0,
         register: hostile::register,
+    },
+    Group {
+        name: "stranger",
+        what: "another user of the machine: beside programs, and as the caller of privileged ones",
+        seconds: 0,
+        register: stranger::register,
     },
     Group {
         name: "hosts",
