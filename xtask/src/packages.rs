@@ -172,6 +172,7 @@ const GROUPS: &[Group] = &[
     group("faults", &[]),
     group("kill", &[]),
     group("hostile", &[]),
+    group("stranger", &[]),
     Group { name: "hosts", short: &[HOSTS], rest: &[UCX, OPEN_MPI, HPCC, MPICH, GLOO] },
     group("meeting", &[HOSTS]),
     group("fuzz", &[]),
