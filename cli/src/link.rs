@@ -5,8 +5,10 @@
 //! character, the loader would silently load the system's library. A symbolic link in a folder of
 //! the user avoids the character.
 //!
-//! The link stays when the command ends, because processes of the command may start more programs.
+//! The link stays when the command ends, because processes of the command may start more programs. The
+//! next command removes each link that no process has in its environment.
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::process::{Uid, geteuid};
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes that a path in `LD_PRELOAD` must not have.
 pub(crate) const PRELOAD_SEPARATORS: &[u8] = b" \t\n:$";
@@ -23,14 +26,16 @@ pub(crate) const LIBRARY_PATH_SEPARATORS: &[u8] = b":;$";
 /// A path without `forbidden` bytes that leads to `folder`: the folder, or a symbolic link to the
 /// folder.
 pub(crate) fn loadable_path(folder: &Path, forbidden: &[u8]) -> crate::Result<PathBuf> {
+    let user = geteuid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    candidates(runtime.clone(), user).for_each(|own| remove_unused(&own, user, UNUSED));
     if is_free_of(folder, forbidden) {
         return Ok(folder.to_owned());
     }
-    let user = geteuid();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let mut why = String::new();
     for own in candidates(runtime, user).filter(|own| is_free_of(own, forbidden)) {
-        match make_link(folder, &own, user) {
+        // The second attempt is for a command that removed the empty folder meanwhile.
+        match make_link(folder, &own, user).or_else(|_| make_link(folder, &own, user)) {
             Ok(link) => return Ok(link),
             Err(error) => why = format!("{}: {error}", own.display()),
         }
@@ -60,14 +65,17 @@ fn make_link(folder: &Path, own: &Path, user: Uid) -> std::io::Result<PathBuf> {
         _ => {}
     }
     // Refuse a folder that other users can write to: they could replace the library.
-    let found = fs::symlink_metadata(own)?;
-    if !found.is_dir() || found.uid() != user.as_raw() || found.mode() & 0o022 != 0 {
+    if !is_own(own, user) {
         return Err(std::io::Error::other("not a folder that only you can write to"));
     }
     let mut hasher = DefaultHasher::new();
     folder.hash(&mut hasher);
-    let link = own.join(format!("{:016x}", hasher.finish()));
+    let link = own.join(format!("{:016x}{}", hasher.finish(), namespace_suffix()));
     if fs::read_link(&link).is_ok_and(|target| target == folder) {
+        // The command that uses the link again has no environment with the link yet.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        utimensat(CWD, &link, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         return Ok(link);
     }
     // A rename is atomic, so a command that starts meanwhile finds the old link or the new link.
@@ -77,6 +85,53 @@ fn make_link(folder: &Path, own: &Path, user: Uid) -> std::io::Result<PathBuf> {
     fs::rename(&new, &link)?;
     Ok(link)
 }
+
+/// Whether only `user` can write to `folder`.
+fn is_own(folder: &Path, user: Uid) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0
+    })
+}
+
+/// The end of the name of each link that a process of this pid namespace made. Processes of other pid
+/// namespaces are invisible here, so their links are left alone.
+fn namespace_suffix() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
+    format!("-{namespace:x}")
+}
+
+/// Removes each link in `own` that is as old as `unused` and that no process of the user has in its
+/// environment. Removes `own` with the last link.
+fn remove_unused(own: &Path, user: Uid, unused: Duration) {
+    if !is_own(own, user) {
+        return;
+    }
+    let suffix = namespace_suffix();
+    let is_old = |link: &PathBuf| {
+        let modified = fs::symlink_metadata(link).and_then(|found| found.modified());
+        modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age >= unused))
+    };
+    let entries = fs::read_dir(own).into_iter().flatten().flatten();
+    let made_here = entries.filter(|e| e.file_name().as_bytes().ends_with(suffix.as_bytes()));
+    let mut links: Vec<_> = made_here.map(|entry| entry.path()).filter(is_old).collect();
+    if links.is_empty() {
+        return;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for environment in processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok()) {
+        links.retain(|link| {
+            let link = link.as_os_str().as_bytes();
+            !environment.windows(link.len()).any(|part| part == link)
+        });
+    }
+    for link in links {
+        let _ = fs::remove_file(link);
+    }
+    let _ = fs::remove_dir(own);
+}
+
+/// Longer than a command takes from its link to its program.
+const UNUSED: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +184,28 @@ mod tests {
         assert_eq!(make_link(&target, &own, geteuid()).unwrap(), made);
         assert_eq!(fs::read_link(&made).unwrap(), target);
         assert_eq!(fs::read_dir(&own).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_goes_when_no_process_uses_it_and_the_folder_with_the_last_link() {
+        let top = Folder::new("unused");
+        let own = top.0.join("own");
+        let [used, unused] = ["a b", "c d"].map(|name| {
+            let target = top.0.join(name);
+            fs::create_dir(&target).unwrap();
+            make_link(&target, &own, geteuid()).unwrap()
+        });
+        let mut program = std::process::Command::new("cat");
+        let program = program.stdin(std::process::Stdio::piped()).env("LD_LIBRARY_PATH", &used);
+        let mut program = program.spawn().unwrap();
+        remove_unused(&own, geteuid(), UNUSED);
+        assert!(used.is_symlink() && unused.is_symlink(), "new links stay");
+        remove_unused(&own, geteuid(), Duration::ZERO);
+        assert!(used.is_symlink() && !unused.is_symlink());
+        drop(program.stdin.take());
+        program.wait().unwrap();
+        remove_unused(&own, geteuid(), Duration::ZERO);
+        assert!(!own.exists());
     }
 
     #[test]
