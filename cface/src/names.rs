@@ -10,7 +10,7 @@ use libc::{c_int, sockaddr_un, socklen_t};
 
 use crate::Errno;
 
-/// A name that this process has until it is dropped.
+/// A name of this process; dropping it frees the name.
 #[derive(Debug)]
 pub struct Name(OwnedFd);
 
@@ -23,8 +23,8 @@ impl Name {
         let (address, len) = address(name)?;
         let socket = socket(libc::SOCK_DGRAM)?;
         let fd = socket.as_raw_fd();
-        // Before it has a name, so that there is no moment in which it receives anything.
-        // SAFETY: plain integers on a socket of ours. Linux refuses it to no socket of this kind.
+        // The shutdown precedes the bind, so the named socket never receives.
+        // SAFETY: plain integers on a socket of ours. Linux always accepts the call.
         unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
         // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
         check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
@@ -47,15 +47,16 @@ pub fn is_taken(name: &str) -> Result<bool, Errno> {
     let socket = socket(libc::SOCK_DGRAM)?;
     // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
     match check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
-        // Whoever connected his socket to one of his own lets nobody else connect to it.
+        // EPERM: the socket of the name is connected to another socket.
         Ok(_) | Err(Errno::EPERM) => Ok(true),
         Err(why) if why.raw() == libc::ECONNREFUSED => Ok(false),
         Err(why) => Err(why),
     }
 }
 
-/// A socket at which others see the end of this process ([`watch`]). Nobody accepts their connections. It is to live as long as its process: who
-/// closes it otherwise closes what others sent into these connections.
+/// A listening socket at which other processes see the end of this process ([`watch`]). No thread accepts
+/// the connections. Keep the socket until the process ends: closing the socket closes the messages in
+/// its connections.
 #[derive(Debug)]
 pub struct Life(#[expect(dead_code, reason = "the kernel closes it")] OwnedFd);
 

@@ -17,7 +17,7 @@ use xtask::scratch;
 const OWNER: User = User { uid: 64_991, gid: 64_991 };
 const STRANGER: User = User { uid: 64_992, gid: 64_992 };
 
-/// A bound on a hang: what the stranger sends along takes an hour to close.
+/// A bound on a hang: the stranger sends sockets that take an hour to close.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Programs that connect by librdmacm, which takes names in the network namespace.
@@ -84,7 +84,7 @@ fn beside(bench: &Bench, stranger: &Path, program: &str, args: &[&str]) -> Resul
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
 }
 
-/// Who finds the default folder made by somebody else says whose it is and what helps, and who has a folder that strangers cannot make uses that.
+/// A stranger makes the default folder first: the line names the stranger and the remedy. A folder in `/run/user` helps.
 fn made_first(bench: &Bench) -> Result<(), String> {
     let devinfo = || {
         let over = Over::new(bench.prefix()?, &bench.paths.target);
@@ -119,7 +119,7 @@ fn made_first(bench: &Bench) -> Result<(), String> {
     if helped.ok() { Ok(()) } else { Err(helped.report("over /run/user")) }
 }
 
-/// An empty folder that goes when this is dropped.
+/// An empty folder, removed on drop.
 struct Gone(PathBuf);
 
 impl Drop for Gone {
@@ -128,7 +128,7 @@ impl Drop for Gone {
     }
 }
 
-/// What gives a program more rights than its caller has.
+/// The kind of a program: ordinary, or with more rights than its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -208,7 +208,7 @@ impl Privileged {
         let program = bench.scratch.fresh("privileged");
         fs::copy(&self.program, &program).map_err(|e| e.to_string())?;
         kind.give_to(&program)?;
-        // Whatever rights it has it can write there.
+        // The program can write there with any rights.
         let open = bench.scratch.folder("open", 0o777)?;
         let [trace, fabric] = ["trace", "fabric"].map(|name| open.join(name));
         for folder in [&trace, &fabric] {

@@ -56,7 +56,7 @@ impl fmt::Debug for IoVec {
     }
 }
 
-/// The most ranges that one call moves on either side; what is behind them is left for another call.
+/// The most ranges of a side that one call moves. The caller needs another call for the ranges behind.
 pub const MOST_RANGES: usize = 64;
 
 /// The longest copy for which the file of an address space is faster than a call that names the process: it copies page by page.
@@ -101,7 +101,7 @@ impl<T: Copy> Listed<T> {
 #[derive(Debug)]
 pub struct AddressSpace {
     pid: pid_t,
-    /// Where its witness is, and what is there.
+    /// Address and content of the witness.
     witness: u64,
     secret: u64,
     memory: Option<File>,
@@ -225,7 +225,7 @@ impl AddressSpace {
         remote: *const IoVec,
         count: usize,
     ) -> Result<usize, Errno> {
-        // Those who write write what is there anyway.
+        // A writer stores the value that the witness holds already.
         let mut word = if way == Way::Write { self.secret } else { !self.secret };
         let word_at = &raw mut word;
         // SAFETY: exactly the word, which outlives the call.

@@ -1,23 +1,24 @@
-//! Closing what other processes have a say in.
+//! Closing descriptors that other processes influence.
 //!
-//! The last close of a descriptor may take as long as its maker likes: that of a socket with `SO_LINGER` (`socket(7)`), or of a file whose file
-//! system another process serves. Descriptors that were passed to this process are such, and so are sockets, which close what waits in their
-//! queues. They are closed by threads that nobody waits for.
+//! The last close of a descriptor can block for as long as its creator likes: a socket with `SO_LINGER`
+//! (`socket(7)`), or a file of a file system that a process serves. Two kinds of descriptors can do so:
+//! descriptors that peers passed to this process, and sockets, because the kernel closes the descriptors
+//! in their receive queues. A closing thread closes both kinds, and no other thread waits for a closing thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{process, thread::spawn_quiet};
 
-/// Descriptors that came with a message; those that nobody takes are [closed aside](close_aside).
+/// The descriptors of a received message. Dropping the list [closes](close_aside) the descriptors.
 #[derive(Debug, Default)]
 pub struct Passed(Vec<OwnedFd>);
 
 impl Passed {
-    /// As many as there are to be.
+    /// The descriptors, if the message has `N`.
     ///
     /// # Errors
-    /// There are more, or fewer.
+    /// The list, if the message has more or fewer descriptors.
     pub fn take<const N: usize>(mut self) -> Result<[OwnedFd; N], Self> {
         match std::mem::take(&mut self.0).try_into() {
             Ok(taken) => Ok(taken),
@@ -25,17 +26,17 @@ impl Passed {
         }
     }
 
-    /// One of them.
+    /// The descriptor with this index.
     pub fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
         self.0.get(index).map(AsFd::as_fd)
     }
 
-    /// How many there are.
+    /// The number of descriptors.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -53,13 +54,13 @@ impl Drop for Passed {
     }
 }
 
-/// Has a thread of its own close them, one after the other. The caller does it where there can be no thread.
+/// Starts a closing thread for `fds`. Without a thread (EAGAIN), the calling thread closes the descriptors.
 pub fn close_aside(fds: Vec<OwnedFd>) {
     if fds.is_empty() {
         return;
     }
     count(1);
-    // The closure is dropped, and the descriptors with it, also where it does not run.
+    // A failed start drops the closure, which closes the descriptors.
     let closer = spawn_quiet("fv-close", STACK_BYTES, move || {
         drop(fds);
         count(-1);
@@ -69,13 +70,13 @@ pub fn close_aside(fds: Vec<OwnedFd>) {
     }
 }
 
-/// Whether so many threads are closing something that nothing more should be taken from others.
+/// Whether this process has so many closing threads that the acceptor must pause.
 pub fn is_behind() -> bool {
     let word = CLOSING.load(Ordering::Relaxed);
     word >> 32 == own_tag() && word as u32 >= MOST
 }
 
-/// The process (upper half), and how many of its threads are closing something. A forked child has none of them.
+/// The process number (upper half), and the number of its closing threads. A forked child has none.
 static CLOSING: AtomicU64 = AtomicU64::new(0);
 
 fn count(by: i32) {
@@ -91,10 +92,10 @@ fn own_tag() -> u64 {
     u64::from(process::id().cast_unsigned())
 }
 
-/// Threads that may be at it before this process is behind.
+/// The number of closing threads from which on the acceptor pauses.
 const MOST: u32 = 16;
 
-/// They call nothing but close(2).
+/// A closing thread calls close(2) only.
 const STACK_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
         let passed = passed.take::<3>().unwrap_err();
         assert!(passed.len() == 2 && passed.get(1).is_some() && passed.get(2).is_none());
         drop(passed);
-        // Readable with nothing to read: all writers are gone.
+        // The pipe hangs up when the last writer is closed.
         let mut fd = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: `fd` is one entry.
         assert_eq!(unsafe { libc::poll(&raw mut fd, 1, 10_000) }, 1);

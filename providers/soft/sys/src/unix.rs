@@ -56,8 +56,8 @@ pub struct Received {
 /// The most descriptors that a message of ours brings.
 pub const MAX_FDS: usize = 4;
 
-/// The most that any message brings (`SCM_MAX_FD` of unix(7)). There is room for all of them: the kernel closes what has none, in the thread that
-/// receives.
+/// The most descriptors of any message (`SCM_MAX_FD` of unix(7)). The buffer has room for all of them,
+/// because the kernel closes a descriptor without room in the receiving thread.
 const MOST_FDS: usize = 253;
 
 impl Socket {
@@ -185,8 +185,8 @@ impl Socket {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Ends the connection for both ends, or listens no more, and closes the socket with what waits in it, which takes as long as those like who
-    /// sent it: so nobody waits for that.
+    /// Ends the connection or the listening, and has a closing thread ([`close_aside`]) close the socket and
+    /// the messages in its receive queue.
     pub fn close(self) {
         self.shut_down();
         close_aside(vec![self.0]);
