@@ -114,7 +114,7 @@ impl Core {
         if [said.tables_len, said.rings_len] != sizes {
             return Err(Refusal::Segment);
         }
-        // Before they are ours, as nobody knows how long it takes to close what is none of these.
+        // Checked before they are taken: the close of a descriptor of another kind may block.
         Memfd::check(tables, self.tables.len(), TABLES_SEALS)
             .and_then(|()| Memfd::check(rings, self.rings.len(), RINGS_SEALS))
             .and_then(|()| EventFd::check(wake))

@@ -181,7 +181,7 @@ fn processes_with_segments_of_other_sizes_do_not_meet() {
     assert_eq!(two.peer(one.slot()).unwrap_err(), PeerError::Refused(Refusal::Segment));
 }
 
-/// A connected socket whose last close takes an hour, and the one that it waits for.
+/// A connected socket whose last close takes an hour, and its peer.
 fn lingering() -> (OwnedFd, OwnedFd) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -204,20 +204,20 @@ fn what_takes_an_hour_to_close_stops_nobody_who_is_sent_it() {
     let mut others = vec![];
     let mut send = |socket: &Socket, bytes: &[u8], count: usize| {
         let (poison, other) = lingering();
-        // Refused if the connection was closed by then.
+        // The send fails after the fabric closed the connection.
         let _ = socket.send(bytes, &vec![poison.as_fd(); count]);
-        // If it was closed there already, this is the last close.
+        // The last close happens here if the fabric closed its copy first.
         thread::spawn(move || drop(poison));
         others.push(other);
     };
-    // With what is no message, one that is not due, one that lies, and one that brings too much.
+    // Four bad messages: garbage, a Confirm before the Hello, wrong descriptors, too many descriptors.
     let hello = HandshakeMessage::Hello(honest(lease.slot())).emit();
     let confirm = HandshakeMessage::Confirm { attached: false }.emit();
     for (bytes, count) in [(&b"hello"[..], 1), (&confirm, 1), (&hello, 3), (&hello, 4)] {
         let socket = scene.connect();
         send(&socket, bytes, count);
         assert!(matches!(refusal(&socket), Refusal::Garbage | Refusal::Segment));
-        // And with what waits behind a message that is refused.
+        // A message behind a refused message.
         let socket = scene.connect();
         socket.send(b"hello", &[]).unwrap();
         send(&socket, bytes, count);
