@@ -1,7 +1,9 @@
-//! What carries the messages of the connection manager for one device: a datagram QP, and a thread that sleeps until something comes or is due.
+//! What carries the messages of the connection manager for one device: a datagram QP, and a thread
+//! that sleeps until something comes or is due.
 //!
-//! A real adapter has one QP of number 1 for all of its host. Here each process has a QP of its own, and all of them are in one multicast
-//! group of the host, which stands for that number ([`GSI_GROUP`]): whatever is for QP 1, from this host or by the wire, goes to everyone, and
+//! A real adapter has one QP of number 1 for all of its host. Here each process has a QP of its
+//! own, and all of them are in one multicast group of the host, which stands for that number
+//! ([`GSI_GROUP`]): whatever is for QP 1, from this host or by the wire, goes to everyone, and
 //! everyone keeps what is his ([`crate::sorting`]).
 
 use crate::device::{Device, PORT};
@@ -71,10 +73,11 @@ pub(crate) struct Agent {
     state: Mutex<Box<State>>,
 }
 
-// SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is used by who has its number, under the lock
-// of `state` or by the thread alone.
+// SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is
+// used by who has its number, under the lock of `state` or by the thread alone.
 unsafe impl Send for Agent {}
-// SAFETY: all that is shared is changed under the lock of `state` or is a verbs object, which any thread may use.
+// SAFETY: all that is shared is changed under the lock of `state` or is a verbs object, which any
+// thread may use.
 unsafe impl Sync for Agent {}
 
 /// What the thread and callers share.
@@ -136,8 +139,8 @@ impl State {
         self.own.iter().any(|(_, own)| *own == gid)
     }
 
-    /// A listener of this process is about to go, and the requests that it brought stay. Others of this host would take them for nobody's
-    /// ([`crate::stray`]).
+    /// A listener of this process is about to go, and the requests that it brought stay. Others of
+    /// this host would take them for nobody's ([`crate::stray`]).
     pub(crate) fn keep_owed(&mut self, listener: Listener, service: ServiceId) {
         let requests = self.manager.owed(listener);
         if requests.is_empty() {
@@ -195,7 +198,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Makes what it sends and receives by. What was made when something fails is taken back with the agent.
+    /// Makes what it sends and receives by. What was made when something fails is taken back with
+    /// the agent.
     ///
     /// # Safety
     /// Nothing of that was made before.
@@ -203,7 +207,8 @@ impl Agent {
         let bytes = SLOT * (RECEIVES + SENDS);
         let (context, pd) = (self.device.context, self.device.pd);
         self.memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
-        // SAFETY: context and domain are never closed; `memory` has as many bytes, and stays as long as the region.
+        // SAFETY: context and domain are never closed; `memory` has as many bytes, and stays as
+        // long as the region.
         unsafe {
             self.memory.write_bytes(0, bytes);
             let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
@@ -286,7 +291,8 @@ impl Agent {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: the context and the QP are live for ever; the request and what it names stay during the call, and the slot is the device's now.
+        // SAFETY: the context and the QP are live for ever; the request and what it names stay
+        // during the call, and the slot is the device's now.
         let error = unsafe {
             let post = (*self.device.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
             post(self.qp, &raw mut request, &raw mut bad)
@@ -297,7 +303,8 @@ impl Agent {
     /// Completions of a queue.
     fn completions(&self, cq: *mut ibv_cq) -> Vec<ibv_wc> {
         let mut found = Vec::with_capacity(64);
-        // SAFETY: the context and the queue are live for ever, and there is room for as many completions as are said.
+        // SAFETY: the context and the queue are live for ever, and there is room for as many
+        // completions as are said.
         unsafe {
             if let Some(poll) = (*self.device.context).ops.poll_cq {
                 let count = poll(cq, 64, found.as_mut_ptr());
@@ -317,7 +324,8 @@ impl Agent {
         self.state.lock()
     }
 
-    /// Sends what is to be sent, and tells what is to be told. Wakes the thread if that sleeps for too long now.
+    /// Sends what is to be sent, and tells what is to be told. Wakes the thread if that sleeps for
+    /// too long now.
     pub(crate) fn pump(&self, state: &mut State) {
         self.carry(state);
         let due = self.due(state);
@@ -417,7 +425,8 @@ impl Agent {
             tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
         };
         let mut bad = null_mut();
-        // SAFETY: the slot is ours while its number is not free; the QP is live for ever; the request and what it names stay during the call.
+        // SAFETY: the slot is ours while its number is not free; the QP is live for ever; the
+        // request and what it names stay during the call.
         let posted = unsafe {
             slot.copy_from_nonoverlapping(mad.as_ptr(), MAD_LEN);
             let post = (*self.device.context).ops.post_send;
@@ -517,7 +526,8 @@ impl Agent {
         }
     }
 
-    /// Sends the requests of this process to services that have got a listener, and refuses those whose time is over.
+    /// Sends the requests of this process to services that have got a listener, and refuses those
+    /// whose time is over.
     fn serve_unserved(&self, state: &mut State) {
         for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
             match verdict {
@@ -531,7 +541,8 @@ impl Agent {
         }
     }
 
-    /// Asks `peer` for what `id` wants of it. Does nothing for an id that was destroyed while its request waited.
+    /// Asks `peer` for what `id` wants of it. Does nothing for an id that was destroyed while its
+    /// request waited.
     ///
     /// # Errors
     /// `ENOMEM` there are too many connections.
@@ -542,7 +553,8 @@ impl Agent {
         peer: Peer,
         question: Question,
     ) -> Result<(), Errno> {
-        // Under the lock of the id: whoever destroys it finds it either without a connection, or with this one.
+        // Under the lock of the id: whoever destroys it finds it either without a connection, or
+        // with this one.
         let mut asking = id.lock();
         if asking.stage != Stage::Connecting {
             return Ok(());
@@ -563,7 +575,8 @@ impl Agent {
         Ok(())
     }
 
-    /// The process ends: its peers hear that, as they would from the kernel, and do not wait for answers.
+    /// The process ends: its peers hear that, as they would from the kernel, and do not wait for
+    /// answers.
     pub(crate) fn leave(&self) {
         // Who has the lock for longer than that does not let go any more.
         let Some(mut state) = self.state.try_lock_for(FAREWELL) else { return };
@@ -608,7 +621,8 @@ impl Agent {
                 let len = (wc.byte_len as usize).min(SLOT);
                 if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
                     let mut datagram = [0; SLOT];
-                    // SAFETY: the slot of a receive that completed is ours until it is posted again.
+                    // SAFETY: the slot of a receive that completed is ours until it is posted
+                    // again.
                     unsafe {
                         self.slot(number).copy_to_nonoverlapping(datagram.as_mut_ptr(), len);
                     }
@@ -654,7 +668,8 @@ impl Agent {
         let events = unsafe { (*self.channel).fd };
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut all = [poll(events), poll(self.bell), poll(self.neighbours)];
-        // SAFETY: `all` is three entries; `count` has the eight bytes that are read; channel and queue are live for ever.
+        // SAFETY: `all` is three entries; `count` has the eight bytes that are read; channel and
+        // queue are live for ever.
         unsafe {
             libc::poll(all.as_mut_ptr(), 3, limit);
             // Who has ended is looked for each time.
@@ -676,7 +691,8 @@ impl Agent {
 /// One that could not begin. Those that did stay as long as their process.
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: each object is NULL or made by `make`, and nobody else has it: there is no thread yet. The queue pair goes before what it uses.
+        // SAFETY: each object is NULL or made by `make`, and nobody else has it: there is no thread
+        // yet. The queue pair goes before what it uses.
         unsafe {
             if !self.qp.is_null() {
                 let group = ibv_gid { raw: GSI_GROUP };
@@ -699,8 +715,9 @@ impl Drop for Agent {
     }
 }
 
-/// The GUID by which peers tell this process's connections from others', an EUI-64 that is administered locally and of no group. It is not the device's,
-/// which any user of this machine can compute: to forge a request in the name of this process takes this number.
+/// The GUID by which peers tell this process's connections from others', an EUI-64 that is
+/// administered locally and of no group. It is not the device's, which any user of this machine can
+/// compute: to forge a request in the name of this process takes this number.
 const fn secret_guid(random: u64) -> Guid {
     const LOCAL: u64 = 2 << 56;
     const GROUP: u64 = 1 << 56;

@@ -11,15 +11,17 @@ pub(crate) enum For {
     Service(ServiceId, IpAddr),
     /// The process of that number.
     Owner(u32),
-    /// It does not say, and may be about a connection of any process: a REJ by whom a REQ was given up.
+    /// It does not say, and may be about a connection of any process: a REJ by whom a REQ was given
+    /// up.
     Anyone,
     /// A process that no host has. One process answers for all.
     Nobody,
 }
 
 impl For {
-    /// Whether the process of number `own` takes a message that is for no service. `lives` tells whether a process has a number, `speaks` whether this one
-    /// answers for those that do not exist: of all processes of a host at most one takes what brings an answer.
+    /// Whether the process of number `own` takes a message that is for no service. `lives` tells
+    /// whether a process has a number, `speaks` whether this one answers for those that do not
+    /// exist: of all processes of a host at most one takes what brings an answer.
     pub(crate) fn is_taken_by(
         self,
         own: u32,
@@ -77,10 +79,12 @@ pub(crate) fn asks(mad: &[u8; MAD_LEN]) -> bool {
     matches!(whose(mad), For::Service(..))
 }
 
-/// Where in the header of who asks by addresses the destination is; an IPv4 address is in the last bytes of its place.
+/// Where in the header of who asks by addresses the destination is; an IPv4 address is in the last
+/// bytes of its place.
 const DESTINATION: usize = 20;
 
-/// Which address is asked for, by private data; `0.0.0.0`, which is nobody's own, where they do not say.
+/// Which address is asked for, by private data; `0.0.0.0`, which is nobody's own, where they do not
+/// say.
 fn asked_for(private: &[u8]) -> IpAddr {
     let is_six = private.get(1).is_some_and(|byte| byte >> 4 == 6);
     let place = private.get(DESTINATION..).and_then(|rest| rest.first_chunk::<16>());
@@ -96,7 +100,8 @@ pub(crate) const fn owner(name: CommId) -> u32 {
     name.0 >> (32 - OWNER_BITS)
 }
 
-/// Who sent a datagram, and to which of our addresses, by the 40 bytes in front of it: an IPv6 header, or an IPv4 header in the last 20.
+/// Who sent a datagram, and to which of our addresses, by the 40 bytes in front of it: an IPv6
+/// header, or an IPv4 header in the last 20.
 pub(crate) fn ends(header: &[u8; 40]) -> Option<(Gid, Gid)> {
     let first = header.first()?;
     if first >> 4 == 6 {

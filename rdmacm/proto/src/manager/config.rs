@@ -3,8 +3,8 @@
 use crate::wire::{CommId, Guid, TimeCode};
 use std::time::Duration;
 
-/// Which names this manager gives to connections. Several managers of one adapter divide them by their upper bits, so that a MAD can be
-/// brought to the right one.
+/// Which names this manager gives to connections. Several managers of one adapter divide them by
+/// their upper bits, so that a MAD can be brought to the right one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// What the upper bits are.
@@ -34,7 +34,8 @@ pub struct Config {
     pub first_resend: Duration,
     /// What any single wait that a peer asks for is cut to.
     pub longest_wait: Duration,
-    /// What the times of a REQ are cut to, by which its receiver repeats its own messages and keeps what is over.
+    /// What the times of a REQ are cut to, by which its receiver repeats its own messages and keeps
+    /// what is over.
     pub longest_asked: Duration,
     /// How long a grant is repeated at most to a peer that says nothing.
     pub longest_grant: Duration,
@@ -44,7 +45,8 @@ pub struct Config {
     pub memory: Duration,
     /// Connections and requests at most, in all states but those that are only remembered.
     pub connections: usize,
-    /// Connections at most that are granted, or that the application is about to hear of, while nothing shows that their peers are there. More wait.
+    /// Connections at most that are granted, or that the application is about to hear of, while
+    /// nothing shows that their peers are there. More wait.
     pub half_open: usize,
     /// The same, of one peer.
     pub half_open_per_peer: usize,
@@ -54,14 +56,16 @@ pub struct Config {
     pub waiting: usize,
     /// Requests of one peer at most that are not answered yet.
     pub pending_per_peer: usize,
-    /// Answers that are remembered and connections in time wait at most. Beyond it the oldest are forgotten.
+    /// Answers that are remembered and connections in time wait at most. Beyond it the oldest are
+    /// forgotten.
     pub memories: usize,
     /// MADs at most that wait to be taken by `poll_transmit`. What is beyond it is lost.
     pub outgoing: usize,
 }
 
 impl Config {
-    /// For an adapter, with what the kernel's connection manager has, but a first repetition after 100 ms.
+    /// For an adapter, with what the kernel's connection manager has, but a first repetition after
+    /// 100 ms.
     #[must_use]
     pub const fn new(guid: Guid) -> Self {
         Self {
@@ -95,7 +99,8 @@ pub struct Counters {
     pub unknown: u64,
     /// MADs that say nothing new in this state.
     pub ignored: u64,
-    /// Requests that had to wait, because the service's backlog was full or too many connections were half open.
+    /// Requests that had to wait, because the service's backlog was full or too many connections
+    /// were half open.
     pub backlog: u64,
     /// Granted connections that were given up because their peers were silent and others waited.
     pub silent: u64,

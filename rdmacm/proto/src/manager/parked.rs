@@ -1,6 +1,8 @@
-//! Requests that wait until there is room for them: in their service's backlog, and among the connections whose peers have not shown to be there.
+//! Requests that wait until there is room for them: in their service's backlog, and among the
+//! connections whose peers have not shown to be there.
 //!
-//! They take turns by source, so that whoever sends many delays nobody else. Nothing of the application's is held for them.
+//! Requests take turns by source, so that a source with many requests delays no other source. Nothing of the
+//! application's is held for them.
 
 use super::{Kind, Time};
 use crate::wire::{CommId, DatagramRequest, Guid, Request, ServiceId};
@@ -8,7 +10,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// A request that its sender has not repeated for so long is forgotten: senders repeat at least every 6.4 s.
+/// A request that its sender has not repeated for so long is forgotten: senders repeat at least
+/// every 6.4 s.
 const FORGOTTEN: Duration = Duration::from_secs(15);
 
 /// What is asked for.
@@ -91,8 +94,8 @@ impl<A: Clone + Ord> Parked<A> {
         true
     }
 
-    /// A request is to wait; `most` wait together. Where there are as many, the source that has most of them loses its newest one, and that may be this one.
-    /// `false`: it is lost.
+    /// A request is to wait; `most` wait together. Where there are as many, the source that has
+    /// most of them loses its newest one, and that may be this one. `false`: it is lost.
     pub(super) fn park(
         &mut self,
         now: Time,

@@ -11,13 +11,14 @@ use crate::wire::{
     Rejected, Reply, Request, Transport,
 };
 
-/// A peer that repeats its grant so late is told that it was heard.
+/// A REP that is repeated after this time is answered by MRA.
 const SHOWN: Time = Time::from_millis(500);
 /// A peer is asked so often at most whether it still has a connection.
 const DOUBTS: Time = Time::from_secs(1);
 
 impl<A: Clone + Ord> Manager<A> {
-    /// A datagram came to QP1, from where `from` is: `bytes` are what follows its 40 bytes of address.
+    /// A datagram came to QP1, from where `from` is: `bytes` are what follows its 40 bytes of
+    /// address.
     pub fn receive(&mut self, now: Time, random: &mut dyn FnMut() -> u64, from: &A, bytes: &[u8]) {
         let Ok(Mad { transaction, message }) = Mad::parse(bytes) else {
             self.counters.malformed += 1;
@@ -58,7 +59,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Whether a REQ or SIDR_REQ is the repetition of one that is known here, be it that nobody listens to its service any more.
+    /// Whether a REQ or SIDR_REQ is the repetition of one that is known here, be it that nobody
+    /// listens to its service any more.
     #[must_use]
     pub fn knows(&self, from: &A, bytes: &[u8]) -> bool {
         let name = match Mad::parse(bytes).map(|mad| mad.message) {
@@ -153,7 +155,8 @@ impl<A: Clone + Ord> Manager<A> {
         true
     }
 
-    /// A REQ under a name or for a queue pair that is in use. Either its sender has forgotten the connection, or it is forged.
+    /// A REQ under a name or for a queue pair that is in use. Either its sender has forgotten the
+    /// connection, or it is forged.
     fn stale_request(
         &mut self,
         now: Time,
@@ -168,9 +171,11 @@ impl<A: Clone + Ord> Manager<A> {
         self.ask_whether_it_lives(now, random, known);
     }
 
-    /// Asks the peer of an established connection whether it still has it, at most once in [`DOUBTS`]. What only looks like the peer must not end the
-    /// connection, as IBTA vol 1, 12.9.8.3.1 has it. So what is sent is no DREQ for the peer's queue pair but one for [`DisconnectRequest::NO_QPN`]: a manager that has the
-    /// connection drops it, the kernel's as well (`cm_dreq_handler` in Linux' `cm.c`), and one that has it no more answers DREP.
+    /// Asks the peer of an established connection whether it still has it, at most once in
+    /// [`DOUBTS`]. What only looks like the peer must not end the connection, as IBTA vol 1,
+    /// 12.9.8.3.1 has it. So what is sent is no DREQ for the peer's queue pair but one for
+    /// [`DisconnectRequest::NO_QPN`]: a manager that has the connection drops it, the kernel's as
+    /// well (`cm_dreq_handler` in Linux' `cm.c`), and one that has it no more answers DREP.
     fn ask_whether_it_lives(
         &mut self,
         now: Time,
@@ -229,7 +234,8 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(connection, Event::Reply { connection, reply });
             }
             State::ReplyReceived { since } if same => {
-                // Soon, as the peer may give its place to others until something shows that we are here.
+                // Soon, as the peer may give its place to others until something shows that we are
+                // here.
                 if now.saturating_sub(*since) >= (end.times.expected / 2).min(SHOWN) {
                     self.send_acknowledge(connection, Rejected::Reply);
                 } else {
@@ -301,7 +307,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// What a REJ is about. A peer that rejects a REQ has no name for the connection; one that gave up does not know ours.
+    /// What a REJ is about. A peer that rejects a REQ has no name for the connection; one that gave
+    /// up does not know ours.
     fn of_rejection(&self, from: &A, reject: &Reject) -> Option<Connection> {
         if let Some((connection, end)) = self.table.of_peer(from, reject.remote_id) {
             let asked = matches!(end.state, State::RequestSent { .. });
@@ -378,7 +385,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
         let killed = request.private.bytes().starts_with(KILLED);
         match Stage::from(&end.state) {
-            // The answer is the application's, who ends it, too (`cm_dreq_handler` in Linux' `cm.c`).
+            // The answer is the application's, who ends it, too (`cm_dreq_handler` in Linux'
+            // `cm.c`).
             Stage::ReplySent | Stage::Established if !killed => {
                 self.tell(connection, Event::Disconnected { connection, killed });
                 self.table.become_(connection, State::DisconnectReceived { transaction }, None);

@@ -1,4 +1,5 @@
-//! Room for what strangers ask: who can forge addresses sends any number of requests, and none of them says whether anybody is there.
+//! Room for what strangers ask: who can forge addresses sends any number of requests, and none of
+//! them says whether anybody is there.
 
 use super::parked::{Asking, Parked, Waiting};
 use super::table::{End, State};
@@ -24,7 +25,8 @@ pub(super) enum Room {
     Free,
     /// Its service's backlog is full.
     Backlog,
-    /// Too many connections are granted, or about to be, whose peers have not shown to be there: of all peers, or of this one.
+    /// Too many connections are granted, or about to be, whose peers have not shown to be there: of
+    /// all peers, or of this one.
     HalfOpen,
 }
 
@@ -98,7 +100,8 @@ impl<A: Clone + Ord> Manager<A> {
         self.oldest_silent(source).map(|(at, _)| at)
     }
 
-    /// The oldest granted connection with a silent peer: of any peer where all places are taken, else of `source` itself.
+    /// The oldest granted connection with a silent peer: of any peer where all places are taken,
+    /// else of `source` itself.
     fn oldest_silent(&self, source: &A) -> Option<(Time, Connection)> {
         let all_taken = self.table.half_open() >= self.config.half_open;
         self.table.oldest_granted(|end| all_taken || end.peer == *source)
@@ -156,7 +159,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Gives up the oldest connection with a silent peer in favour of `source`. `false`: all of them have time left.
+    /// Gives up the oldest connection with a silent peer in favour of `source`. `false`: all of
+    /// them have time left.
     fn give_up_silent(&mut self, now: Time, source: &A) -> bool {
         let Some((at, connection)) = self.oldest_silent(source) else { return false };
         if now < at.saturating_add(self.config.half_open_grace) {
@@ -171,7 +175,8 @@ impl<A: Clone + Ord> Manager<A> {
 }
 
 impl<A> End<A> {
-    /// Whether the peer has not shown to be there, and the application has, or is about to have, resources for it.
+    /// Whether the peer has not shown to be there, and the application has, or is about to have,
+    /// resources for it.
     pub(super) const fn is_half_open(&self) -> bool {
         match self.state {
             State::RequestReceived { .. } => self.in_backlog,

@@ -151,9 +151,11 @@ impl<A> End<A> {
         matches!(self.state, State::RequestSent { .. } | State::DatagramSent { .. })
     }
 
-    /// Whether another request for the peer's queue pair is stale. It is not where no connection came about, or where one side has ended it: a peer that asks
-    /// anew has given its queue pair's number to another one, and duplicates of the old request are told by their name. So the specification calls stale only
-    /// what is connected (IBTA vol 1, 12.9.8.3.1); time-wait is kept by whose queue pair it is.
+    /// Whether another request for the peer's queue pair is stale. It is not where no connection
+    /// came about, or where one side has ended it: a peer that asks anew has given its queue pair's
+    /// number to another one, and duplicates of the old request are told by their name. So the
+    /// specification calls stale only what is connected (IBTA vol 1, 12.9.8.3.1); time-wait is kept
+    /// by whose queue pair it is.
     const fn occupies_qp(&self) -> bool {
         !matches!(
             self.state,

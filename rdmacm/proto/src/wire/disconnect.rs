@@ -17,8 +17,8 @@ pub struct DisconnectRequest {
 }
 
 impl DisconnectRequest {
-    /// No queue pair has this number: it means groups (IBTA vol 1, 9.2.4). A DREQ for it ends nothing: who has the connection drops it, and who has it no more
-    /// says so.
+    /// No queue pair has this number, which means groups (IBTA vol 1, 9.2.4). A DREQ for it ends
+    /// nothing: a manager with the connection drops the DREQ, and any other manager answers DREP.
     pub const NO_QPN: Qpn = Qpn::new(0xff_ffff);
 
     /// Whether it ends the connection, and does not only ask for it.

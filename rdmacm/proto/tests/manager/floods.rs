@@ -4,7 +4,8 @@ use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 
-/// The `n`th of many REQs that somebody forges. Each is of another adapter, name and queue pair, and asks for the longest times.
+/// The `n`th of many REQs that somebody forges. Each is of another adapter, name and queue pair,
+/// and asks for the longest times.
 fn forged(n: u32) -> Vec<u8> {
     let request = Request {
         local_id: CommId(0x0bad_0000 + n),
@@ -17,7 +18,8 @@ fn forged(n: u32) -> Vec<u8> {
     Mad { transaction: n.into(), message: Message::Request(Box::new(request)) }.emit().to_vec()
 }
 
-/// A thousand forged requests a second, in the names of so many addresses where nobody is; returns how many connections there were at most.
+/// A thousand forged requests a second, in the names of so many addresses where nobody is; returns
+/// how many connections there were at most.
 fn flood(net: &mut Net, count: u32, addresses: u32) -> usize {
     let mut most = 0;
     for n in 0..count {
@@ -118,7 +120,8 @@ fn a_backlog_that_is_full_of_forged_requests_has_a_place_for_an_honest_client() 
     }
 }
 
-/// What is granted to who says nothing is not kept for long, whatever times it asked for, and its address hears little.
+/// What is granted to who says nothing is not kept for long, whatever times it asked for, and its
+/// address hears little.
 #[test]
 fn times_and_repetitions_of_a_request_are_bounded() {
     let mut net = Net::with_server(1);

@@ -44,7 +44,8 @@ fn whoever_survives_comes_to_an_end() {
                 net.settle();
                 let survivor = &mut net.nodes[1 - victim];
                 let story = survivor.story();
-                // An established connection only ends when its owner, warned by its queue pair, ends it.
+                // An established connection only ends when its owner, warned by its queue pair,
+                // ends it.
                 let context = format!("{messages} messages, {victim} dies, {replaced}: {story}");
                 let open: Vec<_> = survivor
                     .events
@@ -192,7 +193,8 @@ fn a_late_duplicate_of_a_request_whose_connection_has_ended_begins_nothing() {
     net.end_all();
 }
 
-/// Whoever can forge the client's address, and knows its GUID, ended a connection by a REQ for its queue pair.
+/// Whoever can forge the client's address, and knows its GUID, ended a connection by a REQ for its
+/// queue pair.
 #[test]
 fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
     for by_name in [false, true] {
@@ -202,7 +204,8 @@ fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
         let Message::Request(true_one) = net.sent[0].1.message() else { panic!("a REQ is first") };
         let before = net.sent.len();
         for n in 0..1000_u32 {
-            // By the number of the queue pair, or by the name that the client gave to the connection.
+            // By the number of the queue pair, or by the name that the client gave to the
+            // connection.
             let forged = match by_name {
                 false => Request { local_id: CommId(0x0bad_0000 + n), ..*true_one },
                 true => Request { qpn: Qpn::new(0x1000 + n), ..*true_one },
@@ -243,7 +246,8 @@ fn a_forged_reply_with_a_queue_pair_in_use_ends_no_other_connection() {
     assert_eq!((net.count(DREQ), net.count(DREP)), (1, 0));
 }
 
-/// An answer to the question whether a connection is still there counts only with the transaction of the question.
+/// An answer to the question whether a connection is still there counts only with the transaction
+/// of the question.
 #[test]
 fn a_forged_answer_ends_nothing() {
     let mut net = Net::with_server(2);

@@ -74,11 +74,13 @@ pub struct Config {
     pub expected_psn: Psn,
     /// What remote requests may do.
     pub access: Access,
-    /// READs and atomics that the peer may have under way, and that can be replayed (`max_dest_rd_atomic`).
+    /// READs and atomics that the peer may have under way, and that can be replayed
+    /// (`max_dest_rd_atomic`).
     pub responder_resources: u8,
     /// How long the peer is to wait when there is no receive (`min_rnr_timer`).
     pub rnr_timer: RnrTimer,
-    /// A secret of this end, drawn for this connection. `None`: this end does not speak what only our own ends understand.
+    /// A secret of this end, drawn for this connection. `None`: this end does not speak what only
+    /// our own ends understand.
     pub nonce: Option<Nonce>,
     /// Receives come from a shared queue, so no credits can be promised.
     pub shared_receive_queue: bool,
@@ -108,15 +110,18 @@ pub struct Tuning {
     pub window: u32,
     /// An acknowledgement is asked for at least each so many packets.
     pub ack_every: u32,
-    /// Datagrams of an end of ours that may be kept behind a gap: a power of two up to 256 (others are rounded down); 0 never keeps any.
+    /// Datagrams of an end of ours that may be kept behind a gap: a power of two up to 256 (others
+    /// are rounded down); 0 never keeps any.
     pub hold: u16,
-    /// Greet the peer, to find out whether it is an end of ours; its own greeting is answered anyway.
+    /// Greet the peer, to find out whether it is an end of ours; its own greeting is answered
+    /// anyway.
     pub hello: bool,
     /// Send an acknowledgement in one packet with a request, to an end of ours.
     pub along: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,
-    /// Shortest time until an unanswered packet is asked about; `None` leaves it to the local ACK timeout.
+    /// Shortest time until an unanswered packet is asked about; `None` leaves it to the local ACK
+    /// timeout.
     pub probe_after: Option<Duration>,
     /// Bytes per second of the port; nothing is paced at this rate.
     pub line_rate: u64,

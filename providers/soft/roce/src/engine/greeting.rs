@@ -1,8 +1,9 @@
 //! How two ends of ours recognise each other, and what each proves to the other.
 //!
-//! Three packets do it: Hello tells the sender's nonce, Welcome repeats it and tells that of its own sender, Confirm repeats the latter. An end takes its
-//! peer for one of ours only after its own nonce came back, which it had sent to the peer's address alone. A forged Hello therefore changes nothing:
-//! the peer gets a Welcome that it did not ask for, and drops it.
+//! Three packets do it: Hello tells the sender's nonce, Welcome repeats it and tells that of its
+//! own sender, Confirm repeats the latter. An end takes its peer for one of ours only after its own
+//! nonce came back, which it had sent to the peer's address alone. A forged Hello therefore changes
+//! nothing: the peer gets a Welcome that it did not ask for, and drops it.
 
 use crate::wire::{Nonce, Ours};
 

@@ -1,4 +1,5 @@
-//! The sending side of a reliable connection (IBTA vol 1, 9.7): what goes when. What comes back is in `completer`.
+//! The sending side of a reliable connection (IBTA vol 1, 9.7): what goes when. What comes back is
+//! in `completer`.
 
 use super::flight::{Flight, Gain};
 use super::segment::Segment;
@@ -30,7 +31,8 @@ pub(super) struct Requester {
     pub(super) last_nak: Option<Psn>,
     /// The peer keeps what comes behind a gap, and says so.
     pub(super) selects: bool,
-    /// Plain refusals of a sequence number by a peer that may be one of ours, and missed a part of the greetings.
+    /// Plain refusals of a sequence number by a peer that may be one of ours, and missed a part of
+    /// the greetings.
     strangeness: Option<u32>,
     hello_due: bool,
     /// Packets since the last that asked for an acknowledgement.
@@ -73,14 +75,16 @@ pub(super) struct Wqe {
 
 /// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
 const READ_PIECE: u32 = 128;
-/// Fewest that are waited for, unless the READ ends: half of the window, or what mostly arrives in a row if that is less, and so many at least. Requests for
-/// crumbs cost more than they bring: the first and the last packet of each answer are longer than the others, and not cut from one datagram with them.
-/// Where much is lost, waiting for a large piece brings nothing: what is lost of it is asked for again from the first to the last such packet.
+/// Fewest that are waited for, unless the READ ends: half of the window, or what mostly arrives in
+/// a row if that is less, and so many at least. Requests for crumbs cost more than they bring: the
+/// first and the last packet of each answer are longer than the others, and not cut from one
+/// datagram with them. Where much is lost, waiting for a large piece brings nothing: what is lost
+/// of it is asked for again from the first to the last such packet.
 const READ_CRUMB: u32 = 16;
 /// What a packet costs besides its payload, in bytes of a window.
 pub(super) const OVERHEAD: u32 = 64;
-/// So many refusals bring a greeting each. Then each time that there were twice as many: where many packets are lost all of the first greetings may be,
-/// and another's end hears only of a few.
+/// So many refusals bring a greeting each. Then each time that there were twice as many: where many
+/// packets are lost all of the first greetings may be, and another's end hears only of a few.
 const HELLOS: u32 = 3;
 
 impl Requester {
@@ -131,7 +135,8 @@ impl Requester {
         }
         if self.hello_due && !self.queue.is_empty() {
             self.hello_due = false;
-            // A peer that greeted first and was answered needs no greeting, unless it refuses a packet like a stranger.
+            // A peer that greeted first and was answered needs no greeting, unless it refuses a
+            // packet like a stranger.
             let is_known = self.strangeness == Some(0) && shared.greeting.peer().is_some();
             if let Some(greeting) = shared.greeting.begin().filter(|_| !is_known) {
                 let (psn, message) = (self.flight.next(), Message::Ours(greeting));
@@ -162,7 +167,8 @@ impl Requester {
         }
     }
 
-    /// Whether a probe goes, beyond the window: the first ones only while the peer has room for another copy of what is probably waiting there.
+    /// Whether a probe goes, beyond the window: the first ones only while the peer has room for
+    /// another copy of what is probably waiting there.
     fn may_probe(&self, shared: &Shared) -> bool {
         self.timers.is_urgent()
             || self.flight.bytes_at_most() + longest(shared) <= shared.congestion.allowance()
@@ -233,8 +239,8 @@ impl Requester {
         (count >= left.min(fewest)).then_some(count)
     }
 
-    /// Whether the peer's credits allow the next packet (IBTA vol 1, 9.7.7.2). Beyond them, the first packet of a message may go alone, as a
-    /// question.
+    /// Whether the peer's credits allow the next packet (IBTA vol 1, 9.7.7.2). Beyond them, the
+    /// first packet of a message may go alone, as a question.
     fn has_credit(&self, wqe: &Wqe) -> bool {
         let Some(credit) = self.credit else {
             return true;
@@ -291,8 +297,10 @@ impl Requester {
         let wqe = *self.find(psn)?;
         let (mut psn, mut count) = (psn, 1);
         if matches!(wqe.work.op, Op::Read { .. }) {
-            // Not beyond the piece: the responder remembers each by itself. Not from behind what is still missing of it: the kernel's rxe takes where a request
-            // asks from for the beginning of what it remembers, and drops later ones that ask from before (rxe_resp.c, duplicate_request).
+            // Not beyond the piece: the responder remembers each by itself. Not from behind what is
+            // still missing of it: the kernel's rxe takes where a request asks from for the
+            // beginning of what it remembers, and drops later ones that ask from before
+            // (rxe_resp.c, duplicate_request).
             let piece = self.answers.iter().rev().find(|(first, _)| psn.since(*first) >= 0)?;
             psn = self.flight.unanswered_from(piece.0);
             let left = piece.0.add(piece.1).after(psn)?;
@@ -350,9 +358,11 @@ impl Requester {
             let missed = self.flight.infer_lost(patience);
             if missed.packets != 0 {
                 shared.counters.implied_nak_seq_err += 1;
-                // A peer that does not select dropped what came behind the first one, whose answer is missing.
+                // A peer that does not select dropped what came behind the first one, whose answer
+                // is missing.
                 let apart = if self.selects { missed.packets } else { missed.answers };
-                // An answer is missing because either way lost something: it counts half for one way.
+                // An answer is missing because either way lost something: it counts half for one
+                // way.
                 let one_way = apart - missed.answers / 2;
                 shared.congestion.missed(one_way.max(1));
                 self.lost(now, apart != 0, shared);
@@ -372,8 +382,9 @@ impl Requester {
         self.complete(shared);
     }
 
-    /// Whether the oldest packet has an answer that can be asked for by itself: it is all of its request, or that was executed as a whole, which parts
-    /// of the answer have shown. A responder that gets a part of a request first would not know the whole later.
+    /// Whether the oldest packet has an answer that can be asked for by itself: it is all of its
+    /// request, or that was executed as a whole, which parts of the answer have shown. A responder
+    /// that gets a part of a request first would not know the whole later.
     fn is_answerable(&self) -> bool {
         self.answers.front().is_some_and(|&(psn, packets)| {
             let index = self.flight.base().after(psn).filter(|&index| index < packets);
@@ -381,8 +392,8 @@ impl Requester {
         })
     }
 
-    /// Packets are known to be lost: the window shrinks at most once for all that were under way. A peer that is not
-    /// `selective` dropped what came behind them.
+    /// Packets are known to be lost: the window shrinks at most once for all that were under way. A
+    /// peer that is not `selective` dropped what came behind them.
     pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut Shared) {
         self.timers.end_probe();
         if self.flight.base().since(self.recovery) >= 0 {

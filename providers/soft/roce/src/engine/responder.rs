@@ -1,5 +1,5 @@
-//! The receiving side of a reliable connection (IBTA vol 1, 9.7): sequence, duplicates, and the questions that a request
-//! comes to.
+//! The receiving side of a reliable connection (IBTA vol 1, 9.7): sequence, duplicates, and the
+//! questions that a request comes to.
 
 use super::answers::{Answered, Answers};
 use super::shared::Shared;
@@ -127,8 +127,9 @@ impl Responder {
         }
     }
 
-    /// It comes before its turn. Packets are kept only if they have the peer's proof: the window of 256 PSNs would otherwise leave a forger 2^16 numbers
-    /// to try instead of 2^24. Without the proof all goes as the specification has it.
+    /// It comes before its turn. Packets are kept only if they have the peer's proof: the window of
+    /// 256 PSNs would otherwise leave a forger 2^16 numbers to try instead of 2^24. Without the
+    /// proof all goes as the specification has it.
     fn early(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
         shared.counters.out_of_sequence += 1;
         let index = incoming.psn.after(self.expected).unwrap_or(0) - 1;
@@ -305,7 +306,8 @@ impl Responder {
             (Answer::Rnr, Then::Again(..)) => {}
             (Answer::Accepted, Then::Acknowledge) => {
                 self.accept(&asked);
-                // What waits to be said is to speak of this one, too: held packets are executed in a row.
+                // What waits to be said is to speak of this one, too: held packets are executed in
+                // a row.
                 if asked.ack_request || self.answers.is_acknowledging() {
                     self.acknowledge_newest(shared);
                 }
@@ -362,8 +364,9 @@ impl Responder {
         }
     }
 
-    /// A READ that was answered before comes again and cannot be answered any more. A requester that still waits is told. One that does not, as the
-    /// network was late or doubled the packet, ignores that; its memory here may be gone for good reasons, so the queue pair goes on.
+    /// A READ that was answered before comes again and cannot be answered any more. A requester
+    /// that still waits is told. One that does not, as the network was late or doubled the packet,
+    /// ignores that; its memory here may be gone for good reasons, so the queue pair goes on.
     fn refuse_again(&mut self, psn: Psn, refusal: Refusal) {
         // What waits would be taken back by it; the request comes again.
         if self.answers.is_empty() {
@@ -395,8 +398,10 @@ impl Responder {
         shared.fail(status);
     }
 
-    /// A request comes although this end is in error. If one was refused the peer missed that: it is told again. What was executed before is
-    /// acknowledged again, so that it does not count as given up because its acknowledgement was lost. Once for each that comes and never more at a time.
+    /// A request comes although this end is in error. If one was refused the peer missed that: it
+    /// is told again. What was executed before is acknowledged again, so that it does not count as
+    /// given up because its acknowledgement was lost. Once for each that comes and never more at a
+    /// time.
     pub(super) fn answer_in_error(&mut self, psn: Psn, request: Request, shared: &Shared) {
         if !self.answers.is_empty() {
             return;
@@ -411,8 +416,9 @@ impl Responder {
         }
     }
 
-    /// Acknowledges all that was executed, and tells what is held, if something is missing before that: without it, the requester had to take for lost
-    /// what it sent before the packet that filled a gap.
+    /// Acknowledges all that was executed, and tells what is held, if something is missing before
+    /// that: without it, the requester had to take for lost what it sent before the packet that
+    /// filled a gap.
     fn acknowledge_newest(&mut self, shared: &Shared) {
         if !self.held.is_empty() && !self.release_next {
             self.untold = 0;

@@ -2,8 +2,8 @@
 
 use super::{Malformed, Psn, Qpn, take};
 
-/// What every packet begins with, without opcode and pad count: these follow from the message and from the length of
-/// its payload, so that they cannot contradict them.
+/// What every packet begins with, without opcode and pad count: these follow from the message and
+/// from the length of its payload, so that they cannot contradict them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// The receiver is to raise an event for this message (SE).
@@ -20,8 +20,9 @@ pub struct Bth {
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
-    /// The 13 bits that the specification reserves: 6 of the byte of FECN and BECN, 7 of that of the acknowledge request. They are zero towards
-    /// peers that have not shown to be ends of ours ([`Nonce::proof`](super::Nonce::proof)), and other receivers ignore them.
+    /// The 13 bits that the specification reserves: 6 of the byte of FECN and BECN, 7 of that of
+    /// the acknowledge request. They are zero towards peers that have not shown to be ends of ours
+    /// ([`Nonce::proof`](super::Nonce::proof)), and other receivers ignore them.
     pub proof: u16,
 }
 
@@ -83,7 +84,8 @@ impl Bth {
     }
 }
 
-/// Whether two partition keys may talk: the same partition, and at least one full member (IBTA vol 1, 10.9.1.2).
+/// Whether two partition keys may talk: the same partition, and at least one full member (IBTA vol
+/// 1, 10.9.1.2).
 #[must_use]
 pub const fn pkeys_match(ours: u16, theirs: u16) -> bool {
     ours & 0x7fff == theirs & 0x7fff && ours & 0x7fff != 0 && (ours | theirs) & 0x8000 != 0

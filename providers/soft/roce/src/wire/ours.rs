@@ -1,10 +1,12 @@
 //! What only our own ends say to each other, under an opcode that is left to manufacturers.
 //!
-//! A receiver that does not know the opcode drops the packet unanswered: its upper bits name no transport of any QP (IBTA vol 1, 9.2.1, 9.6.1).
-//! The body begins with a mark, so that another manufacturer's packets are not taken for ours.
+//! A receiver that does not know the opcode drops the packet unanswered: its upper bits name no
+//! transport of any QP (IBTA vol 1, 9.2.1, 9.6.1). The body begins with a mark, so that another
+//! manufacturer's packets are not taken for ours.
 //!
-//! Each end of a connection draws a [`Nonce`]. Only packets to the connection's peer tell it. Every packet but [`Ours::Hello`] repeats the
-//! receiver's nonce, so that a sender that cannot read the packets of the connection cannot forge one.
+//! Each end of a connection draws a [`Nonce`]. Only packets to the connection's peer tell it. Every
+//! packet but [`Ours::Hello`] repeats the receiver's nonce, so that a sender that cannot read the
+//! packets of the connection cannot forge one.
 
 use super::{
     Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, bth::PROOFS,
@@ -45,14 +47,16 @@ pub enum Ours {
         /// The sender's.
         from: Nonce,
     },
-    /// From a responder, instead of a NAK: all before the PSN of this packet arrived, that one did not, and these did.
+    /// From a responder, instead of a NAK: all before the PSN of this packet arrived, that one did
+    /// not, and these did.
     Selective {
         /// The receiver's.
         to: Nonce,
         /// What arrived behind the PSN.
         held: Held,
     },
-    /// A request, and the acknowledgement that would have gone with it as a packet of its own: one datagram less, or one that nobody needs to cut.
+    /// A request, and the acknowledgement that would have gone with it as a packet of its own: one
+    /// datagram less, or one that nobody needs to cut.
     Along {
         /// The receiver's.
         to: Nonce,
@@ -95,7 +99,8 @@ impl Nonce {
         }
     }
 
-    /// What the reserved bits of packets say to the end that drew this, never 0 ([`Bth::proof`](super::Bth::proof)).
+    /// What the reserved bits of packets say to the end that drew this, never 0
+    /// ([`Bth::proof`](super::Bth::proof)).
     #[must_use]
     pub const fn proof(self) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "it is below PROOFS")]
@@ -145,8 +150,9 @@ impl Held {
 
     /// The expected PSN is one more now. Says whether that one was held.
     pub fn advance(&mut self) -> bool {
-        // Usually. What is not written need not be read again: a load that is wider than the stores before it waits until these, and the
-        // packet's data before them, are in the cache, which was a twentieth of a receiver's time.
+        // Usually. What is not written need not be read again: a load that is wider than the stores
+        // before it waits until these, and the packet's data before them, are in the cache, which
+        // was a twentieth of a receiver's time.
         if self.is_empty() {
             return false;
         }
@@ -167,7 +173,8 @@ impl Ours {
             return Err(Malformed::Foreign);
         }
         if kind == HELLO {
-            // As long as its answer: a forged one brings its receiver's peer no more bytes than it has.
+            // As long as its answer: a forged one brings its receiver's peer no more bytes than it
+            // has.
             let (&[_, _, _, _, _, _, _, _], rest) = take(rest)?;
             let (from, rest) = Nonce::parse(rest)?;
             return Ok((Self::Hello { from }, rest));

@@ -1,4 +1,5 @@
-//! A sender that cannot see the packets of a connection but knows its addresses and numbers, and forges packets of either end.
+//! A sender that cannot see the packets of a connection but knows its addresses and numbers, and
+//! forges packets of either end.
 
 use crate::*;
 use ferroverbs_roce::engine::*;
@@ -84,7 +85,8 @@ fn no_forged_greeting_makes_a_peer_one_of_ours() {
     assert!(!world.ends[0].qp.is_in_error());
 }
 
-/// Before, one forged greeting had every NAK replaced by a packet that rxe drops, so that each loss cost a timeout.
+/// Before, one forged greeting had every NAK replaced by a packet that rxe drops, so that each loss
+/// cost a timeout.
 #[test]
 fn a_peer_that_is_none_of_ours_hears_standard_acknowledgements_whatever_is_forged() {
     let mut world = with_a_stranger();
@@ -103,7 +105,8 @@ fn a_peer_that_is_none_of_ours_hears_standard_acknowledgements_whatever_is_forge
     assert_eq!((ours.held_pkts, stranger.local_ack_timeout_err), (0, 0));
 }
 
-/// Before, each packet with one of 255 PSNs was kept, and delivered in place of the right one: 2^16 numbers to try.
+/// Before, each packet with one of 255 PSNs was kept, and delivered in place of the right one: 2^16
+/// numbers to try.
 #[test]
 fn early_packets_in_the_name_of_an_end_of_ours_are_never_kept() {
     let mut world = acquainted();
@@ -121,7 +124,8 @@ fn early_packets_in_the_name_of_an_end_of_ours_are_never_kept() {
     assert!((1..300).all(|id| inbox[id].data == pattern(id as u64, 0, 6)));
 }
 
-/// With the right PSN and each of the 2^13 proofs once, at most one packet is kept: together 2^29 numbers for 256 PSNs.
+/// With the right PSN and each of the 2^13 proofs once, at most one packet is kept: together 2^29
+/// numbers for 256 PSNs.
 #[test]
 fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
     let mut world = acquainted();
@@ -131,7 +135,8 @@ fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
         forge(&mut world, 1, expected + 3, only(), proof, b"forged");
     }
     assert_eq!(world.ends[1].qp.counters().held_pkts, before + 1, "one of them was right");
-    // The fourth packet arrives before the first one, which is lost: it differs from what is kept for its turn.
+    // The fourth packet arrives before the first one, which is lost: it differs from what is kept
+    // for its turn.
     world.lose = Some(|from, _, datagram| {
         let psn = u32::from_be_bytes([0, datagram[9], datagram[10], datagram[11]]);
         from == 0 && psn == (FIRST[0] + 1) & 0xff_ffff
@@ -146,7 +151,8 @@ fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
     assert_eq!(inbox[4].data, pattern(4, 0, 6));
 }
 
-/// A forged selective acknowledgement would have its receiver wait for what was lost, and forged acknowledgements along with a request complete what never arrived.
+/// A forged selective acknowledgement would have its receiver wait for what was lost, and forged
+/// acknowledgements along with a request complete what never arrived.
 #[test]
 fn packets_of_the_extension_with_the_wrong_nonce_say_nothing() {
     let mut world = acquainted();
