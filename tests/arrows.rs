@@ -77,7 +77,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("layers/tap", &["abi", "cface", "layer-records"]),
     ("layers/stats", LAYER),
     ("layers/trace", LAYER),
-    ("layers/validate", &["abi", "cface", "layer-tap"]),
+    ("layers/validate", LAYER),
 ];
 
 /// What a layer that records stands on.

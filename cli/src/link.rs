@@ -5,8 +5,8 @@
 //! character, the loader would silently load the system's library. A symbolic link in a folder of
 //! the user avoids the character.
 //!
-//! The link stays when the command ends, because processes of the command may start more programs. The
-//! next command removes each link that no process has in its environment.
+//! The link stays when the command ends, because processes of the command may start more programs.
+//! The next command removes each link that no process has in its environment.
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::process::{Uid, geteuid};
@@ -93,8 +93,8 @@ fn is_own(folder: &Path, user: Uid) -> bool {
     })
 }
 
-/// The end of the name of each link that a process of this pid namespace made. Processes of other pid
-/// namespaces are invisible here, so their links are left alone.
+/// The end of the name of each link that a process of this pid namespace made. Processes of other
+/// pid namespaces are invisible here, so their links are left alone.
 fn namespace_suffix() -> String {
     let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
     format!("-{namespace:x}")

@@ -4,10 +4,10 @@
 //! are ignored, anything else must be the word `driver` and a name. Every regular file of the directory
 //! counts, whatever it is called.
 //!
-//! One comment has a meaning to us, and to nobody else: `# ferroverbs: announces-devices` says that the
-//! drivers of this file are worth loading on a machine whose kernel has no RDMA device. Another,
-//! `# ferroverbs: only-without-kernel-devices, unless VARIABLE is set`, says that where the kernel has one
-//! they need not be loaded to be asked.
+//! Two comments have a meaning that rdma-core does not know. `# ferroverbs: announces-devices`: the
+//! drivers of this file are worth loading where the kernel has no RDMA device.
+//! `# ferroverbs: only-without-kernel-devices, unless VARIABLE is set`: where the kernel has a device,
+//! the drivers need not be loaded.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -34,7 +34,7 @@ pub struct Directive {
 /// Drivers that announce nothing beside devices of the kernel, unless they are told to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlyWithout {
-    /// The environment variable that tells them, if there is one.
+    /// The environment variable that asks for these devices beside kernel devices, if the file names a variable.
     pub unless: Option<String>,
 }
 

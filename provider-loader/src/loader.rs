@@ -1,8 +1,8 @@
 //! From a driver's name to an opened plugin.
 //!
 //! A plugin is `lib<name>-rdmav<generation>.so`. In our own directories the newest generation is tried
-//! first. A distribution ships one generation, its own, so in its directories the generation that most
-//! files have goes first. The first file that opens wins: loading two generations of one provider would
+//! first. A distribution ships one generation, so in its directories the generation of most files goes
+//! first. The first file that opens wins: loading two generations of one provider would
 //! register it twice.
 #![forbid(unsafe_code)]
 
@@ -233,7 +233,7 @@ mod tests {
             assert!(matches!(failure.found, Found::Nothing), "{failure:?}");
             return;
         }
-        // The current directory is that of the whole process, so that another one looks.
+        // The current directory belongs to the whole process, so a child process loads the plugin.
         let files: Vec<_> = generations().iter().map(|n| format!("libjunk-rdmav{n}.so")).collect();
         let path = folder("current", &files.iter().map(String::as_str).collect::<Vec<_>>());
         let test = std::env::current_exe().expect("this program");

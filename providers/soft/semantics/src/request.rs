@@ -90,9 +90,9 @@ pub enum What {
 /// What a transport does about a request that is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It has bytes that go out; they may be inline.
+    /// The request sends bytes, which may be inline.
     Bytes,
-    /// It has none that go out, so that none can be inline.
+    /// The request sends no bytes, so no byte can be inline.
     NoInline,
     /// Its bytes are cut into segments, by rules of their own (`frames::segmenter`).
     Segments,
@@ -149,7 +149,7 @@ pub struct Fetched {
 }
 
 impl What {
-    /// The memory at the other end that it is about, if it is about any.
+    /// The remote memory that the request names, if the request names any.
     pub const fn remote_mut(&mut self) -> Option<&mut RemoteAddress> {
         match self {
             Self::Write(remote)

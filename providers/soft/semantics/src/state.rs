@@ -69,7 +69,7 @@ impl Kind {
         })
     }
 
-    /// Whether it has one other end, named when it goes to RTR.
+    /// Whether a QP of this type has one peer, named at the transition to RTR.
     #[inline]
     pub const fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Raw)

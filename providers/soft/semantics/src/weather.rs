@@ -22,7 +22,7 @@ pub enum Passage {
     Twice,
     /// It arrives behind those that are sent next.
     Late,
-    /// It arrives with a mark of congestion, if it is one that may have such (RFC 3168).
+    /// The packet arrives with a congestion mark, if its ECN field permits marks (RFC 3168).
     Marked,
 }
 

@@ -7,6 +7,7 @@ use super::access::{Direction, admit};
 use super::objects::connection::{Link, Requester};
 use super::objects::holder::Reach;
 use super::objects::qp::Qp;
+use super::objects::run_lists::Lists;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
@@ -19,27 +20,6 @@ use std::sync::atomic::Ordering;
 const MOST: usize = MOST_RANGES;
 /// Bytes beyond which a request is as fast alone.
 const SMALL: u32 = 16 * 1024;
-
-/// The lists of a run. They are too large for the stack, and keep their memory from one run to the next.
-#[derive(Debug)]
-pub(in crate::engine) struct Lists {
-    /// Ranges of our memory.
-    own: Vec<Range>,
-    /// Ranges of the peer's memory, one for each request.
-    there: Vec<IoVec>,
-    /// Where each request ends among the bytes of the run.
-    ends: Vec<usize>,
-}
-
-impl Default for Lists {
-    fn default() -> Self {
-        Self {
-            own: Vec::with_capacity(MOST_RANGES),
-            there: Vec::with_capacity(MOST),
-            ends: Vec::with_capacity(MOST),
-        }
-    }
-}
 
 /// What the requests of a run have in common.
 struct Run {

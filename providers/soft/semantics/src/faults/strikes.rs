@@ -28,7 +28,7 @@ struct Held {
 /// What a fault does to the request whose turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
-    /// Nobody will ever see it, and nobody will say so.
+    /// The request is lost, and no end reports the loss.
     Lost,
     /// It waits, and then leaves or fails.
     Wait(Ordeal),

@@ -222,7 +222,7 @@ pub(crate) struct Requester {
     /// The peer's regions that this QP uses.
     pub(in crate::engine) maps: Option<Box<Maps>>,
     /// The lists of the last run of small requests.
-    pub(in crate::engine) run_lists: Option<Box<super::super::runs::Lists>>,
+    pub(in crate::engine) run_lists: Option<Box<super::run_lists::Lists>>,
     /// Requests of the list that is being posted were not issued yet.
     pub(in crate::engine) held_back: bool,
     /// Slots were put since the peer was last told.

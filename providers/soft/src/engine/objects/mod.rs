@@ -35,6 +35,7 @@ pub(crate) mod places;
 pub(crate) mod plan;
 pub(crate) mod port;
 pub(crate) mod qp;
+pub(crate) mod run_lists;
 pub(crate) mod served_by;
 pub(crate) mod srq;
 pub(crate) mod wq;
