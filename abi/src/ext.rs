@@ -109,10 +109,18 @@ pub struct ferroverbs_other_end {
     pub key_addr: u64,
     /// Bytes.
     pub key_length: u64,
+    /// `rq_psn` of the QP there; counts only where `path_mtu` is not 0.
+    pub rq_psn: u32,
+    /// `path_mtu` of the QP there, an [`ibv_mtu`](crate::ibv_mtu); 0: not known.
+    pub path_mtu: u8,
+    /// `max_dest_rd_atomic` of the QP there; counts only where `path_mtu` is not 0.
+    pub max_dest_rd_atomic: u8,
+    /// 0.
+    pub reserved2: u16,
 }
-layout!(ferroverbs_other_end: 56 {
+layout!(ferroverbs_other_end: 64 {
     size @ 0, place @ 8, pid @ 12, qp_state @ 16, dest_qp_num @ 20, access @ 24, key @ 28, key_access @ 32, reserved @ 36,
-    key_addr @ 40, key_length @ 48,
+    key_addr @ 40, key_length @ 48, rq_psn @ 56, path_mtu @ 60, max_dest_rd_atomic @ 61, reserved2 @ 62,
 });
 
 /// Of `place`: nothing is known.

@@ -101,6 +101,7 @@ impl Adapter {
             address_handles: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
+            strict: crate::config::is_strict(),
             port: Port::default(),
             interfaces: Interfaces::default(),
             wire: Network::default(),

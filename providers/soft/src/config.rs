@@ -112,6 +112,15 @@ const KEYS: Setting<bool> = Setting {
     },
 };
 
+/// Whether the adapter refuses what the strictest adapter refuses.
+const STRICT: Setting<bool> = Setting {
+    name: "FERROVERBS_SOFT_STRICT",
+    allowed: "on or off",
+    otherwise: "with off",
+    harmless: false,
+    parse: switch,
+};
+
 /// Which way leads to other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wiring {
@@ -204,7 +213,7 @@ pub(crate) fn weather() -> Option<Weather> {
 
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     DEVICES_ASKED.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
@@ -212,6 +221,7 @@ const NAMES: [&str; 14] = [
     HELPER.name,
     EAGER.name,
     KEYS.name,
+    STRICT.name,
     WIRE.name,
     INTERFACES.name,
     PEERS.name,
@@ -235,10 +245,15 @@ pub(crate) fn helps() -> bool {
     HELPER.get().unwrap_or(true)
 }
 
-/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, which finds programs that confuse them. The
-/// adapters in use have one key for both.
+/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, or in strict mode where that variable does not say
+/// `equal`. It finds programs that confuse them. The adapters in use have one key for both.
 pub(crate) fn keys_are_distinct() -> bool {
-    KEYS.get().unwrap_or(false)
+    KEYS.get().unwrap_or_else(is_strict)
+}
+
+/// Whether the adapter refuses what the strictest adapter refuses, by `FERROVERBS_SOFT_STRICT` ("Strict mode" in docs/reference/soft-provider.md).
+pub(crate) fn is_strict() -> bool {
+    STRICT.get().unwrap_or(false)
 }
 
 /// Whether nothing shall be said of other ends that cannot be met: `FERROVERBS_QUIET`, as for the library itself.

@@ -17,6 +17,7 @@ mod refused;
 pub mod request;
 pub mod state;
 mod storage;
+pub mod strict;
 pub mod tags;
 mod time;
 pub mod weather;

@@ -10,6 +10,8 @@ use abi::*;
 pub struct Limits {
     /// READs and atomics under way on one connection, as initiator and as target.
     pub max_rd_atomic: u8,
+    /// Largest path MTU, an `ibv_mtu`.
+    pub max_mtu: u32,
 }
 
 /// What a call of ibv_modify_qp changes.
@@ -103,7 +105,7 @@ fn are_possible(attr: &ibv_qp_attr, given: u32, limits: &Limits) -> bool {
     let rules = [
         (IBV_QP_PORT, attr.port_num == 1),
         (IBV_QP_PKEY_INDEX, attr.pkey_index == 0),
-        (IBV_QP_PATH_MTU, (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)),
+        (IBV_QP_PATH_MTU, (IBV_MTU_256..=limits.max_mtu).contains(&attr.path_mtu)),
         (IBV_QP_TIMEOUT, attr.timeout < 32),
         (IBV_QP_RETRY_CNT, attr.retry_cnt < 8),
         (IBV_QP_RNR_RETRY, attr.rnr_retry < 8),
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(transition(Rc, Sqe, Rts), None, "RC has no SQE");
     }
 
-    const LIMITS: Limits = Limits { max_rd_atomic: 16 };
+    const LIMITS: Limits = Limits { max_rd_atomic: 16, max_mtu: IBV_MTU_4096 };
     const ACCESS: u32 = IBV_QP_ACCESS_FLAGS;
     const PKEY: u32 = IBV_QP_PKEY_INDEX;
     const PORT: u32 = IBV_QP_PORT;

@@ -253,6 +253,8 @@ pub struct SendQueue {
     max_wr: usize,
     /// So many of the application's requests in the queue want care before another is posted: `max_wr`, or 0 when each does.
     brim: usize,
+    /// Every request wants care for as long as the queue lives.
+    strict: bool,
     /// Ranges of one request's list.
     pub max_sge: usize,
     /// Bytes of inline data of one request.
@@ -294,6 +296,7 @@ impl SendQueue {
             inline: filled(0, room * inline_room)?,
             max_wr,
             brim: if max_sge == 0 { 0 } else { max_wr },
+            strict: false,
             max_sge,
             max_inline,
             sge_room,
@@ -332,7 +335,13 @@ impl SendQueue {
 
     /// From now on every request wants care, or only one that finds the queue full.
     pub const fn set_careful(&mut self, careful: bool) {
-        self.brim = if careful || self.max_sge == 0 { 0 } else { self.max_wr };
+        self.brim = if careful || self.strict || self.max_sge == 0 { 0 } else { self.max_wr };
+    }
+
+    /// From now on every request wants care, whatever `set_careful` says.
+    pub const fn set_strict(&mut self) {
+        self.strict = true;
+        self.set_careful(true);
     }
 
     /// Requests of the shared receive queue that can be queued now.

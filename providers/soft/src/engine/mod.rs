@@ -45,6 +45,7 @@ pub(crate) mod responder;
 mod role;
 mod runs;
 pub(crate) mod srq;
+mod strict;
 mod tagged;
 pub(crate) mod tagging;
 pub(crate) mod tso;

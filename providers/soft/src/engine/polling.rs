@@ -37,6 +37,11 @@ impl Cq {
         position
     }
 
+    /// The position of the oldest completion that was not polled.
+    pub(crate) fn polled_to(&self) -> u64 {
+        self.ring.lock().positions().0
+    }
+
     /// Locks the ring for several completions.
     #[inline]
     pub(crate) fn batch(&self) -> Batch<'_> {
@@ -269,6 +274,12 @@ impl Batch<'_> {
     #[inline]
     pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
         self.ring.push(cqe, None, solicited, &Machine)
+    }
+
+    /// The position that the next completion gets.
+    #[inline]
+    pub(crate) fn next_position(&self) -> u64 {
+        self.ring.positions().1
     }
 
     /// Shows what was added.

@@ -82,6 +82,9 @@ impl Requester {
                 return Err(Errno::ENOMEM);
             }
         }
+        if self.places(qp) == 0 {
+            return Err(Errno::ENOMEM);
+        }
         if self.wire.strikes().is_some() {
             // What is refused does not count. What is flushed does: when a QP goes to error is a matter of time.
             self.check(qp.kind, request, list)?;

@@ -185,6 +185,9 @@ impl Qp {
         qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
         qp.set_state(State::Reset);
         qp.role.hold(kind);
+        if is_strict(adapter) {
+            qp.requester.lock().become_strict(kind);
+        }
         adapter.place_qp(&qp);
         adapter.trouble(&qp);
         Ok(qp)
@@ -602,6 +605,18 @@ impl Qp {
     }
 }
 
+/// Whether new QPs are strict (`strict`).
+#[cfg(not(test))]
+const fn is_strict(adapter: &Adapter) -> bool {
+    adapter.strict
+}
+
+/// Whether QPs that this thread creates are strict (`strict`).
+#[cfg(test)]
+fn is_strict(adapter: &Adapter) -> bool {
+    adapter.strict || STRICT.get()
+}
+
 /// Whether new QPs take the fast way (`quick_send`, `quick_receive`) at all.
 #[cfg(not(test))]
 const fn may_take_fast_way() -> bool {
@@ -618,4 +633,6 @@ fn may_take_fast_way() -> bool {
 thread_local! {
     /// Set by a test that compares both ways.
     pub(super) static ONLY_GENERAL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Set by a test of strict mode.
+    pub(super) static STRICT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }

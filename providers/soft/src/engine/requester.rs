@@ -23,6 +23,7 @@ use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::{Range, Ranges};
 use soft_semantics::fate::{Breakage, Fate};
+use soft_semantics::strict::takes_resource;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +39,7 @@ impl Requester {
     pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
         Self {
             queue,
+            unpolled: None,
             wire: usual(kind, false),
             link: None,
             remote: None,
@@ -124,6 +126,9 @@ impl Requester {
     /// Forgets everything that was posted (to RESET).
     pub(crate) fn reset(&mut self) {
         self.queue.forget();
+        if let Some(unpolled) = &mut self.unpolled {
+            unpolled.forget();
+        }
         self.waiting.forget();
         self.answers_due = 0;
         self.fate.resume();
@@ -504,17 +509,22 @@ impl Requester {
             ) && entry.phase == Phase::Published;
             self.answers_due -= u32::from(answered);
             if status == IBV_WC_SUCCESS && !entry.own {
+                let mut position = None;
                 if let Some(pair) = qp.pair()
                     && (pair.signals_all || entry.has(IBV_SEND_SIGNALED))
                 {
                     let cqe = done(qp, &entry.request, entry.len);
                     let ring = batch.get_or_insert_with(|| pair.send_cq.batch());
+                    position = self.unpolled.is_some().then(|| ring.next_position());
                     let pushed = ring.push(&cqe, false);
                     if pushed != Pushed::Quiet
                         && let Some(ring) = batch.take()
                     {
                         ring.end(pushed);
                     }
+                }
+                if let Some(unpolled) = &mut self.unpolled {
+                    unpolled.completed(takes_resource(&entry.request.what), position);
                 }
                 self.queue.complete_oldest(false);
                 continue;
@@ -528,7 +538,8 @@ impl Requester {
             if failed {
                 self.break_off(qp, false);
             }
-            complete(qp, &entry, status, entry.len);
+            let position = complete(qp, &entry, status, entry.len);
+            self.note_unpolled(&entry, position);
             if failed {
                 // What is behind is flushed.
                 break;
@@ -553,7 +564,8 @@ impl Requester {
             };
             self.fate.flush();
             self.queue.complete_oldest(entry.own);
-            complete(qp, &entry, status, 0);
+            let position = complete(qp, &entry, status, 0);
+            self.note_unpolled(&entry, position);
         }
         self.queue.issued = self.queue.posted;
         self.waiting.forget();
@@ -583,7 +595,7 @@ impl Requester {
 
     /// When the service thread must look again, if it must.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let Patience { timeout, retry_cnt } = self.patience;
+        let Patience { timeout, retry_cnt, .. } = self.patience;
         let due = self.stalled? + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
         Some(due)
     }
@@ -699,11 +711,13 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
     }
 }
 
+/// Completes a request; the position of its completion, if it has one.
 #[cold]
-fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
+fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) -> Option<u64> {
     let request = &entry.request;
     if entry.own {
-        return rendezvous::finished(qp, request, status);
+        rendezvous::finished(qp, request, status);
+        return None;
     }
     let cqe = Cqe {
         status,
@@ -713,7 +727,5 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
         },
         ..done(qp, request, byte_len)
     };
-    if let Some(pair) = qp.pair() {
-        pair.send_cq.push(&cqe, false);
-    }
+    qp.pair().map(|pair| pair.send_cq.push_with(&cqe, None, false))
 }

@@ -36,6 +36,7 @@ mod reconnecting;
 mod rights;
 mod segmented;
 mod short;
+mod strict;
 mod unmapped;
 mod unpolled;
 mod waiting;

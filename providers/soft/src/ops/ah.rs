@@ -38,7 +38,7 @@ impl Ah {
 /// the address means this host; a multicast group reaches this host's processes.
 ///
 /// # Errors
-/// `EINVAL` no such port or source GID.
+/// `EINVAL` no such port or source GID; of a strict adapter no global route, as on every Ethernet port of an adapter.
 pub(super) fn resolve(
     adapter: &Adapter,
     gids: &Gids,
@@ -48,7 +48,7 @@ pub(super) fn resolve(
         return Err(Errno::EINVAL);
     }
     if attr.is_global == 0 {
-        return Ok((None, false));
+        return if adapter.strict { Err(Errno::EINVAL) } else { Ok((None, false)) };
     }
     let own = gids.get(usize::from(attr.grh.sgid_index)).ok_or(Errno::EINVAL)?;
     // SAFETY: both views of a GID are 16 plain bytes.

@@ -147,9 +147,9 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
         return Err(Errno::EINVAL);
     }
-    if requester.queue.room() < list.len() {
+    if requester.places(qp) < list.len() {
         requester.advance(qp);
-        if requester.queue.room() < list.len() {
+        if requester.places(qp) < list.len() {
             return Err(Errno::ENOMEM);
         }
     }

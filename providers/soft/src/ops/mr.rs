@@ -105,6 +105,9 @@ const KNOWN: u32 = LOCAL_WRITE
     | IBV_ACCESS_HUGETLB
     | FLUSH_GLOBAL;
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
 /// Remote writes and atomics need local ones (ibv_reg_mr(3)).
 fn check_access(access: c_int) -> Result<u32, Errno> {
     let access = access as u32 & !IBV_ACCESS_OPTIONAL_RANGE;
@@ -115,9 +118,16 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
     Ok(access)
 }
 
-/// What a region over `length` bytes at `addr` covers, once that is found to be usable: pages of one on demand are looked
+/// What the kernel refuses and `soft` otherwise takes: a region of no bytes, and an iova that is not as far behind the beginning of a page as
+/// its memory is.
+fn check_strictly(addr: u64, length: usize, iova: u64) -> Result<(), Errno> {
+    let is_kept = length > 0 && (addr ^ iova) % PAGE == 0;
+    is_kept.then_some(()).ok_or(Errno::EINVAL)
+}
+
+/// What a region of `domain` over `length` bytes at `addr` covers, once that is found to be usable: pages of one on demand are looked
 /// for when they are used, all others now.
-fn cover(pd: u32, addr: u64, length: usize, iova: u64, access: c_int) -> Result<Extent, Errno> {
+fn cover(domain: &Pd, addr: u64, length: usize, iova: u64, access: c_int) -> Result<Extent, Errno> {
     let rights = check_access(access)?;
     let on_demand = rights & IBV_ACCESS_ON_DEMAND != 0;
     // The whole address space, to be used on demand.
@@ -132,7 +142,7 @@ fn cover(pd: u32, addr: u64, length: usize, iova: u64, access: c_int) -> Result<
         populate(addr, length, rights & LOCAL_WRITE != 0)?;
     }
     let iova = if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    Ok(Extent { pd, va: addr, iova, len: length as u64, access: rights })
+    Ok(Extent { pd: domain.number, va: addr, iova, len: length as u64, access: rights })
 }
 
 impl Mr {
@@ -197,7 +207,10 @@ pub(super) unsafe extern "C" fn reg_mr(
         // SAFETY: `pd` is a live domain of this provider: the application does not deallocate it while it registers
         // memory in it.
         let domain = unsafe { Pd::of(pd) };
-        let extent = cover(domain.number, addr as u64, length, hca_va, access)?;
+        if domain.adapter.strict {
+            check_strictly(addr as u64, length, hca_va)?;
+        }
+        let extent = cover(domain, addr as u64, length, hca_va, access)?;
         // SAFETY: `pd` is live during this call, which is what `create` asks for; the region holds it afterwards.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, None) }
     })
@@ -320,7 +333,8 @@ pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
 /// ibv_rereg_mr(3): changes domain, translation or access. The keys stay, as with mlx5: programs change rights and go on.
 ///
 /// # Errors
-/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context; `EFAULT` not mapped. The region is as before.
+/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context, or of a strict adapter no flags; `EFAULT` not mapped. The
+/// region is as before.
 ///
 /// # Safety
 /// `mr` is a live region of this provider, whose handle no other thread uses during this call; where `flags` names
@@ -342,7 +356,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
         // SAFETY: the application names a live domain (ibv_rereg_mr(3)), of the region's own context.
         let (domain, context) = unsafe { (Pd::of(new), (*new).context) };
-        if context != mr.verbs.ibv_mr.context {
+        if context != mr.verbs.ibv_mr.context || (domain.adapter.strict && flags == 0) {
             return Err(Errno::EINVAL);
         }
         let (mut extent, mut given) = (Extent { pd: domain.number, ..mr.extent }, mr.verbs.access);
@@ -351,11 +365,14 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         if flags & (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS) != 0 {
             let (at, len, iova) = if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+                if domain.adapter.strict {
+                    check_strictly(addr as u64, length, addr as u64)?;
+                }
                 (addr as u64, length, addr as u64)
             } else {
                 (extent.va, extent.len as usize, extent.iova)
             };
-            extent = cover(domain.number, at, len, iova, given)?;
+            extent = cover(domain, at, len, iova, given)?;
         }
         let held = domain.hold()?;
         // The table entry is used again, so that peers need not be told of new keys.

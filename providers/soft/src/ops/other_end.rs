@@ -72,6 +72,10 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
         reserved: 0,
         key_addr: 0,
         key_length: 0,
+        rq_psn: 0,
+        path_mtu: 0,
+        max_dest_rd_atomic: 0,
+        reserved2: 0,
     };
     let number = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
     let (slot, index) = split_qpn(number);
@@ -108,6 +112,9 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     let rights = entry.rights.load(Ordering::Relaxed);
     end.qp_state = state as c_int;
     (end.dest_qp_num, end.access) = (life.dest_qpn, rights as u32);
+    end.rq_psn = entry.rq_psn.load(Ordering::Relaxed);
+    end.path_mtu = entry.path_mtu.load(Ordering::Relaxed);
+    end.max_dest_rd_atomic = entry.max_dest_rd_atomic.load(Ordering::Relaxed);
     if rkey != 0 {
         let (kind, named) = regions::seen(&view, rkey, number, (rights >> 32) as u32);
         end.key = match kind {

@@ -20,6 +20,7 @@ use crate::engine::request::Route;
 use crate::engine::state::{Kind, State};
 use crate::engine::tso::MAX_TSO_HEADER;
 use crate::net::{Gids, is_multicast};
+use crate::remote::active_mtu;
 use crate::remote::state::is_for_now;
 use abi::*;
 use soft_local::shm::layout::Life;
@@ -411,8 +412,13 @@ fn route_elsewhere(
     }
 }
 
-/// What the device can do, as far as attributes name it.
-const LIMITS: Limits = Limits { max_rd_atomic: MAX_RD_ATOMIC };
+/// What the device can do, as far as attributes name it. A strict adapter takes no path MTU above the port's active one, which kernel
+/// drivers and firmware refuse.
+fn limits(adapter: &Adapter, gids: &Gids, given: u32) -> Limits {
+    let is_asked = adapter.strict && given & IBV_QP_PATH_MTU != 0;
+    let max_mtu = if is_asked { active_mtu(gids) } else { IBV_MTU_4096 };
+    Limits { max_rd_atomic: MAX_RD_ATOMIC, max_mtu }
+}
 
 /// Whether QPs of this kind reach other hosts.
 fn has_wire(kind: Kind) -> bool {
@@ -432,7 +438,8 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     }
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
-    let changes = modify::modify(qp.kind, qp.state(), attr, given, &LIMITS).map_err(errno)?;
+    let limits = limits(&qp.adapter, gids, given);
+    let changes = modify::modify(qp.kind, qp.state(), attr, given, &limits).map_err(errno)?;
     if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
         // A connection lasts; a change of state must not fail for lack of memory.
         cface::reserve::admit()?;
@@ -459,8 +466,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         Step::Init => qp.set_state(State::Init),
         Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
-            let patience =
-                Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
+            let patience = Patience::of(&known.attr);
             let mut requester = qp.requester.lock();
             requester.patience = patience;
             requester.first_psn = known.attr.sq_psn;
@@ -498,6 +504,8 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
     qp.entry().rq_psn.store(attr.rq_psn, Ordering::Relaxed);
+    qp.entry().path_mtu.store(attr.path_mtu as u8, Ordering::Relaxed);
+    qp.entry().max_dest_rd_atomic.store(attr.max_dest_rd_atomic, Ordering::Relaxed);
     qp.qkey.store(attr.qkey, Ordering::Relaxed);
     qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
     if has_rnr_timer {

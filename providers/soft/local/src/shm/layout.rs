@@ -55,7 +55,7 @@ pub const JOB_PIECES: usize = 1024;
 pub const OPERATIONS_IN_FLIGHT: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softL");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softM");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -125,6 +125,10 @@ pub struct QpEntry {
     pub rnr_retry: Owned<AtomicU8>,
     /// `min_rnr_timer` of an XRC receive QP, for those who stand for it.
     pub min_rnr_timer: Owned<AtomicU8>,
+    /// `path_mtu` of ibv_qp_attr, an `ibv_mtu`; 0: not set.
+    pub path_mtu: Owned<AtomicU8>,
+    /// `max_dest_rd_atomic` of ibv_qp_attr.
+    pub max_dest_rd_atomic: Owned<AtomicU8>,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
     pub domain: Owned<[AtomicU64; 2]>,
     /// `rq_psn` of ibv_qp_attr: the PSN that the first request of the present connection must have.

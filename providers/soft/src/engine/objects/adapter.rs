@@ -59,6 +59,8 @@ pub(crate) struct Adapter {
     pub(crate) eager_bytes: usize,
     /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
     pub(crate) one_chunk: usize,
+    /// What the strictest adapter refuses is refused (`config::is_strict`).
+    pub(crate) strict: bool,
     pub(crate) port: Port,
     /// Whose addresses the GID table has.
     pub(crate) interfaces: Interfaces,

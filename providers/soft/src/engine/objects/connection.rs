@@ -20,6 +20,7 @@ use soft_local::shm::view::View;
 use soft_memory::careful::Seen;
 use soft_semantics::Time;
 use soft_semantics::fate::Fate;
+use soft_semantics::strict::Unpolled;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -191,11 +192,14 @@ pub(crate) struct Answer {
 pub(crate) struct Patience {
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
+    pub(crate) max_rd_atomic: u8,
 }
 
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) queue: SendQueue,
+    /// Of a strict QP (`engine::strict`), whose queue is careful.
+    pub(in crate::engine) unpolled: Option<Box<Unpolled>>,
     pub(crate) link: Option<Box<Link>>,
     /// The transport, where the other end is on another host.
     pub(crate) remote: Option<Box<Connection>>,

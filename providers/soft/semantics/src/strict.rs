@@ -1,0 +1,226 @@
+//! Strict mode: what the strictest adapter refuses, where `soft` otherwise carries a request out.
+//!
+//! Two ends of one host share memory, so that path MTU and READ depth have no part in how bytes travel. Between hosts they have
+//! (IBTA vol 1, 9.7.4.1). A strict queue pair applies those rules on one host, too, and counts a place in its send queue as free
+//! only when the program polled the completion of its request, or of a later one.
+
+use crate::inbound::Nak;
+use crate::request::What;
+use abi::{IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_QP_OP_ERR};
+use std::collections::VecDeque;
+
+/// What the two ends of a connection were told of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// `path_mtu` of the requester, an `ibv_mtu`; 0: not known.
+    pub own_mtu: u8,
+    /// `path_mtu` of the responder, an `ibv_mtu`; 0: not known.
+    pub remote_mtu: u8,
+    /// `max_rd_atomic` of the requester.
+    pub depth: u8,
+    /// `max_dest_rd_atomic` of the responder.
+    pub remote_depth: u8,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is carried out.
+    Goes,
+    /// The responder refuses it, and goes to ERR.
+    Refused(Nak),
+    /// The requester ends it with this `ibv_wc_status`.
+    Fails(u32),
+    /// Unreliable: the responder drops it, and the requester never knows.
+    Lost,
+}
+
+/// Whether a request takes one of the responder's resources for READs and atomics (IBTA vol 1, 9.7.4.1.9).
+#[must_use]
+pub const fn takes_resource(what: &What) -> bool {
+    matches!(
+        what,
+        What::Read(_)
+            | What::Fetch(..)
+            | What::FetchAdd { .. }
+            | What::CompareSwap { .. }
+            | What::Store { .. }
+            | What::Flush { .. }
+    )
+}
+
+/// What becomes of a request of `len` bytes on a connection between `ends`. `under_way`: requests that take a resource and may not be
+/// over, this one included.
+#[must_use]
+pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &Ends) -> Verdict {
+    if takes_resource(what) {
+        if ends.depth == 0 {
+            return Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
+        }
+        // A requester keeps no more than its depth under way, whatever is posted.
+        if under_way.min(usize::from(ends.depth)) > usize::from(ends.remote_depth) {
+            return Verdict::Refused(Nak::Invalid);
+        }
+    }
+    if fits(len, ends.own_mtu, ends.remote_mtu) {
+        return Verdict::Goes;
+    }
+    match what {
+        // The request is one packet that the responder takes. Its response is cut by another MTU than the requester expects.
+        What::Read(_) | What::Fetch(..) => Verdict::Fails(IBV_WC_BAD_RESP_ERR),
+        What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) if reliable => {
+            Verdict::Refused(Nak::Invalid)
+        }
+        What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) => Verdict::Lost,
+        _ => Verdict::Goes,
+    }
+}
+
+/// Whether both ends agree on how a message of `len` bytes is cut into packets: every packet but the last is as long as the MTU.
+const fn fits(len: u32, own: u8, remote: u8) -> bool {
+    let least = if own < remote { own } else { remote };
+    own == remote || least == 0 || len <= 128 << least
+}
+
+/// Requests that are complete, and that the program cannot know to be: neither their completion nor a later one of the queue was polled.
+/// Their places in the send queue are not free.
+#[derive(Debug, Default)]
+pub struct Unpolled {
+    /// Completions that the program did not poll yet, the oldest first: position in the completion queue, and what was complete with it.
+    completions: VecDeque<(u64, Count)>,
+    /// All that is complete.
+    complete: Count,
+    /// Of this, what the program knows of.
+    known: Count,
+}
+
+/// A count of requests since the queue began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    requests: u64,
+    /// Of these, those that take a responder's resource.
+    resources: u64,
+}
+
+impl Unpolled {
+    /// A request of the program is complete; its completion has this position in the completion queue, if it has one.
+    pub fn completed(&mut self, takes_resource: bool, position: Option<u64>) {
+        self.complete.requests += 1;
+        self.complete.resources += u64::from(takes_resource);
+        if let Some(position) = position {
+            self.completions.push_back((position, self.complete));
+        }
+    }
+
+    /// All completions before this position were polled.
+    pub fn polled(&mut self, position: u64) {
+        while let Some((at, count)) = self.completions.front().copied()
+            && at < position
+        {
+            self.known = count;
+            self.completions.pop_front();
+        }
+    }
+
+    /// Places that are not free though their requests are complete.
+    #[must_use]
+    pub const fn places(&self) -> usize {
+        (self.complete.requests - self.known.requests) as usize
+    }
+
+    /// Of these, those whose requests take a responder's resource.
+    #[must_use]
+    pub const fn resources(&self) -> usize {
+        (self.complete.resources - self.known.resources) as usize
+    }
+
+    /// The queue is reset: all places are free.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::RemoteAddress;
+    use abi::{IBV_MTU_1024, IBV_MTU_4096};
+
+    const READ: What = What::Read(RemoteAddress { addr: 0, rkey: 1 });
+    const WRITE: What = What::Write(RemoteAddress { addr: 0, rkey: 1 });
+    const ADD: What = What::FetchAdd { remote: RemoteAddress { addr: 0, rkey: 1 }, add: 1 };
+
+    const fn ends(own: u32, remote: u32) -> Ends {
+        Ends { own_mtu: own as u8, remote_mtu: remote as u8, depth: 16, remote_depth: 16 }
+    }
+
+    #[test]
+    fn ends_of_one_mtu_pass_every_length() {
+        for len in [0, 1024, 1025, 20_000, 1 << 31] {
+            for what in [What::Send, READ, WRITE] {
+                let both = ends(IBV_MTU_1024, IBV_MTU_1024);
+                assert_eq!(verdict(&what, len, true, 1, &both), Verdict::Goes);
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_mtus_only_what_is_one_packet_for_both_passes() {
+        for (own, remote) in [(IBV_MTU_4096, IBV_MTU_1024), (IBV_MTU_1024, IBV_MTU_4096)] {
+            let both = ends(own, remote);
+            for what in [What::Send, READ, WRITE] {
+                assert_eq!(verdict(&what, 1024, true, 1, &both), Verdict::Goes, "{what:?}");
+            }
+            for len in [1025, 4096, 20_000] {
+                let refused = Verdict::Refused(Nak::Invalid);
+                assert_eq!(verdict(&What::Send, len, true, 1, &both), refused);
+                assert_eq!(verdict(&WRITE, len, true, 1, &both), refused);
+                assert_eq!(verdict(&WRITE, len, false, 1, &both), Verdict::Lost);
+                let fails = Verdict::Fails(IBV_WC_BAD_RESP_ERR);
+                assert_eq!(verdict(&READ, len, true, 1, &both), fails);
+            }
+            assert_eq!(verdict(&ADD, 8, true, 1, &both), Verdict::Goes);
+        }
+    }
+
+    #[test]
+    fn an_mtu_that_nobody_knows_agrees_with_every_other() {
+        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(0, IBV_MTU_1024)), Verdict::Goes);
+        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(IBV_MTU_1024, 0)), Verdict::Goes);
+    }
+
+    #[test]
+    fn more_reads_than_the_responder_has_resources_for_are_refused() {
+        let deep = |depth, remote_depth| Ends { depth, remote_depth, ..ends(1, 1) };
+        for what in [READ, ADD] {
+            assert_eq!(verdict(&what, 8, true, 1, &deep(16, 1)), Verdict::Goes);
+            let refused = Verdict::Refused(Nak::Invalid);
+            assert_eq!(verdict(&what, 8, true, 2, &deep(16, 1)), refused);
+            assert_eq!(verdict(&what, 8, true, 1, &deep(16, 0)), refused);
+            // The requester sends one at a time.
+            assert_eq!(verdict(&what, 8, true, 9, &deep(1, 1)), Verdict::Goes);
+            let fails = Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
+            assert_eq!(verdict(&what, 8, true, 1, &deep(0, 16)), fails);
+        }
+        assert_eq!(verdict(&WRITE, 8, true, 9, &deep(0, 0)), Verdict::Goes);
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_completion_or_a_later_one_was_polled() {
+        let mut unpolled = Unpolled::default();
+        unpolled.completed(false, None);
+        unpolled.completed(true, Some(10));
+        unpolled.completed(false, None);
+        unpolled.completed(true, Some(12));
+        unpolled.completed(false, None);
+        assert_eq!((unpolled.places(), unpolled.resources()), (5, 2));
+        unpolled.polled(10);
+        assert_eq!(unpolled.places(), 5, "position 10 is not before 10");
+        unpolled.polled(11);
+        assert_eq!((unpolled.places(), unpolled.resources()), (3, 1));
+        unpolled.polled(100);
+        assert_eq!(unpolled.places(), 1, "the last one is not signaled");
+        unpolled.forget();
+        assert_eq!((unpolled.places(), unpolled.resources()), (0, 0));
+    }
+}

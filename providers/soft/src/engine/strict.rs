@@ -1,0 +1,194 @@
+//! A strict queue pair (`soft_semantics::strict`): a wire around the others, which refuses on one host what adapters refuse between hosts,
+//! and the places of a send queue whose completions nobody polled.
+//!
+//! Strictness is decided when a queue pair is created. Its send queue is careful from then on: it does not take the fast way, and each
+//! request is looked at before it is queued. Other queue pairs have no such wire, and pay nothing.
+#![forbid(unsafe_code)]
+
+use super::objects::connection::{Issued, Link, Patience, Requester, Wire};
+use super::objects::holder::PeerState;
+use super::objects::plan::Strikes;
+use super::objects::qp::Qp;
+use super::request::{Entry, Phase, What};
+use super::state::Kind;
+use super::wire::surround;
+use abi::ibv_qp_attr;
+use soft_semantics::Time;
+use soft_semantics::inbound::Nak;
+use soft_semantics::strict::{Ends, Verdict, takes_resource, verdict};
+use std::sync::atomic::Ordering;
+
+/// See the module.
+#[derive(Debug)]
+struct Strict {
+    inner: Box<dyn Wire>,
+}
+
+impl Wire for Strict {
+    #[cold]
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
+            let n = requester.queue.issued;
+            let verdict = match requester.judge(qp, n) {
+                Some(verdict) => verdict,
+                None if qp.kind == Kind::Uc => Verdict::Lost,
+                None => {
+                    requester.stall(qp);
+                    break;
+                }
+            };
+            let issued = match verdict {
+                Verdict::Goes => self.issue_one(requester, qp, n),
+                Verdict::Refused(nak) => self.have_refused(requester, qp, n, nak),
+                Verdict::Fails(status) => {
+                    requester.fail(n, status);
+                    Issued::SoFar
+                }
+                Verdict::Lost => {
+                    requester.lose(n);
+                    Issued::SoFar
+                }
+            };
+            if issued == Issued::PortDown || requester.queue.issued == n {
+                return issued;
+            }
+        }
+        Issued::SoFar
+    }
+
+    fn is_timed(&self) -> bool {
+        self.inner.is_timed()
+    }
+
+    fn gathers(&self) -> bool {
+        self.inner.gathers()
+    }
+
+    fn inner(&mut self) -> Option<&mut Box<dyn Wire>> {
+        Some(&mut self.inner)
+    }
+
+    fn strikes(&mut self) -> Option<&mut Strikes> {
+        self.inner.strikes()
+    }
+
+    fn held_until(&self, n: u64) -> Option<Time> {
+        self.inner.held_until(n)
+    }
+
+    fn keep(&mut self, link: &mut Option<Box<Link>>) -> bool {
+        self.inner.keep(link)
+    }
+
+    fn give_back(&mut self) -> Option<Box<Link>> {
+        self.inner.give_back()
+    }
+
+    fn plug(&mut self) {
+        self.inner.plug();
+    }
+}
+
+impl Strict {
+    /// Issues request `n` and none behind it.
+    fn issue_one(&mut self, requester: &mut Requester, qp: &Qp, n: u64) -> Issued {
+        let posted = std::mem::replace(&mut requester.queue.posted, n + 1);
+        let issued = self.inner.issue(requester, qp);
+        requester.queue.posted = posted;
+        issued
+    }
+
+    /// Has the responder refuse request `n`.
+    fn have_refused(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
+        let request = &mut requester.queue.entry(n).request;
+        let kept = std::mem::replace(&mut request.what, What::Refused(nak));
+        let issued = self.issue_one(requester, qp, n);
+        requester.queue.entry(n).request.what = kept;
+        issued
+    }
+}
+
+impl Patience {
+    /// What the attributes of a QP say.
+    pub(crate) const fn of(attr: &ibv_qp_attr) -> Self {
+        Self { timeout: attr.timeout, retry_cnt: attr.retry_cnt, max_rd_atomic: attr.max_rd_atomic }
+    }
+}
+
+impl Requester {
+    /// The queue pair is strict from now on.
+    pub(super) fn become_strict(&mut self, kind: Kind) {
+        self.queue.set_strict();
+        self.unpolled = Some(Box::default());
+        // Where there is no connection, there is nothing that two ends could disagree about.
+        if kind.is_connected() {
+            surround(&mut self.wire, |inner| Strict { inner });
+        }
+    }
+
+    /// Requests that the program can post now.
+    pub(crate) fn places(&mut self, qp: &Qp) -> usize {
+        match &mut self.unpolled {
+            None => self.queue.room(),
+            Some(unpolled) => {
+                if let Some(pair) = qp.pair() {
+                    unpolled.polled(pair.send_cq.polled_to());
+                }
+                self.queue.room().saturating_sub(unpolled.places())
+            }
+        }
+    }
+
+    /// A request is complete; its completion has this position in the completion queue, if it has one.
+    #[cold]
+    pub(super) fn note_unpolled(&mut self, entry: &Entry, position: Option<u64>) {
+        if let Some(unpolled) = self.unpolled.as_mut().filter(|_| !entry.own) {
+            unpolled.completed(takes_resource(&entry.request.what), position);
+        }
+    }
+
+    /// What becomes of request `n` between the two ends as they are now. `None`: the other end does not serve yet, so that its attributes
+    /// are not known.
+    fn judge(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
+        let Entry { request, len, offset, .. } = *self.queue.entry(n);
+        if offset > 0 || self.remote.is_some() || request.what.is_local() {
+            // It was judged when it began, the transport to another host judges, or it concerns nobody else.
+            return Some(Verdict::Goes);
+        }
+        // Where nobody is, the wire inside counts the time.
+        let Some(link) = self.link.take() else { return Some(Verdict::Goes) };
+        if qp.kind != Kind::XrcSend && !self.answers(qp, &link) {
+            self.link = Some(link);
+            return None;
+        }
+        let home = self.lanes.home().unwrap_or(&link);
+        // Another process may stand for an XRC QP whose own process ended: of that QP nothing is known.
+        let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
+        let responder = home.entry();
+        let ends = Ends {
+            own_mtu: qp.entry().path_mtu.load(Ordering::Relaxed),
+            remote_mtu: responder.path_mtu.load(Ordering::Relaxed),
+            depth: self.patience.max_rd_atomic,
+            remote_depth: responder.max_dest_rd_atomic.load(Ordering::Relaxed),
+        };
+        self.link = Some(link);
+        if !is_known {
+            return Some(Verdict::Goes);
+        }
+        let under_way = if takes_resource(&request.what) { self.under_way(qp, n) } else { 0 };
+        Some(verdict(&request.what, len, qp.kind.is_reliable(), under_way, &ends))
+    }
+
+    /// Requests up to `n` that take a responder's resource and that the program does not know to be over.
+    fn under_way(&mut self, qp: &Qp, n: u64) -> usize {
+        if let (Some(unpolled), Some(pair)) = (&mut self.unpolled, qp.pair()) {
+            unpolled.polled(pair.send_cq.polled_to());
+        }
+        let unpolled = self.unpolled.as_ref().map_or(0, |unpolled| unpolled.resources());
+        let is_going = |entry: &Entry| {
+            takes_resource(&entry.request.what) && !matches!(entry.phase, Phase::Failed(_))
+        };
+        let going = (self.queue.completed..=n).filter(|n| is_going(self.queue.entry(*n))).count();
+        unpolled + going
+    }
+}
