@@ -1,12 +1,12 @@
-//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs much to look at. MR-07, MR-14, QP-05, QP-10, QP-11, QP-14,
+//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs much to look at. MR-07, MR-14, QP-10, QP-11, QP-14,
 //! QP-16, WR-06, WR-10, CQ-04, CQ-09, OB-04, OB-06.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use abi::{
-    IBV_FORK_DISABLED, IBV_LINK_LAYER_ETHERNET, IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPT_RC,
-    ibv_ah_attr, ibv_context, ibv_fork_status, ibv_mr, ibv_qp_init_attr,
+    IBV_FORK_DISABLED, IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPT_RC, ibv_ah_attr, ibv_context,
+    ibv_fork_status, ibv_mr, ibv_qp_init_attr,
 };
 
 use crate::checks::Id;
@@ -123,7 +123,6 @@ pub(crate) fn made(call: &str, qp: &Qp, asked: &ibv_qp_init_attr) {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asked {
     pub(crate) address: Option<ibv_ah_attr>,
-    pub(crate) port: u8,
     pub(crate) timeout: Option<u8>,
     pub(crate) retries: Option<u8>,
     pub(crate) rnr_retries: Option<u8>,
@@ -132,23 +131,11 @@ pub(crate) struct Asked {
     pub(crate) to_rtr: bool,
 }
 
-/// QP-05, QP-10, QP-11 and WR-06; whether it is told what adapters refuse.
-pub(crate) fn modified(qp: &Qp, asked: &Asked) -> bool {
+/// QP-10, QP-11 and WR-06.
+pub(crate) fn modified(qp: &Qp, asked: &Asked) {
     const CALL: &str = "ibv_modify_qp";
     let tell =
         |id, text: String, remedy: &str| say(id, CALL, qp.name(), text, remedy, None, Some(qp));
-    let is_ethernet = qp
-        .ctx
-        .port(asked.port)
-        .is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
-    let is_local = is_ethernet && asked.address.is_some_and(|address| address.is_global == 0);
-    if is_local {
-        tell(
-            Id::Qp05,
-            "the port is Ethernet, and ah_attr.is_global is 0".into(),
-            "set is_global to 1, and grh.sgid_index to a GID of the port: adapters for RoCE need it",
-        );
-    }
     match asked.rnr_retries {
         Some(0) => tell(
             Id::Qp10,
@@ -195,7 +182,6 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) -> bool {
             "post receives between INIT and RTR: the peer may send as soon as it is told",
         );
     }
-    is_local && wanted(Id::Qp05)
 }
 
 /// QP-14: a queue pair goes while requests are in flight.

@@ -14,11 +14,13 @@ use abi::{
 };
 
 use crate::checks::Id;
+use crate::checks::queues::{self, WantedCq, WantedCqEx};
 use crate::cq_ex::{Extended, is_without_rest};
 use crate::explain;
 use crate::objects::{context, shared};
 use crate::overlap;
 use crate::poison;
+use crate::refusal::{About, Watch};
 use crate::report::{Message, tell, wanted};
 use crate::spin::Spin;
 use crate::stack;
@@ -97,13 +99,34 @@ pub(crate) unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_create_cq");
     // SAFETY: the caller's arguments, passed on.
     let cq = unsafe { beneath!(ctx, create_cq)(at, cqe, channel, vector) };
-    if !cq.is_null() {
+    if cq.is_null() {
+        let asked = WantedCq {
+            cqe: cqe.into(),
+            comp_vector: vector.into(),
+            // SAFETY: NULL or a live channel.
+            foreign_channel: unsafe { is_foreign(channel, at) },
+            extended: None,
+        };
+        watch.failed(&ctx, &About::none(Id::Cq14), |facts, errno| {
+            queues::create_cq(facts, &asked, errno)
+        });
+    } else {
         // SAFETY: just made, with this channel.
         unsafe { remember(ctx, cq, channel, false, None) };
     }
     cq
+}
+
+/// Whether a channel is of another context than `at`.
+///
+/// # Safety
+/// `channel` is NULL or live.
+unsafe fn is_foreign(channel: *const ibv_comp_channel, at: *const ibv_context) -> bool {
+    // SAFETY: per the caller.
+    unsafe { channel.as_ref() }.is_some_and(|channel| !core::ptr::eq(channel.context, at))
 }
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -121,8 +144,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         flags || domain
     };
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_create_cq_ex");
+    // SAFETY: as above.
     let cq = unsafe { beneath!(ctx, create_cq_ex)(at, attr) };
-    if !cq.is_null() {
+    if cq.is_null() {
+        // SAFETY: as before the call.
+        let asked = unsafe { asked_for(at, attr) };
+        watch.failed(&ctx, &About::none(Id::Cq14), |facts, errno| {
+            queues::create_cq(facts, &asked, errno)
+        });
+    } else {
         // SAFETY: just made, and nobody else knows it.
         let extended = unsafe { Extended::replace(cq) };
         // SAFETY: just made, by these attributes.
@@ -131,11 +162,43 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     cq
 }
 
+/// What an extended CQ was asked for with.
+///
+/// # Safety
+/// Members that the mask names are readable; the channel is NULL or live.
+unsafe fn asked_for(at: *const ibv_context, attr: *const ibv_cq_init_attr_ex) -> WantedCq {
+    // SAFETY: per the caller; the other members are in every form of the structure.
+    unsafe {
+        let comp_mask = (*attr).comp_mask;
+        let flags = match comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
+            0 => 0,
+            _ => (*attr).flags,
+        };
+        let parent_is_good = comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0
+            && PDS.get((*attr).parent_domain as usize).is_some_and(|pd| pd.root != pd.at);
+        let wc_flags = (*attr).wc_flags;
+        WantedCq {
+            cqe: (*attr).cqe.into(),
+            comp_vector: (*attr).comp_vector.into(),
+            foreign_channel: is_foreign((*attr).channel, at),
+            extended: Some(WantedCqEx { wc_flags, comp_mask, flags, parent_is_good }),
+        }
+    }
+}
+
 pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: the caller's CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_resize_cq");
+    // SAFETY: as above.
     let result = unsafe { beneath!(ctx, resize_cq)(cq, cqe) };
+    if result != 0 {
+        // SAFETY: a function of the plugin that made the CQ, which is live.
+        let waiting = ctx.waiting.map(|waiting| i64::from(unsafe { waiting(cq) }));
+        let about = About::object(Id::Cq14, format!("cq {:#x}", cq as usize));
+        watch.refused(ctx, result, &about, |facts| queues::resize_cq(facts, cqe.into(), waiting));
+    }
     if let (0, Some(known)) = (result, CQS.get(cq as usize)) {
         // SAFETY: the CQ is live.
         let now = unsafe { (*cq).cqe }.max(cqe);

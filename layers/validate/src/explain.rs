@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use abi::{
-    AccessFlags, IBV_QPS_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
-    IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
-    IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_wc_status,
+    AccessFlags, IBV_QPS_ERR, IBV_QPS_RTR, IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR,
+    IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR,
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
+    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_wc_status,
 };
 
-use crate::checks::Id;
+use crate::checks::{Id, ends};
 use crate::cq::Done;
 use crate::other_end::{self, OtherEnd};
 use crate::report::{Message, tell, wanted};
@@ -131,6 +132,7 @@ fn is_of_both(status: u32) -> bool {
             | IBV_WC_REM_ACCESS_ERR
             | IBV_WC_REM_INV_REQ_ERR
             | IBV_WC_REM_OP_ERR
+            | IBV_WC_BAD_RESP_ERR
     )
 }
 
@@ -162,6 +164,9 @@ fn cause(
             return Some((Id::Mr11, text, "the peer must send its mr->rkey".into()));
         }
     }
+    if let Some((id, text, remedy)) = disagreement(qp, status, flight, end) {
+        return Some((id, text, remedy.into()));
+    }
     if matches!(status, IBV_WC_REM_ACCESS_ERR | IBV_WC_REM_INV_REQ_ERR) {
         let (right, name) = right_for(flight.opcode.into())?;
         let given = match peer(qp) {
@@ -185,6 +190,41 @@ fn cause(
         let remedy = "post a receive at the peer for each of them; it may be without elements";
         (Id::Wr16, text, remedy.into())
     })
+}
+
+/// QP-18 to QP-20: what the two ends were connected with, and differently.
+fn disagreement(
+    qp: &Qp,
+    status: u32,
+    flight: &Flight,
+    end: Option<&OtherEnd<'_>>,
+) -> Option<(Id, String, &'static str)> {
+    // Of a QP of this process the attributes are known, whatever the device is.
+    let other = match peer(qp) {
+        // Before RTR it was told nothing of the other end.
+        Some(peer) if peer.state() < IBV_QPS_RTR => return None,
+        Some(peer) => {
+            let attr = peer.attr.lock();
+            ends::End {
+                path_mtu: Some(attr.path_mtu),
+                rq_psn: Some(attr.rq_psn),
+                max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
+            }
+        }
+        None => end?.end(),
+    };
+    let failed = {
+        let attr = qp.attr.lock();
+        ends::Failed {
+            status,
+            opcode: flight.opcode.into(),
+            bytes: flight.bytes,
+            path_mtu: attr.path_mtu,
+            sq_psn: attr.sq_psn,
+            max_rd_atomic: attr.max_rd_atomic.into(),
+        }
+    };
+    ends::disagreement(&failed, &other)
 }
 
 /// What the QP at the other end must allow.

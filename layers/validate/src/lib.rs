@@ -8,6 +8,7 @@ mod advice;
 mod again;
 mod asan;
 mod builder;
+mod checks;
 mod cm;
 mod cq;
 mod cq_ex;
@@ -18,9 +19,11 @@ mod memlock;
 mod mr;
 mod objects;
 mod other_end;
+mod others;
 mod overlap;
 mod poison;
 mod qp;
+mod refusal;
 mod refused;
 mod report;
 mod settings;
@@ -39,7 +42,6 @@ use abi::{
     verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_records::checks;
 use layer_tap::{life, plugin, spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
@@ -100,7 +102,9 @@ unsafe extern "C" fn attach(
         overlap::begin();
         let waiting = ext.and_then(|ext| ext.waiting);
         let other_end = ext.and_then(|ext| ext.other_end);
-        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, waiting, other_end, ports }));
+        let vectors = (*context).num_comp_vectors;
+        let ctx = Ctx { at, next, device, waiting, other_end, ports, vectors };
+        CONTEXTS.insert(at, Arc::new(ctx));
         fill(&mut *mine);
     }
     0
@@ -130,37 +134,59 @@ fn fill(mine: &mut verbs_context_ops) {
         };
     }
     put! {
+        advise_mr = mr::advise_mr;
+        alloc_dm = others::alloc_dm;
         alloc_mw = mr::alloc_mw;
         alloc_null_mr = mr::alloc_null_mr;
         alloc_parent_domain = objects::alloc_parent_domain;
         alloc_pd = objects::alloc_pd;
+        alloc_td = others::alloc_td;
         async_event = cq::async_event;
+        attach_counters_point_flow = others::attach_counters_point_flow;
         attach_mcast = qp::attach_mcast;
         bind_mw = mr::bind_mw;
+        close_xrcd = others::close_xrcd;
         cq_event = cq::cq_event;
         create_ah = objects::create_ah;
+        create_counters = others::create_counters;
         create_cq = cq::create_cq;
         create_cq_ex = cq::create_cq_ex;
+        create_flow = others::create_flow;
         create_qp = qp::create_qp;
         create_qp_ex = qp::create_qp_ex;
+        create_rwq_ind_table = others::create_rwq_ind_table;
         create_srq = objects::create_srq;
         create_srq_ex = objects::create_srq_ex;
+        create_wq = others::create_wq;
         dealloc_mw = mr::dealloc_mw;
         dealloc_pd = objects::dealloc_pd;
+        dealloc_td = others::dealloc_td;
         dereg_mr = mr::dereg_mr;
         destroy_ah = objects::destroy_ah;
+        destroy_counters = others::destroy_counters;
         destroy_cq = cq::destroy_cq;
         destroy_qp = qp::destroy_qp;
+        destroy_rwq_ind_table = others::destroy_rwq_ind_table;
         destroy_srq = objects::destroy_srq;
+        destroy_wq = others::destroy_wq;
         detach_mcast = qp::detach_mcast;
         free_context = objects::free_context;
+        free_dm = others::free_dm;
+        import_dm = others::import_dm;
         import_mr = mr::import_mr;
+        import_pd = others::import_pd;
+        modify_cq = others::modify_cq;
         modify_qp = qp::modify_qp;
         modify_srq = objects::modify_srq;
+        modify_wq = others::modify_wq;
+        open_qp = others::open_qp;
+        open_xrcd = others::open_xrcd;
         poll_cq = cq::poll_cq;
         post_recv = ferroverbs_validate_entry_post_recv;
         post_send = ferroverbs_validate_entry_post_send;
         post_srq_recv = ferroverbs_validate_entry_post_srq_recv;
+        query_port = others::query_port;
+        read_counters = others::read_counters;
         reg_dm_mr = mr::reg_dm_mr;
         reg_dmabuf_mr = mr::reg_dmabuf_mr;
         reg_mr = mr::reg_mr;

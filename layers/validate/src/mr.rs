@@ -12,8 +12,11 @@ use abi::{
 use cface::Errno;
 
 use crate::checks::Id;
+use crate::checks::memory::{self, Binding, BoundTo, Registration};
+use crate::checks::others;
 use crate::memlock;
 use crate::objects::{context, live_pd, root_of};
+use crate::refusal::{About, Watch, maps};
 use crate::report::{Message, tell, wanted};
 use crate::stack;
 use crate::state::{Cache, Ctx, EPOCH, Mr, Mw, QPS, Qp, REGIONS, REMEMBERED, beneath};
@@ -88,6 +91,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_reg_mr");
     live_pd("ibv_reg_mr", pd);
     check_access("ibv_reg_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
@@ -97,17 +101,25 @@ pub(crate) unsafe extern "C" fn reg_mr(
         let range = range_of(iova, length, access.cast_unsigned());
         remember(ctx, pd, mr, range, Some(access.cast_unsigned()), Some(addr as u64));
     } else {
-        failed("ibv_reg_mr", length);
+        let asked = registration(addr as u64, length, iova, access);
+        failed(ctx, &watch, "ibv_reg_mr", &asked);
     }
     mr
 }
 
-/// MR-12. `errno` stays as the provider left it.
+const fn registration(addr: u64, length: usize, iova: u64, access: c_int) -> Registration {
+    Registration { addr, length: length as u64, iova, access: access.cast_unsigned() }
+}
+
+/// MR-12, and what else a registration is refused for. `errno` stays as the provider left it.
 #[cold]
-fn failed(call: &str, length: usize) {
+fn failed(ctx: &Ctx, watch: &Watch, call: &str, asked: &Registration) {
     let errno = Errno::last();
-    memlock::check(call, length, errno.raw());
+    memlock::check(call, usize::try_from(asked.length).unwrap_or(usize::MAX), errno.raw());
     errno.set();
+    watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+        memory::register(facts, asked, errno, &maps(errno))
+    });
 }
 
 pub(crate) unsafe extern "C" fn reg_mr_ex(
@@ -117,6 +129,7 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
     // SAFETY: the caller's PD is live, and the attributes are readable.
     let (context_of, given) = unsafe { ((*pd).context, *attr) };
     let Some(ctx) = context(context_of) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_reg_mr_ex");
     check_access("ibv_reg_mr_ex", given.access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_mr_ex)(pd, attr) };
@@ -132,7 +145,11 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
         let memory = mask.contains(MrInitMask::ADDR).then_some(given.addr as u64);
         remember(ctx, pd, mr, range, Some(access), memory);
     } else {
-        failed("ibv_reg_mr_ex", given.length);
+        let addr = given.addr as u64;
+        let has_iova = MrInitMask::from_bits_retain(given.comp_mask).contains(MrInitMask::IOVA);
+        let iova = if has_iova { given.iova } else { addr };
+        let asked = registration(addr, given.length, iova, given.access);
+        failed(ctx, &watch, "ibv_reg_mr_ex", &asked);
     }
     mr
 }
@@ -147,12 +164,18 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_reg_dmabuf_mr");
     check_access("ibv_reg_dmabuf_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
     if !mr.is_null() {
         let access = access.cast_unsigned();
         remember(ctx, pd, mr, range_of(iova, length, access), Some(access), None);
+    } else {
+        let asked = registration(offset, length, iova, access);
+        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+            memory::register(facts, &asked, errno, "")
+        });
     }
     mr
 }
@@ -166,9 +189,14 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_reg_dm_mr");
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_dm_mr)(pd, dm, offset, length, access) };
-    if !mr.is_null() {
+    if mr.is_null() {
+        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+            memory::register_device_memory(facts, offset, length as u64, access, errno)
+        });
+    } else {
         remember(ctx, pd, mr, None, Some(access), None);
     }
     mr
@@ -188,9 +216,12 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_import_mr");
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, import_mr)(pd, handle) };
-    if !mr.is_null() {
+    if mr.is_null() {
+        watch.failed(ctx, &About::none(Id::Mr19), |_, _| others::import("region", handle));
+    } else {
         remember(ctx, pd, mr, None, None, None);
     }
     mr
@@ -269,15 +300,20 @@ pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
     if let Some(region) = &region {
         check_in_flight("ibv_dereg_mr", region);
     }
+    let watch = Watch::begin("ibv_dereg_mr");
     crate::advice::mapped(&mr, region.map(|region| region.made));
     // Before the call: another thread may be given the key at once.
     forget(ctx, mr.lkey);
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, dereg_mr)(vmr) };
-    if let (true, Some(region)) = (result != 0, region) {
-        let mut regions = REGIONS.lock();
-        regions.live.insert((ctx.at, mr.lkey), region);
-        EPOCH.fetch_add(1, Ordering::Release);
+    if result != 0 {
+        if let Some(region) = region {
+            REGIONS.lock().live.insert((ctx.at, mr.lkey), region);
+            EPOCH.fetch_add(1, Ordering::Release);
+        }
+        let object = format!("mr with lkey {:#x}", mr.lkey);
+        let about = About::object(Id::Mr19, object);
+        watch.refused(ctx, result, &about, |_| memory::deregister(result));
     }
     result
 }
@@ -304,6 +340,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let Some(ctx) = context(before.context) else { return libc::EINVAL };
     let region = known(ctx, before.lkey);
     let wants = flags.cast_unsigned();
+    let watch = Watch::begin("ibv_rereg_mr");
     if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
         check_access("ibv_rereg_mr", access.cast_unsigned());
     }
@@ -312,6 +349,16 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, rereg_mr)(vmr, flags, pd, addr, length, access) };
+    if result != 0 {
+        let asked = registration(addr as u64, length, addr as u64, access);
+        // SAFETY: where the flags name a PD, it is NULL or live.
+        let elsewhere = wants & IBV_REREG_MR_CHANGE_PD != 0
+            && unsafe { pd.as_ref() }.is_none_or(|pd| pd.context != before.context);
+        let about = About::object(Id::Mr19, format!("mr with lkey {:#x}", before.lkey));
+        watch.refused(ctx, result, &about, |facts| {
+            memory::register_again(facts, wants, &asked, elsewhere, result, &maps(result))
+        });
+    }
     if let (0, Some(old)) = (result, region) {
         forget(ctx, before.lkey);
         let access = if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
@@ -492,9 +539,14 @@ pub(crate) unsafe fn check_window(qp: &Qp, call: &str, wr_id: u64, info: &ibv_mw
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_alloc_mw");
     // SAFETY: the caller's arguments, passed on.
     let mw = unsafe { beneath!(ctx, alloc_mw)(pd, kind) };
-    if !mw.is_null() {
+    if mw.is_null() {
+        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+            memory::allocate_window(facts, kind, errno)
+        });
+    } else {
         // SAFETY: the provider has just made it.
         let rkey = unsafe { (*mw).rkey };
         let mut regions = REGIONS.lock();
@@ -529,6 +581,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     // A bind takes a place in the send queue and, signaled, completes there.
     // SAFETY: the caller's QP is live, and the arguments are readable.
+    let watch = Watch::begin("ibv_bind_mw");
+    // SAFETY: as above.
     let wr_id = unsafe {
         if let Some(known) = QPS.get(qp as usize) {
             check_window(known, "ibv_bind_mw", (*bind).wr_id, &(*bind).bind_info);
@@ -540,9 +594,52 @@ pub(crate) unsafe extern "C" fn bind_mw(
     let result = unsafe { beneath!(ctx, bind_mw)(qp, mw, bind) };
     if result != 0 {
         crate::wr::bind_failed(qp, wr_id);
+        // SAFETY: the arguments are readable, and the region is NULL or live.
+        let asked = unsafe { binding(ctx, &(*bind).bind_info) };
+        let about = About::object(Id::Mr19, format!("wr_id {wr_id:#x}"));
+        watch.refused(ctx, result, &about, |_| memory::bind_window(&asked, result));
     } else {
         // SAFETY: the window is live, and has its new key.
         replaced(ctx, mw as usize, unsafe { (*mw).rkey });
+    }
+    result
+}
+
+/// What a bind asks for.
+///
+/// # Safety
+/// `info.mr` is NULL or live.
+unsafe fn binding(ctx: &Ctx, info: &ibv_mw_bind_info) -> Binding {
+    // SAFETY: per the caller.
+    let region = unsafe { info.mr.as_ref() }.map(|mr| {
+        let region = known(ctx, mr.lkey);
+        BoundTo {
+            range: region.and_then(|region| region.range),
+            access: region.and_then(|region| region.access),
+        }
+    });
+    let ibv_mw_bind_info { addr, length, mw_access_flags: access, .. } = *info;
+    Binding { region, addr, length, access }
+}
+
+/// ibv_advise_mr(3).
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
+    let watch = Watch::begin("ibv_advise_mr");
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, advise_mr)(pd, advice, flags, list, count) };
+    if result != 0 {
+        let about = About::none(Id::Mr19);
+        watch.refused(ctx, result, &about, |_| {
+            memory::advise(advice, flags, !list.is_null(), count)
+        });
     }
     result
 }

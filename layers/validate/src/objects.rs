@@ -11,6 +11,10 @@ use abi::{
 };
 
 use crate::checks::Id;
+use crate::checks::others;
+use crate::checks::pairs::{self, Address};
+use crate::checks::queues::{self, WantedSrq, WantedSrqEx};
+use crate::refusal::{About, Watch};
 use crate::report::{Message, tell};
 use crate::spin::Spin;
 use crate::stack;
@@ -79,9 +83,12 @@ pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
 
 pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     let Some(ctx) = context(at) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_alloc_pd");
     // SAFETY: the caller's argument, passed on.
     let pd = unsafe { beneath!(ctx, alloc_pd)(at) };
-    if !pd.is_null() {
+    if pd.is_null() {
+        watch.failed(ctx, &About::none(Id::Ob09), others::alloc_pd);
+    } else {
         let at = pd as usize;
         let made = stack::here();
         PDS.insert(at, Arc::new(Pd { at, ctx: ctx.at, root: at, single: false, made }));
@@ -97,7 +104,15 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: the caller's attributes are readable.
     let given = unsafe { attr.as_ref() }.map(|attr| (attr.pd as usize, !attr.td.is_null()));
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_alloc_parent_domain");
+    // SAFETY: as above.
     let pd = unsafe { beneath!(ctx, alloc_parent_domain)(at, attr) };
+    if pd.is_null() {
+        // SAFETY: the caller's attributes are readable.
+        let mask = unsafe { attr.as_ref() }.map_or(0, |attr| attr.comp_mask);
+        let has_pd = given.is_some_and(|(parent, _)| parent != 0);
+        watch.failed(ctx, &About::none(Id::Ob09), |_, _| others::alloc_parent_domain(mask, has_pd));
+    }
     if let (false, Some((parent, single))) = (pd.is_null(), given) {
         let at = pd as usize;
         let made = stack::here();
@@ -243,17 +258,40 @@ fn left(ctx: &Ctx, call: &str) {
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_create_ah");
     // SAFETY: the caller's attributes are readable.
-    if let Some(attr) = unsafe { attr.as_ref() } {
+    let asked = unsafe { attr.as_ref() };
+    if let Some(attr) = asked {
         crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
     }
     // SAFETY: the caller's arguments, passed on.
     let ah = unsafe { beneath!(ctx, create_ah)(pd, attr) };
-    if !ah.is_null() {
+    if ah.is_null() {
+        if let Some(attr) = asked {
+            watch.failed(ctx, &About::none(Id::Ob08), |facts, errno| {
+                pairs::create_ah(facts, &address(ctx, attr), errno)
+            });
+        }
+    } else {
         let at = ah as usize;
         AHS.insert(at, Arc::new(Ah { at, ctx: ctx.at, pd: pd as usize }));
     }
     ah
+}
+
+/// An address, and what is known of the entry of the GID table that it names.
+fn address(ctx: &Ctx, attr: &ibv_ah_attr) -> Address {
+    let port = attr.port_num;
+    let index = attr.grh.sgid_index;
+    let is_global = attr.is_global != 0;
+    Address {
+        port,
+        is_global,
+        dgid: attr.grh.dgid.bytes().into(),
+        sgid_index: index,
+        is_empty: is_global && ctx.port(port).is_some() && crate::gid::is_empty(ctx, port, index),
+        sl: attr.sl,
+    }
 }
 
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
@@ -292,10 +330,17 @@ pub(crate) unsafe extern "C" fn create_srq(
 ) -> *mut ibv_srq {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_create_srq");
     live_pd("ibv_create_srq", pd);
+    // SAFETY: the caller's attributes are readable.
+    let asked = WantedSrq { attr: unsafe { (*attr).attr }, extended: None };
     // SAFETY: the caller's arguments, passed on.
     let srq = unsafe { beneath!(ctx, create_srq)(pd, attr) };
-    if !srq.is_null() {
+    if srq.is_null() {
+        watch.failed(&ctx, &About::none(Id::Ob07), |facts, errno| {
+            queues::create_srq(facts, &asked, errno)
+        });
+    } else {
         // SAFETY: the provider has filled in what it gives.
         remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr }, true);
     }
@@ -307,9 +352,16 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_create_srq_ex");
+    // SAFETY: the caller's attributes; members that the mask names are readable.
+    let asked = unsafe { asked_for(attr) };
     // SAFETY: the caller's arguments, passed on.
     let srq = unsafe { beneath!(ctx, create_srq_ex)(at, attr) };
-    if !srq.is_null() {
+    if srq.is_null() {
+        watch.failed(&ctx, &About::none(Id::Ob07), |facts, errno| {
+            queues::create_srq(facts, &asked, errno)
+        });
+    } else {
         // SAFETY: the provider has filled in what it gives; members that the mask names are there.
         let (mut given, pd, kind) = unsafe {
             let mask = (*attr).comp_mask;
@@ -327,6 +379,30 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     srq
 }
 
+/// What an extended SRQ is asked for with.
+///
+/// # Safety
+/// Members that the mask names are readable.
+unsafe fn asked_for(attr: *const ibv_srq_init_attr_ex) -> WantedSrq {
+    // SAFETY: per the caller; the first members are in every form of the structure.
+    unsafe {
+        let comp_mask = (*attr).comp_mask;
+        let has = |bit| comp_mask & bit != 0;
+        let extended = WantedSrqEx {
+            comp_mask,
+            kind: if has(IBV_SRQ_INIT_ATTR_TYPE) { (*attr).srq_type } else { IBV_SRQT_BASIC },
+            has_pd: has(IBV_SRQ_INIT_ATTR_PD) && !(*attr).pd.is_null(),
+            has_xrcd: has(abi::IBV_SRQ_INIT_ATTR_XRCD) && !(*attr).xrcd.is_null(),
+            has_cq: has(abi::IBV_SRQ_INIT_ATTR_CQ) && !(*attr).cq.is_null(),
+            max_num_tags: match has(abi::IBV_SRQ_INIT_ATTR_TM) {
+                true => (*attr).tm_cap.max_num_tags,
+                false => 0,
+            },
+        };
+        WantedSrq { attr: (*attr).attr, extended: Some(extended) }
+    }
+}
+
 pub(crate) unsafe extern "C" fn modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -335,7 +411,23 @@ pub(crate) unsafe extern "C" fn modify_srq(
     // SAFETY: the caller's SRQ is live.
     let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_modify_srq");
+    // SAFETY: as above.
     let result = unsafe { beneath!(ctx, modify_srq)(srq, attr, mask) };
+    if result != 0 {
+        let known = SRQS.get(srq as usize);
+        let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
+        let posted = known.map(|known| {
+            let taken = known.taken.load(Ordering::Relaxed);
+            known.posted.load(Ordering::Relaxed).saturating_sub(taken)
+        });
+        let about = About::object(Id::Ob07, format!("srq {:#x}", srq as usize));
+        // SAFETY: the caller's attributes are readable.
+        let attr = unsafe { *attr };
+        watch.refused(ctx, result, &about, |facts| {
+            queues::modify_srq(facts, mask.cast_unsigned(), &attr, room, posted)
+        });
+    }
     if result == 0
         && mask.cast_unsigned() & abi::IBV_SRQ_LIMIT != 0
         && let Some(known) = SRQS.get(srq as usize)

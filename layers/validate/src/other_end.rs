@@ -9,6 +9,7 @@ use abi::{
     OTHER_KEY_GOOD, OTHER_KEY_LOCAL, OTHER_KEY_NONE, OTHER_KEY_QP, Zeroed, ferroverbs_other_end,
 };
 
+use crate::checks::ends::End;
 use crate::state::{Flight, Qp};
 use crate::transitions;
 
@@ -46,6 +47,20 @@ impl OtherEnd<'_> {
     /// `qp_access_flags` of the QP there.
     pub(crate) fn access(&self) -> Option<u32> {
         self.has_qp().then_some(self.told.access)
+    }
+
+    /// What the QP there was connected with, where that is known.
+    pub(crate) fn end(&self) -> End {
+        let told = &self.told;
+        // Before RTR it was told nothing of the other end.
+        match self.has_qp() && self.state() >= IBV_QPS_RTR && told.path_mtu != 0 {
+            true => End {
+                path_mtu: Some(told.path_mtu.into()),
+                rq_psn: Some(told.rq_psn),
+                max_dest_rd_atomic: Some(told.max_dest_rd_atomic),
+            },
+            false => End::default(),
+        }
     }
 
     /// Whether the key is an lkey there.

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPS_RTR,
-    IBV_QPT_DRIVER, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QPT_DRIVER, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context,
+    ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 
 use crate::advice::{self, Asked};
 use crate::builder::Builder;
 use crate::checks::Id;
+use crate::checks::pairs::{self, WantedQp};
 use crate::gid;
 use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
+use crate::refusal::{About, Watch};
 use crate::refused;
 use crate::report::{Message, tell};
 use crate::spin::Spin;
@@ -33,51 +35,40 @@ fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
 }
 
 /// QP-15: why the QP could not be made.
-fn explain_refusal(call: &str, ctx: &Ctx, attr: &ibv_qp_init_attr, probe: impl Fn(u32) -> bool) {
-    let errno = std::io::Error::last_os_error();
-    let mut wrong = Vec::new();
-    if let Some(device) = &ctx.device {
-        let cap = &attr.cap;
-        for (name, value, most) in [
-            ("max_send_wr", cap.max_send_wr, device.max_qp_wr),
-            ("max_recv_wr", if attr.srq.is_null() { cap.max_recv_wr } else { 0 }, device.max_qp_wr),
-            ("max_send_sge", cap.max_send_sge, device.max_sge),
-            ("max_recv_sge", if attr.srq.is_null() { cap.max_recv_sge } else { 0 }, device.max_sge),
-        ] {
-            if i64::from(value) > i64::from(most) {
-                wrong.push(format!("cap.{name} {value} > {most}, what the device can"));
-            }
-        }
-    }
-    if wrong.is_empty() && attr.cap.max_inline_data > 0 {
+fn explain_refusal(watch: &Watch, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u32) -> bool) {
+    let about = About::none(Id::Qp15);
+    watch.failed(ctx, &about, |facts, errno| {
+        let mut given = pairs::create_qp(facts, asked, errno);
+        let wanted = asked.cap.max_inline_data;
         // Whether it is that: the same without.
-        if probe(0) {
-            let (mut works, mut fails) = (0, attr.cap.max_inline_data);
+        if given.wrong.is_empty() && wanted > 0 && probe(0) {
+            let (mut works, mut fails) = (0, wanted);
             while fails - works > 1 {
                 let middle = works + (fails - works) / 2;
                 if probe(middle) { works = middle } else { fails = middle }
             }
-            wrong.push(format!(
-                "cap.max_inline_data {} is more than goes with the rest: try {works}",
-                attr.cap.max_inline_data
-            ));
+            given.wrong(
+                format!("cap.max_inline_data {wanted} is more than goes with the rest"),
+                format!("ask for cap.max_inline_data {works}, which works"),
+            );
         }
-    }
-    if !wrong.is_empty() {
-        tell(
-            &Message {
-                id: Id::Qp15,
-                call,
-                object: format!("a QP of type {}", transitions::kind_name(attr.qp_type)),
-                text: format!("it failed ({errno}): {}", list(&wrong)),
-                remedy: "ask for no more; ibv_query_device says what there is".into(),
-                also: None,
-            },
-            None,
-        );
-    }
-    if let Some(code) = errno.raw_os_error() {
-        cface::Errno::from_raw(code).set();
+        given
+    });
+}
+
+/// What a QP is asked for with.
+fn wanted(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
+    let srq = SRQS.get(attr.srq as usize);
+    WantedQp {
+        kind: attr.qp_type,
+        cap: attr.cap,
+        has_pd: pd != 0,
+        has_send_cq: !attr.send_cq.is_null(),
+        has_recv_cq: !attr.recv_cq.is_null(),
+        has_srq: !attr.srq.is_null(),
+        has_xrcd: false,
+        spreads: false,
+        special_srq: srq.is_some_and(|srq| !srq.basic && attr.qp_type != IBV_QPT_RC),
     }
 }
 
@@ -148,6 +139,7 @@ pub(crate) unsafe extern "C" fn create_qp(
 ) -> *mut ibv_qp {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let watch = Watch::begin("ibv_create_qp");
     live_pd("ibv_create_qp", pd);
     // SAFETY: the caller's attributes are readable.
     let given = unsafe { *attr };
@@ -155,7 +147,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx, create_qp)(pd, attr) };
     if qp.is_null() {
-        explain_refusal("ibv_create_qp", &ctx, &given, |inline| {
+        explain_refusal(&watch, &ctx, &wanted(&given, pd as usize), |inline| {
             let mut again = given;
             again.cap.max_inline_data = inline;
             // SAFETY: the caller's domain and a copy of its attributes that asks for less.
@@ -191,11 +183,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     // A program built with an older header has a shorter structure: only the members that its mask names are read.
     // SAFETY: these members are in every form of it.
     let (mask, first) = unsafe { ((*attr).comp_mask, plain(&*attr)) };
+    let watch = Watch::begin("ibv_create_qp_ex");
     check_parts("ibv_create_qp_ex", ctx.at, &first);
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx, create_qp_ex)(at, attr) };
     if qp.is_null() {
-        explain_refusal("ibv_create_qp_ex", &ctx, &first, |inline| {
+        // SAFETY: members that the mask names are readable.
+        let asked = unsafe { wanted_ex(attr, mask, &first) };
+        explain_refusal(&watch, &ctx, &asked, |inline| {
             // SAFETY: the caller's to write during the call, and put back below.
             let made = unsafe {
                 let cap = &raw mut (*attr).cap;
@@ -219,6 +214,24 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         remember("ibv_create_qp_ex", &first, ctx, qp, pd, &now, ops);
     }
     qp
+}
+
+/// As [`wanted`], of ibv_create_qp_ex(3).
+///
+/// # Safety
+/// Members that `mask` names are readable.
+unsafe fn wanted_ex(
+    attr: *const ibv_qp_init_attr_ex,
+    mask: u32,
+    first: &ibv_qp_init_attr,
+) -> WantedQp {
+    // SAFETY: per the caller.
+    let (pd, xrcd) = unsafe {
+        let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
+        (pd, mask & abi::IBV_QP_INIT_ATTR_XRCD != 0 && !(*attr).xrcd.is_null())
+    };
+    let spreads = mask & abi::IBV_QP_INIT_ATTR_IND_TABLE != 0;
+    WantedQp { has_xrcd: xrcd, spreads, ..wanted(first, pd) }
 }
 
 /// QP-13: why something could not be destroyed.
@@ -272,6 +285,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         cq.qps.lock().retain(|qp| qp.at != at);
     }
     QPS.remove(at);
+    let watch = Watch::begin("ibv_destroy_qp");
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, destroy_qp)(qp) };
     if result == 0 {
@@ -285,6 +299,10 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
                 qps.insert(place, known.clone());
             }
+        }
+        if groups == 0 {
+            let about = About::qp(Id::Qp21, &known);
+            watch.refused(ctx, result, &about, |_| pairs::destroy_qp(groups));
         }
         QPS.insert(at, known);
     }
@@ -318,11 +336,51 @@ pub(crate) unsafe extern "C" fn modify_qp(
             unsafe { builder.replace_again(known.extended(), before) };
         }
     }
-    if let (libc::EINVAL | libc::EHOSTUNREACH, false, Some(known)) = (result, explained, known) {
+    if let (libc::EINVAL, false, Some(known)) = (result, explained, known)
+        // SAFETY: readable where the mask says so.
+        && unsafe { needs_route(known, attr, mask) }
+    {
+        explained = true;
+    }
+    if let (0, _, _) | (_, true, _) | (_, _, None) = (result, explained, known) {
+        return result;
+    }
+    if let Some(known) = known {
         // SAFETY: readable where the mask says so; the QP is live.
         unsafe { refused::explain(known, qp, attr, mask, result) };
     }
     result
+}
+
+/// QP-05: an address without a global route was refused; whether it was that.
+///
+/// # Safety
+/// `attr` is readable where `mask` names a member.
+#[cold]
+unsafe fn needs_route(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
+    if !mask.contains(M::AV) {
+        return false;
+    }
+    // SAFETY: named by the mask.
+    let (address, port) = unsafe {
+        let port = if mask.contains(M::PORT) { (*attr).port_num } else { qp.attr.lock().port_num };
+        ((*attr).ah_attr, port)
+    };
+    let ctx = &qp.ctx;
+    let member = "ah_attr.is_global";
+    let Some(text) = pairs::local_address(&ctx.ports, port, address.is_global != 0, member) else {
+        return false;
+    };
+    let message = Message {
+        id: Id::Qp05,
+        call: "ibv_modify_qp",
+        object: qp.name(),
+        text: format!("EINVAL: {text}"),
+        remedy: pairs::NEEDS_GLOBAL.into(),
+        also: None,
+    };
+    tell(&message, Some(qp));
+    true
 }
 
 /// # Safety
@@ -345,6 +403,9 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         AV ah_attr;
         DEST_QPN dest_qp_num;
         PATH_MTU path_mtu;
+        RQ_PSN rq_psn;
+        SQ_PSN sq_psn;
+        MAX_DEST_RD_ATOMIC max_dest_rd_atomic;
         ACCESS_FLAGS qp_access_flags;
         MAX_QP_RD_ATOMIC max_rd_atomic;
         MIN_RNR_TIMER min_rnr_timer;
@@ -434,16 +495,13 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     let port = member!(PORT, port_num).unwrap_or_else(|| qp.attr.lock().port_num);
     let asked = Asked {
         address: member!(AV, ah_attr),
-        port,
         timeout: member!(TIMEOUT, timeout),
         retries: member!(RETRY_CNT, retry_cnt),
         rnr_retries: member!(RNR_RETRY, rnr_retry),
         rnr_timer: member!(MIN_RNR_TIMER, min_rnr_timer),
         to_rtr: to == IBV_QPS_RTR && from != to,
     };
-    if advice::modified(qp, &asked) {
-        found.set(true);
-    }
+    advice::modified(qp, &asked);
     if let Some(address) = &asked.address
         && gid::check("ibv_modify_qp", &qp.name(), ctx, port, address, Some(qp))
     {
@@ -570,11 +628,39 @@ pub(crate) unsafe extern "C" fn attach_mcast(
         );
     }
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_attach_mcast");
+    // SAFETY: as above.
     let result = unsafe { beneath!(ctx, attach_mcast)(qp, gid, lid) };
+    if known.is_none_or(|known| known.kind == IBV_QPT_UD) {
+        // SAFETY: NULL, or the caller's GID, which is readable.
+        unsafe { explain_group(&watch, ctx, known, gid, false, result) };
+    }
     if let (0, Some(known)) = (result, known) {
         known.groups.fetch_add(1, Ordering::Relaxed);
     }
     result
+}
+
+/// Why a group was refused.
+///
+/// # Safety
+/// `gid` is NULL or readable.
+unsafe fn explain_group(
+    watch: &Watch,
+    ctx: &Ctx,
+    known: Option<&Qp>,
+    gid: *const ibv_gid,
+    detaches: bool,
+    result: c_int,
+) {
+    // SAFETY: per the caller.
+    let (true, Some(known), Some(gid)) = (result != 0, known, unsafe { gid.as_ref() }) else {
+        return;
+    };
+    let groups = known.groups.load(Ordering::Relaxed);
+    watch.refused(ctx, result, &About::qp(Id::Qp21, known), |facts| {
+        pairs::multicast(facts, known.kind, gid.bytes().into(), detaches, groups, result)
+    });
 }
 
 pub(crate) unsafe extern "C" fn detach_mcast(
@@ -585,8 +671,13 @@ pub(crate) unsafe extern "C" fn detach_mcast(
     // SAFETY: the caller's QP is live.
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
+    let watch = Watch::begin("ibv_detach_mcast");
+    let known = QPS.get(qp as usize);
+    // SAFETY: as above.
     let result = unsafe { beneath!(ctx, detach_mcast)(qp, gid, lid) };
-    if let (0, Some(known)) = (result, QPS.get(qp as usize)) {
+    // SAFETY: NULL, or the caller's GID, which is readable.
+    unsafe { explain_group(&watch, ctx, known, gid, true, result) };
+    if let (0, Some(known)) = (result, known) {
         let less = |count: u32| Some(count.saturating_sub(1));
         let _ = known.groups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

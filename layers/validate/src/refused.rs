@@ -182,6 +182,9 @@ pub(crate) unsafe fn explain(
     let Given { odd, rest } = given;
     let errno = match errno {
         libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
+        libc::EFAULT => "EFAULT",
+        libc::EBUSY => "EBUSY",
         // Of a way to another host, unless what leads there is odd.
         libc::EHOSTUNREACH if !odd.is_empty() => "EHOSTUNREACH",
         _ => return,

@@ -56,10 +56,14 @@ pub(crate) fn wanted(id: Id) -> bool {
 #[cold]
 pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let settings = settings();
-    if !wanted(message.id) {
+    let check = message.id.check();
+    let is_wanted = wanted(message.id);
+    if is_wanted || !check.optional {
+        crate::refusal::found();
+    }
+    if !is_wanted {
         return None;
     }
-    let check = message.id.check();
     if check.level == Level::Error {
         ANY_ERROR.store(true, Ordering::Relaxed);
     }
@@ -67,7 +71,15 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let mut told = TOLD.lock();
     // Completions of all requests are polled in one place: of these it is the QP that counts.
     let whose = match message.id {
-        Id::Cq03 | Id::Mr11 | Id::Mr15 | Id::Qp09 | Id::Qp17 | Id::Wr16 => qp.map_or(0, |qp| qp.at),
+        Id::Cq03
+        | Id::Mr11
+        | Id::Mr15
+        | Id::Qp09
+        | Id::Qp17
+        | Id::Qp18
+        | Id::Qp19
+        | Id::Qp20
+        | Id::Wr16 => qp.map_or(0, |qp| qp.at),
         // One call closes several devices.
         Id::Mr13 => message.also.map_or(0, |(_, made)| made[1]),
         _ => stack[1],

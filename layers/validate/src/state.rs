@@ -29,6 +29,8 @@ pub(crate) struct Ctx {
     >,
     /// From port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
+    /// `num_comp_vectors`.
+    pub(crate) vectors: i32,
 }
 
 // SAFETY: the table lives as long as the context and is only read, entry by entry.

@@ -9,12 +9,14 @@ use super::flight::{flight_of, take_back};
 use super::list::{LONG, is_ring, refused, ring};
 use super::request::{RECEIVE, Say, Send};
 use crate::checks::Id;
+use crate::checks::posting::{self, Posted};
 use crate::mr::{Use, check_sge};
 use crate::objects::context;
+use crate::refusal::{About, Watch};
 use crate::report::{Message, tell};
 use crate::stack;
 use crate::state::{QPS, SRQS, beneath};
-use crate::{again, overlap};
+use crate::{again, overlap, transitions};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ferroverbs_validate_post_recv(
@@ -35,6 +37,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
     // SAFETY: the caller's list.
     let wr_id = unsafe { wr.as_ref() }.map_or(0, |wr| wr.wr_id);
     let say = Say { qp: known, call: CALL, wr_id };
+    let watch = Watch::begin(CALL);
     if let Some(srq) = &known.srq {
         say.say(Id::Ob05, format!("the QP receives from srq {:#x}", srq.at), "ibv_post_srq_recv");
     } else if known.is_reset() && known.kind != IBV_QPT_DRIVER {
@@ -114,8 +117,41 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 "poll the receive CQ before posting more, or raise cap.max_recv_wr",
             );
         }
+        let (state, most) = (transitions::name(known.state()), known.cap.max_recv_wr);
+        // SAFETY: `bad` was filled with one of the program's list, or NULL.
+        let asked = unsafe { refused_receive(*bad, known.cap.max_recv_sge, &state, all, most) };
+        let about = About { id: Id::Wr18, object: known.name(), qp: Some(known) };
+        watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
     result
+}
+
+/// What a receive asks for that was refused.
+///
+/// # Safety
+/// `wr` is NULL or live.
+unsafe fn refused_receive<'a>(
+    wr: *const ibv_recv_wr,
+    most_elements: u32,
+    state: &'a str,
+    in_flight: usize,
+    most_in_flight: u32,
+) -> Posted<'a> {
+    // SAFETY: per the caller.
+    let wr = unsafe { wr.as_ref() };
+    // SAFETY: the program's list.
+    let sges = wr.and_then(|wr| unsafe { elements(wr, most_elements) }).unwrap_or(&[]);
+    Posted {
+        opcode: "RECV",
+        flags: None,
+        elements: wr.map_or(0, |wr| wr.num_sge.into()),
+        most_elements,
+        bytes: sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        most_inline: 0,
+        state,
+        in_flight,
+        most_in_flight,
+    }
 }
 
 /// WR-01 for a receive; its elements, as far as they may be looked at.
@@ -190,6 +226,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx, post_srq_recv)(srq, wr, bad) };
     };
+    let watch = Watch::begin(CALL);
     let mut count = 0;
     {
         let mut cache = known.cache.lock();
@@ -239,6 +276,12 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
             };
             tell(&message, None);
         }
+        let most = known.max_wr.load(Ordering::Relaxed);
+        let there = usize::try_from(there).unwrap_or(usize::MAX);
+        // SAFETY: `bad` was filled with one of the program's list, or NULL.
+        let asked = unsafe { refused_receive(*bad, known.max_sge, "", there, most) };
+        let about = About::object(Id::Wr18, format!("srq {:#x}", known.at));
+        watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
     result
 }

@@ -10,13 +10,16 @@ use abi::{
 use super::check::{check_send, check_send_state};
 use super::flight::{push, take_back};
 use super::list::{LONG, is_ring, refused, ring};
-use super::request::{Say, Send};
+use super::request::{Say, Send, opcode_name};
 use crate::again;
 use crate::checks::Id;
+use crate::checks::posting::{self, Posted};
 use crate::mr::check_window;
 use crate::objects::context;
+use crate::refusal::{About, Watch};
 use crate::stack;
 use crate::state::{QPS, Qp, beneath};
+use crate::transitions;
 
 /// The request as the program wrote it.
 ///
@@ -78,6 +81,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
     };
     let site = stack::site(caller as usize, frame as usize);
     let _user = known.single.then(|| crate::cq::enter(&known.user, CALL, known.name()));
+    let watch = Watch::begin(CALL);
     let mut count = 0;
     {
         let mut queue = known.send.lock();
@@ -117,8 +121,35 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
             let first = unsafe { read(known, first) };
             again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
         }
+        // SAFETY: `bad` was filled with one of the program's list, or NULL.
+        if let Some(bad) = unsafe { (*bad).as_ref() } {
+            // SAFETY: live, per the caller.
+            let bad = unsafe { read(known, bad) };
+            let in_flight = known.send.lock().flights.len();
+            explain(known, &watch, &bad, in_flight, result);
+        }
     }
     result
+}
+
+/// WR-18: why a request was refused that no check found anything wrong with.
+#[cold]
+fn explain(qp: &Qp, watch: &Watch, send: &Send<'_>, in_flight: usize, errno: c_int) {
+    let state = transitions::name(qp.state());
+    let asked = Posted {
+        opcode: opcode_name(send.opcode),
+        flags: Some(send.flags),
+        elements: send.count,
+        most_elements: qp.cap.max_send_sge,
+        bytes: send.sges.unwrap_or(&[]).iter().map(|sge| u64::from(sge.length)).sum(),
+        most_inline: qp.cap.max_inline_data,
+        state: &state,
+        in_flight,
+        most_in_flight: qp.cap.max_send_wr,
+    };
+    let object = format!("{} wr_id {:#x}", qp.name(), send.wr_id);
+    let about = About { id: Id::Wr18, object, qp: Some(qp) };
+    watch.refused(&qp.ctx, errno, &about, |_| posting::post(&asked, errno));
 }
 
 /// WR-03, and the rest of a list that was refused.

@@ -1,0 +1,285 @@
+//! The arguments of a call that was refused: which of them is wrong, by which limit, and what mends it. What is not wrong is listed behind.
+#![forbid(unsafe_code)]
+
+use core::fmt::Display;
+use core::ops::RangeInclusive;
+
+use abi::{ibv_device_attr, ibv_port_attr};
+
+use super::Id;
+
+/// What is known of the device and of the objects that the program has there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) device: Option<&'a ibv_device_attr>,
+    /// From port 1.
+    pub(crate) ports: &'a [ibv_port_attr],
+    /// `num_comp_vectors` of the context.
+    pub(crate) vectors: i32,
+    /// Objects of the context that this layer saw made.
+    pub(crate) open: Open,
+}
+
+/// How many objects there are of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Open {
+    pub(crate) qps: usize,
+    pub(crate) cqs: usize,
+    pub(crate) srqs: usize,
+    pub(crate) pds: usize,
+    pub(crate) ahs: usize,
+    pub(crate) regions: usize,
+    pub(crate) windows: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The check that it belongs to; `None`: that of the call.
+    pub(crate) id: Option<Id>,
+    pub(crate) text: String,
+    pub(crate) remedy: String,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) wrong: Vec<Finding>,
+    /// `name value` of the arguments that nothing is wrong with.
+    pub(crate) rest: Vec<String>,
+}
+
+impl Given {
+    /// An argument that nothing is known to be wrong with.
+    pub(crate) fn fine(&mut self, name: &str, value: impl Display) {
+        self.rest.push(format!("{name} {value}"));
+    }
+
+    /// Something that is wrong.
+    pub(crate) fn wrong(&mut self, text: impl Into<String>, remedy: impl Into<String>) {
+        self.wrong.push(Finding { id: None, text: text.into(), remedy: remedy.into() });
+    }
+
+    /// Something that is wrong, and that has a check of its own.
+    pub(crate) fn wrong_by(&mut self, id: Id, text: String, remedy: &str) {
+        self.wrong.push(Finding { id: Some(id), text, remedy: remedy.into() });
+    }
+
+    /// A number with a range; `limit` says where the range comes from.
+    pub(crate) fn number(
+        &mut self,
+        name: &str,
+        value: i64,
+        range: RangeInclusive<i64>,
+        limit: &str,
+    ) {
+        if range.contains(&value) {
+            return self.fine(name, value);
+        }
+        let (least, most) = range.into_inner();
+        self.wrong(
+            format!("{name} {value} is not in {least}..={most} ({limit})"),
+            format!("choose {name} in {least}..={most}"),
+        );
+    }
+
+    /// A number that the device limits; without a device it is only listed.
+    pub(crate) fn limited(
+        &mut self,
+        name: &str,
+        value: u32,
+        least: i64,
+        most: Option<i32>,
+        limit: &str,
+    ) {
+        match most {
+            Some(most) => {
+                let limit = format!("{limit} of ibv_query_device");
+                self.number(name, value.into(), least..=i64::from(most), &limit);
+            }
+            None => self.fine(name, value),
+        }
+    }
+
+    /// Bits of which `known` exist.
+    pub(crate) fn flags(&mut self, name: &str, value: u64, known: u64) {
+        match value & !known {
+            0 => self.fine(name, format_args!("{value:#x}")),
+            unknown => self.wrong(
+                format!("{name} {value:#x} has the bits {unknown:#x}; there are {known:#x}"),
+                format!("clear the bits {unknown:#x} of {name}; was the structure set to 0 first?"),
+            ),
+        }
+    }
+
+    /// A pointer that may not be NULL.
+    pub(crate) fn needed(&mut self, name: &str, is_there: bool, remedy: &str) {
+        if is_there {
+            self.fine(name, "is set");
+        } else {
+            self.wrong(format!("{name} is NULL"), remedy);
+        }
+    }
+
+    /// ENOMEM where the program has as many objects as the device makes.
+    pub(crate) fn full(&mut self, what: &str, open: usize, most: Option<i32>, limit: &str) {
+        let Some(most) = most else { return };
+        if i64::try_from(open).unwrap_or(i64::MAX) >= i64::from(most) {
+            self.wrong(
+                format!("{open} {what} are open, and {limit} is {most}"),
+                format!("destroy {what} that are not needed, or share them"),
+            );
+        } else {
+            self.fine(&format!("{what} that are open:"), format_args!("{open} of {most}"));
+        }
+    }
+
+    /// What is told: a text and a remedy for each check. `usual` is the check of the call.
+    pub(crate) fn findings(
+        self,
+        errno: &str,
+        usual: Id,
+        remedy: &str,
+    ) -> Vec<(Id, String, String)> {
+        let Self { wrong, rest } = self;
+        let rest = if rest.is_empty() { String::new() } else { rest.join(", ") };
+        if wrong.is_empty() {
+            let text = match rest.as_str() {
+                "" => format!("{errno}, and no check knows why"),
+                rest => format!("{errno}, and no check knows why; given were {rest}"),
+            };
+            return vec![(usual, text, remedy.to_owned())];
+        }
+        let mut told: Vec<(Id, String, String)> = Vec::new();
+        for finding in wrong {
+            let id = finding.id.unwrap_or(usual);
+            match told.iter_mut().find(|(known, ..)| *known == id) {
+                Some((_, text, remedy)) => {
+                    *text = format!("{text}; {}", finding.text);
+                    *remedy = format!("{remedy}; {}", finding.remedy);
+                }
+                None => told.push((id, format!("{errno}: {}", finding.text), finding.remedy)),
+            }
+        }
+        if let (Some((_, text, _)), false) = (told.last_mut(), rest.is_empty()) {
+            *text = format!("{text}; the rest is {rest}");
+        }
+        told
+    }
+}
+
+/// The name of an errno that refusals have; `None`: it is none of these.
+pub(crate) const fn errno_name(errno: i32) -> Option<&'static str> {
+    match errno {
+        libc::EINVAL => Some("EINVAL"),
+        libc::EFAULT => Some("EFAULT"),
+        libc::ENOMEM => Some("ENOMEM"),
+        libc::EBUSY => Some("EBUSY"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use abi::Zeroed;
+
+    /// A device whose limits are small, and its port.
+    pub(crate) fn device() -> (ibv_device_attr, [ibv_port_attr; 1]) {
+        let device = ibv_device_attr {
+            max_mr_size: 1 << 30,
+            max_qp: 4,
+            max_qp_wr: 100,
+            max_sge: 8,
+            max_cq: 3,
+            max_cqe: 1000,
+            max_mr: 5,
+            max_pd: 2,
+            max_mw: 2,
+            max_ah: 2,
+            max_srq: 2,
+            max_srq_wr: 50,
+            max_srq_sge: 4,
+            max_mcast_grp: 2,
+            max_mcast_qp_attach: 2,
+            phys_port_cnt: 1,
+            ..Zeroed::zeroed()
+        };
+        let port = ibv_port_attr {
+            gid_tbl_len: 32,
+            pkey_tbl_len: 1,
+            active_mtu: abi::IBV_MTU_1024,
+            link_layer: abi::IBV_LINK_LAYER_ETHERNET as u8,
+            ..Zeroed::zeroed()
+        };
+        (device, [port])
+    }
+
+    /// What `judge` says with these facts.
+    pub(crate) fn judged(open: Open, judge: impl FnOnce(&Facts<'_>) -> Given) -> Given {
+        let (device, ports) = device();
+        judge(&Facts { device: Some(&device), ports: &ports, vectors: 1, open })
+    }
+
+    /// The texts of what is wrong.
+    pub(crate) fn wrong(given: &Given) -> Vec<&str> {
+        given.wrong.iter().map(|finding| finding.text.as_str()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_comes_first_and_the_rest_behind_it() {
+        let mut given = Given::default();
+        given.number("cqe", 0, 1..=1000, "max_cqe of ibv_query_device");
+        given.fine("comp_vector", 0);
+        assert_eq!(
+            given.findings("EINVAL", Id::Cq14, ""),
+            [(
+                Id::Cq14,
+                "EINVAL: cqe 0 is not in 1..=1000 (max_cqe of ibv_query_device); the rest is comp_vector 0".into(),
+                "choose cqe in 1..=1000".into()
+            )]
+        );
+    }
+
+    #[test]
+    fn where_nothing_is_wrong_all_that_was_given_is_told() {
+        let mut given = Given::default();
+        given.flags("access", 3, 0xff);
+        let told = given.findings("ENOMEM", Id::Cq14, "ask less");
+        let text = "ENOMEM, and no check knows why; given were access 0x3";
+        assert_eq!(told, [(Id::Cq14, text.into(), "ask less".into())]);
+    }
+
+    #[test]
+    fn what_has_a_check_of_its_own_is_told_by_that() {
+        let mut given = Given::default();
+        given.wrong("one", "mend one");
+        given.wrong_by(Id::Mr16, "two".into(), "mend two");
+        given.wrong("three", "mend three");
+        let told = given.findings("EINVAL", Id::Mr19, "");
+        assert_eq!(told[0], (Id::Mr19, "EINVAL: one; three".into(), "mend one; mend three".into()));
+        assert_eq!(told[1], (Id::Mr16, "EINVAL: two".into(), "mend two".into()));
+    }
+
+    #[test]
+    fn bits_that_do_not_exist_are_named() {
+        let mut given = Given::default();
+        given.flags("access", 0x1001, 0x3ff);
+        assert_eq!(given.wrong[0].text, "access 0x1001 has the bits 0x1000; there are 0x3ff");
+    }
+
+    #[test]
+    fn as_many_objects_as_there_can_be_are_an_answer() {
+        let mut given = Given::default();
+        given.full("CQs", 3, Some(3), "max_cq");
+        given.full("QPs", 3, Some(4), "max_qp");
+        given.full("SRQs", 3, None, "max_srq");
+        assert_eq!(given.wrong[0].text, "3 CQs are open, and max_cq is 3");
+        assert_eq!(given.rest, ["QPs that are open: 3 of 4"]);
+    }
+}

@@ -1,0 +1,358 @@
+//! What queue pairs, address handles and multicast are refused for: ibv_create_qp(3), ibv_open_qp(3), ibv_create_ah(3),
+//! ibv_attach_mcast(3), ibv_detach_mcast(3).
+#![forbid(unsafe_code)]
+
+use core::net::Ipv6Addr;
+
+use abi::{
+    IBV_LINK_LAYER_ETHERNET, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, ibv_port_attr, ibv_qp_cap,
+};
+
+use super::Id;
+use super::given::{Facts, Given};
+use crate::transitions::kind_name;
+
+/// A queue pair that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedQp {
+    pub(crate) kind: u32,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) has_pd: bool,
+    pub(crate) has_send_cq: bool,
+    pub(crate) has_recv_cq: bool,
+    pub(crate) has_srq: bool,
+    pub(crate) has_xrcd: bool,
+    /// It spreads frames over work queues (`rwq_ind_tbl`).
+    pub(crate) spreads: bool,
+    /// The SRQ is one of XRC, or one that matches tags.
+    pub(crate) special_srq: bool,
+}
+
+/// ibv_create_qp(3) and ibv_create_qp_ex(3).
+pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Given {
+    let mut given = Given::default();
+    let WantedQp { kind, cap, .. } = *asked;
+    let device = facts.device;
+    if errno == libc::ENOMEM {
+        given.full("QPs", facts.open.qps, device.map(|device| device.max_qp), "max_qp");
+    }
+    given.fine("qp_type", kind_name(kind));
+    let receives = kind == IBV_QPT_XRC_RECV;
+    if receives {
+        given.needed(
+            "xrcd",
+            asked.has_xrcd,
+            "set xrcd and IBV_QP_INIT_ATTR_XRCD: an XRC_RECV QP is in an XRC domain",
+        );
+        return given;
+    }
+    if !asked.has_pd {
+        given.wrong("there is no PD", "set pd and IBV_QP_INIT_ATTR_PD");
+    }
+    let remedy = "make a CQ by ibv_create_cq, and name it; one may serve for both";
+    if !asked.spreads {
+        given.needed("send_cq", asked.has_send_cq, remedy);
+        if kind != IBV_QPT_XRC_SEND {
+            given.needed("recv_cq", asked.has_recv_cq, remedy);
+        }
+    }
+    if asked.special_srq {
+        given.wrong(
+            "srq is of XRC, or matches tags, which this type does not take",
+            "use a basic SRQ; one of XRC is named in each request, and tags are matched by RC",
+        );
+    }
+    let (wr, sge) = (device.map(|d| d.max_qp_wr), device.map(|d| d.max_sge));
+    given.limited("cap.max_send_wr", cap.max_send_wr, 0, wr, "max_qp_wr");
+    given.limited("cap.max_send_sge", cap.max_send_sge, 0, sge, "max_sge");
+    // With an SRQ, and of a QP that only sends, these are not looked at.
+    if !asked.has_srq && kind != IBV_QPT_XRC_SEND {
+        given.limited("cap.max_recv_wr", cap.max_recv_wr, 0, wr, "max_qp_wr");
+        given.limited("cap.max_recv_sge", cap.max_recv_sge, 0, sge, "max_sge");
+    }
+    given.fine("cap.max_inline_data", cap.max_inline_data);
+    given
+}
+
+/// ibv_open_qp(3).
+pub(crate) fn open_qp(comp_mask: u32, kind: u32, has_xrcd: bool, number: u32) -> Given {
+    let mut given = Given::default();
+    given.flags("comp_mask", comp_mask.into(), u64::from(IBV_QP_OPEN_ATTR_RESERVED - 1));
+    let needs = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    if comp_mask & needs != needs {
+        given.wrong(
+            format!("comp_mask {comp_mask:#x} lacks {:#x}", needs & !comp_mask),
+            "set IBV_QP_OPEN_ATTR_NUM, _XRCD and _TYPE",
+        );
+    }
+    if kind != IBV_QPT_XRC_RECV {
+        let text = format!("qp_type is {}: only an XRC_RECV QP is opened", kind_name(kind));
+        given.wrong(text, "set qp_type to IBV_QPT_XRC_RECV");
+    }
+    given.needed("xrcd", has_xrcd, "set xrcd to the XRC domain that the QP was created in");
+    if given.wrong.is_empty() {
+        given.wrong(
+            format!("the XRC domain has no XRC_RECV QP of number {number:#x}"),
+            "compare qp_num with qp->qp_num of the process that created it; is that QP still there?",
+        );
+    }
+    given
+}
+
+/// An address that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub(crate) port: u8,
+    pub(crate) is_global: bool,
+    pub(crate) dgid: Ipv6Addr,
+    pub(crate) sgid_index: u8,
+    /// That entry of the GID table is empty.
+    pub(crate) is_empty: bool,
+    pub(crate) sl: u8,
+}
+
+/// `is_global` 0 on a port that needs a global route: QP-05. `name` is the member's.
+pub(crate) fn local_address(
+    ports: &[ibv_port_attr],
+    port: u8,
+    is_global: bool,
+    name: &str,
+) -> Option<String> {
+    let port = ports.get(usize::from(port).checked_sub(1)?)?;
+    let is_ethernet = u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET;
+    (is_ethernet && !is_global).then(|| format!("{name} is 0, and the port is Ethernet"))
+}
+
+/// What mends [`local_address`].
+pub(crate) const NEEDS_GLOBAL: &str =
+    "set is_global to 1, grh.sgid_index to a GID of the port and grh.dgid to one of the peer";
+
+/// ibv_create_ah(3).
+pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Given {
+    let mut given = Given::default();
+    if errno == libc::ENOMEM {
+        given.full("address handles", facts.open.ahs, facts.device.map(|d| d.max_ah), "max_ah");
+    }
+    if !facts.ports.is_empty() {
+        let last = i64::try_from(facts.ports.len()).unwrap_or(i64::MAX);
+        given.number("port_num", asked.port.into(), 1..=last, "phys_port_cnt of ibv_query_device");
+    }
+    if let Some(text) = local_address(facts.ports, asked.port, asked.is_global, "is_global") {
+        given.wrong_by(Id::Qp05, text, NEEDS_GLOBAL);
+    } else {
+        given.fine("is_global", u8::from(asked.is_global));
+    }
+    given.number("sl", asked.sl.into(), 0..=15, "4 bits");
+    let port = usize::from(asked.port).checked_sub(1).and_then(|at| facts.ports.get(at));
+    let (true, Some(port)) = (asked.is_global, port) else { return given };
+    let length = i64::from(port.gid_tbl_len);
+    let index = i64::from(asked.sgid_index);
+    given.number("grh.sgid_index", index, 0..=length - 1, "gid_tbl_len of ibv_query_port, less 1");
+    if asked.is_empty && index < length {
+        given.wrong(
+            format!("grh.sgid_index {index}: that entry of the port's GID table is empty"),
+            "ibv_query_gid_table shows the entries that are there; ibv_devinfo -v prints them",
+        );
+    }
+    given.fine("grh.dgid", asked.dgid);
+    given
+}
+
+/// ibv_attach_mcast(3) and ibv_detach_mcast(3). `groups`: how many groups the QP is attached to.
+pub(crate) fn multicast(
+    facts: &Facts<'_>,
+    kind: u32,
+    group: Ipv6Addr,
+    detaches: bool,
+    groups: u32,
+    errno: i32,
+) -> Given {
+    let mut given = Given::default();
+    if !matches!(kind, IBV_QPT_UD | IBV_QPT_RAW_PACKET) {
+        let text = format!("the QP is {}: only UD takes part in multicast", kind_name(kind));
+        given.wrong_by(Id::Ob03, text, "use a QP of type IBV_QPT_UD");
+    }
+    let is_group = group.is_multicast();
+    if is_group {
+        given.fine("gid", group);
+    } else {
+        given.wrong(format!("gid {group} is no group"), "a group's GID begins with ff");
+    }
+    if detaches && is_group {
+        given.wrong(
+            format!("the QP is not attached to this group (it is attached to {groups})"),
+            "ibv_detach_mcast with the GID and LID that ibv_attach_mcast was given",
+        );
+    }
+    if let (libc::ENOMEM, Some(device)) = (errno, facts.device) {
+        given.wrong(
+            format!(
+                "max_mcast_grp is {}, max_mcast_qp_attach {}",
+                device.max_mcast_grp, device.max_mcast_qp_attach
+            ),
+            "detach QPs that need the group no more",
+        );
+    }
+    given
+}
+
+/// EBUSY of ibv_destroy_qp(3).
+pub(crate) fn destroy_qp(groups: u32) -> Given {
+    let mut given = Given::default();
+    if groups > 0 {
+        let text = format!("the QP is attached to {groups} multicast groups");
+        given.wrong_by(Id::Ob03, text, "ibv_detach_mcast first");
+    } else {
+        given.wrong("rules of ibv_create_flow name the QP", "ibv_destroy_flow each of them first");
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::given::Open;
+    use crate::checks::given::testing::{judged, wrong};
+    use abi::{IBV_QPT_RC, IBV_QPT_UC};
+
+    const GOOD: WantedQp = WantedQp {
+        kind: IBV_QPT_RC,
+        cap: ibv_qp_cap {
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        has_pd: true,
+        has_send_cq: true,
+        has_recv_cq: true,
+        has_srq: false,
+        has_xrcd: false,
+        spreads: false,
+        special_srq: false,
+    };
+
+    fn qp(asked: WantedQp, errno: i32) -> Given {
+        judged(Open { qps: 4, ..Open::default() }, |facts| create_qp(facts, &asked, errno))
+    }
+
+    #[test]
+    fn a_qp_needs_its_queues() {
+        assert!(qp(GOOD, libc::EINVAL).wrong.is_empty());
+        let none = WantedQp { has_send_cq: false, has_recv_cq: false, ..GOOD };
+        assert_eq!(wrong(&qp(none, libc::EINVAL)), ["send_cq is NULL", "recv_cq is NULL"]);
+        let sends = WantedQp { kind: IBV_QPT_XRC_SEND, has_recv_cq: false, ..GOOD };
+        assert!(qp(sends, libc::EINVAL).wrong.is_empty(), "it receives nothing");
+        let receives = WantedQp { kind: IBV_QPT_XRC_RECV, ..none };
+        assert_eq!(wrong(&qp(receives, libc::EINVAL)), ["xrcd is NULL"]);
+        assert_eq!(qp(WantedQp { has_pd: false, ..GOOD }, libc::EINVAL).wrong.len(), 1);
+    }
+
+    #[test]
+    fn a_qp_is_no_larger_than_the_device_makes_it() {
+        let large = ibv_qp_cap {
+            max_send_wr: 101,
+            max_recv_wr: 101,
+            max_send_sge: 9,
+            max_recv_sge: 9,
+            ..GOOD.cap
+        };
+        let given = qp(WantedQp { cap: large, ..GOOD }, libc::EINVAL);
+        assert_eq!(given.wrong.len(), 4);
+        assert_eq!(
+            wrong(&given)[0],
+            "cap.max_send_wr 101 is not in 0..=100 (max_qp_wr of ibv_query_device)"
+        );
+        let shares = WantedQp { cap: large, has_srq: true, ..GOOD };
+        assert_eq!(qp(shares, libc::EINVAL).wrong.len(), 2, "its receives are the SRQ's");
+    }
+
+    #[test]
+    fn as_many_qps_as_the_device_makes_are_told() {
+        assert_eq!(wrong(&qp(GOOD, libc::ENOMEM)), ["4 QPs are open, and max_qp is 4"]);
+    }
+
+    #[test]
+    fn an_srq_of_xrc_is_none_for_a_qp() {
+        assert_eq!(qp(WantedQp { special_srq: true, ..GOOD }, libc::EINVAL).wrong.len(), 1);
+    }
+
+    #[test]
+    fn a_qp_is_opened_by_its_number_in_its_domain() {
+        assert!(wrong(&open_qp(0xb, IBV_QPT_XRC_RECV, true, 0x42))[0].contains("0x42"));
+        assert_eq!(open_qp(0x11, IBV_QPT_UC, false, 1).wrong.len(), 4);
+    }
+
+    const ADDRESS: Address = Address {
+        port: 1,
+        is_global: true,
+        dgid: Ipv6Addr::LOCALHOST,
+        sgid_index: 0,
+        is_empty: false,
+        sl: 0,
+    };
+
+    fn ah(asked: Address, errno: i32) -> Given {
+        judged(Open { ahs: 2, ..Open::default() }, |facts| create_ah(facts, &asked, errno))
+    }
+
+    #[test]
+    fn an_address_has_a_port_and_an_entry_of_its_gid_table() {
+        assert!(ah(ADDRESS, libc::EINVAL).wrong.is_empty());
+        assert_eq!(
+            wrong(&ah(Address { port: 9, ..ADDRESS }, libc::EINVAL)),
+            ["port_num 9 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
+        );
+        let empty = Address { sgid_index: 31, is_empty: true, ..ADDRESS };
+        assert_eq!(
+            wrong(&ah(empty, libc::EINVAL)),
+            ["grh.sgid_index 31: that entry of the port's GID table is empty"]
+        );
+        let beyond = Address { sgid_index: 32, is_empty: true, ..ADDRESS };
+        assert!(wrong(&ah(beyond, libc::EINVAL))[0].contains("0..=31"));
+        assert!(wrong(&ah(Address { sl: 16, ..ADDRESS }, libc::EINVAL))[0].contains("4 bits"));
+    }
+
+    #[test]
+    fn an_address_without_a_route_has_a_check_of_its_own() {
+        let given = ah(Address { is_global: false, ..ADDRESS }, libc::EINVAL);
+        assert_eq!(given.wrong[0].id, Some(Id::Qp05));
+        assert_eq!(wrong(&given), ["is_global is 0, and the port is Ethernet"]);
+    }
+
+    #[test]
+    fn as_many_address_handles_as_the_device_makes_are_told() {
+        assert_eq!(
+            wrong(&ah(ADDRESS, libc::ENOMEM)),
+            ["2 address handles are open, and max_ah is 2"]
+        );
+    }
+
+    #[test]
+    fn groups_are_for_datagrams_and_have_gids_of_their_own() {
+        let group: Ipv6Addr = "ff0e::1".parse().expect("an address");
+        let of = |kind, gid, detaches, errno| {
+            judged(Open::default(), |facts| multicast(facts, kind, gid, detaches, 1, errno))
+        };
+        let given = of(IBV_QPT_RC, group, false, libc::EINVAL);
+        assert_eq!(given.wrong[0].id, Some(Id::Ob03));
+        assert!(
+            wrong(&of(IBV_QPT_UD, Ipv6Addr::LOCALHOST, false, libc::EINVAL))[0]
+                .contains("no group")
+        );
+        assert!(wrong(&of(IBV_QPT_UD, group, true, libc::EINVAL))[0].contains("not attached"));
+        assert!(
+            wrong(&of(IBV_QPT_UD, group, false, libc::ENOMEM))[0].contains("max_mcast_grp is 2")
+        );
+        assert!(of(IBV_QPT_UD, group, false, libc::EINVAL).wrong.is_empty());
+    }
+
+    #[test]
+    fn a_qp_that_is_busy_is_in_a_group_or_in_a_rule() {
+        assert_eq!(destroy_qp(2).wrong[0].id, Some(Id::Ob03));
+        assert!(wrong(&destroy_qp(0))[0].contains("ibv_create_flow"));
+    }
+}

@@ -1,0 +1,88 @@
+//! What a request is refused for that no check found before it was posted: ibv_post_send(3), ibv_post_recv(3).
+#![forbid(unsafe_code)]
+
+use super::given::Given;
+
+/// A request that was refused, and the queue that refused it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted<'a> {
+    /// Name of the operation.
+    pub(crate) opcode: &'a str,
+    /// `send_flags`; `None` of a receive.
+    pub(crate) flags: Option<u32>,
+    pub(crate) elements: i64,
+    pub(crate) most_elements: u32,
+    pub(crate) bytes: u64,
+    pub(crate) most_inline: u32,
+    /// Name of the state of the QP; empty of an SRQ.
+    pub(crate) state: &'a str,
+    /// Requests in flight, and as many as the queue takes.
+    pub(crate) in_flight: usize,
+    pub(crate) most_in_flight: u32,
+}
+
+/// Bits of `send_flags`.
+const FLAGS: u64 = 0x1f;
+
+/// ibv_post_send(3), ibv_post_recv(3) and ibv_post_srq_recv(3).
+pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Given {
+    let mut given = Given::default();
+    if errno == libc::ENOMEM {
+        given.wrong(
+            format!(
+                "{} requests are in flight, and the queue takes {}",
+                asked.in_flight, asked.most_in_flight
+            ),
+            "poll completions before posting more",
+        );
+    }
+    given.fine("opcode", asked.opcode);
+    if let Some(flags) = asked.flags {
+        given.flags("send_flags", flags.into(), FLAGS);
+    }
+    let limit = "as the queue was made";
+    given.number("num_sge", asked.elements, 0..=asked.most_elements.into(), limit);
+    given.fine("bytes", asked.bytes);
+    given.fine("max_inline_data", asked.most_inline);
+    if !asked.state.is_empty() {
+        given.fine("state", asked.state);
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::given::testing::wrong;
+
+    const GOOD: Posted<'_> = Posted {
+        opcode: "SEND",
+        flags: Some(2),
+        elements: 1,
+        most_elements: 2,
+        bytes: 64,
+        most_inline: 64,
+        state: "RTS",
+        in_flight: 3,
+        most_in_flight: 32,
+    };
+
+    #[test]
+    fn all_that_a_request_says_is_told() {
+        let given = post(&GOOD, libc::EINVAL);
+        assert!(given.wrong.is_empty());
+        assert!(given.rest.contains(&"opcode SEND".to_owned()), "{given:?}");
+    }
+
+    #[test]
+    fn a_request_with_too_many_elements_or_unknown_flags_is_told() {
+        let given = post(&Posted { elements: 3, flags: Some(0x82), ..GOOD }, libc::EINVAL);
+        assert_eq!(given.wrong.len(), 2);
+    }
+
+    #[test]
+    fn a_full_queue_is_told_with_its_length() {
+        let given = post(&GOOD, libc::ENOMEM);
+        assert_eq!(wrong(&given), ["3 requests are in flight, and the queue takes 32"]);
+    }
+}

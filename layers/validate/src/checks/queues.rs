@@ -1,0 +1,393 @@
+//! What completion, shared receive and work queues are refused for: ibv_create_cq(3), ibv_create_cq_ex(3), ibv_resize_cq(3),
+//! ibv_modify_cq(3), ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_create_wq(3), ibv_create_rwq_ind_table(3).
+#![forbid(unsafe_code)]
+
+use abi::{
+    IBV_CQ_ATTR_MODERATE, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_CREATE_CQ_SUP_WC_FLAGS, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD,
+    IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_LIMIT,
+    IBV_SRQ_MAX_WR, IBV_SRQT_TM, IBV_SRQT_XRC, IBV_WQ_ATTR_RESERVED, IBV_WQ_INIT_ATTR_RESERVED,
+    IBV_WQS_ERR, ibv_srq_attr, ibv_wq_attr,
+};
+
+use super::given::{Facts, Given};
+
+/// A completion queue that is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WantedCq {
+    pub(crate) cqe: i64,
+    pub(crate) comp_vector: i64,
+    /// The channel is of another context.
+    pub(crate) foreign_channel: bool,
+    /// What only ibv_create_cq_ex(3) takes.
+    pub(crate) extended: Option<WantedCqEx>,
+}
+
+/// As [`WantedCq`], for what ibv_create_cq_ex(3) adds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WantedCqEx {
+    pub(crate) wc_flags: u64,
+    pub(crate) comp_mask: u32,
+    pub(crate) flags: u32,
+    /// The PD that `parent_domain` names is a parent domain that this layer saw made.
+    pub(crate) parent_is_good: bool,
+}
+
+/// ibv_create_cq(3) and ibv_create_cq_ex(3).
+pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Given {
+    let mut given = Given::default();
+    if errno == libc::ENOMEM {
+        given.full("CQs", facts.open.cqs, facts.device.map(|device| device.max_cq), "max_cq");
+    }
+    match facts.device {
+        Some(device) => {
+            let most = i64::from(device.max_cqe);
+            given.number("cqe", asked.cqe, 1..=most, "max_cqe of ibv_query_device");
+        }
+        None => given.fine("cqe", asked.cqe),
+    }
+    let last = i64::from(facts.vectors.max(1)) - 1;
+    given.number("comp_vector", asked.comp_vector, 0..=last, "context->num_comp_vectors - 1");
+    if asked.foreign_channel {
+        given.wrong(
+            "channel is of another context",
+            "make the channel by ibv_create_comp_channel of the same context",
+        );
+    }
+    let Some(extended) = asked.extended else { return given };
+    given.flags("wc_flags", extended.wc_flags, IBV_CREATE_CQ_SUP_WC_FLAGS.into());
+    let masks = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    given.flags("comp_mask", extended.comp_mask.into(), masks.into());
+    if extended.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        let flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+        given.flags("flags", extended.flags.into(), flags.into());
+    }
+    if extended.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 && !extended.parent_is_good {
+        given.wrong(
+            "parent_domain is no parent domain",
+            "make it by ibv_alloc_parent_domain, or leave IBV_CQ_INIT_ATTR_MASK_PD out of comp_mask",
+        );
+    }
+    given
+}
+
+/// ibv_resize_cq(3); `waiting`: completions that nobody polled, if that is known.
+pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Given {
+    let mut given = Given::default();
+    match facts.device {
+        Some(device) => {
+            let most = i64::from(device.max_cqe);
+            given.number("cqe", cqe, 1..=most, "max_cqe of ibv_query_device");
+        }
+        None => given.fine("cqe", cqe),
+    }
+    match waiting {
+        Some(waiting) if waiting > cqe => given.wrong(
+            format!("{waiting} completions wait in the CQ, and cqe is {cqe}"),
+            "poll them first, or ask for more entries",
+        ),
+        Some(waiting) => given.fine("completions that wait:", waiting),
+        None => {}
+    }
+    given
+}
+
+/// ibv_modify_cq(3).
+pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Given {
+    let mut given = Given::default();
+    given.flags("attr_mask", attr_mask.into(), IBV_CQ_ATTR_MODERATE.into());
+    given.fine("moderate.cq_count", count);
+    given.fine("moderate.cq_period", period);
+    given
+}
+
+/// A shared receive queue that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedSrq {
+    pub(crate) attr: ibv_srq_attr,
+    /// What only ibv_create_srq_ex(3) takes.
+    pub(crate) extended: Option<WantedSrqEx>,
+}
+
+/// As [`WantedSrq`], for what ibv_create_srq_ex(3) adds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WantedSrqEx {
+    pub(crate) comp_mask: u32,
+    pub(crate) kind: u32,
+    pub(crate) has_pd: bool,
+    pub(crate) has_xrcd: bool,
+    pub(crate) has_cq: bool,
+    pub(crate) max_num_tags: u32,
+}
+
+/// ibv_create_srq(3) and ibv_create_srq_ex(3).
+pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Given {
+    let mut given = Given::default();
+    let device = facts.device;
+    if errno == libc::ENOMEM {
+        given.full("SRQs", facts.open.srqs, device.map(|device| device.max_srq), "max_srq");
+    }
+    let ibv_srq_attr { max_wr, max_sge, .. } = asked.attr;
+    given.limited("attr.max_wr", max_wr, 1, device.map(|d| d.max_srq_wr), "max_srq_wr");
+    given.limited("attr.max_sge", max_sge, 0, device.map(|d| d.max_srq_sge), "max_srq_sge");
+    let Some(extended) = asked.extended else { return given };
+    let masks = u64::from(IBV_SRQ_INIT_ATTR_RESERVED - 1);
+    given.flags("comp_mask", extended.comp_mask.into(), masks);
+    given.number("srq_type", extended.kind.into(), 0..=2, "IBV_SRQT_BASIC, _XRC and _TM");
+    let mut needs = |name: &str, bit: u32, bit_name: &str, is_there: bool| {
+        if extended.comp_mask & bit == 0 {
+            given.wrong(
+                format!(
+                    "comp_mask {:#x} lacks {bit_name}, which this type needs",
+                    extended.comp_mask
+                ),
+                format!("set {name} and {bit_name}"),
+            );
+        } else {
+            given.needed(name, is_there, &format!("set {name}"));
+        }
+    };
+    needs("pd", IBV_SRQ_INIT_ATTR_PD, "IBV_SRQ_INIT_ATTR_PD", extended.has_pd);
+    if extended.kind == IBV_SRQT_XRC {
+        needs("xrcd", IBV_SRQ_INIT_ATTR_XRCD, "IBV_SRQ_INIT_ATTR_XRCD", extended.has_xrcd);
+    }
+    if matches!(extended.kind, IBV_SRQT_XRC | IBV_SRQT_TM) {
+        needs("cq", IBV_SRQ_INIT_ATTR_CQ, "IBV_SRQ_INIT_ATTR_CQ", extended.has_cq);
+    }
+    if extended.kind == IBV_SRQT_TM {
+        needs("tm_cap", IBV_SRQ_INIT_ATTR_TM, "IBV_SRQ_INIT_ATTR_TM", true);
+        let limit = "tm_caps.max_num_tags of ibv_query_device_ex is the limit";
+        given.fine("tm_cap.max_num_tags", format_args!("{} ({limit})", extended.max_num_tags));
+    }
+    given
+}
+
+/// ibv_modify_srq(3) of a queue with room for `room` receives, if that is known; `posted` of them are there.
+pub(crate) fn modify_srq(
+    facts: &Facts<'_>,
+    mask: u32,
+    attr: &ibv_srq_attr,
+    room: Option<u32>,
+    posted: Option<u64>,
+) -> Given {
+    let mut given = Given::default();
+    given.flags("srq_attr_mask", mask.into(), u64::from(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT));
+    if mask & IBV_SRQ_MAX_WR != 0 {
+        let most = facts.device.map(|device| device.max_srq_wr);
+        given.limited("max_wr", attr.max_wr, 1, most, "max_srq_wr");
+        if let Some(posted) = posted.filter(|posted| *posted > u64::from(attr.max_wr)) {
+            given.wrong(
+                format!("{posted} receives are posted, and max_wr is {}", attr.max_wr),
+                "ask for as many entries as receives are posted",
+            );
+        }
+    }
+    if mask & IBV_SRQ_LIMIT != 0 {
+        let room = if mask & IBV_SRQ_MAX_WR != 0 { Some(attr.max_wr) } else { room };
+        match room {
+            Some(room) => {
+                given.number(
+                    "srq_limit",
+                    attr.srq_limit.into(),
+                    0..=room.into(),
+                    "max_wr of the SRQ",
+                );
+            }
+            None => given.fine("srq_limit", attr.srq_limit),
+        }
+    }
+    given
+}
+
+/// A work queue that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedWq {
+    pub(crate) kind: u32,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) comp_mask: u32,
+    pub(crate) has_pd: bool,
+    pub(crate) has_cq: bool,
+}
+
+/// ibv_create_wq(3).
+pub(crate) fn create_wq(facts: &Facts<'_>, asked: &WantedWq) -> Given {
+    let mut given = Given::default();
+    let device = facts.device;
+    given.number("wq_type", asked.kind.into(), 0..=0, "IBV_WQT_RQ");
+    given.limited("max_wr", asked.max_wr, 1, device.map(|d| d.max_qp_wr), "max_qp_wr");
+    given.limited("max_sge", asked.max_sge, 0, device.map(|d| d.max_sge), "max_sge");
+    given.flags("comp_mask", asked.comp_mask.into(), u64::from(IBV_WQ_INIT_ATTR_RESERVED - 1));
+    given.needed("pd", asked.has_pd, "set pd");
+    given.needed("cq", asked.has_cq, "set cq");
+    given
+}
+
+/// ibv_modify_wq(3).
+pub(crate) fn modify_wq(attr: &ibv_wq_attr) -> Given {
+    let mut given = Given::default();
+    given.flags("attr_mask", attr.attr_mask.into(), u64::from(IBV_WQ_ATTR_RESERVED - 1));
+    for (name, state) in [("wq_state", attr.wq_state), ("curr_wq_state", attr.curr_wq_state)] {
+        given.number(name, state.into(), 0..=IBV_WQS_ERR.into(), "IBV_WQS_RESET, _RDY and _ERR");
+    }
+    given
+}
+
+/// ibv_create_rwq_ind_table(3).
+pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> Given {
+    let mut given = Given::default();
+    let limit = "log2 of rss_caps.max_rwq_indirection_table_size of ibv_query_device_ex";
+    given.number("log_ind_tbl_size", log_size.into(), 0..=31, limit);
+    given.needed("ind_tbl", has_queues, "give 2^log_ind_tbl_size work queues");
+    given.flags("comp_mask", comp_mask.into(), 0);
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::given::Open;
+    use crate::checks::given::testing::{judged, wrong};
+
+    const ATTR: ibv_srq_attr = ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+
+    fn cq(asked: WantedCq, errno: i32) -> Given {
+        judged(Open { cqs: 3, ..Open::default() }, |facts| create_cq(facts, &asked, errno))
+    }
+
+    #[test]
+    fn a_cq_has_one_entry_at_least_and_as_many_as_the_device_makes_at_most() {
+        let of = |cqe| cq(WantedCq { cqe, ..WantedCq::default() }, libc::EINVAL);
+        assert!(of(1).wrong.is_empty() && of(1000).wrong.is_empty());
+        for cqe in [0, -1, 1001] {
+            let text = format!("cqe {cqe} is not in 1..=1000 (max_cqe of ibv_query_device)");
+            assert_eq!(wrong(&of(cqe)), [text]);
+        }
+    }
+
+    #[test]
+    fn a_completion_vector_is_one_of_the_contexts() {
+        let of =
+            |comp_vector| cq(WantedCq { cqe: 8, comp_vector, ..WantedCq::default() }, libc::EINVAL);
+        assert_eq!(
+            wrong(&of(7)),
+            ["comp_vector 7 is not in 0..=0 (context->num_comp_vectors - 1)"]
+        );
+        assert!(of(0).wrong.is_empty());
+    }
+
+    #[test]
+    fn as_many_cqs_as_the_device_makes_are_told() {
+        let given = cq(WantedCq { cqe: 8, ..WantedCq::default() }, libc::ENOMEM);
+        assert_eq!(wrong(&given), ["3 CQs are open, and max_cq is 3"]);
+    }
+
+    #[test]
+    fn a_channel_of_another_context_is_told() {
+        let given =
+            cq(WantedCq { cqe: 8, foreign_channel: true, ..WantedCq::default() }, libc::EINVAL);
+        assert_eq!(wrong(&given), ["channel is of another context"]);
+    }
+
+    #[test]
+    fn an_extended_cq_has_more_that_may_be_wrong() {
+        let extended =
+            WantedCqEx { wc_flags: 1 << 40, comp_mask: 0x10 | 3, flags: 8, parent_is_good: false };
+        let asked = WantedCq { cqe: 8, extended: Some(extended), ..WantedCq::default() };
+        let given = cq(asked, libc::EINVAL);
+        assert_eq!(given.wrong.len(), 4, "{given:?}");
+        let good = WantedCqEx { wc_flags: 1, comp_mask: 0, flags: 99, parent_is_good: false };
+        let asked = WantedCq { cqe: 8, extended: Some(good), ..WantedCq::default() };
+        assert!(
+            cq(asked, libc::EINVAL).wrong.is_empty(),
+            "flags count only where comp_mask has them"
+        );
+    }
+
+    #[test]
+    fn a_cq_keeps_what_waits_in_it() {
+        let of = |cqe, waiting| judged(Open::default(), |facts| resize_cq(facts, cqe, waiting));
+        assert_eq!(wrong(&of(4, Some(5))), ["5 completions wait in the CQ, and cqe is 4"]);
+        assert!(of(5, Some(5)).wrong.is_empty());
+        assert_eq!(of(0, None).wrong.len(), 1);
+    }
+
+    #[test]
+    fn moderation_is_all_that_a_cq_can_change() {
+        assert!(modify_cq(1, 4, 4).wrong.is_empty());
+        assert_eq!(modify_cq(2, 4, 4).wrong.len(), 1);
+    }
+
+    fn srq(attr: ibv_srq_attr, extended: Option<WantedSrqEx>, errno: i32) -> Given {
+        let asked = WantedSrq { attr, extended };
+        judged(Open { srqs: 2, ..Open::default() }, |facts| create_srq(facts, &asked, errno))
+    }
+
+    #[test]
+    fn an_srq_is_no_larger_than_the_device_makes_it() {
+        assert!(srq(ATTR, None, libc::EINVAL).wrong.is_empty());
+        let given =
+            srq(ibv_srq_attr { max_wr: 1 << 30, max_sge: 1000, ..ATTR }, None, libc::EINVAL);
+        assert_eq!(
+            wrong(&given),
+            [
+                "attr.max_wr 1073741824 is not in 1..=50 (max_srq_wr of ibv_query_device)",
+                "attr.max_sge 1000 is not in 0..=4 (max_srq_sge of ibv_query_device)"
+            ]
+        );
+        assert_eq!(wrong(&srq(ATTR, None, libc::ENOMEM)), ["2 SRQs are open, and max_srq is 2"]);
+    }
+
+    #[test]
+    fn each_type_of_srq_needs_its_objects() {
+        let basic = WantedSrqEx { comp_mask: 3, has_pd: true, ..WantedSrqEx::default() };
+        assert!(srq(ATTR, Some(basic), libc::EINVAL).wrong.is_empty());
+        let xrc = WantedSrqEx { kind: IBV_SRQT_XRC, ..basic };
+        assert_eq!(srq(ATTR, Some(xrc), libc::EINVAL).wrong.len(), 2, "xrcd and cq");
+        let tagged = WantedSrqEx { kind: IBV_SRQT_TM, comp_mask: 0xb, has_pd: true, ..basic };
+        let given = srq(ATTR, Some(tagged), libc::EINVAL);
+        assert_eq!(given.wrong.len(), 2, "cq is NULL and tm_cap is not named: {given:?}");
+        let odd = WantedSrqEx { kind: 7, comp_mask: 0x40, ..WantedSrqEx::default() };
+        assert_eq!(srq(ATTR, Some(odd), libc::EINVAL).wrong.len(), 3);
+    }
+
+    #[test]
+    fn the_limit_of_an_srq_is_within_its_entries() {
+        let of = |mask, attr: ibv_srq_attr, room, posted| {
+            judged(Open::default(), |facts| modify_srq(facts, mask, &attr, room, posted))
+        };
+        let limit = ibv_srq_attr { srq_limit: 100, ..ATTR };
+        assert_eq!(
+            wrong(&of(IBV_SRQ_LIMIT, limit, Some(8), None)),
+            ["srq_limit 100 is not in 0..=8 (max_wr of the SRQ)"]
+        );
+        assert!(of(IBV_SRQ_LIMIT, limit, None, None).wrong.is_empty());
+        assert!(wrong(&of(IBV_SRQ_MAX_WR, ATTR, Some(16), Some(9)))[0].contains("9 receives"));
+        assert!(
+            wrong(&of(IBV_SRQ_MAX_WR, ibv_srq_attr { max_wr: 51, ..ATTR }, None, None))[0]
+                .contains("51")
+        );
+        assert_eq!(of(8, ATTR, None, None).wrong.len(), 1);
+    }
+
+    #[test]
+    fn a_work_queue_receives_and_has_a_domain_and_a_cq() {
+        let good =
+            WantedWq { kind: 0, max_wr: 8, max_sge: 1, comp_mask: 0, has_pd: true, has_cq: true };
+        let of = |asked: WantedWq| judged(Open::default(), |facts| create_wq(facts, &asked));
+        assert!(of(good).wrong.is_empty());
+        let bad =
+            WantedWq { kind: 3, max_wr: 0, max_sge: 9, comp_mask: 2, has_pd: false, has_cq: false };
+        assert_eq!(of(bad).wrong.len(), 6);
+    }
+
+    #[test]
+    fn states_and_masks_of_work_queues_have_limits() {
+        let attr =
+            ibv_wq_attr { attr_mask: 8, wq_state: 3, curr_wq_state: 0, flags: 0, flags_mask: 0 };
+        assert_eq!(modify_wq(&attr).wrong.len(), 2);
+        assert_eq!(create_table(40, false, 1).wrong.len(), 3);
+        assert!(create_table(2, true, 0).wrong.is_empty());
+    }
+}

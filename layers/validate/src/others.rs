@@ -1,0 +1,192 @@
+//! Verbs that have no checks of their own, and whose refusals are explained: OB-09, CQ-14, MR-19 and QP-21.
+
+use core::ffi::c_int;
+
+use abi::{
+    ibv_alloc_dm_attr, ibv_context, ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr,
+    ibv_cq, ibv_dm, ibv_flow, ibv_flow_attr, ibv_modify_cq_attr, ibv_pd, ibv_port_attr, ibv_qp,
+    ibv_qp_open_attr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_td, ibv_td_init_attr,
+    ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
+};
+
+use crate::checks::given::Given;
+use crate::checks::{Id, memory, others, pairs, queues};
+use crate::objects::context;
+use crate::refusal::{About, Watch};
+use crate::state::beneath;
+
+/// Functions that call what is beneath them, and explain a refusal by a table.
+///
+/// `of`: the context that the call is made for. The structures of the caller are readable, as for the provider.
+macro_rules! explained {
+    ($(
+        $call:literal $id:ident
+        fn $name:ident($($arg:ident: $type:ty),*) -> *mut $made:ty;
+        of $of:expr; |$facts:ident, $errno:ident| $judge:expr;
+    )*) => {$(
+        #[allow(unused_unsafe, reason = "some contexts and tables need none")]
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> *mut $made {
+            // SAFETY: the caller's objects are live.
+            let Some(ctx) = context(unsafe { $of }) else { return core::ptr::null_mut() };
+            let watch = Watch::begin($call);
+            // SAFETY: the caller's arguments, passed on.
+            let made = unsafe { beneath!(ctx, $name)($($arg),*) };
+            if made.is_null() {
+                // SAFETY: the caller's structures are readable.
+                watch.failed(ctx, &About::none(Id::$id), |$facts, $errno| unsafe { $judge });
+            }
+            made
+        }
+    )*};
+}
+
+/// As `explained`, of calls that return an errno.
+macro_rules! explained_errno {
+    ($(
+        $call:literal $id:ident
+        fn $name:ident($($arg:ident: $type:ty),*);
+        of $of:expr; |$facts:ident, $errno:ident| $judge:expr;
+    )*) => {$(
+        #[allow(unused_unsafe, reason = "some contexts and tables need none")]
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            // SAFETY: the caller's objects are live.
+            let Some(ctx) = context(unsafe { $of }) else { return libc::EINVAL };
+            let watch = Watch::begin($call);
+            // SAFETY: the caller's arguments, passed on.
+            let result = unsafe { beneath!(ctx, $name)($($arg),*) };
+            if result != 0 {
+                let $errno = result;
+                let about = About::none(Id::$id);
+                // SAFETY: the caller's structures are readable.
+                watch.refused(ctx, result, &about, |$facts| unsafe { $judge });
+            }
+            result
+        }
+    )*};
+}
+
+/// What a structure says, or that there is none.
+///
+/// # Safety
+/// `at` is NULL or readable.
+unsafe fn told<T>(name: &str, at: *const T, judge: impl FnOnce(&T) -> Given) -> Given {
+    // SAFETY: per the caller.
+    match unsafe { at.as_ref() } {
+        Some(attr) => judge(attr),
+        None => {
+            let mut given = Given::default();
+            given.needed(name, false, "give the structure that the page of the call describes");
+            given
+        }
+    }
+}
+
+explained! {
+    "ibv_alloc_td" Ob09
+    fn alloc_td(at: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td;
+    of at; |_facts, _errno| told("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
+
+    "ibv_alloc_dm" Mr19
+    fn alloc_dm(at: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm;
+    of at; |_facts, _errno| told("attr", attr, |attr| {
+        memory::allocate_device_memory(attr.length as u64, attr.log_align_req, attr.comp_mask)
+    });
+
+    "ibv_create_counters" Ob09
+    fn create_counters(at: *mut ibv_context, attr: *mut ibv_counters_init_attr) -> *mut ibv_counters;
+    of at; |_facts, _errno| told("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
+
+    "ibv_create_flow" Ob09
+    fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow;
+    of (*qp).context; |facts, _errno| told("flow", attr, |attr| others::create_flow(facts, attr));
+
+    "ibv_create_rwq_ind_table" Ob09
+    fn create_rwq_ind_table(at: *mut ibv_context, attr: *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table;
+    of at; |_facts, _errno| told("init_attr", attr, |attr| {
+        queues::create_table(attr.log_ind_tbl_size, !attr.ind_tbl.is_null(), attr.comp_mask)
+    });
+
+    "ibv_create_wq" Ob09
+    fn create_wq(at: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq;
+    of at; |facts, _errno| told("wq_init_attr", attr, |attr| {
+        let asked = queues::WantedWq {
+            kind: attr.wq_type,
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            comp_mask: attr.comp_mask,
+            has_pd: !attr.pd.is_null(),
+            has_cq: !attr.cq.is_null(),
+        };
+        queues::create_wq(facts, &asked)
+    });
+
+    "ibv_import_dm" Mr19
+    fn import_dm(at: *mut ibv_context, handle: u32) -> *mut ibv_dm;
+    of at; |_facts, _errno| others::import("device memory", handle);
+
+    "ibv_import_pd" Ob09
+    fn import_pd(at: *mut ibv_context, handle: u32) -> *mut ibv_pd;
+    of at; |_facts, _errno| others::import("PD", handle);
+
+    "ibv_open_qp" Qp21
+    fn open_qp(at: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp;
+    of at; |_facts, _errno| told("qp_open_attr", attr, |attr| {
+        pairs::open_qp(attr.comp_mask, attr.qp_type, !attr.xrcd.is_null(), attr.qp_num)
+    });
+
+    "ibv_open_xrcd" Ob09
+    fn open_xrcd(at: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
+    of at; |_facts, _errno| told("xrcd_init_attr", attr, |attr| {
+        others::open_xrcd(attr, libc::fcntl(attr.fd, libc::F_GETFD) != -1)
+    });
+}
+
+explained_errno! {
+    "ibv_attach_counters_point_flow" Ob09
+    fn attach_counters_point_flow(counters: *mut ibv_counters, attr: *mut ibv_counter_attach_attr, flow: *mut ibv_flow);
+    of (*counters).context; |_facts, errno| told("attr", attr, |attr| {
+        others::attach_counters(attr.counter_desc, attr.index, attr.comp_mask, errno)
+    });
+
+    "ibv_close_xrcd" Ob09
+    fn close_xrcd(xrcd: *mut ibv_xrcd);
+    of (*xrcd).context; |_facts, errno| others::busy(errno, "XRC_RECV QPs and SRQs of the domain");
+
+    "ibv_dealloc_td" Ob09
+    fn dealloc_td(td: *mut ibv_td);
+    of (*td).context; |_facts, errno| others::busy(errno, "parent domains");
+
+    "ibv_destroy_counters" Ob09
+    fn destroy_counters(counters: *mut ibv_counters);
+    of (*counters).context; |_facts, errno| others::busy(errno, "steering rules");
+
+    "ibv_destroy_rwq_ind_table" Ob09
+    fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table);
+    of (*table).context; |_facts, errno| others::busy(errno, "QPs that spread frames by the table");
+
+    "ibv_destroy_wq" Ob09
+    fn destroy_wq(wq: *mut ibv_wq);
+    of (*wq).context; |_facts, errno| others::busy(errno, "indirection tables");
+
+    "ibv_free_dm" Mr19
+    fn free_dm(dm: *mut ibv_dm);
+    of (*dm).context; |_facts, errno| others::busy(errno, "regions over the device memory");
+
+    "ibv_modify_cq" Cq14
+    fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr);
+    of (*cq).context; |_facts, _errno| told("attr", attr, |attr| {
+        queues::modify_cq(attr.attr_mask, attr.moderate.cq_count, attr.moderate.cq_period)
+    });
+
+    "ibv_modify_wq" Ob09
+    fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr);
+    of (*wq).context; |_facts, _errno| told("wq_attr", attr, queues::modify_wq);
+
+    "ibv_read_counters" Ob09
+    fn read_counters(counters: *mut ibv_counters, values: *mut u64, count: u32, flags: u32);
+    of (*counters).context; |_facts, _errno| others::read_counters(count, flags);
+
+    "ibv_query_port" Ob09
+    fn query_port(at: *mut ibv_context, port: u8, attr: *mut ibv_port_attr);
+    of at; |facts, _errno| others::query_port(facts, port.into());
+}
