@@ -14,6 +14,9 @@ const PAGES: [&str; 6] = [
     include_str!("../../docs/reference/checks/connections.md"),
 ];
 
+/// Whether `soft` behaves as the strictest adapter (ferroverbs-soft(7)).
+const STRICT: &str = "FERROVERBS_SOFT_STRICT";
+
 /// The arguments of `ferroverbs validate`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
@@ -28,6 +31,10 @@ pub(crate) struct Args {
 /// Replaces this process by the command, under the layer.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let mut variables = vec![run::add_layer("validate")];
+    // What an adapter refuses is refused and explained. A variable that the user set decides.
+    if std::env::var_os(STRICT).is_none_or(|value| value.is_empty()) {
+        variables.push((STRICT, "1".to_owned()));
+    }
     if let Some(settings) = &args.settings {
         variables.push(("FERROVERBS_VALIDATE", settings.clone()));
     }

@@ -131,8 +131,9 @@ fn right(program: &Program) -> Option<Program> {
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 6] = [
+    let all: [(&str, Part); 7] = [
         ("misuses", |bench, tally| cases(bench, tally, &compile(bench)?)),
+        ("refusals", |bench, tally| explained(bench, tally, &compile(bench)?)),
         ("settings", |bench, tally| settings(bench, tally, &compile(bench)?)),
         ("variants", |bench, tally| variants(bench, tally, &compile(bench)?)),
         ("ways", ways),
@@ -164,6 +165,9 @@ pub(super) struct Files {
     pub(super) cm: PathBuf,
     pub(super) advice: PathBuf,
     pub(super) flushed: PathBuf,
+    /// Run in strict mode.
+    pub(super) strict: PathBuf,
+    pub(super) refusals: PathBuf,
     pub(super) liar: PathBuf,
 }
 
@@ -179,6 +183,8 @@ pub(super) fn compile(bench: &Bench) -> crate::Result<Files> {
         // The layer finds a function of it.
         advice: compiled(bench, "validate/advice.c", "advice", &["-rdynamic"])?,
         flushed: compiled(bench, "validate/flushed.c", "flushed", &[])?,
+        strict: compiled(bench, "validate/strict.c", "strict", &[])?,
+        refusals: compiled(bench, "validate/refusals.c", "refusals", &[])?,
         liar: compiled(bench, "layers/liar.c", "liar.so", &["-shared"])?,
     })
 }
@@ -228,7 +234,9 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     let layers = format!("validate,{}", files.liar.display());
     // That of MR-10 is `poisoned`.
     let mut all = vec!["MR-10".to_owned()];
-    for program in [&files.misuse, &files.cm, &files.advice, &files.flushed] {
+    let Files { misuse, cm, advice, flushed, strict, refusals, .. } = files;
+    for program in [misuse, cm, advice, flushed, strict, refusals] {
+        let mode = if program == strict { "1" } else { "0" };
         for id in ids_of(bench, program)? {
             all.push(id.clone());
             for how in ["wrong", "right"] {
@@ -239,6 +247,7 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
                 let job =
                     fabric.over.own_job(program).args([&id, how]).env("FERROVERBS_QUIET", "1");
                 let job = job.env("FERROVERBS_LAYERS", &layers).env("JSON", &json);
+                let job = job.env("FERROVERBS_SOFT_STRICT", mode);
                 // Some are off unless they are asked for.
                 let settings = format!("on={id}:json={}", json.display());
                 let done = job
@@ -269,6 +278,19 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     checks.sort();
     let same = (all == checks).then_some(()).ok_or_else(|| format!("{all:?}, not {checks:?}"));
     tally.record("all checks have a case", same);
+    Ok(())
+}
+
+/// Each refused call of a long row is explained with the argument that is wrong.
+fn explained(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
+    let fabric = bench.over(DataPath::Default)?;
+    let json = fabric.work.join("told.json");
+    let job = fabric.over.own_job(&files.refusals).arg("all").env("JSON", &json);
+    let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_QUIET", "1");
+    let job = job.env("FERROVERBS_VALIDATE", format!("max=1000:json={}", json.display()));
+    let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+    let result = if done.ok() { Ok(()) } else { Err(done.report("refusals")) };
+    tally.record("each refused call is explained", result);
     Ok(())
 }
 
