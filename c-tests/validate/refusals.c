@@ -1,6 +1,7 @@
 /*
- * Calls that are refused by EINVAL, EFAULT, ENOMEM or EBUSY: refusals CASE wrong|right. Without arguments it lists the cases. `refusals all`
- * makes one call after the other and looks whether each is explained in JSON (in the environment), with the argument that is wrong.
+ * Calls that are refused by EINVAL, EFAULT, ENOMEM or EBUSY: refusals CASE wrong|right. Without
+ * arguments the program lists the cases. `refusals all` makes one call after the other and checks
+ * that JSON (in the environment) explains each, with the argument that is wrong.
  */
 #include "pair.h"
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /*
- * What soft refuses in strict mode and takes otherwise: strict CASE wrong|right, with FERROVERBS_SOFT_STRICT=1. Without arguments it lists
- * the cases.
+ * What soft refuses in strict mode and takes otherwise: strict CASE wrong|right, with
+ * FERROVERBS_SOFT_STRICT=1. Without arguments the program lists the cases.
  */
 #include "pair.h"
 

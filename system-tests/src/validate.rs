@@ -249,7 +249,9 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
                 let job = job.env("FERROVERBS_LAYERS", &layers).env("JSON", &json);
                 let job = job.env("FERROVERBS_SOFT_STRICT", mode);
                 // Some are off unless they are asked for.
-                let settings = format!("on={id}:json={}", json.display());
+                // The liar refuses a request that nothing is wrong with, which WR-18 reports.
+                let off = if id == "WR-13" { "off=WR-18:" } else { "" };
+                let settings = format!("{off}on={id}:json={}", json.display());
                 let done = job
                     .env("FERROVERBS_VALIDATE", settings)
                     .dir(&fabric.work)

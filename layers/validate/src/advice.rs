@@ -1,4 +1,5 @@
-//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs much to look at. MR-07, MR-14, QP-10, QP-11, QP-14,
+//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs
+//! much to look at. MR-07, MR-14, QP-10, QP-11, QP-14,
 //! QP-16, WR-06, WR-10, CQ-04, CQ-09, OB-04, OB-06.
 
 use core::ffi::{c_int, c_void};

@@ -1,4 +1,5 @@
-//! Tables of pure functions: facts and a request go in, and what is wrong comes out. The list of checks is `layer_records::checks`.
+//! Tables of pure functions: facts and a request go in, and what is wrong comes out. The list of
+//! checks is `layer_records::checks`.
 
 pub(crate) use layer_records::checks::*;
 

@@ -1,4 +1,5 @@
-//! Verbs that have no checks of their own, and whose refusals are explained: OB-09, CQ-14, MR-19 and QP-21.
+//! Verbs that have no checks of their own, and whose refusals are explained: OB-09, CQ-14, MR-19
+//! and QP-21.
 
 use core::ffi::c_int;
 
@@ -17,7 +18,8 @@ use crate::state::beneath;
 
 /// Functions that call what is beneath them, and explain a refusal by a table.
 ///
-/// `of`: the context that the call is made for. The structures of the caller are readable, as for the provider.
+/// `of`: the context that the call is made for. The structures of the caller are readable, as for
+/// the provider.
 macro_rules! explained {
     ($(
         $call:literal $id:ident

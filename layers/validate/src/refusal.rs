@@ -1,5 +1,5 @@
-//! Calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY, and that no check has explained: the tables of `checks` say which argument
-//! is wrong.
+//! Calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY, and that no check has explained:
+//! the tables of `checks` say which argument is wrong.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -31,7 +31,8 @@ pub(crate) struct Watch {
     found: u32,
 }
 
-/// What the call is about, for the message: the check of the call, the object, and the queue pair if it is one.
+/// What the call is about, for the message: the check of the call, the object, and the queue pair
+/// if it is one.
 pub(crate) struct About<'a> {
     pub(crate) id: Id,
     pub(crate) object: String,

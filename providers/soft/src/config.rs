@@ -245,13 +245,15 @@ pub(crate) fn helps() -> bool {
     HELPER.get().unwrap_or(true)
 }
 
-/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, or in strict mode where that variable does not say
-/// `equal`. It finds programs that confuse them. The adapters in use have one key for both.
+/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, or in
+/// strict mode where that variable does not say `equal`. It finds programs that confuse them. The
+/// adapters in use have one key for both.
 pub(crate) fn keys_are_distinct() -> bool {
     KEYS.get().unwrap_or_else(is_strict)
 }
 
-/// Whether the adapter refuses what the strictest adapter refuses, by `FERROVERBS_SOFT_STRICT` ("Strict mode" in docs/reference/soft-provider.md).
+/// Whether the adapter refuses what the strictest adapter refuses, by `FERROVERBS_SOFT_STRICT`
+/// ("Strict mode" in docs/reference/soft-provider.md).
 pub(crate) fn is_strict() -> bool {
     STRICT.get().unwrap_or(false)
 }

@@ -1,4 +1,5 @@
-//! What the two ends of a connection disagree about: path MTU, READ depth and PSN (IBTA vol 1, 9.7.4.1, 9.7.5.1.2). QP-18 to QP-20.
+//! What the two ends of a connection disagree about: path MTU, READ depth and PSN (IBTA vol 1,
+//! 9.7.4.1, 9.7.5.1.2). QP-18 to QP-20.
 #![forbid(unsafe_code)]
 
 use abi::{

@@ -1,4 +1,5 @@
-//! The arguments of a call that was refused: which of them is wrong, by which limit, and what mends it. What is not wrong is listed behind.
+//! The arguments of a call that was refused: which of them is wrong, by which limit, and what mends
+//! it. What is not wrong is listed behind.
 #![forbid(unsafe_code)]
 
 use core::fmt::Display;

@@ -38,7 +38,8 @@ impl Fault {
     }
 }
 
-/// The first page of `[addr, addr + length)` that is not mapped, or not readable, or not writable where it is to be written.
+/// The first page of `[addr, addr + length)` that is not mapped, or not readable, or not writable
+/// where it is to be written.
 pub(crate) fn fault(maps: &str, addr: u64, length: u64, written: bool) -> Option<Fault> {
     let end = addr.checked_add(length)?;
     let mut at = addr & !(PAGE - 1);

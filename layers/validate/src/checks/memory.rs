@@ -1,5 +1,5 @@
-//! What memory regions, windows and device memory are refused for: ibv_reg_mr(3), ibv_rereg_mr(3), ibv_alloc_mw(3), ibv_bind_mw(3),
-//! ibv_advise_mr(3), ibv_alloc_dm(3).
+//! What memory regions, windows and device memory are refused for: ibv_reg_mr(3), ibv_rereg_mr(3),
+//! ibv_alloc_mw(3), ibv_bind_mw(3), ibv_advise_mr(3), ibv_alloc_dm(3).
 #![forbid(unsafe_code)]
 
 use abi::{
@@ -126,7 +126,8 @@ fn regions(given: &mut Given, facts: &Facts<'_>) {
     given.full("regions", facts.open.regions, most, "max_mr");
 }
 
-/// ibv_rereg_mr(3). `other_context`: the PD is of another context. `is_bound`: a window is bound to it, as far as EBUSY says so.
+/// ibv_rereg_mr(3). `other_context`: the PD is of another context. `is_bound`: a window is bound to
+/// it, as far as EBUSY says so.
 pub(crate) fn register_again(
     facts: &Facts<'_>,
     flags: u32,

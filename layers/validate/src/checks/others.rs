@@ -1,4 +1,5 @@
-//! What the remaining verbs are refused for: domains, ports, counters, steering rules, imported objects.
+//! What the remaining verbs are refused for: domains, ports, counters, steering rules, imported
+//! objects.
 #![forbid(unsafe_code)]
 
 use abi::{

@@ -1,5 +1,5 @@
-//! What queue pairs, address handles and multicast are refused for: ibv_create_qp(3), ibv_open_qp(3), ibv_create_ah(3),
-//! ibv_attach_mcast(3), ibv_detach_mcast(3).
+//! What queue pairs, address handles and multicast are refused for: ibv_create_qp(3),
+//! ibv_open_qp(3), ibv_create_ah(3), ibv_attach_mcast(3), ibv_detach_mcast(3).
 #![forbid(unsafe_code)]
 
 use core::net::Ipv6Addr;

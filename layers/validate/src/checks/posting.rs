@@ -1,4 +1,5 @@
-//! What a request is refused for that no check found before it was posted: ibv_post_send(3), ibv_post_recv(3).
+//! What a request is refused for that no check found before it was posted: ibv_post_send(3),
+//! ibv_post_recv(3).
 #![forbid(unsafe_code)]
 
 use super::given::Given;
@@ -27,7 +28,8 @@ const FLAGS: u64 = 0x1f;
 /// ibv_post_send(3), ibv_post_recv(3) and ibv_post_srq_recv(3).
 pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Given {
     let mut given = Given::default();
-    if errno == libc::ENOMEM {
+    let is_full = asked.in_flight >= usize::try_from(asked.most_in_flight).unwrap_or(usize::MAX);
+    if errno == libc::ENOMEM && is_full {
         given.wrong(
             format!(
                 "{} requests are in flight, and the queue takes {}",
@@ -35,6 +37,10 @@ pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Given {
             ),
             "poll completions before posting more",
         );
+    }
+    if errno == libc::ENOMEM && !is_full {
+        let (there, most) = (asked.in_flight, asked.most_in_flight);
+        given.fine("requests in flight", format_args!("{there} of {most}"));
     }
     given.fine("opcode", asked.opcode);
     if let Some(flags) = asked.flags {
@@ -82,7 +88,10 @@ mod tests {
 
     #[test]
     fn a_full_queue_is_told_with_its_length() {
+        let given = post(&Posted { in_flight: 32, ..GOOD }, libc::ENOMEM);
+        assert_eq!(wrong(&given), ["32 requests are in flight, and the queue takes 32"]);
         let given = post(&GOOD, libc::ENOMEM);
-        assert_eq!(wrong(&given), ["3 requests are in flight, and the queue takes 32"]);
+        assert!(given.wrong.is_empty());
+        assert!(given.rest.contains(&"requests in flight 3 of 32".to_owned()), "{given:?}");
     }
 }

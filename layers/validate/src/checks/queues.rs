@@ -1,5 +1,6 @@
-//! What completion, shared receive and work queues are refused for: ibv_create_cq(3), ibv_create_cq_ex(3), ibv_resize_cq(3),
-//! ibv_modify_cq(3), ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_create_wq(3), ibv_create_rwq_ind_table(3).
+//! What completion, shared receive and work queues are refused for: ibv_create_cq(3),
+//! ibv_create_cq_ex(3), ibv_resize_cq(3), ibv_modify_cq(3), ibv_create_srq(3),
+//! ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_create_wq(3), ibv_create_rwq_ind_table(3).
 #![forbid(unsafe_code)]
 
 use abi::{
@@ -163,7 +164,8 @@ pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Gi
     given
 }
 
-/// ibv_modify_srq(3) of a queue with room for `room` receives, if that is known; `posted` of them are there.
+/// ibv_modify_srq(3) of a queue with room for `room` receives, if that is known; `posted` of them
+/// are there.
 pub(crate) fn modify_srq(
     facts: &Facts<'_>,
     mask: u32,

@@ -1,8 +1,9 @@
 //! Strict mode: what the strictest adapter refuses, where `soft` otherwise carries a request out.
 //!
-//! Two ends of one host share memory, so that path MTU and READ depth have no part in how bytes travel. Between hosts they have
-//! (IBTA vol 1, 9.7.4.1). A strict queue pair applies those rules on one host, too, and counts a place in its send queue as free
-//! only when the program polled the completion of its request, or of a later one.
+//! Two ends of one host share memory, so that path MTU and READ depth have no part in how bytes
+//! travel. Between hosts they have (IBTA vol 1, 9.7.4.1). A strict queue pair applies those rules
+//! on one host, too, and counts a place in its send queue as free only when the program polled the
+//! completion of its request, or of a later one.
 
 use crate::inbound::Nak;
 use crate::request::What;
@@ -35,7 +36,8 @@ pub enum Verdict {
     Lost,
 }
 
-/// Whether a request takes one of the responder's resources for READs and atomics (IBTA vol 1, 9.7.4.1.9).
+/// Whether a request takes one of the responder's resources for READs and atomics (IBTA vol 1,
+/// 9.7.4.1.9).
 #[must_use]
 pub const fn takes_resource(what: &What) -> bool {
     matches!(
@@ -49,8 +51,8 @@ pub const fn takes_resource(what: &What) -> bool {
     )
 }
 
-/// What becomes of a request of `len` bytes on a connection between `ends`. `under_way`: requests that take a resource and may not be
-/// over, this one included.
+/// What becomes of a request of `len` bytes on a connection between `ends`. `under_way`: requests
+/// that take a resource and may not be over, this one included.
 #[must_use]
 pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &Ends) -> Verdict {
     if takes_resource(what) {
@@ -66,7 +68,8 @@ pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &E
         return Verdict::Goes;
     }
     match what {
-        // The request is one packet that the responder takes. Its response is cut by another MTU than the requester expects.
+        // The request is one packet that the responder takes. Its response is cut by another MTU
+        // than the requester expects.
         What::Read(_) | What::Fetch(..) => Verdict::Fails(IBV_WC_BAD_RESP_ERR),
         What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) if reliable => {
             Verdict::Refused(Nak::Invalid)
@@ -76,17 +79,19 @@ pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &E
     }
 }
 
-/// Whether both ends agree on how a message of `len` bytes is cut into packets: every packet but the last is as long as the MTU.
+/// Whether both ends agree on how a message of `len` bytes is cut into packets: every packet but
+/// the last is as long as the MTU.
 const fn fits(len: u32, own: u8, remote: u8) -> bool {
     let least = if own < remote { own } else { remote };
     own == remote || least == 0 || len <= 128 << least
 }
 
-/// Requests that are complete, and that the program cannot know to be: neither their completion nor a later one of the queue was polled.
-/// Their places in the send queue are not free.
+/// Requests that are complete, and that the program cannot know to be: neither their completion nor
+/// a later one of the queue was polled. Their places in the send queue are not free.
 #[derive(Debug, Default)]
 pub struct Unpolled {
-    /// Completions that the program did not poll yet, the oldest first: position in the completion queue, and what was complete with it.
+    /// Completions that the program did not poll yet, the oldest first: position in the completion
+    /// queue, and what was complete with it.
     completions: VecDeque<(u64, Count)>,
     /// All that is complete.
     complete: Count,
@@ -103,7 +108,8 @@ struct Count {
 }
 
 impl Unpolled {
-    /// A request of the program is complete; its completion has this position in the completion queue, if it has one.
+    /// A request of the program is complete; its completion has this position in the completion
+    /// queue, if it has one.
     pub fn completed(&mut self, takes_resource: bool, position: Option<u64>) {
         self.complete.requests += 1;
         self.complete.resources += u64::from(takes_resource);

@@ -1,8 +1,10 @@
-//! A strict queue pair (`soft_semantics::strict`): a wire around the others, which refuses on one host what adapters refuse between hosts,
-//! and the places of a send queue whose completions nobody polled.
+//! A strict queue pair (`soft_semantics::strict`): a wire around the others, which refuses on one
+//! host what adapters refuse between hosts, and the places of a send queue whose completions nobody
+//! polled.
 //!
-//! Strictness is decided when a queue pair is created. Its send queue is careful from then on: it does not take the fast way, and each
-//! request is looked at before it is queued. Other queue pairs have no such wire, and pay nothing.
+//! Strictness is decided when a queue pair is created. Its send queue is careful from then on: it
+//! does not take the fast way, and each request is looked at before it is queued. Other queue pairs
+//! have no such wire, and pay nothing.
 #![forbid(unsafe_code)]
 
 use super::objects::connection::{Issued, Link, Patience, Requester, Wire};
@@ -139,7 +141,8 @@ impl Requester {
         }
     }
 
-    /// A request is complete; its completion has this position in the completion queue, if it has one.
+    /// A request is complete; its completion has this position in the completion queue, if it has
+    /// one.
     #[cold]
     pub(super) fn note_unpolled(&mut self, entry: &Entry, position: Option<u64>) {
         if let Some(unpolled) = self.unpolled.as_mut().filter(|_| !entry.own) {
@@ -147,12 +150,13 @@ impl Requester {
         }
     }
 
-    /// What becomes of request `n` between the two ends as they are now. `None`: the other end does not serve yet, so that its attributes
-    /// are not known.
+    /// What becomes of request `n` between the two ends as they are now. `None`: the other end does
+    /// not serve yet, so that its attributes are not known.
     fn judge(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
         let Entry { request, len, offset, .. } = *self.queue.entry(n);
         if offset > 0 || self.remote.is_some() || request.what.is_local() {
-            // It was judged when it began, the transport to another host judges, or it concerns nobody else.
+            // It was judged when it began, the transport to another host judges, or it concerns
+            // nobody else.
             return Some(Verdict::Goes);
         }
         // Where nobody is, the wire inside counts the time.
@@ -162,7 +166,8 @@ impl Requester {
             return None;
         }
         let home = self.lanes.home().unwrap_or(&link);
-        // Another process may stand for an XRC QP whose own process ended: of that QP nothing is known.
+        // Another process may stand for an XRC QP whose own process ended: of that QP nothing is
+        // known.
         let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
         let responder = home.entry();
         let ends = Ends {
@@ -179,7 +184,8 @@ impl Requester {
         Some(verdict(&request.what, len, qp.kind.is_reliable(), under_way, &ends))
     }
 
-    /// Requests up to `n` that take a responder's resource and that the program does not know to be over.
+    /// Requests up to `n` that take a responder's resource and that the program does not know to be
+    /// over.
     fn under_way(&mut self, qp: &Qp, n: u64) -> usize {
         if let (Some(unpolled), Some(pair)) = (&mut self.unpolled, qp.pair()) {
             unpolled.polled(pair.send_cq.polled_to());

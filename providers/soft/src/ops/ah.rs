@@ -38,7 +38,8 @@ impl Ah {
 /// the address means this host; a multicast group reaches this host's processes.
 ///
 /// # Errors
-/// `EINVAL` no such port or source GID; of a strict adapter no global route, as on every Ethernet port of an adapter.
+/// `EINVAL` no such port or source GID; of a strict adapter no global route, as on every Ethernet
+/// port of an adapter.
 pub(super) fn resolve(
     adapter: &Adapter,
     gids: &Gids,

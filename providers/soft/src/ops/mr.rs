@@ -118,14 +118,15 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
     Ok(access)
 }
 
-/// What the kernel refuses and `soft` otherwise takes: a region of no bytes, and an iova that is not as far behind the beginning of a page as
-/// its memory is.
+/// What the kernel refuses and `soft` otherwise takes: a region of no bytes, and an iova that is
+/// not as far behind the beginning of a page as its memory is.
 fn check_strictly(addr: u64, length: usize, iova: u64) -> Result<(), Errno> {
     let is_kept = length > 0 && (addr ^ iova) % PAGE == 0;
     is_kept.then_some(()).ok_or(Errno::EINVAL)
 }
 
-/// What a region of `domain` over `length` bytes at `addr` covers, once that is found to be usable: pages of one on demand are looked
+/// What a region of `domain` over `length` bytes at `addr` covers, once that is found to be usable:
+/// pages of one on demand are looked
 /// for when they are used, all others now.
 fn cover(domain: &Pd, addr: u64, length: usize, iova: u64, access: c_int) -> Result<Extent, Errno> {
     let rights = check_access(access)?;
@@ -333,8 +334,8 @@ pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
 /// ibv_rereg_mr(3): changes domain, translation or access. The keys stay, as with mlx5: programs change rights and go on.
 ///
 /// # Errors
-/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context, or of a strict adapter no flags; `EFAULT` not mapped. The
-/// region is as before.
+/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context, or of a strict
+/// adapter no flags; `EFAULT` not mapped. The region is as before.
 ///
 /// # Safety
 /// `mr` is a live region of this provider, whose handle no other thread uses during this call; where `flags` names

@@ -412,8 +412,8 @@ fn route_elsewhere(
     }
 }
 
-/// What the device can do, as far as attributes name it. A strict adapter takes no path MTU above the port's active one, which kernel
-/// drivers and firmware refuse.
+/// What the device can do, as far as attributes name it. A strict adapter takes no path MTU above
+/// the port's active one, which kernel drivers and firmware refuse.
 fn limits(adapter: &Adapter, gids: &Gids, given: u32) -> Limits {
     let is_asked = adapter.strict && given & IBV_QP_PATH_MTU != 0;
     let max_mtu = if is_asked { active_mtu(gids) } else { IBV_MTU_4096 };

@@ -1,5 +1,5 @@
-//! Strict queue pairs (`strict`): what adapters refuse between hosts is refused on one host, and a place in the send queue is free when its
-//! completion was polled.
+//! Strict queue pairs (`strict`): what adapters refuse between hosts is refused on one host, and a
+//! place in the send queue is free when its completion was polled.
 
 use super::*;
 use crate::engine::qp::STRICT;
