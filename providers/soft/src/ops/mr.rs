@@ -121,7 +121,7 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
 /// What the kernel refuses and `soft` otherwise takes: a region of no bytes, and an iova that is
 /// not as far behind the beginning of a page as its memory is.
 fn check_strictly(addr: u64, length: usize, iova: u64) -> Result<(), Errno> {
-    let is_kept = length > 0 && (addr ^ iova) % PAGE == 0;
+    let is_kept = length > 0 && (addr ^ iova).is_multiple_of(PAGE);
     is_kept.then_some(()).ok_or(Errno::EINVAL)
 }
 
