@@ -1,9 +1,9 @@
 //! Strict mode: what the strictest adapter refuses, where `soft` otherwise carries a request out.
 //!
 //! Two ends of one host share memory, so that path MTU and READ depth have no part in how bytes
-//! travel. Between hosts they have (IBTA vol 1, 9.7.4.1). A strict queue pair applies those rules
-//! on one host, too, and counts a place in its send queue as free only when the program polled the
-//! completion of its request, or of a later one.
+//! travel. Between hosts the wire has rules for both (IBTA vol 1, 9.7.4.1). A strict queue pair
+//! applies the rules of the wire on one host, too. A place in the send queue of a strict queue pair
+//! is free only when the program polled the completion of the request, or of a later request.
 
 use crate::inbound::Nak;
 use crate::request::What;
@@ -26,13 +26,13 @@ pub struct Ends {
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is carried out.
+    /// The request is carried out.
     Goes,
-    /// The responder refuses it, and goes to ERR.
+    /// The responder refuses the request, and goes to ERR.
     Refused(Nak),
-    /// The requester ends it with this `ibv_wc_status`.
+    /// The requester ends the request with the `ibv_wc_status`.
     Fails(u32),
-    /// Unreliable: the responder drops it, and the requester never knows.
+    /// Unreliable: the responder drops the message, and the requester never knows.
     Lost,
 }
 
@@ -52,7 +52,7 @@ pub const fn takes_resource(what: &What) -> bool {
 }
 
 /// What becomes of a request of `len` bytes on a connection between `ends`. `under_way`: requests
-/// that take a resource and may not be over, this one included.
+/// that take a resource and may not be over, the request itself included.
 #[must_use]
 pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &Ends) -> Verdict {
     if takes_resource(what) {
@@ -68,7 +68,7 @@ pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &E
         return Verdict::Goes;
     }
     match what {
-        // The request is one packet that the responder takes. Its response is cut by another MTU
+        // The responder takes the one packet of a READ request. The response is cut by another MTU
         // than the requester expects.
         What::Read(_) | What::Fetch(..) => Verdict::Fails(IBV_WC_BAD_RESP_ERR),
         What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) if reliable => {
@@ -86,16 +86,16 @@ const fn fits(len: u32, own: u8, remote: u8) -> bool {
     own == remote || least == 0 || len <= 128 << least
 }
 
-/// Requests that are complete, and that the program cannot know to be: neither their completion nor
-/// a later one of the queue was polled. Their places in the send queue are not free.
+/// Complete requests whose places in the send queue are not free: the program polled neither the
+/// completion of the request nor a later completion of the queue.
 #[derive(Debug, Default)]
 pub struct Unpolled {
     /// Completions that the program did not poll yet, the oldest first: position in the completion
-    /// queue, and what was complete with it.
+    /// queue, and the count of complete requests up to there.
     completions: VecDeque<(u64, Count)>,
-    /// All that is complete.
+    /// All complete requests.
     complete: Count,
-    /// Of this, what the program knows of.
+    /// Requests that the program knows to be complete.
     known: Count,
 }
 
@@ -103,13 +103,13 @@ pub struct Unpolled {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     requests: u64,
-    /// Of these, those that take a responder's resource.
+    /// Requests among them that take a responder's resource.
     resources: u64,
 }
 
 impl Unpolled {
-    /// A request of the program is complete; its completion has this position in the completion
-    /// queue, if it has one.
+    /// Counts a complete request of the program. `position`: the place of the completion in the
+    /// completion queue, if the request is signaled.
     pub fn completed(&mut self, takes_resource: bool, position: Option<u64>) {
         self.complete.requests += 1;
         self.complete.resources += u64::from(takes_resource);
@@ -128,13 +128,13 @@ impl Unpolled {
         }
     }
 
-    /// Places that are not free though their requests are complete.
+    /// Places of complete requests that are not free.
     #[must_use]
     pub const fn places(&self) -> usize {
         (self.complete.requests - self.known.requests) as usize
     }
 
-    /// Of these, those whose requests take a responder's resource.
+    /// Places of complete requests that took a responder's resource and are not free.
     #[must_use]
     pub const fn resources(&self) -> usize {
         (self.complete.resources - self.known.resources) as usize
