@@ -314,7 +314,7 @@ static void flushes(void)
 	w.type = FLUSH_PERSISTENT << 1;
 	check_eq(end_run(a, flush, &w, sizeof w), EINVAL, "to what nobody knows");
 	for (uint8_t type = FLUSH_PERSISTENT; type <= (FLUSH_PERSISTENT | FLUSH_GLOBAL); type++) {
-		w.type = type;
+		w = (struct ask){ .addr = ba.addr, .rkey = ba.rkey, .len = 64, .type = type };
 		check_eq(end_run(a, flush, &w, sizeof w), 0, "to persistent memory, which there is not: posted");
 		check_eq(w.wc.status, IBV_WC_REM_INV_REQ_ERR, "and refused by the responder, whose QP cannot have the right");
 		check_eq(end_state_soon(b, IBV_QPS_ERR), IBV_QPS_ERR, "whose QP is in error");

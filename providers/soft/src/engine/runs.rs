@@ -12,8 +12,8 @@ use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
 use abi::*;
+use soft_memory::Ranges;
 use soft_memory::cma::{IoVec, MOST_RANGES};
-use soft_memory::{Range, Ranges};
 use std::sync::atomic::Ordering;
 
 /// Requests of one run.
