@@ -34,6 +34,9 @@ const KNOWN: &[&[&str]] = &[
     &["\"program\":\"fio\"", "\"id\":\"CQ-07\""],
     // It hands attributes in again that name queues of the first id.
     &["\"program\":\"cmtime\"", "\"id\":\"QP-13\""],
+    // The storm destroys what other threads still use, and tries again when the call says EBUSY.
+    &["\"program\":\"storm\"", "\"id\":\"OB-09\"", "EBUSY"],
+    &["\"program\":\"storm\"", "\"id\":\"QP-21\"", "EBUSY"],
     // Its unsignaled requests fill the send queue.
     &["\"program\":\"udaddy\"", "\"id\":\"WR-04\""],
     // Their peers are killed on purpose.

@@ -253,7 +253,7 @@ fn test_program(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
     found.filter(|_| done.ok()).ok_or_else(|| done.report("the attacker cannot be built"))
 }
 
-/// `cargo xtask soak --hostile`: attacks, each of [`SECONDS`], until the time is over.
+/// `cargo xtask soak --hostile`: attacks of half a minute each, until the time is over.
 pub fn soak(
     paths: &Paths,
     progress: &Progress,

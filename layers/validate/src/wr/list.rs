@@ -42,6 +42,27 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
     tell(&message, qp);
 }
 
+/// The request that a refused call names: `bad` if it is one of the list's first `count`, else the list's first. A plugin may
+/// leave `bad` as it was, as soft does in a child of fork(2), and the program need not have given it a value.
+///
+/// # Safety
+/// NULL, or a live list of `count` at least.
+pub(super) unsafe fn named<T>(
+    first: *mut T,
+    bad: *mut T,
+    count: usize,
+    next: impl Fn(*mut T) -> *mut T,
+) -> *mut T {
+    let mut at = first;
+    for _ in 0..count {
+        if at.is_null() || at == bad {
+            break;
+        }
+        at = next(at);
+    }
+    if at == bad { at } else { first }
+}
+
 /// The ids of those requests of a list that were not posted: from `bad` on.
 ///
 /// # Safety
@@ -67,4 +88,21 @@ pub(super) unsafe fn refused<T>(
         at = next(at);
     }
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    struct Item(*mut Item);
+
+    #[test]
+    fn a_request_that_is_not_in_the_list_is_not_looked_at() {
+        let mut second = Item(std::ptr::null_mut());
+        let mut first = Item(&raw mut second);
+        let (first, second) = (&raw mut first, &raw mut second);
+        // SAFETY: both are live, and nothing else is read.
+        let named = |bad, count| unsafe { super::named(first, bad, count, |item| (*item).0) };
+        assert_eq!(named(second, 2), second);
+        assert_eq!(named(std::ptr::without_provenance_mut(16), 2), first);
+        assert_eq!(named(std::ptr::null_mut(), 2), first);
+    }
 }

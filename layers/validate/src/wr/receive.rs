@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::{IBV_QPT_DRIVER, IBV_QPT_UD, ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use super::flight::{flight_of, take_back};
-use super::list::{LONG, is_ring, refused, ring};
+use super::list::{LONG, is_ring, named, refused, ring};
 use super::request::{RECEIVE, Say, Send};
 use crate::checks::Id;
 use crate::checks::posting::{self, Posted};
@@ -118,8 +118,10 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
             );
         }
         let (state, most) = (transitions::name(known.state()), known.cap.max_recv_wr);
-        // SAFETY: `bad` was filled with one of the program's list, or NULL.
-        let asked = unsafe { refused_receive(*bad, known.cap.max_recv_sge, &state, all, most) };
+        // SAFETY: the program's list, as it was.
+        let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
+        // SAFETY: NULL, or one of the program's list.
+        let asked = unsafe { refused_receive(named, known.cap.max_recv_sge, &state, all, most) };
         let about = About { id: Id::Wr18, object: known.name(), qp: Some(known) };
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
@@ -278,8 +280,10 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         }
         let most = known.max_wr.load(Ordering::Relaxed);
         let there = usize::try_from(there).unwrap_or(usize::MAX);
-        // SAFETY: `bad` was filled with one of the program's list, or NULL.
-        let asked = unsafe { refused_receive(*bad, known.max_sge, "", there, most) };
+        // SAFETY: the program's list, as it was.
+        let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
+        // SAFETY: NULL, or one of the program's list.
+        let asked = unsafe { refused_receive(named, known.max_sge, "", there, most) };
         let about = About::object(Id::Wr18, format!("srq {:#x}", known.at));
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }

@@ -9,7 +9,7 @@ use abi::{
 
 use super::check::{check_send, check_send_state};
 use super::flight::{push, take_back};
-use super::list::{LONG, is_ring, refused, ring};
+use super::list::{LONG, is_ring, named, refused, ring};
 use super::request::{Say, Send, opcode_name};
 use crate::again;
 use crate::checks::Id;
@@ -121,8 +121,10 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
             let first = unsafe { read(known, first) };
             again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
         }
-        // SAFETY: `bad` was filled with one of the program's list, or NULL.
-        if let Some(bad) = unsafe { (*bad).as_ref() } {
+        // SAFETY: the program's list, as it was.
+        let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
+        // SAFETY: NULL, or one of the program's list.
+        if let Some(bad) = unsafe { named.as_ref() } {
             // SAFETY: live, per the caller.
             let bad = unsafe { read(known, bad) };
             let in_flight = known.send.lock().flights.len();
