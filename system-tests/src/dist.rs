@@ -218,7 +218,7 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
     scratch::set_mode(&script, 0o755)?;
     bench.step("dist: installing, trying and removing packages");
     // Mounts and processes of its own, which end with it.
-    let inside = "mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && exec chroot \"$1\" /bin/sh /given/try.sh";
+    let inside = "mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && mount --rbind /sys \"$1/sys\" && exec chroot \"$1\" /bin/sh /given/try.sh";
     let done = Job::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", inside, "sh"])
         .arg(&root)

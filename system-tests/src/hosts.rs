@@ -368,7 +368,7 @@ fn pyverbs(bench: &Bench, place: &Place<'_>, hosts: &Namespaces) -> Result<(), S
 /// It ends well.
 fn checked(bench: &Bench, job: &Job) -> Result<(), String> {
     let done = job.run(&bench.scratch, LIMIT)?;
-    if done.ok() { Ok(()) } else { Err(done.report("program")) }
+    if done.ok() { Ok(()) } else { super::c_programs::verdict(&done) }
 }
 
 #[cfg(test)]

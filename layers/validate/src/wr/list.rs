@@ -60,7 +60,7 @@ pub(super) unsafe fn named<T>(
         }
         at = next(at);
     }
-    if at == bad { at } else { first }
+    if !bad.is_null() && at == bad { bad } else { first }
 }
 
 /// The ids of those requests of a list that were not posted: from `bad` on.

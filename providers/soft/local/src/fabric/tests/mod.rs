@@ -130,7 +130,7 @@ impl Handler for Recorder {
 }
 
 /// Waits until something is so that nobody tells of.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + NEVER;
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
