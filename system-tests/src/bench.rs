@@ -164,7 +164,7 @@ impl Bench {
 
     /// A compiled program of [`ferroverbs_c_tests::PROGRAMS`].
     pub(crate) fn program(&self, program: &Program) -> crate::Result<PathBuf> {
-        self.compiled(program.name, |folder| {
+        self.compiled(&format!("{}/{}", program.folder, program.name), |folder| {
             ferroverbs_c_tests::compile(program, folder).map_err(|e| e.to_string())
         })
     }

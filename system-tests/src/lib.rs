@@ -82,7 +82,12 @@ const GROUPS: &[Group] = &[
         seconds: 8,
         register: man::register,
     },
-    Group { name: "unit", what: "unit tests of all crates", seconds: 150, register: unit::register },
+    Group {
+        name: "unit",
+        what: "unit tests of all crates",
+        seconds: 150,
+        register: unit::register,
+    },
     Group {
         name: "loom",
         what: "models of soft's memory orders",

@@ -366,8 +366,8 @@ fn joining_meeting_and_leaving_leaks_no_descriptor() {
     child.ask(&format!("{command} {} 1", fabric.slot()));
     let before = count(&mut child);
     assert_eq!(child.ask(&format!("{command} {} 20", fabric.slot())), "done");
-    // Threads of the child close what peers passed.
-    wait_until("its descriptors are closed", || count(&mut child) == before);
+    // Threads of the child close what peers passed; some may have been open when they were counted first.
+    wait_until("its descriptors are closed", || count(&mut child) <= before);
 }
 
 #[test]
