@@ -10,7 +10,6 @@ pub mod release;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
 /// The sources that all checked programs share, in `programs/rig/`.
 pub const RIG: [&str; 2] = ["rig.c", "ends.c"];
@@ -203,31 +202,6 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
         inputs.extend(rig());
     }
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
-}
-
-/// As [`compile`], unless `folder` has it from before.
-///
-/// # Errors
-/// The compiler's messages; warnings count.
-pub fn compiled(program: &Program, folder: &Path) -> Result<PathBuf, CompileError> {
-    let file = folder.join(program.name);
-    if file.exists() { Ok(file) } else { compile(program, folder) }
-}
-
-/// As [`compiled`] of each of them, as many at a time as there are processors; in the order of `programs`.
-pub fn compile_all(programs: &[Program], folder: &Path) -> Vec<Result<PathBuf, CompileError>> {
-    let one = |program| compiled(program, folder);
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    let share = programs.len().div_ceil(processors).max(1);
-    thread::scope(|scope| {
-        let shares = programs.chunks(share);
-        let workers: Vec<_> =
-            shares.map(|share| scope.spawn(|| share.iter().map(one).collect::<Vec<_>>())).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, Vec<_>>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().flat_map(join).collect()
-    })
 }
 
 /// Compiles the program that a hostile process attacks.

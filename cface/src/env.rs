@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 /// Whether the program runs with rights that its caller lacks: it is set-user-ID or set-group-ID, its file has capabilities, or a security
-/// module says so (`getauxval(3)`, `AT_SECURE`). All libraries of this project ask here, so that none of them forgets one of these kinds.
+/// module says so (`getauxval(3)`, `AT_SECURE`). Every library of this project calls this function, so the rule has one place.
 #[must_use]
 pub fn is_privileged() -> bool {
     // SAFETY: takes an integer; unknown types give 0.

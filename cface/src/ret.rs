@@ -6,7 +6,7 @@ use super::Errno;
 
 /// A return type of an exported function, and what it returns on failure.
 pub trait Ret {
-    /// Whether a call that returns this creates something that lasts.
+    /// Whether a call with this return type creates an object.
     const CREATES: bool = false;
 
     /// The value for `error`, after setting errno where the convention wants it.

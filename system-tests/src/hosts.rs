@@ -251,7 +251,7 @@ pub(super) fn register(checks: &mut Checks) {
 type Part = fn(&Bench, &mut Tally, &Namespaces);
 
 /// A check that has two hosts of its own. Root alone can make them.
-fn between(
+pub(super) fn between(
     checks: &mut Checks,
     name: &str,
     part: impl Fn(&Bench, &mut Tally, &Namespaces) -> crate::Result<()> + Send + 'static,

@@ -144,29 +144,27 @@ fn once(bench: &Bench, tally: &mut Tally, program: &str, kind: &str) -> crate::R
 
 /// All sizes that a program offers, with events and without.
 fn sizes(bench: &Bench, tally: &mut Tally, program: &str, types: &[&str]) -> crate::Result<()> {
-    {
-        let help = help(bench, program)?;
-        let (has_all, has_events) = (help.contains("--all"), help.contains("--events"));
-        for kind in types {
-            let events: &[bool] = if has_events { &[false, true] } else { &[false] };
-            for &with_events in events {
-                let mut args = vec!["-c", kind, "-n", "200"];
-                if has_all {
-                    args.push("-a");
-                }
-                if with_events {
-                    args.push("-e");
-                }
-                if program.ends_with("_lat") && (with_events || *kind != "RC") {
-                    args.push(IN_CYCLES);
-                }
-                let rows = match (has_all, *kind) {
-                    (false, _) => 1,
-                    (true, "UD") => SIZES_OF_UD,
-                    (true, _) => SIZES,
-                };
-                one(bench, tally, program, &args, DataPath::Default, rows)?;
+    let help = help(bench, program)?;
+    let (has_all, has_events) = (help.contains("--all"), help.contains("--events"));
+    for kind in types {
+        let events: &[bool] = if has_events { &[false, true] } else { &[false] };
+        for &with_events in events {
+            let mut args = vec!["-c", kind, "-n", "200"];
+            if has_all {
+                args.push("-a");
             }
+            if with_events {
+                args.push("-e");
+            }
+            if program.ends_with("_lat") && (with_events || *kind != "RC") {
+                args.push(IN_CYCLES);
+            }
+            let rows = match (has_all, *kind) {
+                (false, _) => 1,
+                (true, "UD") => SIZES_OF_UD,
+                (true, _) => SIZES,
+            };
+            one(bench, tally, program, &args, DataPath::Default, rows)?;
         }
     }
     Ok(())
@@ -174,15 +172,13 @@ fn sizes(bench: &Bench, tally: &mut Tally, program: &str, types: &[&str]) -> cra
 
 /// All sizes of each program on another data path.
 fn other_path(bench: &Bench, tally: &mut Tally, path: DataPath) -> crate::Result<()> {
-    {
-        for (program, _) in PROGRAMS {
-            let all = !program.contains("atomic");
-            let mut args = if all { vec!["-n", "100", "-a"] } else { vec!["-n", "1000"] };
-            if program.ends_with("_lat") {
-                args.push(IN_CYCLES);
-            }
-            one(bench, tally, program, &args, path, if all { SIZES } else { 1 })?;
+    for (program, _) in PROGRAMS {
+        let all = !program.contains("atomic");
+        let mut args = if all { vec!["-n", "100", "-a"] } else { vec!["-n", "1000"] };
+        if program.ends_with("_lat") {
+            args.push(IN_CYCLES);
         }
+        one(bench, tally, program, &args, path, if all { SIZES } else { 1 })?;
     }
     Ok(())
 }

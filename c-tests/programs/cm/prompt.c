@@ -11,7 +11,7 @@
 /* Ids that ask at the same time. */
 enum { MANY = 32 };
 
-/* A port that no process listens to, as this one has it. */
+/* Takes a port and does not listen, so that no process listens to the port. */
 static struct rdma_cm_id *take_port(enum rdma_port_space space, struct sockaddr_in *at)
 {
 	struct rdma_cm_id *id;

@@ -149,7 +149,7 @@ static int child(void)
 	struct ibv_qp *qp[2] = { NULL, NULL };
 	struct ibv_port_attr port;
 
-	/* A plugin that cannot be loaded, for whatever reason, is one that is not there. */
+	/* The library reports a plugin that cannot be loaded as a missing plugin. */
 	if (!is(list != NULL, "ibv_get_device_list", errno == ENOSYS ? ENOMEM : errno) || !is(list[0] != NULL, "no device", ENOMEM))
 		goto out;
 	ctx = ibv_open_device(list[0]);

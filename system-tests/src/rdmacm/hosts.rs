@@ -6,6 +6,7 @@ use super::{
     ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, TEN_THOUSAND, both, nobody,
     told_of_a_kill,
 };
+use crate::hosts::between;
 use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
 use std::time::Instant;
 use xtask::namespaces::{Namespaces, SERVER};
@@ -96,19 +97,6 @@ pub(super) fn register(checks: &mut Checks) {
     between(checks, "kills between two hosts", kills);
     between(checks, "losses of each message between two hosts", losses::run);
     between(checks, "losses between two hosts", lossy);
-}
-
-type Part = fn(&Bench, &mut Tally, &Namespaces) -> crate::Result<()>;
-
-/// A check that has two hosts of its own.
-fn between(checks: &mut Checks, name: &'static str, part: Part) {
-    checks.many(name, move |bench, tally| match Namespaces::new() {
-        Ok(hosts) => part(bench, tally, &hosts),
-        Err(reason) => {
-            tally.skip(name, &reason);
-            Ok(())
-        }
-    });
 }
 
 fn clean(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {

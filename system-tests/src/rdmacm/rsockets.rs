@@ -2,8 +2,8 @@
 
 use super::hosts::site;
 use super::losses::Losses;
-use super::{ADDRESS, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, compiled};
-use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
+use super::{ADDRESS, Case, LIMIT, PLAIN, SOCKET, Site, TCP, compiled};
+use crate::{Bench, Checks, Load, Tally, Tier};
 use std::time::Instant;
 use xtask::namespaces::{Namespaces, SERVER};
 use xtask::over::DataPath;
@@ -70,7 +70,7 @@ pub(super) const SIDES: [&str; 2] = ["the server", "the client"];
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::Pair).tier(Tier::Short);
-    checks.many("rsockets", |bench, tally| cases(bench, tally, DataPath::Default));
+    checks.many("rsockets", |bench, tally| super::cases(bench, tally, DataPath::Default, all()));
     checks.many("files and TCP programs over rsockets", |bench, tally| {
         files(bench, tally, &Site::here(&bench.over(DataPath::Default)?), "");
         Ok(())
@@ -81,24 +81,13 @@ pub(super) fn register(checks: &mut Checks) {
         });
     }
     checks.tier(Tier::Full);
-    checks.many("rsockets, CMA off", |bench, tally| cases(bench, tally, DataPath::Off));
+    checks
+        .many("rsockets, CMA off", |bench, tally| super::cases(bench, tally, DataPath::Off, all()));
 }
 
-/// Each case over a fabric of its own.
-fn cases(bench: &Bench, tally: &mut Tally, path: DataPath) -> crate::Result<()> {
-    for case in STREAMS.iter().chain(DATAGRAMS) {
-        if tally.failures().len() >= ENOUGH {
-            return Ok(());
-        }
-        let name = format!("{}, {}", case.client.join(" "), path.name());
-        bench.step(&format!("rdmacm: {name}"));
-        let fabric = bench.over(path)?;
-        let done = both(bench, &Site::here(&fabric), case);
-        // Who is killed leaves its socket to the next one.
-        let left = if case.endless { Ok(()) } else { bench.nothing_left(&fabric) };
-        tally.record(&name, done.and(left));
-    }
-    Ok(())
+/// Streams, then datagrams.
+fn all() -> impl Iterator<Item = &'static Case> {
+    STREAMS.iter().chain(DATAGRAMS)
 }
 
 /// A TCP program, or a server and its client.
