@@ -35,7 +35,7 @@ static long reg(struct parts *p, void *arg)
 	} else if (r->how == 2) {
 		mr = ibv_reg_mr(p->pd, NULL, SIZE_MAX, r->access);
 	} else if (r->how == 3) {
-		at = mmap(NULL, r->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		at = pages_apart(r->length);
 		mr = ibv_reg_mr(p->pd, at, r->length, r->access);
 	} else if (r->how == 4) {
 		mr = ibv_alloc_null_mr(p->pd);

@@ -1,7 +1,8 @@
 /*
- * Memory that is unmapped before its registration ends, with receives in it: an adapter has its pages, and messages land where nobody
- * sees them. Programs do so when they end (UCX among them). Here messages come while the program sleeps, while it polls, and while it
- * destroys the QP. Faults of the program's own are its own.
+ * Memory that is unmapped before its registration ends, with receives in it. An adapter holds the
+ * pages, so that messages land where no process sees them. Programs do so when they end (UCX among
+ * them). Here messages come while the program sleeps, while it polls, and while it destroys the QP.
+ * A fault in the program's own code reaches the program's own handler.
  */
 #include "rig.h"
 #include <setjmp.h>

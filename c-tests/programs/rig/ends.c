@@ -59,9 +59,7 @@ static struct address open_objects(struct objects *x, struct options o)
 	x->pd = ibv_alloc_pd(x->ctx);
 	if (!x->pd)
 		die("ibv_alloc_pd: %s", strerror(errno));
-	x->buf = mmap(NULL, o.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (x->buf == MAP_FAILED)
-		die("mmap");
+	x->buf = pages_apart(o.size);
 	x->mr = ibv_reg_mr(x->pd, x->buf, o.size, (int)o.mr_access);
 	if (!x->mr)
 		die("ibv_reg_mr: %s", strerror(errno));

@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 #ifndef ASYNC_MS
 #define ASYNC_MS 20000
@@ -51,6 +53,26 @@ void die(const char *format, ...)
 	va_end(ap);
 	fflush(stdout);
 	exit(2);
+}
+
+void *pages_apart(size_t len)
+{
+	/* Far below the addresses that the kernel chooses for NULL, and above programs that are
+	 * linked at a fixed address. */
+	static atomic_size_t next = (size_t)128 << 30;
+	const size_t unit = 65536;
+	len = (len + unit - 1) / unit * unit;
+	for (int i = 0; i < 1000; i++) {
+		void *at = (void *)atomic_fetch_add(&next, len + unit);
+		void *got = mmap(at, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		if (got == at)
+			return got;
+		if (got == MAP_FAILED && errno != EEXIST)
+			die("mmap of %zu bytes at %p: %s", len, at, strerror(errno));
+		if (got != MAP_FAILED)
+			munmap(got, len);
+	}
+	die("no free addresses for %zu bytes", len);
 }
 
 int finish(void)

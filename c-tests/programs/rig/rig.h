@@ -75,6 +75,13 @@ uint8_t short_timeout(void);
 /* Goes there, before any verb. */
 void go_to_host(void);
 
+/*
+ * Fresh pages at an address that mmap(NULL, ...) never chooses. A test may unmap a part of them:
+ * no other mapping of the process takes the hole. Messages into the hole then hit nothing, and a
+ * later munmap() or MAP_FIXED of the range removes no other mapping.
+ */
+void *pages_apart(size_t len);
+
 /* ---- ends ---- */
 
 #define MAX_SGE 40
