@@ -4,10 +4,10 @@
 use crate::{Bench, Checks, Load, NOBODY, Tally};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use xtask::foreign::{self, PERFTEST_CLOCK};
 use xtask::namespaces::{Namespaces, SERVER};
 use xtask::over::Over;
 use xtask::pair::free_port;
-use xtask::perftest;
 use xtask::process::{Finished, Job, PAUSE, Running, User};
 
 /// What tries to meet. The client gets the server's address as its last argument.
@@ -234,20 +234,15 @@ impl<'a> Place<'a> {
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
 
-    /// They meet; again where a clock was missing.
+    /// A pair meets. perftest runs again where it had no clock ([`PERFTEST_CLOCK`]).
     pub(super) fn together(
         &self,
         bench: &Bench,
         program: &str,
         args: &[&str],
     ) -> Result<(), String> {
-        let mut result = both_end_well(self.start(bench, program, args)?);
-        for _ in 0..2 {
-            if result.as_ref().is_err_and(|why| why.contains(perftest::NO_CLOCK)) {
-                result = both_end_well(self.start(bench, program, args)?);
-            }
-        }
-        result
+        let run = || both_end_well(self.start(bench, program, args)?);
+        foreign::again(run, |done| PERFTEST_CLOCK.failed(done))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::{Bench, Checks, ENOUGH, Tally, Tier};
 use std::time::Duration;
+use xtask::foreign::PERFTEST_CLOCK;
 use xtask::over::DataPath;
 use xtask::pair::Ended;
 use xtask::perftest;
@@ -275,7 +276,8 @@ fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
     let rows = perftest::parse(&ended.client.stdout);
     // The side that transfers measures: with --reversed that is the server.
     let sides = [&ended.server, &ended.client];
-    let unclocked: usize = sides.map(|s| s.stderr.matches(perftest::NO_CLOCK).count()).iter().sum();
+    let unclocked: usize =
+        sides.map(|s| s.stderr.matches(PERFTEST_CLOCK.symptom).count()).iter().sum();
     if rows.len() == wanted
         && rows.iter().filter(|row| row.is_measured()).count() + unclocked >= wanted
     {

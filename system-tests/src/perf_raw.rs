@@ -5,6 +5,7 @@
 
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
+use xtask::foreign::PERFTEST_CLOCK;
 use xtask::over::DataPath;
 use xtask::perftest;
 use xtask::process::{Finished, PAUSE, Running};
@@ -59,7 +60,7 @@ fn pair(bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
     let server = server.finish(deadline);
     let has_row = |side: &Finished| {
         let rows = perftest::parse(&side.stdout);
-        rows.len() == 1 && (rows[0].is_measured() || side.stderr.contains(perftest::NO_CLOCK))
+        rows.len() == 1 && (rows[0].is_measured() || PERFTEST_CLOCK.shows_in(&side.stderr))
     };
     if !server.ok() || !client.ok() || !has_row(&server) || !has_row(&client) {
         return Err(format!("{}{}", server.report("server"), client.report("client")));

@@ -9,11 +9,11 @@ mod rsockets;
 use crate::{Bench, Checks, ENOUGH, Fabric, Load, Tally, Tier};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use xtask::foreign::{self, RPING_CHANNEL, RPING_COMPLETION, UDPONG_ECHO};
 use xtask::namespaces::Namespaces;
 use xtask::over::{DataPath, Over};
 use xtask::pair;
-use xtask::process::{End, Job, PAUSE, Running};
-use xtask::rping;
+use xtask::process::{Job, PAUSE, Running};
 
 /// Each takes a second or two; many processes may compete.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -214,22 +214,17 @@ fn cases(
     Ok(())
 }
 
-/// Who is killed says nothing; its peer hears of it all the same, by the event that a connection ended. rping has a thread for events and one for
-/// completions: if that one finds first that its request failed, which happens once in ten runs, the program is over before the event is read.
+/// A process that is killed says nothing. Its peer hears of it by the event that a connection
+/// ended, unless rping ends before it reads the event ([`RPING_COMPLETION`], once in ten runs).
 fn told_of_a_kill(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
-    const RUNS: u32 = 6;
     let server = ["rping", "-s", "-C", "100000000", "-a", ADDRESS];
     let client = ["rping", "-c", "-C", "100000000", "-a", ADDRESS];
-    for _ in 0..RUNS {
+    let run = || {
         let left = rsockets::killed_while(bench, site, victim, [&server, &client])?;
-        if left.stderr.contains("DISCONNECT EVENT") {
-            return Ok(());
-        }
-        if !left.stderr.contains("completion failed") {
-            return Err(left.report("it hears nothing"));
-        }
-    }
-    Err(format!("in {RUNS} runs a completion that failed came first"))
+        let is_told = left.stderr.contains("DISCONNECT EVENT");
+        if is_told { Ok(()) } else { Err(left.report("the peer hears of no end")) }
+    };
+    foreign::again(run, |done| RPING_COMPLETION.failed(done))
 }
 
 /// Where a server and its client run.
@@ -360,9 +355,8 @@ fn users_of_a_group(bench: &Bench) -> Result<(), String> {
     let server = site.serve(bench, &job(0, &[&words[..], &["-s"]].concat()), TCP, port)?;
     let client = job(1, &[&words[..], &["-c", "-v"]].concat()).run(&bench.scratch, LIMIT)?;
     let server = server.finish(Instant::now() + LIMIT);
-    // As in `both`: rping may have met itself, when all was done.
-    let met_itself = client.stderr.contains(rping::MET_ITSELF);
-    if client.stdout.contains("ping data: rdma-ping-4:") && (client.ok() || met_itself) {
+    let is_over = client.ok() || RPING_CHANNEL.shows_in(&client.stderr);
+    if client.stdout.contains("ping data: rdma-ping-4:") && is_over {
         return Ok(());
     }
     Err(format!("{}{}", server.report("server"), client.report("client")))
@@ -412,24 +406,16 @@ fn all_ok(bench: &Bench, job: Job) -> Result<(), String> {
     Err(done.report("the program"))
 }
 
-/// How long udpong may take that has its messages echoed. It sends again after a millisecond, from the buffer into which it received: once an old answer has come
-/// and the right one is lost, it asks for the old one for ever. It does so by plain UDP, too (`-T s`), on a machine that is busy enough.
+/// How long udpong may take that has its messages echoed: beyond it the program shows
+/// [`UDPONG_ECHO`].
 const ECHO_LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs server and client; again if rping or udpong met itself.
+/// Runs server and client; again where rping or udpong shows a known defect of its own.
 fn both(bench: &Bench, site: &Site<'_>, case: &Case) -> Result<(), String> {
     let echoes = case.client.first() == Some(&"udpong") && case.client.contains(&"e");
     let limit = if echoes { ECHO_LIMIT } else { LIMIT };
-    for _ in 0..2 {
-        match once(bench, site, case, limit) {
-            Err(why) if why.contains(rping::MET_ITSELF) => bench.progress.note("rping: once more"),
-            Err(why) if echoes && why.contains(&End::TimedOut.to_string()) => {
-                bench.progress.note("udpong: once more");
-            }
-            done => return done,
-        }
-    }
-    once(bench, site, case, LIMIT)
+    let defect = if echoes { UDPONG_ECHO } else { RPING_CHANNEL };
+    foreign::again(|| once(bench, site, case, limit), |done| defect.failed(done))
 }
 
 /// Runs server and client, each of which may take `limit`.

@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: everything from nothing to a table of numbers.
 
+use crate::foreign::{self, RPING_CHANNEL};
 use crate::limits::{self, Limit};
 use crate::over::{DataPath, Over};
 use crate::packages;
@@ -8,7 +9,6 @@ use crate::paths::Paths;
 use crate::perftest::{self, Row};
 use crate::process::Job;
 use crate::progress::Progress;
-use crate::rping;
 use crate::scratch::Scratch;
 use crate::stage;
 use crate::table::{Align, Table};
@@ -351,7 +351,7 @@ impl Demo {
             let last = ended.client.stdout.contains("rdma-ping-99:");
             if last { Ok("ok".to_owned()) } else { Err(ended.report()) }
         };
-        let result = rping::again(once, rping::met_itself);
+        let result = foreign::again(once, |done| RPING_CHANNEL.failed(done));
         self.record(what, "", Default::default(), result);
     }
 
@@ -423,7 +423,7 @@ impl Demo {
             let found = if done.ok() { result(&said) } else { None };
             found.ok_or_else(|| done.report("the cluster"))
         };
-        let result = rping::again(once, rping::met_itself);
+        let result = foreign::again(once, |done| RPING_CHANNEL.failed(done));
         self.record(what, bytes, Default::default(), result);
     }
 

@@ -18,8 +18,8 @@ const BUILD: Duration = Duration::from_secs(1200);
 const GRACE: Duration = Duration::from_secs(120);
 /// How long an attacker may take to join.
 const JOINING: Duration = Duration::from_secs(60);
-/// How often a program is run that the attacker did not meet.
-const ATTEMPTS: u32 = 5;
+/// How often a victim runs at most until the attacker has met it. A victim that fails runs no more.
+const RUNS_UNTIL_MET: u32 = 5;
 /// What one attack of `soak --hostile` is given.
 const SECONDS: u64 = 30;
 /// For how long an attacker runs that is stopped when its victim has ended.
@@ -172,8 +172,8 @@ impl<'a> HostileRun<'a> {
         // Whoever is connected to a process that says nonsense of itself, or to a killed one, may be told of it.
         let job = grouped(job).env("FERROVERBS_QUIET", "1").dir(&work);
         let mut victim = job.run(self.scratch, limit)?;
-        // A short program may be over before anybody looks for it.
-        for _ in 1..ATTEMPTS {
+        // A short program may be over before the attacker looks for new processes.
+        for _ in 1..RUNS_UNTIL_MET {
             if chosen || !victim.ok() || was_met(&attacker.printed()) {
                 break;
             }

@@ -1,31 +1,26 @@
 //! What perftest's programs print: lines of numbers below a header that begins with `#bytes`.
 
+use crate::foreign::{self, PERFTEST_CLOCK};
 use crate::pair::Ended;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// How perftest begins to say that it could not measure the processor's clock, as happens on a busy
-/// machine. It then computes with a frequency of zero, and ends as if all were well.
-pub const NO_CLOCK: &str = "Correlation coefficient r^2";
-
 /// Whether a line is one that perftest prints or not as the processor's clock seems to it in this run.
 pub fn is_about_the_clock(line: &str) -> bool {
-    line.starts_with(NO_CLOCK) || line.starts_with("Conflicting CPU frequency")
+    PERFTEST_CLOCK.shows_in(line) || line.starts_with("Conflicting CPU frequency")
 }
 
 /// Lets a pair of perftest processes run, again where they had no clock, and takes a number from the
 /// row for messages of `bytes`.
 pub fn measure<T>(
-    mut pair: impl FnMut() -> Result<Ended, String>,
+    pair: impl FnMut() -> Result<Ended, String>,
     bytes: u64,
     number: impl Fn(&Row) -> Option<T>,
 ) -> Result<T, String> {
-    let mut ended = pair()?;
-    for _ in 0..2 {
-        if ended.client.ok() && ended.client.stderr.contains(NO_CLOCK) {
-            ended = pair()?;
-        }
-    }
+    let ended = foreign::again(pair, |ended| {
+        let client = ended.as_ref().ok().map(|ended| &ended.client);
+        client.is_some_and(|client| client.ok() && PERFTEST_CLOCK.shows_in(&client.stderr))
+    })?;
     let rows = parse(&ended.client.stdout);
     let row = rows.iter().find(|row| row.bytes == bytes);
     row.and_then(number).ok_or_else(|| format!("no result\n{}", ended.report()))
@@ -190,7 +185,7 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
     #[test]
     fn what_was_measured_without_a_clock_is_measured_again() {
         let clockless = LATENCY.replace("0.24 ", "inf").replace("0.25", "inf");
-        let complaint = format!("{NO_CLOCK}: 0.0407 < 0.9\n");
+        let complaint = format!("{}: 0.0407 < 0.9\n", PERFTEST_CLOCK.symptom);
         assert_eq!(parse(&clockless)[0].typical_us(), None);
         assert_eq!(parse(&BANDWIDTH.replace("11.44", "0.00"))[0].bandwidth(), None);
         assert!(parse(&BANDWIDTH.replace("11.44", "0.00"))[0].is_measured());
@@ -203,7 +198,7 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
             runs += 1;
             Ok(said(&clockless, &complaint))
         };
-        assert!(measure(never, 2, Row::typical_us).unwrap_err().contains(NO_CLOCK));
+        assert!(measure(never, 2, Row::typical_us).unwrap_err().contains(PERFTEST_CLOCK.symptom));
         assert_eq!(runs, 3);
     }
 

@@ -9,11 +9,11 @@ use super::{
 use crate::hosts::between;
 use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
 use std::time::Instant;
+use xtask::foreign::RPING_CHANNEL;
 use xtask::namespaces::{Namespaces, SERVER};
 use xtask::over::Over;
 use xtask::pair;
 use xtask::process::{Job, PAUSE};
-use xtask::rping;
 
 /// The server's other address.
 const SERVER6: &str = "fd99::1";
@@ -237,9 +237,8 @@ fn link_local(bench: &Bench, hosts: &Namespaces, client: usize) -> Result<(), St
         let asks = ["rping", "-c", "-V", "-v", "-C", "5", "-a", &there];
         let asks = site.job(client, &asks, Some(port))?.run(&bench.scratch, LIMIT)?;
         let server = server.finish(Instant::now() + LIMIT);
-        // As in `both`: rping may have met itself, when all was done.
-        let met_itself = asks.stderr.contains(rping::MET_ITSELF);
-        if !asks.stdout.contains("ping data: rdma-ping-4:") || !(asks.ok() || met_itself) {
+        let is_over = asks.ok() || RPING_CHANNEL.shows_in(&asks.stderr);
+        if !asks.stdout.contains("ping data: rdma-ping-4:") || !is_over {
             return Err(format!("{}{}", server.report("server"), asks.report("client")));
         }
     }

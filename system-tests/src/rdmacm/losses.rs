@@ -211,7 +211,8 @@ fn killed(
         let name = format!("two hosts, one is killed: {step}");
         bench.step(&format!("rdmacm: {name}"));
         let mut done = killed_once(bench, at, hosts, &exe, step);
-        // The others of the host may not have heard yet that the connection is there, which happens once in forty runs; then they do not tell its peer.
+        // Another process of the host speaks for the killed one. It can do so only if it had met the
+        // killed process before, and no program can see whether it had.
         for _ in 1..RUNS {
             if done.is_ok() || !step.starts_with("connected") {
                 break;
@@ -224,7 +225,9 @@ fn killed(
     Ok(())
 }
 
-/// How often a step is tried.
+/// How often the steps of an established connection run at most. On a busy machine the processes of
+/// a host have not met within a second in two of 120 runs; the peer of the killed process then
+/// hears of the end by its own retries only.
 const RUNS: u32 = 3;
 
 /// One of the two is killed, and the other one says what it should have heard.

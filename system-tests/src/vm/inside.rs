@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use xtask::foreign::{self, RPING_CHANNEL};
 use xtask::pair::{self, Pair};
 use xtask::perftest;
 use xtask::process::{Finished, Job, PAUSE, Running};
-use xtask::rping;
 use xtask::scratch::Scratch;
 
 /// The command by which the guest starts it.
@@ -236,10 +236,10 @@ impl Scenario {
             How::Connect { server, client, comes } => {
                 let (server, client) = (job(server), job(client));
                 let run = || connect(&server, &client, comes, scratch);
-                let met_itself = |said: &crate::Result<String>| {
-                    said.as_ref().is_ok_and(|said| said.contains(rping::MET_ITSELF))
+                let shows_defect = |said: &crate::Result<String>| {
+                    said.as_ref().is_ok_and(|said| RPING_CHANNEL.shows_in(said))
                 };
-                record = rping::again(run, met_itself)?;
+                record = foreign::again(run, shows_defect)?;
             }
         }
         Ok(record)
