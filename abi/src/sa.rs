@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use crate::{be16, be32, be64, ibv_gid};
+use crate::{Zeroed, be16, be32, be64, ibv_gid};
 
 /// A path record unpacked.
 #[repr(C)]
@@ -165,28 +165,36 @@ layout!(ib_user_path_rec: 64 {
     packet_life_time @ 62, preference @ 63,
 });
 
+impl ibv_sa_path_rec {
+    /// Takes each member from the kernel's form. The padding keeps its bytes, as upstream's library
+    /// keeps them: an assignment of the whole structure may copy or clear padding.
+    pub fn assign(&mut self, from: &ib_user_path_rec) {
+        self.dgid = ibv_gid { raw: from.dgid };
+        self.sgid = ibv_gid { raw: from.sgid };
+        self.dlid = from.dlid;
+        self.slid = from.slid;
+        self.raw_traffic = from.raw_traffic.cast_signed();
+        self.flow_label = from.flow_label;
+        self.hop_limit = from.hop_limit;
+        self.traffic_class = from.traffic_class;
+        self.reversible = from.reversible.cast_signed();
+        self.numb_path = from.numb_path;
+        self.pkey = from.pkey;
+        self.sl = from.sl;
+        self.mtu_selector = from.mtu_selector;
+        self.mtu = from.mtu as u8;
+        self.rate_selector = from.rate_selector;
+        self.rate = from.rate;
+        self.packet_life_time_selector = from.packet_life_time_selector;
+        self.packet_life_time = from.packet_life_time;
+        self.preference = from.preference;
+    }
+}
+
 impl From<&ib_user_path_rec> for ibv_sa_path_rec {
     fn from(from: &ib_user_path_rec) -> Self {
-        Self {
-            dgid: ibv_gid { raw: from.dgid },
-            sgid: ibv_gid { raw: from.sgid },
-            dlid: from.dlid,
-            slid: from.slid,
-            raw_traffic: from.raw_traffic.cast_signed(),
-            flow_label: from.flow_label,
-            hop_limit: from.hop_limit,
-            traffic_class: from.traffic_class,
-            reversible: from.reversible.cast_signed(),
-            numb_path: from.numb_path,
-            pkey: from.pkey,
-            sl: from.sl,
-            mtu_selector: from.mtu_selector,
-            mtu: from.mtu as u8,
-            rate_selector: from.rate_selector,
-            rate: from.rate,
-            packet_life_time_selector: from.packet_life_time_selector,
-            packet_life_time: from.packet_life_time,
-            preference: from.preference,
-        }
+        let mut record = Self::zeroed();
+        record.assign(from);
+        record
     }
 }

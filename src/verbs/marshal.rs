@@ -82,8 +82,8 @@ verb! {
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
         let from = unsafe { from.read() };
-        // SAFETY: not NULL (checked above), so the caller's to be written.
-        unsafe { to.write(ibv_sa_path_rec::from(&from)) };
+        // SAFETY: not NULL (checked above), so the caller's to be written; `from` is elsewhere.
+        unsafe { (*to).assign(&from) };
         Ok(())
     }
 
