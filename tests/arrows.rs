@@ -155,7 +155,7 @@ const UNSAFE: [&str; 33] = [
     "engine/objects/wq.rs",
     "engine/onesided.rs",
     "engine/posting.rs",
-    "engine/quick_send.rs",
+    "engine/fast_send.rs",
     "engine/regions.rs",
     "engine/requester.rs",
     "engine/responder.rs",

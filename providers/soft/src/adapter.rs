@@ -6,14 +6,14 @@ use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::hot::serve_cold;
 use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::link::publication_fence;
-use crate::engine::objects::adapter::{Adapter, Buried, Groups, Segment};
-use crate::engine::objects::connection::{Halves, Lent, Link};
+use crate::engine::objects::adapter::{Adapter, Groups, PendingRelease, Steering};
+use crate::engine::objects::connection::{LentChunk, Link, LinkPair};
 use crate::engine::objects::cq::{Cq, CqList};
 use crate::engine::objects::datagrams::Datagrams;
-use crate::engine::objects::half::Half;
+use crate::engine::objects::half::TrackedLock;
 use crate::engine::objects::helping::Helping;
 use crate::engine::objects::holder::PeerState;
-use crate::engine::objects::port::{Interfaces, Port, Unreachable};
+use crate::engine::objects::port::{Interfaces, Port, UnreachableReports};
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::objects::srq::Srq;
@@ -95,9 +95,9 @@ impl Adapter {
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             groups: Groups::new(view),
-            segment: Segment::new(view),
+            steering: Steering::new(view),
             work_queues: AtomicUsize::new(0),
-            tables: AtomicUsize::new(0),
+            indirection_tables: AtomicUsize::new(0),
             address_handles: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
@@ -105,8 +105,8 @@ impl Adapter {
             port: Port::default(),
             interfaces: Interfaces::default(),
             wire: Network::default(),
-            unreachable: Unreachable::default(),
-            everybody: Mutex::default(),
+            unreachable: UnreachableReports::default(),
+            published_addresses: Mutex::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS as u16)),
@@ -116,16 +116,16 @@ impl Adapter {
             moderates: AtomicBool::new(false),
             device_memory: AtomicU64::new(0),
             watched: Mutex::default(),
-            cut: Mutex::default(),
-            buried: Mutex::default(),
-            doomed: Mutex::default(),
+            disconnected: Mutex::default(),
+            pending_release: Mutex::default(),
+            overrun_cqs: Mutex::default(),
             wqs: Mutex::default(),
-            swept_to: AtomicUsize::new(0),
-            turned_to: AtomicUsize::new(0),
+            next_sweep: AtomicUsize::new(0),
+            last_other_cq: AtomicUsize::new(0),
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
-            alarms: crate::engine::objects::channel::Numbers::default(),
+            alarms: crate::engine::objects::channel::AlarmNumbers::default(),
             fabric,
         }));
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
@@ -179,8 +179,8 @@ impl Adapter {
         self.chunks.note_users(qps.count());
         drop(qps);
         // A deregistration may have taken them off the list while the QP could not be found.
-        qp.responder.enter();
-        qp.requester.enter();
+        qp.responder.list_now();
+        qp.requester.list_now();
     }
 
     pub(crate) fn free_qp(&self, index: usize) {
@@ -262,7 +262,7 @@ impl Adapter {
 
     /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
     /// is there, and requests will find no answer.
-    pub(crate) fn link(&self, qpn: u32) -> Option<Halves> {
+    pub(crate) fn link(&self, qpn: u32) -> Option<LinkPair> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
         self.link_to(&peer, qpn)
@@ -273,7 +273,7 @@ impl Adapter {
     ///
     /// # Errors
     /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
-    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<Halves>, Errno> {
+    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
         let (slot, _) = split_qpn(qpn);
         let peer = match self.fabric.peer_patiently(slot, CONNECT_WAIT) {
             Ok(peer) => peer,
@@ -294,7 +294,7 @@ impl Adapter {
     }
 
     /// The QP `qpn` of a process that we have met, which may be dead. `None`: there is no room for it, which people are told.
-    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<Halves> {
+    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<LinkPair> {
         let own = self.fabric.slot();
         let here = self.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
         let here = here.map_or_else(Weak::new, |qp| qp.me());
@@ -316,14 +316,14 @@ impl Adapter {
     }
 
     /// Keeps chunks until the peer cannot touch them any more.
-    pub(crate) fn bury(&self, own_qpn: u32, link: Box<Link>, lent: VecDeque<Lent>) {
-        self.buried.lock().push(Buried { own_qpn, link, lent });
+    pub(crate) fn bury(&self, own_qpn: u32, link: Box<Link>, lent: VecDeque<LentChunk>) {
+        self.pending_release.lock().push(PendingRelease { own_qpn, link, lent });
         self.fabric.wake_self();
     }
 
     /// A completion queue lost completions: its QPs go to error, from the service thread since locks are held now.
     pub(crate) fn fail_users_later(&self, cq: *mut abi::ibv_cq) {
-        self.doomed.lock().push(cq as usize);
+        self.overrun_cqs.lock().push(cq as usize);
         self.fabric.wake_self();
     }
 
@@ -338,7 +338,7 @@ impl Adapter {
         // Taken out of the table before they are waited for: others need the table to let go.
         let mut busy = vec![];
         let qps = self.qps.read();
-        let half = |index, sends| -> Option<&dyn Half> {
+        let half = |index, sends| -> Option<&dyn TrackedLock> {
             let qp = qps.peek(index)?;
             Some(if sends { &qp.requester } else { &qp.responder })
         };
@@ -400,12 +400,12 @@ impl Adapter {
     /// The next few completion queues, round and round.
     fn next_cqs(&self) -> Vec<Arc<Cq>> {
         let cqs = self.cqs.lock();
-        let from = self.swept_to.load(Ordering::Relaxed);
+        let from = self.next_sweep.load(Ordering::Relaxed);
         let turn = cqs.range(from..).chain(cqs.range(..from)).take(FEW_CQS);
         let mut last = from;
         let few =
             turn.inspect(|(key, _)| last = **key).filter_map(|(_, cq)| cq.upgrade()).collect();
-        self.swept_to.store(last.wrapping_add(1), Ordering::Relaxed);
+        self.next_sweep.store(last.wrapping_add(1), Ordering::Relaxed);
         few
     }
 
@@ -413,7 +413,7 @@ impl Adapter {
     #[cold]
     pub(crate) fn acknowledge_left(&self, index: usize) {
         if let Some(qp) = self.qp(index) {
-            qp.acknowledge_late();
+            qp.send_deferred_ack();
         }
     }
 
@@ -468,7 +468,7 @@ impl Adapter {
         for weak in watched {
             let Some(qp) = weak.upgrade() else { continue };
             qp.serve_once(ServedBy::Library);
-            qp.acknowledge();
+            qp.send_due_ack();
             qp.advance_send();
             // Only now, or what still waits would have us look again at once. Whoever had it watched until here changed under
             // a lock what is looked at next.
@@ -502,7 +502,7 @@ impl Adapter {
         }
         let now = Instant::now();
         let mut due = vec![];
-        let mut cut = self.cut.lock();
+        let mut cut = self.disconnected.lock();
         cut.retain(|(at, qp)| {
             let later = *at > now;
             if !later {
@@ -523,7 +523,7 @@ impl Adapter {
     }
 
     fn exhume(&self) -> Option<Duration> {
-        let mut buried = self.buried.lock();
+        let mut buried = self.pending_release.lock();
         buried.retain_mut(|b| {
             let gone = !matches!(b.link.peer_state(b.own_qpn), PeerState::Serving(_));
             let acked = b.link.ring.told().as_said();
@@ -540,7 +540,7 @@ impl Adapter {
 
     fn end_doomed(&self) {
         // By itself: in the head of the loop the lock would be held until its end, and a flush may doom another queue.
-        let doomed = std::mem::take(&mut *self.doomed.lock());
+        let doomed = std::mem::take(&mut *self.overrun_cqs.lock());
         for cq in doomed {
             for qp in self.all_qps() {
                 let uses = |own: &Cq| own.handle() as usize == cq;
@@ -643,9 +643,9 @@ impl Handler for Service {
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
                 // What the dead process had published still counts.
                 qp.serve_once(ServedBy::Library);
-                qp.acknowledge();
+                qp.send_due_ack();
                 qp.advance_send();
-                adapter.cut.lock().push((at, qp.me()));
+                adapter.disconnected.lock().push((at, qp.me()));
             }
         }
     }

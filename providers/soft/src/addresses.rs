@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::everybody::Everybody;
+use crate::engine::objects::published_addresses::PublishedAddresses;
 use crate::net::{GID_TABLE, Gids};
 use soft_local::fabric::Fabric;
 use soft_sys::notice;
@@ -26,14 +26,14 @@ impl Adapter {
     /// Whether another process has the address. Nobody is met, and nobody has to answer: it may be stopped.
     #[cold]
     fn is_anybodys(&self, gid: &[u8; 16]) -> bool {
-        let mut everybody = self.everybody.lock();
+        let mut everybody = self.published_addresses.lock();
         everybody.look(&self.fabric);
         // A death changes nothing in the directory.
         everybody.who_have(gid).any(|slot| self.fabric.is_occupied(slot))
     }
 }
 
-impl Everybody {
+impl PublishedAddresses {
     fn look(&mut self, fabric: &Fabric) {
         // Before it is read: what changes meanwhile has another time.
         let now = fabric.last_change();
@@ -41,12 +41,12 @@ impl Everybody {
             return;
         }
         let others = fabric.occupied().into_iter().filter(|slot| *slot != fabric.slot());
-        self.notes = others.filter_map(|slot| Some((slot, fabric.noted(slot)?))).collect();
+        self.by_slot = others.filter_map(|slot| Some((slot, fabric.noted(slot)?))).collect();
         self.as_of = now;
     }
 
     fn who_have(&self, gid: &[u8; 16]) -> impl Iterator<Item = u16> {
-        self.notes.iter().filter(|(_, note)| has(note, gid)).map(|(slot, _)| *slot)
+        self.by_slot.iter().filter(|(_, note)| has(note, gid)).map(|(slot, _)| *slot)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::config::{CONTROL_VARIABLE, control_path};
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::port::Control;
+use crate::engine::objects::port::ControlThread;
 use soft_semantics::faults::parse;
 use soft_sys::eventfd::EventFd;
 use soft_sys::fifo::Fifo;
@@ -25,7 +25,7 @@ pub(crate) fn start(adapter: &Arc<Adapter>) {
         let stop = Arc::new(EventFd::new()?);
         let (ends, weak, from) = (Arc::clone(&stop), Arc::downgrade(adapter), path.clone());
         let thread = spawn_quiet("fv-control", STACK, move || listen(&fifo, &ends, &weak, &from))?;
-        Ok(Control { stop, thread })
+        Ok(ControlThread { stop, thread })
     });
     match listening {
         Ok(control) => *adapter.control.lock() = Some(control),

@@ -2,7 +2,7 @@
 //! out by the service thread, one after the other (`soft_semantics::faults`).
 
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::plan::Plan;
+use crate::engine::objects::plan::FaultPlan;
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use abi::*;
@@ -67,7 +67,7 @@ impl Adapter {
 
     fn forget_rules(&self) {
         let mut plan = self.port.plan.lock();
-        *plan = Plan::default();
+        *plan = FaultPlan::default();
         let qps = self.all_qps();
         for qp in &qps {
             qp.requester.lock().drop_plan();
@@ -167,7 +167,7 @@ impl Adapter {
         self.port_event(if down { IBV_EVENT_PORT_ERR } else { IBV_EVENT_PORT_ACTIVE });
         for qp in &qps {
             qp.advance_receive(ServedBy::Library);
-            qp.acknowledge();
+            qp.send_due_ack();
             qp.advance_send();
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::port::Unreachable;
+use crate::engine::objects::port::UnreachableReports;
 use crate::net::{GID_TABLE, Gids, may_send_to};
 use crate::remote::Holder;
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
@@ -33,7 +33,7 @@ const MTU: u8 = 1 << 6;
 /// The process has another user than when it opened the device.
 const USER: u8 = 1 << 7;
 
-impl Unreachable {
+impl UnreachableReports {
     fn is_first(&self, kind: u8) -> bool {
         let said = self.told.load(Ordering::Relaxed) & kind != 0;
         !said && self.told.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_thing_is_told_once() {
-        let unreachable = Unreachable::default();
+        let unreachable = UnreachableReports::default();
         assert!(unreachable.is_first(ADDRESS));
         assert!(!unreachable.is_first(ADDRESS));
         assert!(unreachable.is_first(NUMBER));

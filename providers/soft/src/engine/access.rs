@@ -1,5 +1,6 @@
-//! Access to a peer's memory by a key: which bytes of a region, which rights that takes, how the kernel moves them, and the lock under
-//! which atomics are done.
+//! Access to memory by a remote key: checks the rights, moves bytes through the kernel, locks
+//! atomics. `onesided` (initiator) and `inbound` (responder) call these functions before they touch
+//! a byte.
 
 use super::regions::{Found, look_up};
 use crate::engine::request::RemoteAddress;
@@ -12,55 +13,56 @@ use soft_semantics::keys;
 use soft_sys::errno::Errno;
 use std::sync::atomic::AtomicU32;
 
-/// Why an operation was not done.
+/// Why an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The access flags of the target's QP forbid the operation.
+    /// The access flags of the target QP forbid the operation.
     Forbidden,
-    /// The target's key does not exist, or does not cover the bytes, or lacks the right.
+    /// The key is unknown, does not cover the bytes, or lacks the right.
     Access,
-    /// XRC: no such shared receive queue.
+    /// XRC: the shared receive queue does not exist.
     NoQueue,
-    /// An atomic on an address that is no multiple of eight.
+    /// An atomic on an address that is not a multiple of eight.
     Alignment,
-    /// Our own memory is gone (registered, but not mapped any more).
+    /// The local memory is registered but no longer mapped.
     Local,
-    /// The target's memory is gone though registered.
+    /// The target memory is registered but no longer mapped.
     Remote,
-    /// The target's process is dead.
+    /// The target process is dead.
     Dead,
-    /// Somebody holds the lock of the target's atomics for long: try again later.
+    /// Another process holds the lock of the target's atomics for long: try again later.
     Busy,
-    /// The region is one that its owner imported from yet another process: the owner knows how to get there.
+    /// The owner imported the region from a third process; only the owner can reach it.
     Elsewhere,
-    /// The kernel refuses to attach (any more).
+    /// The kernel refuses to attach.
     Refused,
 }
 
-/// Direction of a transfer.
+/// Direction of a transfer, as seen from the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Write,
     Read,
 }
 
-/// The rights that the owner of a QP gives to its peer: PD number and access flags.
+/// The PD number and the access flags that a QP grants to its peer.
 pub(crate) fn rights(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// Checks that the access flags of a QP allow an operation that needs the rights `need`. An operation of no bytes needs them, too: only its key
-/// is not looked at (IBTA vol 1, 9.7.4.1.2 and 9.7.4.1.5).
+/// Checks that a QP allows an operation that needs the rights `need`. An operation without bytes
+/// needs the rights, too, but its key is not checked (IBTA vol 1, 9.7.4.1.2 and 9.7.4.1.5).
 ///
 /// # Errors
-/// `Nak::Invalid` they do not: for the responder there is no such operation (IBTA vol 1, table 58).
+/// `Nak::Invalid` the QP does not allow the operation (IBTA vol 1, table 58).
 #[inline]
 pub(crate) fn permit(qp_rights: u64, need: u32) -> Result<u32, Nak> {
     let (pd, access) = rights(qp_rights);
     keys::through(pd, access, need).map_err(|_| Nak::Invalid)
 }
 
-/// Checks both gates to `len` bytes at `remote`: the rights of the owner's QP `qpn` and the region's. Returns the owner's address.
+/// Checks `len` bytes at `remote` against the rights of QP `qpn` and of the region. Returns the
+/// owner's address.
 ///
 /// # Errors
 /// As [`permit`]; `Nak::Access` the key does not cover the bytes, or lacks the right.
@@ -76,7 +78,8 @@ pub(crate) fn admit(
     look_up(view, remote.rkey, qpn, pd, remote.addr, len, need).ok_or(Nak::Access)
 }
 
-/// Moves all bytes, however many calls that takes: one stops at 2 GiB, and behind [`MOST_RANGES`](soft_memory::cma::MOST_RANGES).
+/// Moves all bytes in as many calls as needed. A call ends at 2 GiB, or after
+/// [`MOST_RANGES`](soft_memory::cma::MOST_RANGES).
 pub(in crate::engine) fn attach_all(
     memory: Option<&AddressSpace>,
     local: &Ranges,
@@ -96,7 +99,8 @@ pub(in crate::engine) fn attach_all(
         };
         let there = [IoVec::new(va + done as u64, total - done)];
         let moved = match way {
-            // SAFETY: the target range was checked against its owner's table, and its deregistration waits for our announcement.
+            // SAFETY: the target range was checked against the table of its owner, and its
+            // deregistration waits for the announcement made by the caller.
             Direction::Write => unsafe { memory.write(part.items(), &there) },
             Direction::Read => memory.read(part.items(), &there),
         };
@@ -110,8 +114,8 @@ pub(in crate::engine) fn attach_all(
     Ok(())
 }
 
-/// What becomes of a transfer one of whose sides is unmapped; EFAULT does not say which. What comes for our own memory that is gone is lost, as in
-/// the pages that an adapter keeps.
+/// The result of a transfer with an unmapped side; EFAULT does not name the side. Bytes for
+/// unmapped local memory are lost, as in pages pinned by a hardware adapter.
 fn unreachable_bytes(local: &Ranges, way: Direction) -> Result<(), Fault> {
     match (way, local.is_gone()) {
         (Direction::Read, true) => Ok(()),
@@ -120,16 +124,17 @@ fn unreachable_bytes(local: &Ranges, way: Direction) -> Result<(), Fault> {
     }
 }
 
-/// Attempts at the lock of atomics, which is held for two system calls.
+/// Attempts to take the atomics lock, which its holder keeps during two system calls.
 pub(in crate::engine) const LOCK_ATTEMPTS: u32 = 1 << 16;
 
-/// The lock of all atomics on one process's memory, held across two system calls by a process that may die meanwhile.
+/// The lock of all atomics on the memory of one process. Its holder may die during the two system
+/// calls under it.
 #[derive(Debug)]
 pub(crate) struct AtomicLock<'a>(pub(in crate::engine) &'a AtomicU32);
 
 impl<'a> AtomicLock<'a> {
-    /// The lock, or `None` when its holder does not let go: it was stopped in between, or died, which its peers notice
-    /// and then call [`AtomicLock::recover`].
+    /// Takes the lock. Returns None if the holder keeps it for too long: it was stopped, or it
+    /// died. Peers that notice a death call [`AtomicLock::recover`].
     pub(crate) fn take(lock: &'a AtomicU32, own: u32) -> Option<Self> {
         for spins in 1..=LOCK_ATTEMPTS {
             if protocol::try_lock(lock, own) {
@@ -156,10 +161,11 @@ impl Drop for AtomicLock<'_> {
     }
 }
 
-/// The same bytes as memory of our own, copied into `buffer`, which outlives the list. `None`: memory of an imported region is gone.
+/// Copies the bytes of imported regions into `buffer`, which outlives the list. Returns None if the
+/// memory of an imported region is gone.
 #[cold]
 pub(in crate::engine) fn at_home(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
-    // SAFETY: the callers keep the buffer, and leave it alone, for as long as they use the list.
+    // SAFETY: the callers keep `buffer` unchanged while they use the list.
     ranges
         .bring_home(buffer)
         .then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))

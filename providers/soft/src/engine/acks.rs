@@ -1,5 +1,5 @@
-//! When a QP tells the other end what has arrived: at once, along with a piece of its own, or after a while in vain. And what the other
-//! end told along with its pieces.
+//! Acknowledgements between QPs of one host: sent at once, with a message, or after idle polls.
+//! Responders call these functions after arrivals; posts add the acknowledgement to their slots.
 #![forbid(unsafe_code)]
 
 use super::objects::cq::Cq;
@@ -7,101 +7,106 @@ use super::objects::qp::Qp;
 use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
 
-/// Looks without an arrival after which an acknowledgement waits no longer.
-pub(super) const QUIET: u32 = 8;
+/// Polls without an arrival after which a deferred acknowledgement is sent.
+pub(super) const ACK_DELAY_POLLS: u32 = 8;
 
 impl Qp {
-    /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: an answer is probably to come, which
-    /// takes it along, and somebody keeps looking.
-    pub(crate) fn arrived(&self, next: u32) -> bool {
+    /// Records that the responder has reached `next`. Returns whether the acknowledgement may wait:
+    /// a reply is likely to carry it, and a thread keeps polling.
+    pub(crate) fn note_arrival(&self, next: u32) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
-        // Pairs with the Acquire in `acknowledge_along` and `look`.
+        // Pairs with the Acquire loads in `piggyback_ack` and `Qp::look`. The pieces before `next`
+        // are served before they count as arrived.
         self.next_arrival.store(next, Ordering::Release);
-        self.answers.load(Ordering::Relaxed)
-            && !self.quiet.lasts(before, QUIET)
+        self.expects_reply.load(Ordering::Relaxed)
+            && !self.idle_polls.lasts(before, ACK_DELAY_POLLS)
             && self.adapter.attention.may_leave(self.index, Cq::tag_of(self.recv_key))
     }
 
-    /// The acknowledgement that goes along with a piece of ours.
+    /// Returns the acknowledgement to put into a slot that is being posted.
     #[inline]
-    pub(crate) fn acknowledge_along(&self) -> u32 {
+    pub(crate) fn piggyback_ack(&self) -> u32 {
         let next = self.next_arrival.load(Ordering::Acquire);
-        self.acknowledged(next);
-        if self.answered.load(Ordering::Relaxed) != next {
-            // Who answered once will do so again, until he does not.
-            self.answered.store(next, Ordering::Relaxed);
-            self.answers.store(true, Ordering::Relaxed);
+        self.set_acked_to_peer(next);
+        if self.replied_to.load(Ordering::Relaxed) != next {
+            // A QP that replied once is expected to reply again, until an idle wait shows
+            // otherwise.
+            self.replied_to.store(next, Ordering::Relaxed);
+            self.expects_reply.store(true, Ordering::Relaxed);
         }
         next
     }
 
-    /// A piece brought the remote QP's acknowledgement; called under the responder's lock. Completes what it acknowledges, so
-    /// that the piece's own completion comes after.
+    /// Records the acknowledgement that a piece of the remote QP carried. Called under the
+    /// responder lock. Completes the acknowledged requests, so their completions precede the
+    /// completion of the piece.
     #[inline]
-    pub(crate) fn note_acked_along(&self, ack: u32) {
-        // Pairs with the Acquire in `acked_along`.
-        self.acked_along.store(ack | 1 << 31, Ordering::Release);
+    pub(crate) fn note_piggybacked_ack(&self, ack: u32) {
+        // Pairs with the Acquire in `piggybacked_acks`: the pieces before the acknowledgement are
+        // visible with it.
+        self.piggybacked.store(ack | 1 << 31, Ordering::Release);
         if self.may_await() {
-            // A breakage is left to the next look: it needs the responder's lock.
+            // A broken send queue is handled by the next look: its flush needs the responder lock,
+            // held here.
             let mut requester = self.requester.lock();
-            if !requester.finish_usual(self) {
+            if !requester.finish_fast(self) {
                 requester.advance(self);
             }
         }
     }
 
-    /// Whether `ack` was noted last: it brings nothing new.
+    /// Whether `ack` equals the last recorded acknowledgement.
     #[inline]
-    pub(crate) fn has_noted(&self, ack: u32) -> bool {
-        self.acked_along.load(Ordering::Relaxed) == ack | 1 << 31
+    pub(crate) fn has_noted_ack(&self, ack: u32) -> bool {
+        self.piggybacked.load(Ordering::Relaxed) == ack | 1 << 31
     }
 
-    /// How far the acknowledgement that came along last goes beyond `acked`; 0 when it does not.
+    /// Number of slots that the last piggybacked acknowledgement confirms beyond `acked`; 0 if
+    /// none.
     #[inline]
-    pub(crate) fn acked_along(&self, acked: u32) -> u32 {
-        let noted = self.acked_along.load(Ordering::Acquire);
+    pub(crate) fn piggybacked_acks(&self, acked: u32) -> u32 {
+        let noted = self.piggybacked.load(Ordering::Acquire);
         if noted >> 31 == 0 {
             return 0;
         }
-        // The signed distance of numbers cut to ACK_BITS.
+        // Signed distance of sequence numbers of ACK_BITS bits.
         let unused = u32::BITS - ACK_BITS;
         let distance = (noted.wrapping_sub(acked) << unused) as i32 >> unused;
         u32::try_from(distance).unwrap_or(0)
     }
 
-    /// A connection begins: nothing has arrived, and `next` is the first sequence number to come.
+    /// Begins a connection: no piece has arrived, and `next` is the first expected sequence number.
     pub(crate) fn expect_arrivals(&self, next: u32) {
-        self.acked_along.store(0, Ordering::Release);
-        self.arrived(next);
-        self.acknowledged(next);
+        self.piggybacked.store(0, Ordering::Release);
+        self.note_arrival(next);
+        self.set_acked_to_peer(next);
     }
 
-    /// The remote QP is told of all pieces before `next`.
+    /// Records that the remote QP was told of all pieces before `next`.
     #[inline]
-    pub(crate) fn acknowledged(&self, next: u32) {
-        // An older number that overwrites a newer one only leads to a look.
-        if self.told.load(Ordering::Relaxed) != next {
-            self.told.store(next, Ordering::Relaxed);
+    pub(crate) fn set_acked_to_peer(&self, next: u32) {
+        // Relaxed: an older number that overwrites a newer number costs only one more look.
+        if self.acked_to_peer.load(Ordering::Relaxed) != next {
+            self.acked_to_peer.store(next, Ordering::Relaxed);
         }
     }
 
-    /// Sends an acknowledgement that is due: it waited for an answer to take it along, in vain.
+    /// Sends a deferred acknowledgement, because no reply was posted to carry it.
     #[cold]
-    pub(crate) fn acknowledge_late(&self) {
-        if self.owes_acknowledgement() {
-            self.answers.store(false, Ordering::Relaxed);
+    pub(crate) fn send_deferred_ack(&self) {
+        if self.is_ack_due() {
+            self.expects_reply.store(false, Ordering::Relaxed);
             self.responder.lock().acknowledge(self);
         }
     }
 
-    /// Sends an acknowledgement that is due.
-    pub(crate) fn acknowledge(&self) {
-        if self.owes_acknowledgement() {
+    pub(crate) fn send_due_ack(&self) {
+        if self.is_ack_due() {
             self.responder.lock().acknowledge(self);
         }
     }
 
-    fn owes_acknowledgement(&self) -> bool {
-        self.told.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire)
+    fn is_ack_due(&self) -> bool {
+        self.acked_to_peer.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire)
     }
 }

@@ -1,9 +1,11 @@
-//! How a thread that sleeps in ibv_get_cq_event(3) is woken by the peer itself that has sent it something.
+//! Wakes a thread that sleeps in ibv_get_cq_event(3) directly from the peer process. Peers come
+//! here by `Link::requests_published`; the woken thread serves all rings like the service thread.
 //!
-//! Without this a message to a process that sleeps wakes its service thread, which serves it and then wakes the application's.
-//! A peer rings the QP's bell first, then the alarm of the channel of the QP's queue if somebody sleeps there, and else
-//! kicks the service thread (`protocol::wake_one`). Whoever is woken answers all bells, as the service thread does. So a peer that rings
-//! for nothing costs a look, no more.
+//! Without alarms a message would wake the service thread first, and the service thread would wake
+//! the application. A peer rings the bell of the QP first. If a thread sleeps on the channel of the
+//! QP's CQ, the peer then rings the alarm of the channel, otherwise it wakes the service thread
+//! (`protocol::wake_one`). The woken thread answers all bells, so an unneeded alarm costs only a
+//! look.
 #![forbid(unsafe_code)]
 
 use super::objects::adapter::Adapter;
@@ -15,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 impl Alarm {
-    /// `None`: there are no numbers left. The channel works, its readers are woken by the service thread.
+    /// Returns None if all alarm numbers are in use. The channel still works; the service thread
+    /// wakes its readers.
     pub(super) fn new(adapter: &Arc<Adapter>) -> Option<Self> {
         let number = adapter.alarms.0.lock().pop()?;
         Some(Self { adapter: Arc::clone(adapter), number })
@@ -25,20 +28,21 @@ impl Alarm {
         self.number
     }
 
-    /// Whether this is a forked child's copy.
+    /// Whether this alarm is a copy in a forked child.
     pub(super) fn is_foreign(&self) -> bool {
         self.adapter.fabric.is_foreign()
     }
 
-    /// How many sleep, and what they wait on.
+    /// The count of sleepers and the futex word.
     fn words(&self) -> Option<(&AtomicU32, &AtomicU32)> {
         Some((self.adapter.view.sleepers(self.number)?, self.adapter.view.alarm(self.number)?))
     }
 
-    /// There is something for one who sleeps here.
+    /// Wakes a sleeper of this channel.
     pub(super) fn ring(&self) {
         if let Some((sleepers, alarm)) = self.words() {
-            // Who counts himself in later finds it: the channel's socket orders the two.
+            // A thread that counts itself as a sleeper later finds the record: the socket of the
+            // channel orders both.
             protocol::wake_one(sleepers, alarm, || futex::wake(alarm), || ());
         }
     }
@@ -50,8 +54,9 @@ impl Drop for Alarm {
     }
 }
 
-/// A thread's sleep on a channel with an alarm. It is kept apart from the stack, so that a thread that is cancelled in its sleep has
-/// nothing there to drop; its end drops this.
+/// The sleep of a thread on a channel with an alarm. The value lives in a thread local, not on the
+/// stack: a cancelled thread has nothing to drop on its stack, and the end of the thread drops the
+/// value.
 struct Asleep {
     channel: Arc<Channel>,
     ended: bool,
@@ -61,25 +66,27 @@ thread_local! {
     static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
 }
 
-/// Counts this thread among those who sleep on `channel`, and returns the word to sleep on and its value. `None`: there is a record,
-/// or no alarm.
+/// Counts this thread as a sleeper of `channel`. Returns the futex word and its value, or None if a
+/// record is ready or the channel has no alarm.
 pub(super) fn begin_sleep(channel: Arc<Channel>) -> Option<(*const AtomicU32, u32)> {
     let (sleepers, word) = channel.alarm()?.words()?;
-    // No order: see `protocol::wake_one`.
+    // Relaxed: `protocol::wake_one` orders the count.
     sleepers.fetch_add(1, Ordering::Relaxed);
-    // In this order: an alarm that rings after the look lets us not sleep.
+    // Load the futex word first, then look for a record. An alarm after the look changes the word,
+    // and the futex call then returns at once. In the other order the thread could sleep with a
+    // record ready.
     let plan = (std::ptr::from_ref(word), protocol::prepare_sleep(word));
     let ready = channel.is_readable();
     let asleep = Asleep { channel, ended: ready };
     if ready {
         return None;
     }
-    // A thread that is ending, in a destructor of its own, leaves it to read(2) to sleep.
+    // A thread that is ending (in a destructor) has no thread local any more; it sleeps in read(2).
     let kept = ASLEEP.try_with(|place| *place.borrow_mut() = Some(asleep));
     kept.ok().map(|()| plan)
 }
 
-/// The sleep of this thread is over, by an alarm: it serves what it may have been woken for.
+/// Ends the sleep of this thread after an alarm, and answers all bells.
 pub(crate) fn awake(adapter: &Adapter) {
     let slept = ASLEEP.try_with(RefCell::take);
     if let Ok(Some(mut asleep)) = slept {
@@ -89,7 +96,7 @@ pub(crate) fn awake(adapter: &Adapter) {
     }
 }
 
-/// The sleep of this thread is over, by a signal.
+/// Ends the sleep of this thread after a signal.
 pub(crate) fn interrupted() {
     let _ = ASLEEP.try_with(RefCell::take);
 }
@@ -101,7 +108,8 @@ impl Drop for Asleep {
             sleepers.fetch_sub(1, Ordering::Relaxed);
         }
         if !self.ended {
-            // A signal, or the thread was cancelled: it may have been woken for something at the same moment.
+            // Signal or cancellation: an alarm may have chosen this thread at the same moment, so
+            // the service thread looks in its place.
             alarm.adapter.fabric.wake_self();
         }
     }

@@ -19,7 +19,14 @@ impl Channel {
     pub(crate) fn new(words: usize) -> Result<Self, Errno> {
         let socket = LoopSocket::new()?;
         let (backlog, left) = (Mutex::default(), Mutex::default());
-        Ok(Self { socket, backlog, adapter: Weak::new(), words, left, alarm: None })
+        Ok(Self {
+            socket,
+            backlog,
+            adapter: Weak::new(),
+            words,
+            armed_with_completions: left,
+            alarm: None,
+        })
     }
 
     /// A channel for asynchronous events.
@@ -44,7 +51,7 @@ impl Channel {
     /// Who sleeps in ibv_get_cq_event(3) while such a queue still holds completions gets its event (`Cq::remind`). Who does not sleep,
     /// because there is an event, does not: he would get two events for what is one, and take the second for that of another completion.
     pub(super) fn note_left(&self, key: usize) {
-        let mut left = self.left.lock();
+        let mut left = self.armed_with_completions.lock();
         if !left.contains(&key) {
             left.push(key);
         }
@@ -52,11 +59,11 @@ impl Channel {
 
     /// Has one queue that was armed with completions in it send its event, unless there is an event. Returns whether there is one, as far as it looked.
     fn remind(&self, remind: impl Fn(usize) -> bool) -> bool {
-        while !self.left.lock().is_empty() {
+        while !self.armed_with_completions.lock().is_empty() {
             if self.is_readable() {
                 return true;
             }
-            let mut left = self.left.lock();
+            let mut left = self.armed_with_completions.lock();
             if left.is_empty() {
                 break;
             }
@@ -132,7 +139,7 @@ impl Channel {
     pub(crate) fn send_of(&self, events: &Events, record: [u64; 2]) {
         let backlog = self.backlog.lock();
         // Relaxed, here and in `end`: the lock orders them.
-        if events.over.load(Ordering::Relaxed) {
+        if events.ended.load(Ordering::Relaxed) {
             return;
         }
         events.sent.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +187,7 @@ impl Channel {
     /// is returned. Whoever has something to say of it at this moment, as the service thread may of a QP that fails, comes before it, or too late.
     pub(crate) fn end(&self, events: &Events, element: u64) -> u32 {
         let mut backlog = self.backlog.lock();
-        events.over.store(true, Ordering::Relaxed);
+        events.ended.store(true, Ordering::Relaxed);
         let mut kept = VecDeque::new();
         while let Some(record) = self.get() {
             kept.push_back(record);

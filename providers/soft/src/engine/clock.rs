@@ -1,4 +1,5 @@
-//! The clocks of this machine, as `soft_semantics` asks for them.
+//! The clocks of this machine, in the form that `soft_semantics` asks for. Rules of timeouts and
+//! timestamps get their time from here.
 #![forbid(unsafe_code)]
 
 use soft_semantics::{Clock, Time};
@@ -24,18 +25,18 @@ impl Clock for Machine {
     }
 }
 
-/// The moment that times count from: when it was first asked for.
+/// The origin of all times: the moment of the first call.
 fn origin() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     *ORIGIN.get_or_init(Instant::now)
 }
 
-/// `at`, counted from then; what was before counts as then.
+/// `at` as a time since the origin. An earlier moment counts as the origin.
 pub(crate) fn time(at: Instant) -> Time {
     Time::from_ns(at.saturating_duration_since(origin()).as_nanos() as u64)
 }
 
-/// The moment that is said so; `None`: it never comes.
+/// The moment of a time; None if it lies beyond the range of `Instant`.
 pub(crate) fn instant(at: Time) -> Option<Instant> {
     origin().checked_add(Duration::from_nanos(at.ns()))
 }

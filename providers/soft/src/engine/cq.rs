@@ -1,13 +1,15 @@
-//! Completion queues: the ring of completions, and the QPs that feed it. What happens when somebody polls is in `polling`.
+//! Completion queues: creation, arming, events, and the lists of QPs that a CQ drives. `ops/cq`
+//! enters here; `polling` has the data path.
 //!
-//! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
+//! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`.
+//! `inbox` is a leaf.
 
 use super::clock::{instant, time};
 use super::completion::{Armed, CompletionRing, Moderation, Pushed};
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Channel, Events, Reporter};
-use super::objects::cq::{Cq, Form};
-use super::objects::elsewhere::Elsewhere;
+use super::objects::cq::{Cq, CqOptions};
+use super::objects::other_cqs::OtherCqLooks;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use super::state::Kind;
@@ -20,11 +22,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 impl Cq {
+    /// Creates a CQ.
+    ///
     /// # Errors
-    /// `ENOMEM` there is no memory for so many completions.
+    /// `ENOMEM` no memory for the completions.
     pub(crate) fn new(
         adapter: Arc<Adapter>,
-        form: Form,
+        form: CqOptions,
         channel: Option<Arc<Channel>>,
         report: Reporter,
     ) -> Result<Arc<Self>, Errno> {
@@ -36,7 +40,7 @@ impl Cq {
             adapter,
             ring: SpinLock::new(ring),
             queued: AtomicUsize::new(0),
-            elsewhere: Elsewhere::default(),
+            other_cq_looks: OtherCqLooks::default(),
             list: Mutex::default(),
             inbox: Mutex::default(),
             inbox_used: AtomicBool::new(false),
@@ -56,17 +60,17 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Plans an overrun: see [`CompletionRing::plan_overrun`].
+    /// Plans an overrun for tests of applications: see [`CompletionRing::plan_overrun`].
     pub(crate) fn plan_overrun(&self, nth: Option<u64>) {
         self.ring.lock().plan_overrun(nth);
     }
 
-    /// The queue's C object.
+    /// The C object of the CQ.
     pub(crate) const fn handle(&self) -> *mut abi::ibv_cq {
         self.verbs.get().cast()
     }
 
-    /// The number of its event channel among those whose readers peers can wake; 0: none.
+    /// The alarm number of the event channel, by which peers wake its readers; 0: none.
     pub(crate) fn alarm(&self) -> u16 {
         self.channel.as_ref().map_or(0, |channel| channel.number())
     }
@@ -75,19 +79,19 @@ impl Cq {
         self.armed_at_times.load(Ordering::Acquire)
     }
 
-    /// What a completion brings about that was not just queued.
+    /// Handles the consequence of a completion: event, delayed event or overrun.
     #[cold]
     pub(super) fn follow(&self, pushed: Pushed) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
-            // The service thread keeps the time.
+            // The service thread sends the delayed event.
             Pushed::Later => self.adapter.fabric.wake_self(),
             Pushed::Overrun => self.overran(),
         }
     }
 
-    /// Positions below this one were polled.
+    /// The number of completions polled so far.
     pub(crate) fn polled(&self) -> u64 {
         self.ring.lock().positions().0
     }
@@ -99,7 +103,8 @@ impl Cq {
         }
     }
 
-    /// More completions than asked for: an error of the application that takes the queue's QPs with it.
+    /// Handles an overrun: the application posted more requests than the CQ holds. The QPs of the
+    /// CQ fail.
     #[cold]
     fn overran(&self) {
         if !self.overrun.swap(true, Ordering::AcqRel) {
@@ -108,47 +113,48 @@ impl Cq {
         }
     }
 
-    /// Completions there are; without the lock.
+    /// Number of completions, read without the lock.
     pub(super) fn count(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// The application got an event of the queue.
+    /// Records that the application took an event of the CQ.
     pub(crate) fn event_taken(&self) {
         self.ring.lock().event_taken();
     }
 
-    /// Whether completions were lost: nothing comes any more beyond what is queued.
+    /// Whether completions were lost. No further completion is added after an overrun.
     #[inline]
     pub(crate) fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Relaxed)
     }
 
-    /// Changes when events come (ibv_modify_cq(3)).
+    /// Changes the moderation of events (ibv_modify_cq(3)).
     pub(crate) fn moderate(&self, moderation: Moderation) {
         self.adapter.moderates.store(true, Ordering::Release);
         self.ring.lock().set_moderation(moderation);
         self.settle(Instant::now());
     }
 
-    /// Sends an event that was held back until now; returns until when one still is.
+    /// Sends a delayed event whose time has come. Returns the time of the next delayed event.
     pub(crate) fn settle(&self, now: Instant) -> Option<Instant> {
         let mut ring = self.ring.lock();
         if ring.release(time(now)) {
-            // Under the lock, so that no event of a queue comes after its `retire`.
+            // Sent under the lock: no event may follow `retire`.
             self.send_event();
         }
         ring.due().and_then(instant)
     }
 
-    /// A queue pair can receive from now on: look at its ring.
+    /// Begins to drive the receive ring of a QP that can receive.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
         if matches!(qp.kind, Kind::Rc | Kind::Uc) {
             self.list.lock().receivers.add(&self.adapter, qp);
         }
     }
 
-    /// A QP feeds the queue, or no longer does, to which messages come otherwise than by a ring of its own: datagrams, or from another host.
+    /// Counts a QP whose messages arrive outside of its own ring: datagrams, or packets from
+    /// another host.
     pub(crate) fn count_datagram_user(&self, more: bool) {
         if more {
             self.datagram_users.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +163,7 @@ impl Cq {
         }
     }
 
-    /// A queue pair is reset or destroyed: forget it.
+    /// Forgets a QP that is reset or destroyed.
     pub(crate) fn remove(&self, qp: &Qp) {
         let mut list = self.list.lock();
         list.receivers.remove(qp);
@@ -166,27 +172,28 @@ impl Cq {
         qp.unlist_sender(self);
     }
 
-    /// Drops what a QP that is reset or destroyed completed here and nobody polled.
+    /// Drops unpolled completions of a QP that is reset or destroyed.
     pub(crate) fn forget(&self, qpn: u32, sends_only: bool) {
         let mut ring = self.ring.lock();
         ring.forget(qpn, sends_only);
         self.queued.store(ring.len(), Ordering::Relaxed);
     }
 
-    /// A QP got its first outstanding request.
+    /// Lists a QP that got its first outstanding request.
     pub(crate) fn add_sender(&self, qp: Arc<Qp>) {
         let mut inbox = self.inbox.lock();
-        // Under the lock: see `expect_events`.
+        // Called under the `inbox` lock: see `expect_events`.
         if self.is_armed_at_times() {
             qp.await_acks();
         }
         inbox.push(qp);
-        // Against `look`, which clears the flag and then takes the lock: it finds the QP there, or came before and leaves the
-        // flag set. The lock alone orders that.
+        // `Cq::look` clears the flag before it takes the lock. It either finds this QP in the
+        // inbox, or took the lock earlier and leaves the flag set. The lock alone orders both.
         self.inbox_used.store(true, Ordering::Release);
     }
 
-    /// Somebody may sleep until a request of this queue's QPs completes: those under way now, and those to come.
+    /// Makes acknowledgements wake this process, because a thread may sleep until a request
+    /// completes. The `inbox` lock covers both the present senders and a sender added meanwhile.
     #[cold]
     fn expect_events(&self) {
         self.adapter.xrc.await_events();
@@ -198,12 +205,13 @@ impl Cq {
         }
     }
 
-    /// Asks for one event (ibv_req_notify_cq(3)).
+    /// Arms the CQ for an event (ibv_req_notify_cq(3)).
     pub(crate) fn arm(&self, solicited_only: bool) {
         if !self.is_armed_at_times() {
             self.expect_events();
         }
-        // What lies in the rings by now came before the arming: an adapter would have completed it.
+        // Messages already in the rings arrived before the arming. A hardware adapter would have
+        // completed them.
         self.sweep(ServedBy::Application);
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
         let mut ring = self.ring.lock();
@@ -216,42 +224,43 @@ impl Cq {
         if left && let Some(channel) = &self.channel {
             channel.note_left(self.key());
         }
-        // What came in between woke nobody.
+        // Messages that arrived between the first sweep and the arming woke no thread.
         self.sweep(ServedBy::Application);
     }
 
-    /// Completions there are, with those whose messages lie in the rings by now.
+    /// Number of completions, including those of messages that are now in the rings.
     pub(crate) fn available(&self) -> usize {
         self.sweep(ServedBy::Application);
         self.ring.lock().len()
     }
 
-    /// By which who polls it is told from who polls another queue, nearly always.
+    /// A short tag that distinguishes pollers of different CQs. Collisions are rare and harmless.
     #[inline]
     pub(crate) fn tag(&self) -> u16 {
         Self::tag_of(self.key())
     }
 
-    /// The tag of the queue that this key is of.
+    /// The tag of the CQ with this key.
     #[inline]
     pub(super) const fn tag_of(key: usize) -> u16 {
         (key / align_of::<u64>()) as u16
     }
 
-    /// By which the adapter finds it.
+    /// The key of the CQ in the adapter's list.
     #[inline]
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Somebody goes to sleep until the next event, and this queue was armed with completions in it: sends it if they are still there,
-    /// and returns whether it did. See [`Channel::note_left`].
+    /// Called before a thread sleeps, for a CQ that was armed while it had completions. Sends the
+    /// event if the completions are still queued, and returns whether it was sent. See
+    /// [`Channel::note_left`].
     #[cold]
     pub(crate) fn remind(&self) -> bool {
         let mut ring = self.ring.lock();
         let reminds = ring.remind();
         if reminds {
-            // Under the lock, as in `settle`.
+            // Sent under the lock, as in `settle`.
             self.send_event();
         }
         reminds
@@ -260,13 +269,13 @@ impl Cq {
     /// Changes the capacity.
     ///
     /// # Errors
-    /// `EINVAL` the queued completions do not fit; `ENOMEM` there is no memory.
+    /// `EINVAL` the queued completions do not fit; `ENOMEM` no memory.
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), Errno> {
         let fits = self.ring.lock().resize(capacity).ok_or(Errno::ENOMEM)?;
         if fits { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// The queue is destroyed: nobody waits for its event any more.
+    /// Ends the events of a CQ that is being destroyed.
     pub(crate) fn retire(&self) {
         let mut ring = self.ring.lock();
         if ring.is_armed() {
@@ -280,7 +289,7 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // One whose creation failed is not known to the adapter, and is not retired.
+        // A CQ whose creation failed was not retired.
         self.adapter.remove_cq(self);
     }
 }

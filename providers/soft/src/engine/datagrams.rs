@@ -6,9 +6,10 @@
 use super::link::{self, publication_fence};
 use super::objects::adapter::Adapter;
 use super::objects::datagrams::{
-    Datagrams, Fate, Inlet, Inlets, Met, OutgoingDatagram, Outlet, OutletState, Receivers, Sent,
+    Datagrams, Delivery, Inlet, Inlets, KnownProcess, OutgoingDatagram, Outlet, OutletState,
+    PutResult, Receivers,
 };
-use super::objects::places::Place;
+use super::objects::hot_slots::HotSlot;
 use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
 use crate::remote::state::is_for_now;
@@ -37,7 +38,7 @@ impl Datagrams {
     /// # Errors
     /// Nobody is there, or nobody who answers.
     pub(crate) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
-        if let Some(outlet) = self.to.read().get(&slot)
+        if let Some(outlet) = self.outlets.read().get(&slot)
             && !outlet.peer.is_dead()
         {
             return Ok(Arc::clone(outlet));
@@ -48,10 +49,14 @@ impl Datagrams {
         let own_slot = adapter.fabric.slot();
         let room = view.peer_ring(own_slot).filter(|_| view.maps_chunks());
         let ring = room.ok_or(PeerError::System(Errno::ENOMEM))?;
-        let state =
-            OutletState { place: None, lent: VecDeque::new(), unpublished: false, reader: None };
+        let state = OutletState {
+            position: None,
+            lent: VecDeque::new(),
+            unpublished: false,
+            last_target: None,
+        };
         let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
-        let mut to = self.to.write();
+        let mut to = self.outlets.write();
         match to.get(&slot) {
             // Another thread was faster. Two of them would write to the same places of the ring.
             Some(there) if !there.peer.is_dead() => return Ok(Arc::clone(there)),
@@ -91,7 +96,7 @@ impl Datagrams {
             body,
             inline: Some(8),
         };
-        if outlet.put(adapter, &datagram, |_| ()) == Sent::Gone {
+        if outlet.put(adapter, &datagram, |_| ()) == PutResult::Done {
             outlet.publish();
             outlet.peer.kick();
         }
@@ -104,7 +109,7 @@ impl Datagrams {
         let view = unsafe { View::of(peer) };
         // Our own, all of which is mapped.
         let Some(ring) = own.peer_ring(peer.slot) else { return };
-        let mut from = self.from.lock();
+        let mut from = self.inlets.lock();
         if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
             return;
         }
@@ -126,27 +131,27 @@ impl Datagrams {
 
     /// A process is one of those that we have met. Its service thread and ours may not have got to it yet.
     fn note(&self, peer: &Arc<Peer>, view: View) {
-        let mut everyone = self.everyone.write();
+        let mut everyone = self.known_processes.write();
         // Its slot may have a new owner by now, whom the service thread has noted.
         if peer.is_dead() {
             return;
         }
         everyone.retain(|met| met.peer.slot != peer.slot);
-        everyone.push(Met { peer: Arc::clone(peer), view });
+        everyone.push(KnownProcess { peer: Arc::clone(peer), view });
     }
 
     /// A process is dead: what it sent before still counts, then nothing more comes.
     pub(crate) fn remove_peer(&self, adapter: &Adapter, peer: &Arc<Peer>) {
         let slot = peer.slot;
-        self.everyone.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
-        let mut to = self.to.write();
+        self.known_processes.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
+        let mut to = self.outlets.write();
         // Its slot may be another process's already, which we write to.
         if let Some(outlet) = to.get(&slot).filter(|outlet| Arc::ptr_eq(&outlet.peer, peer)) {
             outlet.reclaim(adapter);
             to.remove(&slot);
         }
         drop(to);
-        let mut from = self.from.lock();
+        let mut from = self.inlets.lock();
         while from.serve(self, adapter, slot, ServedBy::Library) == BUDGET {}
         from.hot.retain(|s| *s != slot);
         if let Some(inlet) = from.known.get(&slot) {
@@ -161,11 +166,11 @@ impl Datagrams {
     /// This process lacks something for now. The next call goes round again, as those who were left out would hear nothing of what is for many.
     pub(crate) fn meet_everyone(&self, adapter: &Adapter) -> Result<(), Errno> {
         // Pairs with the Release below: who was met is known.
-        if self.introduced.done.load(Ordering::Acquire) {
+        if self.introductions.done.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _alone = self.introduced.going.lock();
-        if self.introduced.done.load(Ordering::Relaxed) {
+        let _alone = self.introductions.in_progress.lock();
+        if self.introductions.done.load(Ordering::Relaxed) {
             return Ok(());
         }
         let own = adapter.fabric.slot();
@@ -187,7 +192,7 @@ impl Datagrams {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        self.introduced.done.store(true, Ordering::Release);
+        self.introductions.done.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -198,7 +203,7 @@ impl Datagrams {
         mut wants: impl FnMut(&View) -> bool,
     ) -> Receivers<'_> {
         let mut receivers = self.no_receivers();
-        for met in self.everyone.read().iter() {
+        for met in self.known_processes.read().iter() {
             if !met.peer.is_dead() && wants(&met.view) {
                 receivers.push(met.peer.slot);
             }
@@ -209,19 +214,19 @@ impl Datagrams {
 
     /// Calls `look` with the tables of each living process.
     pub(super) fn for_everyone(&self, mut look: impl FnMut(&View)) {
-        for met in self.everyone.read().iter().filter(|met| !met.peer.is_dead()) {
+        for met in self.known_processes.read().iter().filter(|met| !met.peer.is_dead()) {
             look(&met.view);
         }
     }
 
     /// Whether something waited for a receive since the last call: somebody must look again.
     pub(crate) fn take_waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed) && self.waits.swap(false, Ordering::Relaxed)
+        self.has_waiting.load(Ordering::Relaxed) && self.has_waiting.swap(false, Ordering::Relaxed)
     }
 
     /// Waits until nothing that arrived is being delivered.
     pub(crate) fn settle(&self) {
-        drop(self.from.lock());
+        drop(self.inlets.lock());
     }
 
     /// Where we put datagrams for process `slot`.
@@ -232,14 +237,14 @@ impl Datagrams {
 
     /// Serves what lies in the datagram rings.
     pub(crate) fn look(&self, adapter: &Adapter, who: ServedBy) {
-        if let Some(from) = self.from.try_lock() {
+        if let Some(from) = self.inlets.try_lock() {
             self.serve_all(adapter, from, who);
         }
     }
 
     /// As `look`, by one who was woken for it: whoever is at it may be past what arrived last.
     pub(crate) fn attend(&self, adapter: &Adapter) {
-        self.serve_all(adapter, self.from.lock(), ServedBy::Library);
+        self.serve_all(adapter, self.inlets.lock(), ServedBy::Library);
     }
 
     fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>, who: ServedBy) {
@@ -269,8 +274,8 @@ impl Inlets {
             return true;
         }
         match self.hot.give(slot, adapter.attention.is_down()) {
-            Place::Free => {}
-            Place::Of(cold) => {
+            HotSlot::New => {}
+            HotSlot::Replaced(cold) => {
                 if let Some(inlet) = self.known.get(&cold) {
                     protocol::cool(inlet.ring.hot(), membarrier::heavy);
                     if inlet.ring.ready(inlet.next) {
@@ -278,7 +283,7 @@ impl Inlets {
                     }
                 }
             }
-            Place::None => return false,
+            HotSlot::Refused => return false,
         }
         inlet.ring.hot().store(1, Ordering::Relaxed);
         true
@@ -297,10 +302,10 @@ impl Inlets {
         while count < BUDGET {
             let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
             match deliver(adapter, inlet, words, &body) {
-                Fate::Taken => {}
-                Fate::Dropped => drop(all.dropped.fetch_add(1, Ordering::Relaxed)),
-                Fate::Later => {
-                    all.waits.store(true, Ordering::Relaxed);
+                Delivery::Taken => {}
+                Delivery::Dropped => drop(all.dropped.fetch_add(1, Ordering::Relaxed)),
+                Delivery::Later => {
+                    all.has_waiting.store(true, Ordering::Relaxed);
                     break;
                 }
             }
@@ -323,16 +328,16 @@ impl Inlets {
 }
 
 /// Sorts out one slot.
-fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -> Fate {
+fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -> Delivery {
     match Head::parse(words) {
         Some(Head { op: Op::Datagram | Op::Frame | Op::Packet, .. }) if adapter.port.is_down() => {
-            Fate::Dropped
+            Delivery::Dropped
         }
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Packet => take_forwarded(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
         Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body.word(0)).into(),
-        None => Fate::Dropped,
+        None => Delivery::Dropped,
     }
 }
 
@@ -365,19 +370,19 @@ impl Outlet {
         adapter: &Adapter,
         datagram: &OutgoingDatagram,
         fill: impl FnOnce(Range),
-    ) -> Sent {
+    ) -> PutResult {
         let mut state = self.state.lock();
         // Nobody would give back what is lent to the dead after `reclaim`.
         if self.peer.is_dead() {
-            return Sent::Gone;
+            return PutResult::Done;
         }
-        let Some(seq) = state.room(self, adapter) else { return Sent::Full };
+        let Some(seq) = state.room(self, adapter) else { return PutResult::Full };
         let mut body = datagram.body;
         let (carrier, count) = match datagram.inline {
             Some(count) => (Carrier::Inline, count),
             None => {
-                let Some(chunk) = adapter.chunks.take() else { return Sent::Full };
-                let Some(there) = adapter.view.chunk(chunk) else { return Sent::Gone };
+                let Some(chunk) = adapter.chunks.take() else { return PutResult::Full };
+                let Some(there) = adapter.view.chunk(chunk) else { return PutResult::Done };
                 state.lent.push_back((seq, chunk));
                 fill(there);
                 body[2] = halves(chunk, 0);
@@ -395,12 +400,12 @@ impl Outlet {
             ack: 0,
         };
         self.ring.put(&head, &body);
-        if let Some((next, _)) = &mut state.place {
+        if let Some((next, _)) = &mut state.position {
             *next = next.wrapping_add(1);
         }
         state.unpublished = true;
-        state.reader = datagram.to;
-        Sent::Gone
+        state.last_target = datagram.to;
+        PutResult::Done
     }
 
     /// Makes sure that somebody looks.
@@ -409,7 +414,7 @@ impl Outlet {
         if !std::mem::replace(&mut state.unpublished, false) {
             return;
         }
-        let reader = state.reader;
+        let reader = state.last_target;
         drop(state);
         protocol::tell(
             self.ring.hot(),
@@ -429,13 +434,13 @@ impl Outlet {
 impl OutletState {
     /// The next sequence number, if there is a free slot.
     fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
-        let Some((next, acked)) = self.place else {
+        let Some((next, acked)) = self.position else {
             let own = adapter.fabric.identity();
             if !outlet.ring.nak().load(Ordering::Acquire).is(own) {
                 return None;
             }
             let first = outlet.ring.acked().load(Ordering::Relaxed).as_said();
-            self.place = Some((first, first));
+            self.position = Some((first, first));
             return Some(first);
         };
         if next.wrapping_sub(acked) < RING_SLOTS / 2 {
@@ -444,7 +449,7 @@ impl OutletState {
         // Another is no number that a sane receiver writes.
         let sane = |acked| (next.wrapping_sub(acked) <= RING_SLOTS).then_some(acked);
         let acked = outlet.ring.told().check(sane)?;
-        self.place = Some((next, acked));
+        self.position = Some((next, acked));
         while let Some(&(seq, chunk)) = self.lent.front()
             && acked.wrapping_sub(seq) as i32 > 0
         {
@@ -472,7 +477,7 @@ mod tests {
     fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
         let [a, b] = pair("everyone");
         // The service thread of `b` comes no further than here.
-        let from = b.datagrams.from.lock();
+        let from = b.datagrams.inlets.lock();
         b.datagrams.meet_everyone(&b).expect("nothing is lacking");
         let mut known = 0;
         b.datagrams.for_everyone(|_| known += 1);

@@ -56,7 +56,7 @@ impl Qp {
         self.take_arrivals();
         let mut requester = self.requester.lock();
         requester.complete_acknowledged(self);
-        self.let_go(requester);
+        self.release_requester(requester);
         self.enter_error();
     }
 
@@ -146,7 +146,7 @@ impl Qp {
                     self.report_own(event);
                 }
             }
-            Role::Pair(_) | Role::Opened(_) | Role::Spreader(_) => self.report_own(event),
+            Role::Pair(_) | Role::Opened(_) | Role::Rss(_) => self.report_own(event),
         }
     }
 
@@ -161,7 +161,7 @@ impl Qp {
         self.set_state(State::Reset);
         self.end_looks();
         if self.kind == Kind::XrcSend {
-            self.adapter.xrc.requesters.remove(self);
+            self.adapter.xrc.senders.remove(self);
             self.adapter.xrc.forget_questions(self.qpn);
         }
         self.adapter.helping.settle();

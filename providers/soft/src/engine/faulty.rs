@@ -7,7 +7,7 @@
 use super::clock::{Machine, instant};
 use super::inbound::Nak;
 use super::objects::connection::{Issued, Link, Requester, Wire};
-use super::objects::plan::{Plan, Strikes};
+use super::objects::plan::{FaultPlan, FaultSchedule};
 use super::objects::qp::Qp;
 use super::request::What;
 use super::state::Kind;
@@ -21,7 +21,7 @@ use std::time::Instant;
 #[derive(Debug)]
 struct Faulty {
     inner: Box<dyn Wire>,
-    strikes: Strikes,
+    strikes: FaultSchedule,
 }
 
 /// How to go on after a fault.
@@ -70,7 +70,7 @@ impl Wire for Faulty {
         !self.strikes.is_empty()
     }
 
-    fn strikes(&mut self) -> Option<&mut Strikes> {
+    fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
         Some(&mut self.strikes)
     }
 
@@ -99,8 +99,8 @@ impl Faulty {
         let asked = requester.link.as_ref().map(|link| &link.entry().min_rnr_timer);
         let by = Retries {
             reliable: qp.kind.is_reliable(),
-            timeout: requester.patience.timeout,
-            retry_cnt: requester.patience.retry_cnt,
+            timeout: requester.retry.timeout,
+            retry_cnt: requester.retry.retry_cnt,
             rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
             min_rnr_timer: asked.map_or(0, |timer| timer.load(Ordering::Relaxed)),
         };
@@ -180,12 +180,12 @@ impl Faulty {
 
 impl Requester {
     /// Takes up the rules of a plan for QP number `ordinal`, or those that are new in it.
-    pub(crate) fn take_plan(&mut self, plan: &Plan, ordinal: u32, kind: Kind) {
-        if let Some(strikes) = self.wire.strikes() {
+    pub(crate) fn take_plan(&mut self, plan: &FaultPlan, ordinal: u32, kind: Kind) {
+        if let Some(strikes) = self.wire.fault_schedule() {
             strikes.take_plan(plan, ordinal, kind);
             return;
         }
-        let mut strikes = Strikes::default();
+        let mut strikes = FaultSchedule::default();
         if strikes.take_plan(plan, ordinal, kind) {
             self.queue.set_careful(true);
             innermost(&mut self.wire, |wire| surround(wire, |inner| Faulty { inner, strikes }));
@@ -194,7 +194,7 @@ impl Requester {
 
     /// Forgets all rules, and the faults of what was posted.
     pub(crate) fn drop_plan(&mut self) {
-        if let Some(strikes) = self.wire.strikes() {
+        if let Some(strikes) = self.wire.fault_schedule() {
             strikes.forget();
             self.queue.set_careful(false);
         }
@@ -204,7 +204,7 @@ impl Requester {
     /// Before a request is queued: whether a fault will strike it.
     pub(super) fn note_fault(&mut self, opcode: u32) {
         let n = self.queue.posted;
-        if let Some(strikes) = self.wire.strikes() {
+        if let Some(strikes) = self.wire.fault_schedule() {
             strikes.note(n, opcode);
         }
     }

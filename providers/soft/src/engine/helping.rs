@@ -18,7 +18,9 @@ use super::access::{Direction, Fault, attach_all};
 use super::helper::{Held, held, help_all};
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
-use super::objects::helping::{Helping, LEAVING, Partner, RESTING, Stuck, Work};
+use super::objects::helping::{
+    HelpHistory, HelpedOperations, Helping, LEAVING, RESTING, StuckPiece,
+};
 use super::request::RemoteAddress;
 use cface::sync::Mutex;
 use soft_local::fabric::{Fabric, Peer};
@@ -55,7 +57,7 @@ const TRIAL: Duration = Duration::from_millis(5);
 const ALONE: u64 = 64 << 20;
 const ALONE_MOST: u64 = 4 << 30;
 const STACK: usize = 256 << 10;
-impl Stuck {
+impl StuckPiece {
     /// Whether nobody is at the piece any more, though the target may still have it in hand.
     fn is_harmless(&self) -> bool {
         self.since.elapsed() > CALL_IS_OVER
@@ -103,7 +105,10 @@ struct Outcome {
 impl Helping {
     /// That of this process, whose segments are `view`. Its jobs have other numbers than those of the process that had its slot before.
     pub(crate) fn new(view: View, fabric: &Fabric) -> Self {
-        let work = Work { number: fabric.identity().wrapping_mul(0x9e37_79b9), ..Work::default() };
+        let work = HelpedOperations {
+            number: fabric.identity().wrapping_mul(0x9e37_79b9),
+            ..HelpedOperations::default()
+        };
         Self {
             view,
             own_slot: fabric.slot(),
@@ -149,7 +154,7 @@ impl Helping {
         let wanted = &long.link.view.rings_head().help_wanted.0;
         let own = u32::from(self.own_slot) + 1;
         let helper = wanted.load(Ordering::Relaxed);
-        let partner = work.partners.entry(slot).or_default();
+        let partner = work.by_process.entry(slot).or_default();
         let worth = partner.is_worth_it(long.local.len() as u64, began, helper == own);
         if !worth || matches!(helper, RESTING | LEAVING) {
             drop(work);
@@ -161,13 +166,13 @@ impl Helping {
                 call(wanted, own, &long.link.peer);
             }
         });
-        let partner = work.partners.entry(slot).or_default();
+        let partner = work.by_process.entry(slot).or_default();
         partner.judge(began.elapsed(), &outcome);
         outcome.result
     }
 
     /// Opens a job, does what nobody else does of it, and waits for the rest.
-    fn share(&self, work: &mut Work, long: &Long<'_>, call: impl Fn()) -> Outcome {
+    fn share(&self, work: &mut HelpedOperations, long: &Long<'_>, call: impl Fn()) -> Outcome {
         let tail = if long.way == Direction::Write { TAIL } else { 0 };
         let shared = long.local.len() - tail;
         let piece = (shared / PIECES).clamp(LEAST_PIECE, MOST_PIECE).min(shared.div_ceil(2));
@@ -209,7 +214,7 @@ impl Helping {
             take_back(job, count);
             self.is_stuck.store(true, Ordering::Relaxed);
             let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
-            work.stuck = Some(Stuck { peer, view, since });
+            work.stuck = Some(StuckPiece { peer, view, since });
             return Outcome { result: Err(Fault::Busy), helped: true, waited: HELPER_WAIT };
         }
         let waited = began.elapsed();
@@ -230,12 +235,12 @@ impl Helping {
     }
 
     /// Whether the target has nothing of job `number` in hand any more.
-    fn is_over(&self, stuck: &Stuck, number: u32) -> bool {
+    fn is_over(&self, stuck: &StuckPiece, number: u32) -> bool {
         stuck.peer.is_dead()
             || !held(&stuck.view, self.own_slot, number).is_some_and(|held| held.is_busy)
     }
 
-    fn unstick(&self, work: &mut Work) {
+    fn unstick(&self, work: &mut HelpedOperations) {
         work.stuck = None;
         self.is_stuck.store(false, Ordering::Relaxed);
     }
@@ -248,7 +253,7 @@ impl Helping {
     /// As if nobody had been asked for help before.
     #[cfg(test)]
     pub(crate) fn forget_partners(&self) {
-        self.work.lock().partners.clear();
+        self.work.lock().by_process.clear();
     }
 
     /// Requests are flushed, and their memory is the application's again: waits until nobody is at a piece of them.
@@ -257,9 +262,10 @@ impl Helping {
             return;
         }
         let mut work = self.work.lock();
-        let over =
-            |work: &Work| work.stuck.as_ref().is_none_or(|stuck| self.is_over(stuck, work.number));
-        while !over(&work) && !work.stuck.as_ref().is_some_and(Stuck::is_harmless) {
+        let over = |work: &HelpedOperations| {
+            work.stuck.as_ref().is_none_or(|stuck| self.is_over(stuck, work.number))
+        };
+        while !over(&work) && !work.stuck.as_ref().is_some_and(StuckPiece::is_harmless) {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Otherwise nothing is shared until it is: the target may yet look at the job.
@@ -370,7 +376,7 @@ fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
     true
 }
 
-impl Partner {
+impl HelpHistory {
     /// Whether to share an operation of `len` bytes; the helper is `there`, or must be called.
     fn is_worth_it(&mut self, len: u64, now: Instant, there: bool) -> bool {
         let follows = self.due.is_some_and(|due| now < due + PAUSE);
@@ -386,20 +392,23 @@ impl Partner {
 
     /// A shared operation took so long.
     fn judge(&mut self, took: Duration, outcome: &Outcome) {
-        self.took += took;
-        self.helped += if outcome.helped { took } else { Duration::ZERO };
-        self.waited += outcome.waited;
+        self.shared_time += took;
+        self.helped_time += if outcome.helped { took } else { Duration::ZERO };
+        self.waiting_time += outcome.waited;
         let stuck = outcome.result == Err(Fault::Busy);
-        if self.took < TRIAL && !stuck {
+        if self.shared_time < TRIAL && !stuck {
             return;
         }
-        if stuck || self.helped < self.took / 2 || self.waited > self.took / 3 {
+        if stuck
+            || self.helped_time < self.shared_time / 2
+            || self.waiting_time > self.shared_time / 3
+        {
             self.backoff = (self.backoff * 2).clamp(ALONE, ALONE_MOST);
             self.alone = self.backoff;
         } else {
             self.backoff /= 2;
         }
-        (self.took, self.helped, self.waited) = Default::default();
+        (self.shared_time, self.helped_time, self.waiting_time) = Default::default();
     }
 }
 
@@ -409,14 +418,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn judged(partner: &mut Partner, took: u64, helped: bool, waited: u64) {
+    fn judged(partner: &mut HelpHistory, took: u64, helped: bool, waited: u64) {
         let (took, waited) = (Duration::from_micros(took), Duration::from_micros(waited));
         partner.judge(took, &Outcome { result: Ok(()), helped, waited });
     }
 
     #[test]
     fn help_is_called_when_long_operations_follow_each_other() {
-        let mut partner = Partner::default();
+        let mut partner = HelpHistory::default();
         let mut now = Instant::now();
         for _ in 0..20 {
             assert!(!partner.is_worth_it(CALL / 4, now, false), "once in a while");
@@ -438,9 +447,9 @@ mod tests {
 
     #[test]
     fn who_is_not_helped_goes_on_alone_for_longer_and_longer() {
-        let mut partner = Partner::default();
+        let mut partner = HelpHistory::default();
         let mut now = Instant::now();
-        let mut alone = |partner: &mut Partner| {
+        let mut alone = |partner: &mut HelpHistory| {
             let mut bytes = 0;
             while !partner.is_worth_it(MIB, now, false) {
                 now += Duration::from_micros(100);

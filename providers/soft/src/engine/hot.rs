@@ -1,9 +1,10 @@
-//! Receive rings that are looked at without a bell: a few at a time, those that were used last.
+//! Hot receive rings: the few rings that polls read without a bell, chosen by recent use. `polling`
+//! reads the hot rings of a CQ, and comes here when a bell rings.
 #![forbid(unsafe_code)]
 
 use super::objects::adapter::Adapter;
-use super::objects::cq::Hot;
-use super::objects::places::Place;
+use super::objects::cq::HotReceivers;
+use super::objects::hot_slots::HotSlot;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use soft_local::shm::protocol;
@@ -11,9 +12,10 @@ use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Hot {
-    /// Ends a round of the service thread: sends acknowledgements that are due, even of what was acknowledged along with a
-    /// message, since that may lie unseen. Returns whether there is more to serve: nobody is told of it again.
+impl HotReceivers {
+    /// Ends a round of the service thread: serves the rest and sends all due acknowledgements. An
+    /// acknowledgement carried by a message is sent again, because the message may lie unread.
+    /// Returns true if pieces remain, for which no bell will ring.
     pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
@@ -26,33 +28,34 @@ impl Hot {
         more
     }
 
-    /// The bell of `qp` rang: its ring may become one that is looked at without a bell.
+    /// Handles the bell of `qp`: its ring may become hot.
     pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
         match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
-            Place::Free => {}
-            Place::Of(cold) => {
+            HotSlot::New => {}
+            HotSlot::Replaced(cold) => {
                 protocol::cool(cold.ring.hot(), membarrier::heavy);
                 serve_cold(adapter, &cold, who);
             }
-            Place::None => return,
+            HotSlot::Refused => return,
         }
-        // A sender that does not see it yet rings a bell for nothing.
+        // Relaxed: a sender that does not see the flag yet rings an unneeded bell.
         qp.ring.hot().store(1, Ordering::Relaxed);
         if qp.has_arrivals() {
             qp.advance_receive(who);
         }
     }
 
-    /// A QP can receive from now on: its ring is hot while there is room.
+    /// Lists a QP that can receive from now on. Its ring becomes hot if a place is free.
     pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         qp.list_receiver(true);
         if self.qps.has_room() {
             self.heat(adapter, qp, ServedBy::Application);
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
-            // Hot in a former connection: a sender of this one may have seen that, and rung no bell.
+            // The ring was hot in an earlier connection. A sender may have read the flag and rung
+            // no bell, so the ring is served by a bell now.
             protocol::cool(qp.ring.hot(), membarrier::heavy);
             if qp.has_arrivals() {
                 adapter.view.ring_qp_bell(qp.index);
@@ -60,26 +63,26 @@ impl Hot {
         }
     }
 
-    /// A QP does not receive any more.
+    /// Unlists a QP that no longer receives.
     pub(crate) fn remove(&mut self, qp: &Qp) {
         qp.list_receiver(false);
         self.qps.retain(|q| q.index != qp.index);
     }
 }
 
-/// Answers the bell of a QP: serves its ring, and takes in acknowledgements. What one round leaves there rings for itself: its sender did
-/// so already.
+/// Answers the bell of a QP: serves its ring, and takes in acknowledgements. A rest in the ring
+/// gets a bell from here, because its sender rang before.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
     let more = qp.serve_again(who);
-    qp.acknowledge();
-    // The bell ordered us after whatever it is about.
+    qp.send_due_ack();
+    // The bell orders this load after the event that rang it.
     if qp.may_await() {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {
         adapter.view.ring_qp_bell(qp.index);
         if more && !adapter.attention.is_down() {
-            // Nobody need poll who hears it.
+            // The thread that answers the next bell need not be a poller.
             adapter.fabric.wake_self();
         }
     }

@@ -1,9 +1,20 @@
-//! What a responder does with a request, whatever brought it: match a receive, check keys and rights, place or fetch
-//! the bytes, complete (IBTA vol 1, 9.7 "responder", 9.8 for unreliable transports).
+//! The responder's rules for a request: match a receive, check keys and rights, place bytes,
+//! complete (IBTA vol 1, 9.7, 9.8). Every transport of arrivals ends here: the ring of a
+//! connection, datagram rings, and the wire between hosts.
 //!
-//! A transport (the ring of a connection, the datagram rings, later packets from a network) takes its own units apart,
-//! calls one of `send`, `write`, `read` and `atomic` for each piece, in order, and carries out the verdict: acknowledge, wait,
-//! refuse, drop. How bytes get here is its own business, behind [`Source`].
+//! A transport decodes its own units and calls `send`, `write`, `read` or `atomic` for each piece,
+//! in order. It then carries out the verdict: acknowledge, wait, refuse or drop. A [`Source`] hides
+//! how the bytes arrive.
+//!
+//! Map of the file:
+//!
+//! - Threads: polls, the service thread and the driver of the wire between hosts, each through its
+//!   transport.
+//! - Locks: every function runs under `Qp::responder`. Taken below it: `Qp::receives`, the queue
+//!   and waiters of an SRQ, the tag list, `AtomicLock`, and the ring of the receive CQ.
+//! - Deregistration: a key is looked up and its bytes are moved under the responder lock, which
+//!   deregistration waits for. A window additionally needs an announcement.
+//! - Fields: `Inbound` in `objects/connection.rs`.
 
 use super::access::{AtomicLock, Fault, admit, permit};
 use super::completion::{Cqe, vendor_err};
@@ -29,55 +40,59 @@ use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where the bytes of a piece come from.
+/// The source of the bytes of a piece.
 pub(crate) trait Source {
-    /// Brings the piece to `offset` of `ranges`, at most up to `total` of the message; returns how many bytes that were.
+    /// Copies the piece to `offset` of `ranges`, at most up to byte `total` of the message. Returns
+    /// the number of bytes.
     ///
     /// # Errors
-    /// `EPROTO` the piece makes no sense; `ESTALE` its sender went away meanwhile; `ESRCH` it died; anything else: it could not be fetched.
+    /// `EPROTO` the piece is invalid; `ESTALE` its sender went away meanwhile; `ESRCH` its sender
+    /// died; any further errno: the bytes could not be fetched.
     fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
 
-    /// Copies the first bytes of the message, whose first piece this is; how many there were.
+    /// Copies the first bytes of the message from its first piece. Returns the number of bytes.
     ///
     /// # Errors
-    /// As `bring`; a source that never leads to a tag matching queue need not know how.
+    /// As `bring`. A source that never serves a tag matching queue need not implement the function.
     fn peek(&self, _start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
         Err(Errno::EPROTO)
     }
 }
 
 impl Inbound {
-    /// Whether a message that begins finds nothing left over: no receive that was taken, nothing to skip.
+    /// Whether no earlier message left a receive or a rest to skip.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
-        !self.taken && !self.skipping && self.message.is_none()
+        !self.has_unfinished_receive && !self.skipping && self.message.is_none()
     }
 
-    /// A connection begins.
+    /// Begins a connection.
     pub(crate) fn restart(&mut self) {
         self.message = None;
         self.written = 0;
         self.skipping = false;
         self.srq = None;
-        self.elsewhere = 0;
+        self.foreign_srq = 0;
     }
 
-    /// A receive was taken for a message that does not count: the next one gets it.
+    /// Keeps a receive that was taken for an invalid message, for the next message.
     #[cold]
     pub(super) fn keep(&mut self, wr_id: u64, sge: ibv_sge) {
         self.receive.wr_id = wr_id;
         self.receive.sges.clear();
         self.receive.sges.push(sge);
-        self.taken = true;
+        self.has_unfinished_receive = true;
     }
 
-    /// XRC: requests name shared queue `number` from here on. One that is not there refuses the first of them.
+    /// XRC: selects shared queue `number` for the requests that follow. An unknown number refuses
+    /// the first of them.
     pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
         self.give_back();
         self.srq = named_queue(qp, number);
     }
 
-    /// XRC: has `look` see a request that names shared queue `number`, while the message that is coming stays as it is.
+    /// XRC: calls `look` with shared queue `number` selected, then restores the selection. The
+    /// message in progress is unchanged.
     pub(crate) fn aside<T>(&mut self, qp: &Qp, number: u32, look: impl FnOnce(&Self) -> T) -> T {
         let there = std::mem::replace(&mut self.srq, named_queue(qp, number));
         let seen = look(self);
@@ -85,23 +100,24 @@ impl Inbound {
         seen
     }
 
-    /// Whether requests can be served: those of an XRC QP need a queue.
+    /// Whether requests can be served; an XRC QP needs a selected queue.
     #[inline]
     pub(crate) fn is_addressed(&self, qp: &Qp) -> bool {
         qp.kind != Kind::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
-    /// The queue that the taken receive came from, if it was none of the QP's own, gets it back.
+    /// Returns the taken receive to the selected shared queue, if a queue is selected.
     fn give_back(&mut self) {
         self.message = None;
         if let Some(srq) = &self.srq
-            && std::mem::replace(&mut self.taken, false)
+            && std::mem::replace(&mut self.has_unfinished_receive, false)
         {
             srq.give_back(&self.receive);
         }
     }
 
-    /// A receive completes: on the queue of the shared one that it was of, if XRC named that, or else on the QP's.
+    /// Adds the completion of a receive to the CQ of the selected shared queue, otherwise to the
+    /// receive CQ of the QP.
     fn push(&self, qp: &Qp, cqe: &Cqe, solicited: bool) {
         let named = self.srq.as_ref().and_then(|srq| srq.cq.as_ref());
         if let Some(cq) = named.or(qp.pair().map(|pair| &pair.recv_cq)) {
@@ -109,12 +125,12 @@ impl Inbound {
         }
     }
 
-    /// The protection domain that receives, and keys of one-sided requests, belong to.
+    /// The protection domain of receives and of the keys of one-sided requests.
     pub(crate) fn domain(&self, qp: &Qp) -> u32 {
         self.srq.as_ref().map_or_else(|| qp.receive_pd(), |srq| srq.pd)
     }
 
-    /// The rights that our QP gives to its peer.
+    /// The rights that the QP gives to its peer.
     fn rights(&self, qp: &Qp) -> u64 {
         let entry = qp.stand().map_or_else(|| qp.entry(), |stand| stand.home.entry());
         let rights = entry.rights.load(Ordering::Relaxed);
@@ -124,28 +140,30 @@ impl Inbound {
         }
     }
 
-    /// What the peer of our QP may reach at `remote`, if it may and it is there.
+    /// The memory at `remote`, if the peer of the QP may access it and it is mapped.
     fn admit(&self, qp: &Qp, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
         find(qp, self.rights(qp), remote, len, need)
     }
 
-    /// Whether our QP lets its peer do what needs the rights `need`, to whatever memory and how many bytes of it.
+    /// Checks that the QP permits operations that need the rights `need`, for any memory and
+    /// length.
     ///
     /// # Errors
-    /// What the request is refused with.
+    /// The NAK for the request.
     pub(crate) fn permits(&self, qp: &Qp, need: u32) -> Result<(), Nak> {
         permit(self.rights(qp), need).map(drop)
     }
 
-    /// Whether registered memory is mapped, where that is not sure.
+    /// Whether registered memory is mapped, where a check is needed.
     fn is_mapped(&mut self, here: Range) -> bool {
-        !self.careful || self.seen.is_mapped(here.address(), here.len())
+        !self.check_memory || self.checked_pages.is_mapped(here.address(), here.len())
     }
 
-    /// Whether the peer of our QP may reach all of the `len` bytes at `remote`, as a request of several pieces needs.
+    /// Checks that the peer of the QP may access all `len` bytes at `remote`. Needed before the
+    /// first piece of a request of several pieces.
     ///
     /// # Errors
-    /// What the request is refused with.
+    /// The NAK for the request.
     pub(crate) fn may(
         &self,
         qp: &Qp,
@@ -165,11 +183,12 @@ impl Inbound {
         }
     }
 
-    /// The receive that was taken and never completed, if there is one.
+    /// The receive that was taken and not completed, if any.
     pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
         self.abandon(qp);
         self.give_back();
-        std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut *self.receive))
+        std::mem::replace(&mut self.has_unfinished_receive, false)
+            .then(|| std::mem::take(&mut *self.receive))
     }
 
     /// Whether a piece belongs to a message that is being dropped.
@@ -178,7 +197,8 @@ impl Inbound {
         self.skipping
     }
 
-    /// A request that cannot be done: refused on a reliable connection, dropped on an unreliable one.
+    /// Handles a request that cannot be executed: refused on a reliable connection, dropped on an
+    /// unreliable connection.
     pub(crate) fn unservable(&mut self, qp: &Qp, nak: Nak) -> Verdict {
         if qp.kind.is_reliable() {
             return Verdict::Refuse(nak);
@@ -188,32 +208,34 @@ impl Inbound {
         Verdict::Dropped
     }
 
-    /// Gets the next posted receive into `self.receive`.
+    /// Takes the next posted receive into `self.receive`.
     pub(super) fn need_receive(&mut self, qp: &Qp) -> Result<(), Verdict> {
-        self.taken = self.taken || self.take_receive(qp);
-        if self.taken {
+        self.has_unfinished_receive = self.has_unfinished_receive || self.take_receive(qp);
+        if self.has_unfinished_receive {
             return Ok(());
         }
         if !qp.kind.is_reliable() {
             self.skipping = true;
             return Err(Verdict::Dropped);
         }
-        // Ask to be called by whoever posts a receive, then look again: one of the two sees the other.
+        // Register for a notification first, then look again. A thread that posts a receive stores
+        // it before it reads the registration, so either this look finds the receive or the posting
+        // thread finds the registration.
         match &self.srq {
             Some(srq) => srq.await_receive(qp.me()),
             None => qp.await_receive(),
         }
-        self.taken = self.take_receive(qp);
-        if self.taken { Ok(()) } else { Err(Verdict::NotReady) }
+        self.has_unfinished_receive = self.take_receive(qp);
+        if self.has_unfinished_receive { Ok(()) } else { Err(Verdict::NotReady) }
     }
 
-    /// A piece of a SEND, or a datagram.
+    /// Serves a piece of a SEND, or a datagram.
     pub(crate) fn send(&mut self, qp: &Qp, headers: &Headers, source: &impl Source) -> Verdict {
         if let Some((tm, own)) = qp.tagging() {
             return self.send_tagged(qp, tm, own, headers, source);
         }
         let mut message = if headers.first {
-            // A message that was never finished leaves its receive to this one.
+            // An unfinished message leaves its receive to the next message.
             self.message = None;
             if let Err(verdict) = self.need_receive(qp) {
                 return verdict;
@@ -236,7 +258,7 @@ impl Inbound {
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, message.total) {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
-        ranges.take_care(self.careful);
+        ranges.take_care(self.check_memory);
         if let Some(rkey) = headers.invalidate {
             match qp.adapter.invalidate(qp, rkey) {
                 Done::Yes => {}
@@ -245,7 +267,7 @@ impl Inbound {
                     return Verdict::Busy;
                 }
                 Done::Refused => {
-                    // Class J: the message is complete for its sender, who is not answered.
+                    // Class J: the message is complete for its sender, which gets no refusal.
                     self.spoil(qp, IBV_WC_REM_INV_REQ_ERR);
                     return Verdict::Broken;
                 }
@@ -269,9 +291,9 @@ impl Inbound {
         Verdict::Done
     }
 
-    /// The taken receive is done.
+    /// Completes the taken receive with success.
     fn complete(&mut self, qp: &Qp, headers: &Headers, opcode: u32, len: usize) {
-        self.taken = false;
+        self.has_unfinished_receive = false;
         let cqe = Cqe {
             wr_id: self.receive.wr_id,
             status: IBV_WC_SUCCESS,
@@ -289,43 +311,45 @@ impl Inbound {
         self.push(qp, &cqe, headers.solicited);
     }
 
-    /// The message is longer than the taken receive. Who sends datagrams is nobody that the receiver chose, and shall not stop it:
-    /// they are dropped, and the receive waits for the next one (class D).
+    /// Handles a message longer than the taken receive. A sender of datagrams is not chosen by the
+    /// receiver and must not stop the QP: the datagram is dropped, and the receive serves the next
+    /// datagram (class D).
     #[cold]
     fn too_long(&mut self, qp: &Qp) -> Verdict {
         if qp.kind != Kind::Ud {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         if let Some(srq) = qp.srq() {
-            // Others receive from it, too.
-            self.taken = false;
+            // Further QPs receive from the shared queue.
+            self.has_unfinished_receive = false;
             srq.give_back(&self.receive);
         }
         Verdict::Dropped
     }
 
-    /// A WRITE that cannot be done. Where a key forbids it, the receive that one with immediate data takes says so (IBTA vol 1, 11.6.2: local
-    /// access error), if there is one. An operation that the QP does not allow takes none.
+    /// Handles a WRITE that cannot be executed. If a key forbids a WRITE with immediate data, its
+    /// receive completes with an error, if a receive is posted (IBTA vol 1, 11.6.2: local access
+    /// error). An operation that the QP forbids takes no receive.
     #[cold]
     pub(crate) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
         if immediate && nak == Nak::Access && qp.kind.is_reliable() {
-            self.taken = self.taken || self.take_receive(qp);
-            if self.taken {
+            self.has_unfinished_receive = self.has_unfinished_receive || self.take_receive(qp);
+            if self.has_unfinished_receive {
                 return self.spoiled(qp, IBV_WC_LOC_ACCESS_ERR, nak);
             }
         }
         self.unservable(qp, nak)
     }
 
-    /// The taken receive does not take the message: it completes with `status`, and the sender hears `nak`.
+    /// Completes the taken receive with the error `status`, and refuses the message with `nak`.
     fn spoiled(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
         self.spoil(qp, status);
         if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
-    /// The taken receive completes with `status`, an error.
+    /// Completes the taken receive with the error `status`.
     fn spoil(&mut self, qp: &Qp, status: u32) {
-        self.taken = false;
+        self.has_unfinished_receive = false;
         let cqe = Cqe {
             wr_id: self.receive.wr_id,
             status,
@@ -337,7 +361,8 @@ impl Inbound {
         self.push(qp, &cqe, false);
     }
 
-    /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already. The first one says how long all of it is.
+    /// Serves a piece of an RDMA WRITE: `len` bytes at `source`, or none if the initiator placed
+    /// them. The first piece gives the total length.
     pub(crate) fn write(
         &mut self,
         qp: &Qp,
@@ -348,7 +373,8 @@ impl Inbound {
     ) -> Verdict {
         if headers.first {
             self.written = 0;
-            // All of it is refused before any of it is placed. What comes in one piece is looked at when that is placed.
+            // A WRITE of several pieces is checked whole before any byte is placed. A WRITE of one
+            // piece is checked when its bytes are placed.
             let allowed = if headers.total > len {
                 self.may(qp, remote, headers.total as u64, REMOTE_WRITE)
             } else {
@@ -384,7 +410,7 @@ impl Inbound {
         Verdict::Done
     }
 
-    /// As [`Inbound::write`], of bytes of our own.
+    /// As [`Inbound::write`], for bytes of a slice.
     pub(crate) fn write_bytes(
         &mut self,
         qp: &Qp,
@@ -392,12 +418,12 @@ impl Inbound {
         remote: RemoteAddress,
         bytes: &[u8],
     ) -> Verdict {
-        // SAFETY: a slice, which is only read from; the range is gone when this returns.
+        // SAFETY: the slice is only read, and the range does not outlive the call.
         let from = unsafe { Range::new(bytes.as_ptr().cast_mut(), bytes.len()) };
         self.write(qp, headers, remote, bytes.len(), Some(from))
     }
 
-    /// A piece of an RDMA READ: as many bytes as `answer` has.
+    /// Serves a piece of an RDMA READ: fills `answer`.
     pub(crate) fn read(&mut self, qp: &Qp, remote: RemoteAddress, answer: Range) -> Verdict {
         let len = answer.len();
         if len == 0 {
@@ -407,7 +433,7 @@ impl Inbound {
             };
         }
         let rights = self.rights(qp);
-        let seen = self.careful.then_some(&mut self.seen);
+        let seen = self.check_memory.then_some(&mut self.checked_pages);
         match read_region(qp, rights, seen, remote, answer) {
             Ok(()) => {
                 self.moved += len;
@@ -417,7 +443,8 @@ impl Inbound {
         }
     }
 
-    /// An atomic: `change` on the word at `remote`; what was there goes to `answer`.
+    /// Executes an atomic: applies `change` to the word at `remote`, and stores the old value in
+    /// `answer`.
     pub(crate) fn atomic(
         &mut self,
         qp: &Qp,
@@ -445,12 +472,12 @@ impl Inbound {
             return Verdict::Busy;
         };
         let Some(old) = here.update(change) else { return self.unservable(qp, Nak::Operation) };
-        // A chunk, or a word of ours.
+        // The store cannot fail: `answer` is a chunk or a local variable.
         let _ = answer.store(old);
         Verdict::Done
     }
 
-    /// As [`Inbound::atomic`]; what was there as a number.
+    /// As [`Inbound::atomic`]; returns the old value as a number.
     pub(crate) fn atomic_value(
         &mut self,
         qp: &Qp,
@@ -458,13 +485,13 @@ impl Inbound {
         change: impl Fn(u64) -> u64,
     ) -> (Verdict, u64) {
         let mut original = 0u64;
-        // SAFETY: eight bytes of ours that nobody else knows; the range is gone when this returns.
+        // SAFETY: a local variable of eight bytes; the range does not outlive the call.
         let answer = unsafe { Range::new((&raw mut original).cast(), size_of::<u64>()) };
         let verdict = self.atomic(qp, remote, change, answer);
         (verdict, original)
     }
 
-    /// An atomic write of `value` to `remote`.
+    /// Executes an atomic write of `value` to `remote`.
     pub(crate) fn store(&mut self, qp: &Qp, remote: RemoteAddress, value: u64) -> Verdict {
         if !remote.addr.is_multiple_of(8) {
             return self.unservable(qp, Nak::Invalid);
@@ -488,7 +515,7 @@ impl Inbound {
         if here.store(value) { Verdict::Done } else { self.unservable(qp, Nak::Operation) }
     }
 
-    /// An atomic on a word of an imported region.
+    /// Executes an atomic on a word of an imported region.
     #[cold]
     fn atomically(
         &mut self,
@@ -508,7 +535,8 @@ impl Inbound {
         }
     }
 
-    /// A flush of what was written to `len` bytes at `remote`: it is where it belongs, so only the rights are left to check.
+    /// Executes a flush of `len` bytes at `remote`. Written bytes are already in place, so only the
+    /// rights are checked.
     pub(crate) fn flush(
         &mut self,
         qp: &Qp,
@@ -523,28 +551,31 @@ impl Inbound {
     }
 }
 
-/// What a peer with these `rights` may reach at `remote` by `qp`, if it may and it is there.
+/// The memory at `remote`, if a peer with these `rights` may access it through `qp` and it is
+/// mapped.
 fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
-    // A window is bound to the QP that the peer connected to.
+    // A window is bound to the QP that the peer is connected to.
     let qpn = qp.stand().map_or(qp.qpn, |stand| stand.home.qpn);
     let found = admit(&qp.adapter.view, qpn, rights, remote, len, need)?;
     if found.access & IMPORTED != 0 {
-        // Its owner took its key back: as if it never was.
+        // If the owner revoked its key, the region counts as unregistered.
         let imported = qp.adapter.regions.imported(remote.rkey);
         let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
         return Ok(Place::There(imported, found.va));
     }
     let there = found.is_there(len, need & !REMOTE_READ != 0);
-    // SAFETY: ours, and registered for `len` bytes; deregistration waits for this QP's lock, or for the announcement.
+    // SAFETY: local memory, registered for `len` bytes. Deregistration waits for the lock of this
+    // QP, or for the announcement.
     let here = unsafe { Range::at(found.va, len as usize) };
     if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
 }
 
-/// Fills `answer` with what is at `remote`, which a peer with these rights reads; with `seen`, where it may be gone. The responder's or
-/// the requester's lock of `qp` is held, which deregistration waits for.
+/// Fills `answer` from `remote` for a peer with these rights. `seen` is given if the memory may be
+/// unmapped. The caller holds the responder or requester lock of `qp`, which deregistration waits
+/// for.
 ///
 /// # Errors
-/// What the request is refused with.
+/// The NAK for the request.
 pub(crate) fn read_region(
     qp: &Qp,
     rights: u64,
@@ -563,7 +594,7 @@ pub(crate) fn read_region(
     if read { Ok(()) } else { Err(Nak::Operation) }
 }
 
-/// As [`read_region`], into bytes of our own.
+/// As [`read_region`], into a slice.
 pub(crate) fn read_region_bytes(
     qp: &Qp,
     rights: u64,
@@ -571,25 +602,26 @@ pub(crate) fn read_region_bytes(
     remote: RemoteAddress,
     answer: &mut [u8],
 ) -> Result<(), Nak> {
-    // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
+    // SAFETY: the slice is borrowed exclusively, and the range does not outlive the call.
     let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
     read_region(qp, rights, Some(seen), remote, answer)
 }
 
-/// The shared queue that requests of an XRC QP name so.
+/// The shared queue that an XRC request names by `number`.
 fn named_queue(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
     qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain())
 }
 
-/// Where a request's target is.
+/// Location of the target of a request.
 enum Place {
-    /// In our process.
+    /// Memory of this process.
     Here(Range),
-    /// At this address of the process that a region was imported from.
+    /// An address in the process from which a region was imported.
     There(Arc<Imported>, u64),
 }
 
-/// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.
+/// Announces an access through a window. Unbinding waits only for announcements; deregistration
+/// also waits for the lock of the QP.
 fn announce(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
     is_window(remote.rkey)
         .then(|| qp.adapter.in_flight.announce(qp.adapter.fabric.slot(), remote.rkey))

@@ -1,9 +1,21 @@
-//! Issuing one request of a connected QP: which way its bytes take.
+//! Issues a request of a connected QP: selects the path of its bytes and writes its slots.
+//! `Requester::issue_waiting` enters here; slots go to the ring of the remote QP, one-sided
+//! operations to `onesided`.
+//!
+//! Map of the file:
+//!
+//! - Threads: every thread that posts or advances a send queue enters by `issue`. Responders of
+//!   local QPs enter by `offered` to read an offer.
+//! - Locks: every function runs under `Qp::requester`. Chunks are taken under `Chunks::free`;
+//!   windows under `Windows::state`.
+//! - Order of a request: `issue` > `issue_send`, `issue_write`, `issue_read`, `issue_atomic` >
+//!   `direct` (the initiator moves the bytes) or `put` (slots in the ring). `Entry::phase` and
+//!   `Entry::offset` record the progress.
 
 use super::access::{Direction, Fault};
 use super::copying::tells;
 use super::inbound::Nak;
-use super::objects::connection::{Answer, Lent, Link, Requester};
+use super::objects::connection::{LentChunk, Link, ReadResponse, Requester};
 use super::objects::holder::Reach;
 use super::objects::qp::Qp;
 use super::onesided::Target;
@@ -19,20 +31,21 @@ use soft_memory::{Range, Ranges};
 use std::cell::RefCell;
 use std::time::Instant;
 
-/// What became of an attempt at one-sided transfer.
+/// Result of an attempt at a one-sided transfer.
 enum Direct {
     Done,
-    /// UC: the responder drops the message. Its sender never knows, and its receiver hears nothing (IBTA vol 1, 9.8.2.2).
+    /// UC: the responder drops the message. The sender gets a success, and no receive completes
+    /// (IBTA vol 1, 9.8.2.2).
     Dropped,
-    /// Not now; try again when the ring moved on.
+    /// Not possible yet; try again after the next acknowledgement.
     Later,
-    /// The request failed, or will when the responder refuses it (already marked).
+    /// The request failed, or fails when the responder refuses it (already recorded).
     Failed,
-    /// The memory cannot be reached: use the ring.
+    /// The memory cannot be reached directly: use the ring.
     ByRing,
 }
 
-/// What the head of a slot says, besides where it is from and its place in the ring.
+/// Head of a slot, without the fields that [`Requester::put`] adds.
 pub(super) struct SlotHead {
     pub(super) op: Op,
     pub(super) flags: u8,
@@ -42,14 +55,15 @@ pub(super) struct SlotHead {
 }
 
 impl Requester {
-    /// Issues request `n` as far as it goes. `true`: in full (or it failed); `false`: the rest waits.
+    /// Issues request `n` as far as possible. Returns true if the request was issued whole or
+    /// failed, false if its rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let entry = self.queue.entry(n);
         let (fenced, what) = (entry.has(IBV_SEND_FENCE), entry.request.what);
-        if fenced && self.answers_due > 0 {
+        if fenced && self.responses_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
-            if self.answers_due > 0 {
+            if self.responses_due > 0 {
                 return false;
             }
         }
@@ -70,7 +84,7 @@ impl Requester {
         }
     }
 
-    /// Flags that go with the last piece.
+    /// Flags of the last piece.
     fn last_flags(&mut self, n: u64) -> u8 {
         let entry = self.queue.entry(n);
         let imm = match entry.request.opcode {
@@ -91,23 +105,24 @@ impl Requester {
             count: head.count,
             imm: head.imm,
             src_qpn: qp.qpn,
-            ack: qp.acknowledge_along(),
+            ack: qp.piggyback_ack(),
         };
         link.ring.put(&head, body);
         self.next = self.next.wrapping_add(1);
-        self.unpublished = true;
+        self.unannounced = true;
     }
 
-    /// A chunk that goes with the next slot.
+    /// Takes a chunk that travels with the next slot.
     #[inline]
-    pub(super) fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, Range)> {
+    pub(super) fn lend(&mut self, qp: &Qp, answer: Option<ReadResponse>) -> Option<(u32, Range)> {
         let chunk = qp.adapter.chunks.take()?;
         let base = qp.adapter.view.chunk(chunk)?;
-        self.lent.push_back(Lent { seq: self.next, chunk, answer });
+        self.lent.push_back(LentChunk { seq: self.next, chunk, response: answer });
         Some((chunk, base))
     }
 
-    /// Takes the chunk back that was lent last, and did not get its bytes as they are gone.
+    /// Takes back the last lent chunk, which could not be filled because the memory of the request
+    /// is unmapped.
     #[cold]
     pub(super) fn take_back_chunk(&mut self, qp: &Qp) {
         if let Some(lent) = self.lent.pop_back() {
@@ -115,7 +130,7 @@ impl Requester {
         }
     }
 
-    /// Request `n` fails, as the bytes for the chunk that was lent last are gone.
+    /// Takes back the last lent chunk and fails request `n`, whose memory is unmapped.
     #[cold]
     fn unlend(&mut self, qp: &Qp, n: u64) -> bool {
         self.take_back_chunk(qp);
@@ -148,7 +163,7 @@ impl Requester {
         let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
-        // Inline data is the application's again when it was posted: the receiver must not fetch it later.
+        // The application may reuse inline data after the post, so the receiver must not fetch it.
         let is_inline = self.queue.entry(n).has(IBV_SEND_INLINE);
         loop {
             if self.room(qp, link) == 0 {
@@ -174,7 +189,7 @@ impl Requester {
             }
             if offset == 0
                 && total > qp.adapter.eager_bytes
-                && link.is_reached()
+                && link.peer_attaches()
                 && !ranges.is_abroad()
                 && !is_inline
                 && !self.copies(qp, link)
@@ -203,13 +218,13 @@ impl Requester {
         }
     }
 
-    /// Whether a long message goes through chunks though the receiver could fetch it.
+    /// Whether a long message goes through chunks although the receiver could fetch the bytes.
     fn copies(&mut self, qp: &Qp, link: &Link) -> bool {
         link.chunk_worth().is_some_and(|worth| self.copying.pays(worth))
             && qp.adapter.chunks.are_plenty()
     }
 
-    /// Names our memory to the receiver, who fetches the message itself: one copy.
+    /// Names the local memory in a slot; the receiver fetches the message with one copy.
     fn offer(&mut self, qp: &Qp, link: &Link, n: u64, ranges: &Ranges, last: u8) -> bool {
         let imm = self.queue.entry(n).request.imm;
         let items = ranges.items();
@@ -246,7 +261,7 @@ impl Requester {
         self.published(n)
     }
 
-    /// The memory that was offered in slot `seq`, and is not acknowledged; `None`: nothing was.
+    /// The memory offered in slot `seq`, if the offer is not acknowledged yet.
     pub(super) fn offered(&mut self, qp: &Qp, seq: u32) -> Option<Ranges> {
         let end = seq.wrapping_add(1);
         let n = (self.queue.completed..self.queue.issued).find(|n| {
@@ -258,15 +273,15 @@ impl Requester {
             entry.request.opcode,
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV
         );
-        // What was copied somewhere has an offset, or is inline, or was short and left no list.
+        // A copied message has an offset, is inline, or was short and kept no list.
         if !sends || entry.offset > 0 || entry.has(IBV_SEND_INLINE) {
             return None;
         }
         self.ranges(qp, n, 0).filter(|ranges| !ranges.is_abroad())
     }
 
-    /// Tries to do a one-sided request by ourselves. Order: only after all that was published before is acknowledged,
-    /// as a responder would have done it.
+    /// Tries to execute a one-sided request here. All published slots must be acknowledged first,
+    /// because a responder executes requests in order.
     fn direct(
         &mut self,
         qp: &Qp,
@@ -285,7 +300,7 @@ impl Requester {
             }
         }
         let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
-        let gate = self.lanes.home().unwrap_or(link).entry();
+        let gate = self.xrc_rings.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.maps.take().unwrap_or_default());
         let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
         let target = Target { link, reach, in_flight, helping, maps: &maps, gate, srqn };
@@ -298,7 +313,7 @@ impl Requester {
                 return Direct::ByRing;
             }
             Err(Fault::Elsewhere) => return Direct::ByRing,
-            // The next look at the peer finds it dead, or done.
+            // The next look at the peer finds the process dead or the operation done.
             Err(Fault::Dead | Fault::Busy) => {
                 self.hold_up(qp, n);
                 return Direct::Later;
@@ -313,13 +328,14 @@ impl Requester {
             Err(Fault::Forbidden | Fault::Alignment) => Nak::Invalid,
             Err(Fault::Remote) => Nak::Operation,
         };
-        // Of a WRITE with immediate data there is a receive to tell.
+        // A refused WRITE with immediate data completes a receive of the peer.
         let immediate = self.queue.entry(n).request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
         self.ask_refusal(qp, link, n, nak, immediate);
         Direct::Failed
     }
 
-    /// A responder would have refused request `n` and gone to error. So it shall: the request fails when it answers.
+    /// Asks the responder to refuse request `n` and go to ERR, as a responder would. The request
+    /// fails when the refusal arrives.
     #[cold]
     pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak, immediate: bool) {
         let head = SlotHead {
@@ -330,7 +346,7 @@ impl Requester {
             imm: nak as u32,
         };
         self.put(qp, link, &head, &[]);
-        link.kick();
+        link.wake_service();
         self.fate.fail();
         self.published(n);
     }
@@ -382,7 +398,7 @@ impl Requester {
             };
             body[1] = halves(remote.rkey, len as u32);
             let end = offset + len == total;
-            // All pieces say that there is immediate data: what is refused takes a receive then.
+            // Every piece says that immediate data follows: a refused piece then takes a receive.
             let flags = first | if end { last } else { last & IMM };
             let head = SlotHead { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
             self.put(qp, link, &head, &body);
@@ -411,7 +427,8 @@ impl Requester {
             }
             let offset = self.queue.entry(n).offset as usize;
             let len = (total - offset).min(CHUNK_BYTES);
-            let Some((chunk, _)) = self.lend(qp, Some(Answer { entry: n, offset, len })) else {
+            let Some((chunk, _)) = self.lend(qp, Some(ReadResponse { entry: n, offset, len }))
+            else {
                 return false;
             };
             let first = if offset == 0 { FIRST } else { 0 };
@@ -423,13 +440,14 @@ impl Requester {
             self.put(qp, link, &head, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
-                self.answers_due += 1;
+                self.responses_due += 1;
                 return self.published(n);
             }
         }
     }
 
-    /// In another process its owner stores the word: only a processor's own store is certain to be seen whole.
+    /// In another process the owner stores the word: only a store by a processor is atomic, not a
+    /// copy by the kernel.
     #[cold]
     fn issue_atomic_write(
         &mut self,
@@ -492,7 +510,7 @@ impl Requester {
         self.published(n)
     }
 
-    /// Work on our own windows: nothing travels.
+    /// Executes work on local windows; no slot travels.
     #[cold]
     pub(crate) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
         let done = match self.queue.entry(n).request.what {
@@ -513,7 +531,7 @@ impl Requester {
         }
     }
 
-    /// Compares if there is something to swap, and adds otherwise.
+    /// Compares if `swap` is given, and adds otherwise.
     fn issue_atomic(
         &mut self,
         qp: &Qp,
@@ -544,19 +562,21 @@ impl Requester {
         if self.room(qp, link) == 0 {
             return false;
         }
-        let Some((chunk, _)) = self.lend(qp, Some(Answer { entry: n, offset: 0, len: 8 })) else {
+        let Some((chunk, _)) = self.lend(qp, Some(ReadResponse { entry: n, offset: 0, len: 8 }))
+        else {
             return false;
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
         let head = SlotHead { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
         self.put(qp, link, &head, &body);
-        self.answers_due += 1;
+        self.responses_due += 1;
         self.published(n)
     }
 }
 
-/// The new value of an atomic's target (IBTA vol 1, 9.4.5): fetch-and-add adds, compare-and-swap swaps where equal.
+/// The new value of an atomic's target (IBTA vol 1, 9.4.5): fetch-and-add adds; compare-and-swap
+/// swaps if the values are equal.
 pub(super) const fn changed(swaps: bool, old: u64, compare_add: u64, swap: u64) -> u64 {
     if !swaps {
         old.wrapping_add(compare_add)

@@ -1,7 +1,9 @@
-//! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
+//! Link to the remote QP of a connection: its tables, its receive ring, and whether it serves.
+//! Requesters read the peer state and write slots through a link; the bells and wake-ups of the
+//! peer start here.
 
 use super::objects::connection::{Link, Requester};
-use super::objects::holder::{Holder, PeerState, Reach};
+use super::objects::holder::{PeerState, Reach, RingHolder};
 use super::objects::qp::Qp;
 use crate::config;
 use soft_local::fabric::Peer;
@@ -16,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Weak};
 
 impl Link {
-    /// The way to QP `qpn` of `peer`; `None`: there is no room to map what it needs, the ring and the bounce buffers that the peer takes
-    /// first.
+    /// Links to QP `qpn` of `peer`. Returns None if the ring or the first bounce buffers of the
+    /// peer cannot be mapped.
     ///
     /// # Safety
     /// The peer's segments have the lengths of `shm::layout`; `Arc<Peer>` keeps their mappings.
@@ -27,11 +29,12 @@ impl Link {
         own_slot: u16,
         here: Weak<Qp>,
     ) -> Option<Self> {
-        // SAFETY: the caller promised the lengths of the segments; their mappings live as long as the Arc beside the view.
+        // SAFETY: the caller promised the lengths of the segments. `peer`, stored beside the view,
+        // keeps their mappings.
         let view = unsafe { View::of(&peer) };
         let (_, index) = split_qpn(qpn);
         let ring = view.qp_ring(index).filter(|_| view.maps_chunks())?;
-        Some(Self { peer, view, qpn, index, ring, own_slot, here })
+        Some(Self { peer, view, qpn, index, ring, own_slot, local_qp: here })
     }
 
     /// The slot of this process in the fabric.
@@ -43,12 +46,12 @@ impl Link {
         self.view.qp(self.index)
     }
 
-    /// Whether there is no such QP at the other end.
+    /// Whether the remote table entry holds no QP.
     pub(crate) fn has_no_qp(&self) -> bool {
         Life::unpack(self.life()).state == Life::NONE
     }
 
-    /// Whether the remote QP serves requests of our QP `own_qpn`.
+    /// Whether the remote QP serves requests of the QP `own_qpn` of this process.
     #[inline]
     pub(crate) fn peer_state(&self, own_qpn: u32) -> PeerState {
         let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
@@ -61,43 +64,47 @@ impl Link {
         }
     }
 
-    /// The incarnation in which the remote QP is connected to our QP `own_qpn`, or was when its process died. Its port may be down.
+    /// The incarnation in which the remote QP is connected to `own_qpn`, or was when its process
+    /// died. The port of the remote QP may be down.
     pub(crate) fn connection(&self, own_qpn: u32) -> Option<u16> {
         let life = Life::unpack(self.life());
         life.is_connected_to(own_qpn).then_some(life.generation)
     }
 
-    /// Whether the remote QP may still send to our QP `own_qpn`: what it posted counts.
+    /// Whether the remote QP may still send to `own_qpn`. Load the slot before the life word: a
+    /// remote QP publishes a new life before it reuses slots or chunks, so an unchanged life
+    /// confirms the slot.
     #[inline]
     pub(crate) fn may_send(&self, own_qpn: u32) -> bool {
         Self::sends_in(self.life(), own_qpn)
     }
 
-    /// The word that says how things are with the remote QP.
+    /// The life word of the remote QP: state, incarnation and destination. Acquire pairs with the
+    /// Release in `Qp::publish_life`.
     #[inline]
     pub(crate) fn life(&self) -> u64 {
         self.entry().life.load(Ordering::Acquire)
     }
 
-    /// As `may_send`, when `life` is how things are.
+    /// As `may_send`, for a life word loaded before.
     #[inline]
     pub(crate) const fn sends_in(life: u64, own_qpn: u32) -> bool {
         Life::unpack(life).may_send(own_qpn)
     }
 
-    /// As `may_send`, for the incarnation of the remote QP that holds our ring.
+    /// As `may_send`, for the incarnation of the remote QP that holds the local ring.
     #[inline]
-    pub(crate) fn may_send_as(&self, holder: Holder, own_qpn: u32) -> bool {
+    pub(crate) fn may_send_as(&self, holder: RingHolder, own_qpn: u32) -> bool {
         Self::sends_as(self.life(), holder, own_qpn)
     }
 
-    /// As `may_send_as`, when `life` is how things are.
+    /// As `may_send_as`, for a life word loaded before.
     #[inline]
-    pub(crate) const fn sends_as(life: u64, holder: Holder, own_qpn: u32) -> bool {
+    pub(crate) const fn sends_as(life: u64, holder: RingHolder, own_qpn: u32) -> bool {
         Self::sends_in(life, own_qpn) && Life::unpack(life).generation == holder.generation()
     }
 
-    /// Whether the peer died with this connection up, rather than after taking it down.
+    /// Whether the peer process died with this connection up, without taking it down first.
     pub(crate) fn was_cut(&self, own_qpn: u32) -> bool {
         self.peer.is_dead() && self.connection(own_qpn).is_some()
     }
@@ -110,17 +117,19 @@ impl Link {
         }
     }
 
-    /// Whether the peer can fetch from our memory.
-    pub(crate) fn is_reached(&self) -> bool {
+    /// Whether the peer can read the memory of this process by cross-memory attach.
+    pub(crate) fn peer_attaches(&self) -> bool {
         self.peer.attaches_to_us()
     }
 
-    /// What the remote QP says of chunks ([`QpEntry::chunk_worth`]); `None`: it is our own process's.
+    /// The cost that the remote QP permits for filling a chunk ([`QpEntry::chunk_worth`]); None
+    /// within this process.
     pub(crate) fn chunk_worth(&self) -> Option<u32> {
         (!self.peer.is_self).then(|| self.entry().chunk_worth.load(Ordering::Relaxed))
     }
 
-    /// After pieces were published in the remote QP's ring: makes sure that somebody looks.
+    /// Announces pieces that were published in the remote ring, so that a thread of the peer looks
+    /// at them.
     #[inline]
     pub(crate) fn requests_published(&self) {
         protocol::tell(
@@ -133,25 +142,28 @@ impl Link {
         );
     }
 
-    /// After we took the ring over: the receiver does not look where we begin.
-    pub(crate) fn taken_over(&self) {
+    /// Announces that this QP took the ring over. The receiver does not look at the new beginning
+    /// of the ring by itself.
+    pub(crate) fn ring_taken_over(&self) {
         self.view.ring_qp_bell(self.index);
         self.peer.kick();
     }
 
-    /// After our acknowledgement of the remote QP's pieces advanced.
+    /// Announces that the acknowledgement of the remote QP's pieces advanced.
     #[inline]
     pub(crate) fn acks_published(&self) {
         publication_fence(&self.view);
         protocol::tell_attentive(&self.view.tables_head().attention, ATTENTION_ACKS, || {
-            // Relaxed: stored before a barrier after which its owner looks by itself (Qp::await_acks).
+            // Relaxed: the owner stores the flag before a heavy barrier and looks by itself after
+            // the barrier (`Qp::await_acks`). An acknowledgement that misses the flag is therefore
+            // seen by the owner.
             if self.entry().awaits_acks.load(Ordering::Relaxed) != 0 {
                 self.ring_for_acks();
             }
         });
     }
 
-    /// After something happened that the remote QP must know of, whatever it waits for.
+    /// Announces an event that the remote QP must notice, even if it waits for no acknowledgement.
     #[cold]
     pub(crate) fn alarm(&self) {
         publication_fence(&self.view);
@@ -164,9 +176,9 @@ impl Link {
         self.wake(self.entry().send_channel.load(Ordering::Relaxed));
     }
 
-    /// Has the service thread of the remote process look at the remote QP.
+    /// Asks the service thread of the remote process to look at the remote QP.
     #[cold]
-    pub(crate) fn kick(&self) {
+    pub(crate) fn wake_service(&self) {
         self.view.ring_qp_bell(self.index);
         self.peer.kick();
     }
@@ -178,11 +190,11 @@ impl Link {
 }
 
 impl Requester {
-    /// Tells the peer of what was put into its ring.
+    /// Announces the slots that were put into the peer's ring.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        if self.unpublished {
-            self.unpublished = false;
+        if self.unannounced {
+            self.unannounced = false;
             if let Some(link) = &self.link {
                 link.requests_published();
             }
@@ -190,7 +202,8 @@ impl Requester {
     }
 }
 
-/// Wakes a thread of the owner of `view`, after a bell of it was rung: one that sleeps on its event channel `channel`, or else the service thread.
+/// Wakes a thread of the owner of `view` after a bell was rung: a thread that sleeps on event
+/// channel `channel`, otherwise the service thread.
 #[cold]
 pub(super) fn wake(peer: &Peer, view: &View, channel: u16) {
     match (view.sleepers(channel), view.alarm(channel)) {
@@ -201,10 +214,12 @@ pub(super) fn wake(peer: &Peer, view: &View, channel: u16) {
     }
 }
 
-/// Between publishing something to the owner of `view` and looking whether it wants to be told.
+/// Barrier between a store for the owner of `view` and the load of its attention flag.
 ///
-/// The owner pairs it with a heavy barrier after it raised attention or took a ring off its list. Both processes must be able
-/// to: a fence here would cost every message the wait for its own stores.
+/// Pairs with the heavy barrier (membarrier) that the owner executes after it raised attention or
+/// took a ring off its list. Without the pair, the sender could miss the flag while the owner
+/// misses the store, and a wake-up is lost. If either process lacks membarrier, a full fence is
+/// needed; the fence makes every message wait for its own stores.
 #[inline]
 pub(crate) fn publication_fence(view: &View) {
     if membarrier::is_registered() && view.tables_head().needs_fence.load(Ordering::Relaxed) == 0 {
@@ -214,19 +229,20 @@ pub(crate) fn publication_fence(view: &View) {
     }
 }
 
-/// Bounce buffer `index` of a peer; `None`: there is no such one, or no room to map it, which people are told.
+/// Bounce buffer `index` of a peer. None if the index is invalid, or if the buffer cannot be
+/// mapped; a missing mapping is reported once.
 #[inline]
 pub(in crate::engine) fn chunk_of(view: &View, index: u32) -> Option<Range> {
     let chunk = view.chunk(index);
     if chunk.is_none() {
-        tell_no_chunk(index);
+        report_no_chunk(index);
     }
     chunk
 }
 
-/// A connection breaks, or a datagram is lost.
+/// Reports missing address space once. The connection breaks, or the datagram is lost.
 #[cold]
-fn tell_no_chunk(index: u32) {
+fn report_no_chunk(index: u32) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if (index as usize) < CHUNKS && !TOLD.swap(true, Ordering::Relaxed) && !config::is_quiet() {
         notice!(

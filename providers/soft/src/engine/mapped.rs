@@ -5,14 +5,14 @@
 //! for each use, as without it. Where the mapping leads is what the owner had there when we looked, and stays so.
 
 use super::objects::connection::Link;
-use super::objects::maps::{KEPT, Known, Maps};
+use super::objects::maps::{KnownRegion, MAX_KNOWN, RegionMaps};
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
 use soft_local::fabric::Peer;
 use soft_memory::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Maps {
+impl RegionMaps {
     /// Where `len` bytes of region `rkey`, at `found`, are here; counts the use.
     #[inline]
     pub(crate) fn find(
@@ -26,7 +26,8 @@ impl Maps {
             return None;
         }
         let born = link.view.mr((rkey >> INDEX_SHIFT) as usize).born.load(Ordering::Relaxed);
-        let same = |known: &&mut Known| known.born == born && Arc::ptr_eq(&known.peer, &link.peer);
+        let same =
+            |known: &&mut KnownRegion| known.born == born && Arc::ptr_eq(&known.peer, &link.peer);
         let Some(known) = self.known.iter_mut().find(same) else {
             self.meet(&link.peer, born);
             return None;
@@ -37,11 +38,11 @@ impl Maps {
             return Some(unsafe { Range::new(here, len) });
         }
         known.used += 1;
-        if known.used >= self.trial {
+        if known.used >= self.map_after {
             known.tried = true;
             known.map = link.peer.map(found.va);
             if known.map.is_none() {
-                self.trial = self.trial.saturating_mul(2);
+                self.map_after = self.map_after.saturating_mul(2);
             }
         }
         None
@@ -49,12 +50,12 @@ impl Maps {
 
     #[cold]
     fn meet(&mut self, peer: &Arc<Peer>, born: u64) {
-        let known = Known { peer: Arc::clone(peer), born, used: 0, tried: false, map: None };
+        let known = KnownRegion { peer: Arc::clone(peer), born, used: 0, tried: false, map: None };
         if let Err(full) = self.known.try_push(known)
             && let Some(place) = self.known.get_mut(self.next)
         {
             *place = full.element();
-            self.next = (self.next + 1) % KEPT;
+            self.next = (self.next + 1) % MAX_KNOWN;
         }
     }
 }

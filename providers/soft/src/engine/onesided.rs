@@ -7,9 +7,9 @@ use super::in_flight::OperationsInFlight;
 use super::objects::connection::Link;
 use super::objects::helping::Helping;
 use super::objects::holder::Reach;
-use super::objects::maps::Maps;
+use super::objects::maps::RegionMaps;
 use super::objects::qp::Qp;
-use super::objects::xrc::{DomainId, names};
+use super::objects::xrc::{DomainId, domain_of_srq};
 use super::regions::{
     Found, IMPORTED, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Target<'a> {
     pub(crate) in_flight: &'a OperationsInFlight,
     pub(crate) helping: &'a Helping,
     /// Regions of the target that are mapped here.
-    pub(crate) maps: &'a RefCell<Box<Maps>>,
+    pub(crate) maps: &'a RefCell<Box<RegionMaps>>,
     /// What the remote QP allows.
     pub(crate) gate: &'a QpEntry,
     /// XRC: the shared receive queue that the request names.
@@ -43,7 +43,7 @@ impl Target<'_> {
         let rights = entry.rights.load(Ordering::Relaxed);
         let Some(number) = self.srqn else { return Ok(rights) };
         let (slot, index) = split_qpn(number);
-        let pd = names(self.link.view.srq(index), DomainId::load(&entry.domain))
+        let pd = domain_of_srq(self.link.view.srq(index), DomainId::load(&entry.domain))
             .filter(|_| slot == self.link.peer.slot)
             .ok_or(Fault::NoQueue)?;
         Ok(u64::from(pd) << 32 | rights & u64::from(u32::MAX))
@@ -76,7 +76,7 @@ impl Target<'_> {
 
     /// Whether the target can do parts of an operation, too.
     fn may_be_helped(&self) -> bool {
-        self.srqn.is_none() && self.link.is_reached()
+        self.srqn.is_none() && self.link.peer_attaches()
     }
 
     /// Makes what was written before visible to everybody who may look at `len` bytes at `remote`: it is, so only the rights are
@@ -279,7 +279,7 @@ pub(crate) fn read_elsewhere(
     let outlet = outlet.ok_or(Nak::Operation)?;
     let (peer, view) = (&outlet.peer, &outlet.view);
     let domain = qp.role.domain().ok_or(Nak::InvalidRd)?;
-    let pd = names(view.srq(index), domain).ok_or(Nak::InvalidRd)?;
+    let pd = domain_of_srq(view.srq(index), domain).ok_or(Nak::InvalidRd)?;
     let rights = qp.entry().rights.load(Ordering::Relaxed);
     let rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
     let _in_flight = adapter.in_flight.announce(slot, remote.rkey);

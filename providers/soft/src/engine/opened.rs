@@ -8,7 +8,7 @@
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::qp::{Opened, Openings, Qp};
-use super::objects::xrc::{DomainId, Task, Xrc};
+use super::objects::xrc::{DomainId, Xrc, XrcTask};
 use super::state::Kind;
 use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
 use soft_local::shm::tenure;
@@ -87,7 +87,7 @@ impl Xrc {
             if local.entry().closing.load(Ordering::SeqCst) == CLOSING {
                 return None;
             }
-            local.openings()?.here.fetch_add(1, Ordering::AcqRel);
+            local.openings()?.local_handles.fetch_add(1, Ordering::AcqRel);
             return Some(Opened { home, local: Some(local), domain });
         }
         let identity = adapter.fabric.identity();
@@ -126,7 +126,7 @@ impl Xrc {
         handles.retain(|other| !std::ptr::eq(other.as_ptr(), handle));
         let last = !handles.iter().any(|h| h.upgrade().is_some_and(|qp| qp.qpn == handle.qpn));
         if let Some(openings) = opened.local.as_ref().and_then(|local| local.openings()) {
-            openings.here.fetch_sub(1, Ordering::AcqRel);
+            openings.local_handles.fetch_sub(1, Ordering::AcqRel);
         } else if last {
             let (_, index) = split_qpn(handle.qpn);
             let (slot, identity) = (adapter.fabric.slot(), adapter.fabric.identity());
@@ -192,7 +192,7 @@ impl Xrc {
     pub(super) fn announce(&self, adapter: &Adapter, qp: &Qp, event: u32) {
         self.report(qp.qpn, event);
         for (slot, _) in openers(&adapter.view, qp.index) {
-            self.put_task(adapter, Task::Tell { slot, by: qp.qpn, of: qp.qpn, event });
+            self.put_task(adapter, XrcTask::ReportEvent { slot, by: qp.qpn, of: qp.qpn, event });
         }
     }
 
@@ -206,7 +206,7 @@ impl Xrc {
 
 /// Whether somebody other than its creator has a QP of ours open.
 fn is_open(qp: &Qp) -> bool {
-    qp.openings().is_some_and(|openings| openings.here.load(Ordering::Acquire) > 0)
+    qp.openings().is_some_and(|openings| openings.local_handles.load(Ordering::Acquire) > 0)
         || openers(&qp.adapter.view, qp.index).next().is_some()
 }
 
@@ -214,7 +214,7 @@ fn is_open(qp: &Qp) -> bool {
 /// that, and takes nothing in afterwards though the service thread may not have destroyed it yet.
 pub(super) fn is_kept(qp: &Qp, openings: &Openings) -> bool {
     !openings.is_orphan()
-        || openings.here.load(Ordering::Acquire) > 0
+        || openings.local_handles.load(Ordering::Acquire) > 0
         || openers(&qp.adapter.view, qp.index).any(|opener| lives(&qp.adapter, opener))
 }
 

@@ -1,17 +1,17 @@
-//! The data path of a completion queue: what completes is added, and a poll takes it and, where there is nothing, looks at everything
-//! that feeds the queue.
+//! Data path of a completion queue: adds completions, and serves polls. Application threads enter
+//! by `poll` and `take`, the service thread by `sweep`; all work below is reached from `Cq::look`.
 //!
-//! `Cq::look` is the one place from which a completion queue reaches what is below it: send queues, the rings of connections,
-//! the rings of datagrams, the wire between hosts, XRC, and bells. What it finds there ends as completions in the ring of this queue or of
-//! another one; nothing else comes back from it.
+//! `Cq::look` is the only way from a CQ to send queues, the rings of connections and datagrams, the
+//! wire between hosts, XRC and bells. Their results are completions in the ring of this CQ or of
+//! another CQ.
 #![forbid(unsafe_code)]
 
-use super::acks::QUIET;
+use super::acks::ACK_DELAY_POLLS;
 use super::clock::Machine;
 use super::completion::{CompletionRing, Cqe, Pushed, Rare, Stamped};
 use super::hot::serve_cold;
-use super::objects::cq::{Cq, Hot, List};
-use super::objects::places::HOT;
+use super::objects::cq::{Cq, DrivenQps, HotReceivers};
+use super::objects::hot_slots::MAX_HOT;
 use super::objects::qp::{Qp, Tagging};
 use super::objects::served_by::ServedBy;
 use super::state::Kind;
@@ -21,13 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Cq {
-    /// Adds a completion, and sends an event if the queue was waiting for it.
+    /// Adds a completion, and sends an event if the CQ is armed for the completion.
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
         self.push_with(cqe, None, solicited);
     }
 
-    /// As `push`, with what only few completions have; kept if the queue was created to read it.
+    /// As `push`, with rare fields. A CQ keeps them only if it was created to read them. Returns
+    /// the position of the completion.
     #[inline]
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
         let mut batch = self.batch();
@@ -37,7 +38,7 @@ impl Cq {
         position
     }
 
-    /// The position of the oldest completion that was not polled.
+    /// The position of the oldest completion not polled yet.
     pub(crate) fn polled_to(&self) -> u64 {
         self.ring.lock().positions().0
     }
@@ -48,7 +49,7 @@ impl Cq {
         Batch { cq: self, ring: self.ring.lock() }
     }
 
-    /// Takes up to `n` completions, each handed to `take`; drives the queue's QPs only when there is none.
+    /// Hands up to `n` completions to `take`. Drives the QPs of the CQ only if the ring is empty.
     #[inline]
     pub(crate) fn poll(&self, n: usize, mut take: impl FnMut(usize, &Cqe)) -> usize {
         if n == 0 {
@@ -57,7 +58,8 @@ impl Cq {
         if !self.has_queued() {
             self.drive();
             if !self.has_queued() {
-                // Who looks at a line all the time takes it from who writes to it, and then follows it slot by slot.
+                // A pause between polls leaves the cache line to the writer. Constant reading would
+                // take the line from the writer at each slot.
                 std::hint::spin_loop();
                 return 0;
             }
@@ -65,7 +67,7 @@ impl Cq {
         self.pop(n, &mut take)
     }
 
-    /// Whether there are completions; without the lock.
+    /// Whether the ring has completions, read without the lock.
     #[inline]
     fn has_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed) != 0
@@ -79,19 +81,20 @@ impl Cq {
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
             self.adapter.acknowledge_left(left);
         }
-        if self.elsewhere.is_due() && !self.has_queued() {
+        if self.other_cq_looks.is_due() && !self.has_queued() {
             self.look_elsewhere();
         }
     }
 
-    /// Looks at everything that could complete here, unless somebody does so just now; returns whether it did.
+    /// Looks at everything that could complete here, unless another thread is looking. Returns
+    /// whether it looked.
     pub(super) fn try_look(&self, who: ServedBy) -> bool {
         let list = self.list.try_lock();
         list.map(|list| self.look(list, who)).is_some()
     }
 
-    /// Calls `look` for up to `most` of the QPs that have something outstanding here, beginning with another one for each `turn`, unless
-    /// somebody looks at the queue just now.
+    /// Calls `look` for up to `most` QPs with outstanding requests. `turn` selects the QP to begin
+    /// with. Does nothing while another thread looks at the CQ.
     pub(super) fn each_sender(&self, turn: usize, most: usize, look: impl FnMut(&Arc<Qp>)) {
         let Some(list) = self.list.try_lock() else { return };
         let from = turn.checked_rem(list.senders.len()).unwrap_or(0);
@@ -99,7 +102,8 @@ impl Cq {
         early.iter().chain(late).filter(|qp| qp.has_outstanding()).take(most).for_each(look);
     }
 
-    /// Takes one completion with everything that the queue was created to read; drives the queue's QPs when there is none.
+    /// Takes a completion with the fields that the CQ was created to read. Drives the QPs of the CQ
+    /// if the ring is empty.
     #[inline]
     pub(crate) fn take(&self) -> Option<(Cqe, Stamped)> {
         self.pop_stamped().or_else(|| {
@@ -108,15 +112,16 @@ impl Cq {
         })
     }
 
-    /// As `take`, of what is there already.
+    /// As `take`, without driving any QP.
     #[inline]
     pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
         self.pop_by(CompletionRing::pop_stamped)
     }
 
-    /// As `pop_stamped`, but not what an event is on its way for: who gets an event shall find a completion.
+    /// As `pop_stamped`, without completions whose event was sent: a thread woken by an event must
+    /// find its completion.
     #[inline]
-    pub(crate) fn pop_untold(&self) -> Option<(Cqe, Stamped)> {
+    pub(crate) fn pop_without_event(&self) -> Option<(Cqe, Stamped)> {
         match self.channel {
             Some(_) => self.pop_by(CompletionRing::pop_untold),
             None => self.pop_stamped(),
@@ -157,7 +162,8 @@ impl Cq {
         got
     }
 
-    /// Looks at everything that could complete here: by the service thread, or before sleeping.
+    /// Looks at everything that could complete here. Called by the service thread, and before a
+    /// thread sleeps.
     pub(crate) fn sweep(&self, who: ServedBy) {
         self.look(self.list.lock(), who);
         let more = self.list.lock().receivers.finish(who);
@@ -166,16 +172,18 @@ impl Cq {
         }
     }
 
-    fn look(&self, mut list: MutexGuard<'_, List>, who: ServedBy) {
+    fn look(&self, mut list: MutexGuard<'_, DrivenQps>, who: ServedBy) {
         if self.inbox_used.load(Ordering::Acquire) {
             self.inbox_used.store(false, Ordering::Release);
             list.senders.append(&mut self.inbox.lock());
         }
-        // Acknowledgements first: a request completes before its answer arrives, as it does on a wire.
+        // Acknowledgements come before arrivals: a request completes before its response arrives,
+        // as on a network.
         for qp in &list.senders {
             if qp.has_outstanding() {
                 if !qp.receives_on(self) {
-                    // An acknowledgement may come along with a message, and the peer may wait for one of ours.
+                    // A message may carry the acknowledgement, and the peer may wait for an
+                    // acknowledgement from this QP.
                     qp.look(who);
                     if !qp.has_outstanding() {
                         continue;
@@ -185,14 +193,15 @@ impl Cq {
             }
         }
         list.receivers.look(who);
-        if list.senders.len() > HOT {
+        if list.senders.len() > MAX_HOT {
             list.senders.retain(|qp| qp.stays_listed(self));
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter, who);
             self.adapter.wire.drive(&self.adapter, who);
             if !self.has_queued() {
-                // Whoever gets a completion may answer it; nobody else is waited for.
+                // A poll without a completion sends the deferred acknowledgements. After a
+                // completion the application may post a reply, which carries them.
                 self.adapter.wire.pay(&self.adapter);
             }
         }
@@ -200,7 +209,8 @@ impl Cq {
             self.adapter.xrc.look(who);
             let everybodys = self.adapter.wire.is_everybodys();
             if everybodys || self.adapter.xrc.has_guests() {
-                // What other processes ask of ours, or say to what ours asked.
+                // Requests of other processes for stand-ins here, and replies to requests of this
+                // process.
                 self.adapter.datagrams.look(&self.adapter, who);
             }
             if everybodys {
@@ -219,8 +229,7 @@ impl Cq {
     }
 }
 
-impl Hot {
-    /// Serves what arrived.
+impl HotReceivers {
     #[inline]
     pub(crate) fn look(&self, who: ServedBy) {
         for qp in self.qps.all() {
@@ -230,21 +239,21 @@ impl Hot {
 }
 
 impl Qp {
-    /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
+    /// Serves arrivals in the ring. Sends a deferred acknowledgement after several polls without an
+    /// arrival.
     #[inline]
     pub(crate) fn look(&self, who: ServedBy) {
         let next = self.next_arrival.load(Ordering::Acquire);
         if self.ring.ready(next) {
             self.advance_receive(who);
-        } else if self.quiet.look(next, QUIET) {
-            self.acknowledge_late();
+        } else if self.idle_polls.look(next, ACK_DELAY_POLLS) {
+            self.send_deferred_ack();
         }
     }
 
-    /// Serves what arrived.
     pub(crate) fn advance_receive(&self, who: ServedBy) {
         let mut responder = self.responder.lock();
-        responder.inbound.take_care(who == ServedBy::Library);
+        responder.inbound.begin_serving(who == ServedBy::Library);
         let failed = responder.advance(self);
         drop(responder);
         if failed {
@@ -255,15 +264,16 @@ impl Qp {
         }
     }
 
-    /// Takes in acknowledgements and goes on with what waits.
+    /// Takes in acknowledgements, and issues waiting requests.
     pub(crate) fn advance_send(&self) {
         let mut requester = self.requester.lock();
         requester.advance(self);
-        self.let_go(requester);
+        self.release_requester(requester);
     }
 }
 
-/// Completions that are added one after the other. Whoever sees another [`Pushed`] than `Quiet` ends it with that.
+/// Several completions added under one lock. After a push that returns anything but
+/// [`Pushed::Quiet`], the caller ends the batch with the returned value.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     cq: &'a Cq,
@@ -276,13 +286,13 @@ impl Batch<'_> {
         self.ring.push(cqe, None, solicited, &Machine)
     }
 
-    /// The position that the next completion gets.
+    /// The position of the next completion.
     #[inline]
     pub(crate) fn next_position(&self) -> u64 {
         self.ring.positions().1
     }
 
-    /// Shows what was added.
+    /// Makes the completions visible to polls and sends the event, if any.
     #[inline]
     pub(crate) fn end(self, pushed: Pushed) {
         let Self { cq, ring } = self;

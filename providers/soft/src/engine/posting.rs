@@ -1,4 +1,5 @@
-//! Posting of send requests: what is refused at once, what is issued, and what has to wait (ibv_post_send(3)).
+//! Posting of send requests (ibv_post_send(3)): refuses, issues or queues each request. Entered by
+//! `post_send` under the requester lock; leads to `issue` or to a wait in the send queue.
 
 use super::objects::connection::Requester;
 use super::objects::qp::Qp;
@@ -11,7 +12,7 @@ use soft_memory::{Range, Ranges};
 use soft_sys::errno::Errno;
 
 impl Requester {
-    /// Queues one request and issues it if nothing is before it.
+    /// Queues a request, and issues it if no earlier request waits.
     ///
     /// # Errors
     /// `EINVAL` wrong state, opcode, list or inline length; `ENOMEM` the queue is full.
@@ -25,7 +26,7 @@ impl Requester {
         self.post_one_of(qp, request, list, false)
     }
 
-    /// As `post`; `more` requests follow at once, and `post_rest` after them.
+    /// As `post`. If `more` requests follow, the caller calls `post_rest` after the last of them.
     ///
     /// # Errors
     /// As `post`.
@@ -42,7 +43,7 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         if self.queue.wants_care() {
-            self.take_care(qp, request, list)?;
+            self.check_capacity_and_faults(qp, request, list)?;
         }
         let len = self.check(qp.kind, request, list)?;
         let n = self.queue.push(request, list, len);
@@ -51,31 +52,36 @@ impl Requester {
             return Ok(());
         }
         if state != State::Sqd && self.queue.issued == n && self.fate.is_going() {
-            if more && (is_small_move(request, len) || self.goes_far(request)) {
-                self.held_back = true;
+            if more && (is_small_move(request, len) || self.goes_to_other_host(request)) {
+                self.gathering = true;
             } else {
                 self.issue_waiting(qp);
             }
         }
         if self.queue.issued <= n {
-            self.keep_waiting(qp, request, n);
+            self.prepare_to_wait(qp, request, n);
         }
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
         Ok(())
     }
 
-    /// Whether a request goes to another host, so that one system call should do for it and those behind it.
-    fn goes_far(&self, request: &Request) -> bool {
+    /// Whether a request goes to another host. A system call should then carry the whole list.
+    fn goes_to_other_host(&self, request: &Request) -> bool {
         self.wire.gathers() || request.to.elsewhere
     }
 
-    /// Before a request is queued that finds the queue full, or that a fault may strike.
+    /// Checks before a request is queued into a full queue, or into a queue with fault rules.
     ///
     /// # Errors
     /// As `post`.
     #[cold]
-    fn take_care(&mut self, qp: &Qp, request: &Request, list: &[ibv_sge]) -> Result<(), Errno> {
+    fn check_capacity_and_faults(
+        &mut self,
+        qp: &Qp,
+        request: &Request,
+        list: &[ibv_sge],
+    ) -> Result<(), Errno> {
         if self.queue.is_full() {
             self.advance(qp);
             if self.queue.is_full() {
@@ -85,24 +91,26 @@ impl Requester {
         if self.places(qp) == 0 {
             return Err(Errno::ENOMEM);
         }
-        if self.wire.strikes().is_some() {
-            // What is refused does not count. What is flushed does: when a QP goes to error is a matter of time.
+        if self.wire.fault_schedule().is_some() {
+            // Fault rules do not count refused requests. They count flushed requests, because the
+            // time of a change to ERR is not deterministic.
             self.check(qp.kind, request, list)?;
             self.note_fault(request.opcode);
         }
         Ok(())
     }
 
-    /// Issues what `post_one_of` held back because it may be done together with what follows.
+    /// Issues the requests that `post_one_of` gathered to issue them together.
     #[inline]
     pub(crate) fn post_rest(&mut self, qp: &Qp) {
-        if std::mem::replace(&mut self.held_back, false)
+        if std::mem::replace(&mut self.gathering, false)
             && qp.state() == State::Rts
             && self.fate.is_going()
         {
             self.issue_waiting(qp);
             if qp.kind == Kind::Ud {
-                // Their buffers were still ours when they were posted, and are not when the list is.
+                // The application may reuse its buffers after the post of the list, so datagrams
+                // that still wait are copied now.
                 for n in self.queue.issued..self.queue.posted {
                     if !self.queue.entry(n).has(IBV_SEND_INLINE) {
                         super::ud::keep(self, qp, n);
@@ -114,7 +122,7 @@ impl Requester {
         }
     }
 
-    /// Whether a request can be posted on a QP of `kind`; its length in bytes.
+    /// Returns the length in bytes of a request that may be posted on a QP of `kind`.
     ///
     /// # Errors
     /// `EINVAL` wrong opcode, list or inline length.
@@ -134,7 +142,7 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         let len: u64 = list.iter().map(|s| u64::from(s.length)).sum();
-        // A datagram longer than the MTU fails when its turn comes.
+        // A datagram longer than the MTU is accepted here and fails when it is issued.
         if len > u64::from(MAX_MESSAGE) {
             return Err(Errno::EINVAL);
         }
@@ -148,23 +156,25 @@ impl Requester {
         Ok(len as u32)
     }
 
-    /// Request `n` was posted and cannot be issued yet.
+    /// Prepares request `n`, which cannot be issued yet: copies data that the application may
+    /// change.
     #[cold]
-    fn keep_waiting(&mut self, qp: &Qp, request: &Request, n: u64) {
+    fn prepare_to_wait(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
-        } else if qp.kind == Kind::Ud && !self.held_back {
+        } else if qp.kind == Kind::Ud && !self.gathering {
             super::ud::keep(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
             self.keep_tso_header(n);
         }
-        if !self.held_back {
+        if !self.gathering {
             self.wait_for_acks(qp);
         }
     }
 
-    /// Requests wait to be issued: an acknowledgement shall wake us if nobody polls or, where none is due, time.
+    /// Makes sure that waiting requests are issued even if nobody polls: an acknowledgement wakes
+    /// the process or, if none is due, the service thread looks again.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {
         if qp.kind.is_connected() && qp.state() == State::Rts && self.fate.is_going() {
@@ -175,7 +185,8 @@ impl Requester {
         }
     }
 
-    /// Copies inline data of a request that has to wait: the application's buffer is its own again after the post.
+    /// Copies inline data of a waiting request, because the application may reuse its buffer after
+    /// the post.
     pub(crate) fn keep_inline(&mut self, n: u64) {
         let ranges = self.raw_ranges(n);
         let len = ranges.total();
@@ -185,11 +196,12 @@ impl Requester {
         self.queue.entry(n).kept = true;
     }
 
-    /// The list as bare addresses: inline data needs no registration.
+    /// The ranges of request `n` without a look at keys: inline data needs no registration.
     pub(super) fn raw_ranges(&self, n: u64) -> Ranges {
         let mut ranges = Ranges::new();
         for sge in self.queue.list(n) {
-            // SAFETY: what a caller of ibv_post_send(3) gives as inline data it may read, until the post returns; it is only read.
+            // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post
+            // returns, and the range is only read.
             ranges.push(unsafe { Range::at(sge.addr, sge.length as usize) });
         }
         ranges

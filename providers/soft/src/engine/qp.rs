@@ -1,6 +1,17 @@
-//! A queue pair: its two halves, its state, and who may touch what.
+//! A queue pair: creation, state, incarnation, and the flags read without a lock. `ops/qp` creates
+//! and modifies QPs here; `posting`, `requester` and `responder` are its data path.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking-soft.md.
+//! Map of the file:
+//!
+//! - Threads: application threads by `new`, `change`, `posting` and `receives_posted`. Polls and
+//!   the service thread by `serve_again`, `serve_once`, `may_await` and `stays_listed`.
+//! - Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. The
+//!   locks of queues and wires: docs/design/locking-soft.md.
+//! - Mirrors: `state` is written under `incarnation`; the life word of the table entry mirrors
+//!   state and incarnation for peers. `outstanding` and `listed_sender` mirror the requester.
+//!   `next_arrival` and `piggybacked` mirror the responder. `receive_awaited` pairs with the lock
+//!   of `receives`.
+//! - Fields: `objects/qp.rs`.
 
 use super::ethernet::{Framing, MAX_FRAME};
 use super::life::shared;
@@ -9,7 +20,7 @@ use super::objects::channel::{Events, Reporter};
 use super::objects::connection::{Link, Requester, Responder};
 use super::objects::cq::Cq;
 use super::objects::half::HalfLock;
-use super::objects::qp::{Attributes, Incarnation, Pair, Qp, Role, Stand, Tagging};
+use super::objects::qp::{Attributes, Incarnation, Pair, Qp, Role, StandIn, Tagging};
 use super::objects::served_by::ServedBy;
 use super::objects::wq::Rss;
 use super::receive::{Receive, ReceiveQueue};
@@ -30,7 +41,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// What ibv_create_qp and ibv_open_qp ask for, checked.
+/// The checked parameters of ibv_create_qp(3) or ibv_open_qp(3).
 #[derive(Debug)]
 pub(crate) struct Wanted {
     kind: Kind,
@@ -42,7 +53,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// A queue pair of `kind`, which is any but XRC_RECV, in protection domain `pd`.
+    /// A queue pair of `kind` (not XRC_RECV) in protection domain `pd`.
     pub(crate) const fn pair(
         kind: Kind,
         pd: u32,
@@ -53,17 +64,18 @@ impl Wanted {
         Self { kind, pd, role: Role::Pair(pair), cap, max_tso_header: 0, report }
     }
 
-    /// RAW_PACKET and UD: the same with room for `bytes` of headers of segmented sends.
+    /// RAW_PACKET and UD: reserves `bytes` for the headers of segmented sends.
     pub(crate) fn with_tso_header(self, bytes: u16) -> Self {
         Self { max_tso_header: bytes, ..self }
     }
 
-    /// A RAW_PACKET QP that spreads frames, with the capacities that its creator gave.
+    /// A RAW_PACKET QP that spreads frames, with the capacities given by its creator.
     pub(crate) const fn spreader(pd: u32, rss: Rss, cap: ibv_qp_cap, report: Reporter) -> Self {
-        Self { kind: Kind::Raw, pd, role: Role::Spreader(rss), cap, max_tso_header: 0, report }
+        Self { kind: Kind::Raw, pd, role: Role::Rss(rss), cap, max_tso_header: 0, report }
     }
 
-    /// A receiver of XRC: a QP of this process, a stand-in for one of another, or a handle of either.
+    /// An XRC receiver: a QP of this process, a stand-in for a QP of another process, or a handle
+    /// of either.
     pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
         let (kind, cap) = (Kind::XrcRecv, Zeroed::zeroed());
         Self { kind, pd: 0, role, cap, max_tso_header: 0, report }
@@ -71,10 +83,10 @@ impl Wanted {
 }
 
 impl Qp {
-    /// A QP in RESET with a place in the adapter's table.
+    /// Creates a QP in RESET with an entry in the adapter's table.
     ///
     /// # Errors
-    /// `ENOMEM` all QP numbers are in use, or there is no memory for so many requests.
+    /// `ENOMEM` no QP number is free, or no memory for the requests.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
         let Wanted { kind, pd, role, cap, max_tso_header, report } = wanted;
         let pair = role.pair();
@@ -112,7 +124,7 @@ impl Qp {
         let borrowed = role.borrowed_number();
         let qpn = borrowed.unwrap_or(number);
         let entry = adapter.view.qp(index);
-        // Our own, all of which is mapped.
+        // The rings segment of this process is mapped whole.
         let ring = adapter.view.qp_ring(index).ok_or_else(|| {
             adapter.free_qp(index);
             Errno::ENOMEM
@@ -120,7 +132,8 @@ impl Qp {
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
         let ordinal = if borrowed.is_some() { 0 } else { adapter.next_qp_ordinal() };
         let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
-        // Slots of zeroed memory read as sequence number 0: who looks before any connection, or has one to another host, is to find nothing.
+        // Zeroed slots read as sequence number 0. A look before the first connection, or on a
+        // connection to another host, must find no slot, so the position begins above 0.
         let position = entry.ring_base.load(Ordering::Relaxed).max(RING_SLOTS);
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
@@ -133,8 +146,8 @@ impl Qp {
             pd,
             role,
             recv_key,
-            sends_plainly,
-            receives_plainly,
+            fast_send_allowed: sends_plainly,
+            fast_receive_allowed: receives_plainly,
             flows: AtomicUsize::new(0),
             ring,
             state: AtomicU8::new(State::Reset as u8),
@@ -152,11 +165,11 @@ impl Qp {
             ),
             receives: SpinLock::new(receives),
             next_arrival: AtomicU32::new(position),
-            acked_along: AtomicU32::new(0),
-            quiet: Quiet::new(),
-            told: AtomicU32::new(position),
-            answered: AtomicU32::new(position),
-            answers: AtomicBool::new(false),
+            piggybacked: AtomicU32::new(0),
+            idle_polls: Quiet::new(),
+            acked_to_peer: AtomicU32::new(position),
+            replied_to: AtomicU32::new(position),
+            expects_reply: AtomicBool::new(false),
             outstanding: AtomicBool::new(false),
             listed_sender: AtomicBool::new(false),
             listed_receiver: AtomicBool::new(false),
@@ -180,7 +193,8 @@ impl Qp {
             pair.map_or((0, 0), |pair| (pair.recv_cq.alarm(), pair.send_cq.alarm()));
         qp.entry().recv_channel.store(recv_alarm, Ordering::Relaxed);
         qp.entry().send_channel.store(send_alarm, Ordering::Relaxed);
-        // A rendezvous goes on by acknowledgements, though the application waits for nothing but its end.
+        // A rendezvous continues after acknowledgements, while the application waits only for its
+        // end.
         let awaits = pair.is_some_and(|p| p.tm.is_some() || p.send_cq.is_armed_at_times());
         qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
         qp.set_state(State::Reset);
@@ -197,7 +211,7 @@ impl Qp {
         self.verbs.get().cast()
     }
 
-    /// Whether multicast datagrams and frames of its own are not for it.
+    /// Whether the QP must not receive its own multicast datagrams and frames.
     pub(crate) const fn blocks_own_multicast(&self) -> bool {
         match self.pair() {
             Some(pair) => pair.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
@@ -209,7 +223,7 @@ impl Qp {
         self.me.clone()
     }
 
-    /// What peers see of this QP.
+    /// The table entry of this QP, which peers read.
     pub(crate) fn entry(&self) -> &QpEntry {
         self.adapter.view.qp(self.index)
     }
@@ -224,7 +238,8 @@ impl Qp {
         self.state.load(Ordering::Acquire) == state as u8
     }
 
-    /// Whether an XRC receive QP is still somebody's: the one that this one stands for, or an orphan; true for all others.
+    /// Whether an XRC receive QP still has a user; true for all QPs of another kind. A stand-in
+    /// asks for its home QP.
     #[inline]
     pub(crate) fn is_stand_valid(&self) -> bool {
         self.kind != Kind::XrcRecv || self.is_somebodys()
@@ -233,43 +248,45 @@ impl Qp {
     fn is_somebodys(&self) -> bool {
         match &self.role {
             Role::StandIn(stand) => {
-                // What service threads know of the handles of a QP whose creator is gone may be old: that of its process
-                // destroys it when it hears of the last one's death.
+                // The list of handles may be outdated if the creator is gone. The process of the
+                // creator destroys the QP when it learns of the death of the last opener.
                 let home = &stand.home;
                 let alone = home.peer.is_dead() || opened::is_orphaned(home);
                 stand.serves() && (!alone || opened::is_held(&self.adapter, home))
             }
             Role::Receiver(receiver) => opened::is_kept(self, &receiver.openings),
-            Role::Pair(_) | Role::Opened(_) | Role::Spreader(_) => true,
+            Role::Pair(_) | Role::Opened(_) | Role::Rss(_) => true,
         }
     }
 
-    /// Whether somebody sends to this QP that stands for another.
+    /// Whether a sender still uses this stand-in.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
         let sends = |l: &Link| l.may_send(self.qpn) && !l.peer.is_dead();
         let has_sender = || self.is_for_far() || responder.link.as_deref().is_some_and(sends);
-        self.stand().is_some_and(Stand::stays) && self.is_receiving() && has_sender()
+        self.stand().is_some_and(StandIn::stays) && self.is_receiving() && has_sender()
     }
 
-    /// Whether it stands for another QP where one of another host sends: it has no sender in the fabric.
+    /// Whether this stand-in serves a sender on another host, which is not a member of the fabric.
     fn is_for_far(&self) -> bool {
-        self.stand().is_some_and(|stand| stand.by == FAR)
+        self.stand().is_some_and(|stand| stand.sender_qpn == FAR)
     }
 
-    /// Whether it serves what another host sends in this incarnation of the connection of the QP that it stands for.
+    /// Whether this stand-in serves requests of another host, in incarnation `generation` of its
+    /// home QP.
     pub(crate) fn is_guest(&self, generation: u16) -> bool {
-        let fits = |stand: &Stand| stand.by == FAR && stand.generation == generation;
+        let fits = |stand: &StandIn| stand.sender_qpn == FAR && stand.generation == generation;
         self.stand().is_some_and(fits) && self.is_receiving() && self.is_stand_valid()
     }
 
-    /// Whether it refused a request in the place of another QP, whose owner does not know of it yet, and would not believe it if this
-    /// one were not there in error.
+    /// Whether this stand-in refused a request and its home QP does not know yet. The owner of the
+    /// home QP believes the refusal only while the stand-in is in ERR.
     pub(crate) fn is_refusal_awaited(&self) -> bool {
-        self.state() == State::Err && self.stand().is_some_and(Stand::awaits_refusal)
+        self.state() == State::Err && self.stand().is_some_and(StandIn::awaits_refusal)
     }
 
-    /// Opens the ring for a new connection with QP `dest_qpn`, which `link` leads to, and begins to look at it.
+    /// Opens the ring for a new connection to QP `dest_qpn`, reached by `link`, and begins to look
+    /// at the ring.
     pub(crate) fn connect_receiver(&self, link: Option<Box<Link>>, dest_qpn: u32) {
         let mut responder = self.responder.lock();
         let base = responder.connect(link);
@@ -283,18 +300,19 @@ impl Qp {
         }
     }
 
-    /// Whoever polls shall look at the ring: for a queue pair those who poll the queue where it completes, for XRC everybody.
+    /// Begins the looks at the ring: by pollers of the receive CQ for a queue pair, by all pollers
+    /// for XRC.
     fn begin_to_look(&self, me: &Arc<Self>) {
         match &self.role {
             Role::Pair(pair) => pair.recv_cq.add_receiver(me),
             Role::Receiver(_) | Role::StandIn(_) => {
                 self.adapter.xrc.add_receiver(&self.adapter, me)
             }
-            Role::Opened(_) | Role::Spreader(_) => {}
+            Role::Opened(_) | Role::Rss(_) => {}
         }
     }
 
-    /// Nobody who polls looks at it any more.
+    /// Ends the looks at the ring by polls.
     pub(super) fn end_looks(&self) {
         match &self.role {
             Role::Pair(pair) => {
@@ -302,7 +320,7 @@ impl Qp {
                 pair.recv_cq.remove(self);
             }
             Role::Receiver(_) | Role::StandIn(_) => self.adapter.xrc.remove(self),
-            Role::Opened(_) | Role::Spreader(_) => {}
+            Role::Opened(_) | Role::Rss(_) => {}
         }
     }
 
@@ -311,12 +329,12 @@ impl Qp {
         matches!(self.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
     }
 
-    /// Takes the QP to `state` and tells the peers.
+    /// Changes the state and publishes it to the peers.
     pub(crate) fn set_state(&self, state: State) {
         self.change(|_, _| Some(state));
     }
 
-    /// Begins a connection: a new incarnation in RTR, with `dest_qpn` (0 for UD) at the other end.
+    /// Begins a connection: a new incarnation in RTR, with `dest_qpn` (0 for UD) as remote QP.
     pub(crate) fn set_connected(&self, dest_qpn: u32) {
         self.change(|_, incarnation| {
             incarnation.generation = incarnation.generation.wrapping_add(1);
@@ -325,7 +343,8 @@ impl Qp {
         });
     }
 
-    /// Changes the state by `rule` of the present one; returns whether it changed.
+    /// Changes the state by `rule`, which gets the present state. Returns whether the state
+    /// changed.
     pub(super) fn change(
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
@@ -333,7 +352,8 @@ impl Qp {
         self.change_after(rule, || ())
     }
 
-    /// As `change`; calls `first` if the state changes, once it has changed for us and before the peers can see that.
+    /// As `change`. If the state changes, `first` is called after the local store and before the
+    /// life is published to peers.
     pub(super) fn change_after(
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
@@ -348,17 +368,18 @@ impl Qp {
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if before && !self.is_receiving() && self.kind.is_connected() {
-            // Nobody acknowledges what the other end has under way: it shall count the time.
+            // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
             self.adapter.nudge(dest_qpn);
             if self.kind == Kind::XrcRecv && dest_qpn == FAR && self.stand().is_none() {
-                // Whoever stands for it, unknown here, gives back what it took.
+                // Stand-ins for this QP are unknown here. They return the receives that they took.
                 self.adapter.fabric.for_each_peer(|peer| peer.kick());
             }
         }
         true
     }
 
-    /// Has acknowledgements wake this process from now on: somebody may sleep until one comes.
+    /// Makes acknowledgements wake this process from now on, because a thread may sleep until an
+    /// acknowledgement arrives.
     pub(crate) fn await_acks(&self) {
         if self.entry().awaits_acks.load(Ordering::Relaxed) == 0 {
             self.begin_to_await_acks();
@@ -368,13 +389,15 @@ impl Qp {
     #[cold]
     fn begin_to_await_acks(&self) {
         self.entry().awaits_acks.store(1, Ordering::Relaxed);
-        // Pairs with the barrier in Link::acks_published: who acknowledges sees this, or we see what was acknowledged before.
+        // Pairs with the barrier in `Link::acks_published`. Either the acknowledging process reads
+        // the flag after the barrier, or the bell below makes this process look at the earlier
+        // acknowledgement.
         membarrier::heavy();
         self.adapter.view.ring_qp_bell(self.index);
         self.adapter.fabric.wake_self();
     }
 
-    /// The port went down or up: peers shall see it.
+    /// Publishes to peers that the port went down or up.
     pub(crate) fn show_port(&self) {
         let incarnation = self.incarnation.lock();
         if !self.is_receiving() {
@@ -385,7 +408,7 @@ impl Qp {
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if down && self.kind.is_connected() {
-            // As when the QP stops to receive.
+            // As for a QP that stops receiving.
             self.adapter.nudge(dest_qpn);
         }
     }
@@ -397,64 +420,67 @@ impl Qp {
             generation: incarnation.generation,
             dest_qpn: incarnation.dest_qpn,
         };
-        // Pairs with the Acquire loads in Link: base and rights are there before the state that makes them count.
+        // Release pairs with the Acquire loads in `Link`: a peer that reads the life also reads
+        // ring base and rights of this incarnation.
         self.entry().life.store(life.pack(), Ordering::Release);
     }
 
-    /// Posts one receive request.
+    /// Posts a receive.
     ///
     /// # Errors
-    /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue is full.
+    /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue
+    /// is full.
     #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
         self.posting()?.post(wr_id, sges).map_err(super::refused::errno)
     }
 
-    /// The queue to post receives to.
+    /// The locked receive queue for a post.
     ///
     /// # Errors
     /// `EINVAL` in RESET, or the QP has a shared receive queue.
     #[inline]
     pub(crate) fn posting(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
-        // Most queue pairs have receives of their own, and are spared the question.
-        let shares = !self.receives_plainly && self.srq().is_some();
+        // Most QPs have their own receives, and skip the second check.
+        let shares = !self.fast_receive_allowed && self.srq().is_some();
         if shares || self.state() == State::Reset {
             return Err(Errno::EINVAL);
         }
         Ok(self.receives.lock())
     }
 
-    /// After receives were posted: a message may have waited for them, or they are too late.
+    /// Called after a post of receives: serves a message that waited for them, or flushes them in
+    /// ERR.
     #[inline]
     pub(crate) fn receives_posted(&self) {
         if self.state() == State::Err {
             return self.flush_receives();
         }
-        // No fence: see `await_receive`.
+        // Relaxed, without a fence: the lock of `receives` orders the flag, see `await_receive`.
         if self.receive_awaited.load(Ordering::Relaxed) {
             self.receive_awaited.store(false, Ordering::Relaxed);
             self.serve_once(ServedBy::Application);
         }
     }
 
-    /// Whether short SENDs can go the usual way, which knows neither XRC nor tag matching.
+    /// Whether the fast path may send. It supports neither XRC nor tag matching.
     #[inline]
     pub(crate) const fn sends_plainly(&self) -> bool {
-        self.sends_plainly
+        self.fast_send_allowed
     }
 
-    /// Whether they can come the usual way, which knows no shared queues.
+    /// Whether the fast path may receive. It supports no shared receive queue.
     #[inline]
     pub(crate) const fn receives_plainly(&self) -> bool {
-        self.receives_plainly
+        self.fast_receive_allowed
     }
 
-    /// The protection domain that posted receives belong to: the shared queue's, if there is one.
+    /// The protection domain of posted receives: of the shared queue, if any.
     pub(crate) fn receive_pd(&self) -> u32 {
         self.srq().map_or(self.pd, |srq| srq.pd)
     }
 
-    /// Takes the next receive into `to`; `false`: there is none.
+    /// Takes the next receive into `to`; false if no receive is posted.
     #[inline]
     pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
         match self.srq() {
@@ -471,7 +497,8 @@ impl Qp {
         }
     }
 
-    /// Whether the memory of the next receive was unmapped (`soft_memory::careful`); those behind it are of its kind.
+    /// Whether the memory of the next receive was unmapped (`soft_memory::careful`). Later receives
+    /// are assumed to be alike.
     #[cold]
     pub(super) fn lost_receives(&self) -> bool {
         let mut receives = self.receives.lock();
@@ -480,32 +507,34 @@ impl Qp {
         ranges.is_some_and(|ranges| ranges.is_gone())
     }
 
-    /// The responder has a message and no receive: whoever posts one calls it.
+    /// The responder waits for a receive: the next post serves the message.
     pub(crate) fn await_receive(&self) {
         match self.srq() {
             Some(srq) => srq.await_receive(self.me()),
             None => {
-                // The caller looks into the queue afterwards, and whoever posts looks at the flag after it put something
-                // there: the queue's lock orders the two, so one sees the other.
+                // The caller looks into the queue after this store. A post reads the flag after it
+                // stored its receive. The lock of `receives` orders both threads, so the caller
+                // finds the receive or the post finds the flag.
                 self.receive_awaited.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// Whether the ring holds something new; without a lock.
+    /// Whether the ring holds a new piece, read without a lock.
     #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
         self.ring.ready(self.next_arrival.load(Ordering::Relaxed))
     }
 
-    /// Serves what a round left. Returns whether it got on and there is more.
+    /// Serves what the last round left. Returns true if pieces were served and more are in the
+    /// ring.
     pub(crate) fn serve_again(&self, who: ServedBy) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
         self.advance_receive(who);
         self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
     }
 
-    /// Serves what arrived, where the caller does not look again: what a round leaves is the service thread's.
+    /// Serves arrivals for a caller that does not look again. The service thread serves the rest.
     pub(crate) fn serve_once(&self, who: ServedBy) {
         if self.serve_again(who) {
             self.adapter.view.ring_qp_bell(self.index);
@@ -518,21 +547,24 @@ impl Qp {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    /// Whether a request may be outstanding that whatever the caller has seen came after: an acknowledgement can be here before whoever
-    /// posts has said that something is outstanding, which he says before he lets go of the lock.
+    /// Whether a request may be outstanding that preceded the event seen by the caller. An
+    /// acknowledgement may arrive before the posting thread sets `outstanding`, which happens
+    /// before it unlocks.
     #[inline]
     pub(crate) fn may_await(&self) -> bool {
-        // In this order. What was seen ordered us after he took the lock: it is held, or what he did under it is seen.
+        // Load the lock first, then the flag. The poster sets `outstanding` before it unlocks, so
+        // either the lock is still held or the flag is visible. The Acquire fence keeps the order
+        // of the two loads; in the other order both could miss the post.
         let posting = self.requester.is_locked();
         fence(Ordering::Acquire);
         posting || self.has_outstanding()
     }
 
-    /// Called under the requester's lock with whether anything is left to complete.
+    /// Publishes whether requests are outstanding. Called under the requester lock.
     #[inline]
     pub(crate) fn sends_outstanding(&self, any: bool) {
         if self.outstanding.load(Ordering::Relaxed) == any {
-            // What is outstanding is listed, since it was listed when it became so: see `stays_listed`.
+            // A QP with outstanding requests was listed when the flag was set: see `stays_listed`.
             return;
         }
         if any {
@@ -554,7 +586,8 @@ impl Qp {
         }
     }
 
-    /// The shared receive queue's requests go on when its completion queue is polled, whoever polls the send queue's.
+    /// Tag matching: polls of the CQ of the shared queue also drive this QP, in addition to polls
+    /// of the send CQ.
     fn list_with_receives(&self, own: &Tagging) {
         if let Some(pair) = self.pair()
             && !Arc::ptr_eq(&pair.recv_cq, &pair.send_cq)
@@ -565,7 +598,7 @@ impl Qp {
         }
     }
 
-    /// What says whether `cq` lists this QP as one with something to send.
+    /// The flag that records whether `cq` lists this QP as a sender.
     fn listed_with(&self, cq: &Cq) -> &AtomicBool {
         match self.pair() {
             Some(Pair { send_cq, tm: Some(own), .. })
@@ -577,7 +610,7 @@ impl Qp {
         }
     }
 
-    /// Whether `cq` must look at the send queue; if not, it is off its list from now on.
+    /// Whether `cq` must keep this QP listed. If not, the QP is unlisted from now on.
     pub(crate) fn stays_listed(&self, cq: &Cq) -> bool {
         tenure::stays_listed(&self.outstanding, self.listed_with(cq))
     }
@@ -594,9 +627,10 @@ impl Qp {
         self.listed_receiver.load(Ordering::Acquire)
     }
 
-    /// Unlocks the requester; if its queue broke, what follows from that follows now, as it needs other locks.
+    /// Unlocks the requester. If the send queue broke, its consequences are handled now, because
+    /// they need further locks.
     #[inline]
-    pub(crate) fn let_go(&self, mut requester: MutexGuard<'_, Requester>) {
+    pub(crate) fn release_requester(&self, mut requester: MutexGuard<'_, Requester>) {
         let broke = requester.fate.tell();
         drop(requester);
         if broke {
@@ -611,19 +645,19 @@ const fn is_strict(adapter: &Adapter) -> bool {
     adapter.strict
 }
 
-/// Whether QPs that this thread creates are strict (`strict`).
+/// Whether new QPs of this thread are strict (`strict`).
 #[cfg(test)]
 fn is_strict(adapter: &Adapter) -> bool {
     adapter.strict || STRICT.get()
 }
 
-/// Whether new QPs take the fast way (`quick_send`, `quick_receive`) at all.
+/// Whether new QPs may use the fast path (`fast_send`, `fast_receive`).
 #[cfg(not(test))]
 const fn may_take_fast_way() -> bool {
     true
 }
 
-/// Whether QPs that this thread creates take the fast way (`quick_send`, `quick_receive`) at all.
+/// Whether new QPs of this thread may use the fast path (`fast_send`, `fast_receive`).
 #[cfg(test)]
 fn may_take_fast_way() -> bool {
     !ONLY_GENERAL.get()
@@ -631,8 +665,8 @@ fn may_take_fast_way() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// Set by a test that compares both ways.
+    /// Set by the test that compares the fast path with the general path.
     pub(super) static ONLY_GENERAL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// Set by a test of strict mode.
+    /// Set by tests of strict mode.
     pub(super) static STRICT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }

@@ -1,14 +1,28 @@
-//! The sending half of a connected QP: from posted request to completion (IBTA vol 1, 9.7 "requester").
+//! The requester of a connected QP on this host: from a posted request to its completion (IBTA vol
+//! 1, 9.7). `posting` queues requests here, `issue` puts them into the remote ring, and completions
+//! go to the send CQ.
 //!
-//! Requests are issued strictly in order. A piece is put into the ring of the remote QP, which
-//! acknowledges by advancing a counter, or the initiator moves the bytes itself (`onesided`). What cannot be issued now
-//! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
-//! whoever polls, or by the service thread.
+//! Requests are issued strictly in order. A request travels as slots in the ring of the remote QP,
+//! which acknowledges by advancing a counter, or the initiator moves the bytes itself (`onesided`).
+//! A request waits in the queue while the ring is full, no chunk is free, earlier slots are not
+//! acknowledged, or the remote QP does not serve. Every poll and the service thread try again.
+//!
+//! Map of the file:
+//!
+//! - Threads: application threads enter by `advance` (poll of the send CQ) and by `posting`. A
+//!   responder enters by `advance` or `complete_acknowledged` when a message carries an
+//!   acknowledgement. The service thread enters by `advance`. `ibv_modify_qp` enters by `connect`,
+//!   `reset`, `resume` and `flush`.
+//! - Locks: every function runs under `Qp::requester`. A function that needs a `responder` lock
+//!   runs later, in `Qp::release_requester`. Locks taken here: the ring of the send CQ,
+//!   `Chunks::free`, tag list.
+//! - Mirrors: `Qp::outstanding` mirrors `is_busy`, written by `settle`, `flush` and `posting`.
+//! - Fields: `objects/connection.rs`.
 
 use super::inbound::Nak;
-use super::objects::connection::{Lanes, Lent, Link, Patience, Requester};
+use super::objects::connection::{LentChunk, Link, Requester, RetryAttributes, XrcRings};
 use super::objects::copying::Copying;
-use super::objects::holder::{Holder, PeerState, Reach};
+use super::objects::holder::{PeerState, Reach, RingHolder};
 use super::objects::qp::Qp;
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
@@ -29,10 +43,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Largest message (`max_msg_sz` of the port).
+/// Largest message in bytes (`max_msg_sz` of the port).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-/// Polls without an acknowledgement after which, if the peer does not poll either, its service thread is asked to look; then
-/// after twice as many, and so on; from the third time on even if the peer polls.
+/// Polls without an acknowledgement after which the service thread of an idle peer is asked to
+/// look. The request is repeated after twice as many polls, and so on. From four times this number
+/// on, the service thread of a polling peer is asked as well.
 const POLLS_UNANSWERED: u32 = 1 << 10;
 
 impl Requester {
@@ -43,29 +58,29 @@ impl Requester {
             wire: usual(kind, false),
             link: None,
             remote: None,
-            patience: Patience::default(),
+            retry: RetryAttributes::default(),
             latched: None,
             next: 0,
             acked: 0,
             first_psn: 0,
-            latched_at: (0, 0),
+            connected_at: (0, 0),
             out_of_sequence: false,
             lent: VecDeque::new(),
-            answers_due: 0,
-            addressed: 0,
-            lanes: Lanes::default(),
+            responses_due: 0,
+            named_srq: 0,
+            xrc_rings: XrcRings::default(),
             copying: Copying::default(),
             maps: None,
             run_lists: None,
-            held_back: false,
-            unpublished: false,
+            gathering: false,
+            unannounced: false,
             attach_refused: false,
-            stalled: None,
-            held_up: None,
-            waits: 0,
+            unanswered_since: None,
+            blocked_request: None,
+            polls_without_ack: 0,
             peer_polls: 0,
             datagrams_wait: false,
-            receivers_waited_for: None,
+            full_receivers_since: None,
             waiting: Waiting::default(),
             segmenter: Box::new(segmenter),
             fate: Fate::Going,
@@ -73,23 +88,24 @@ impl Requester {
         }
     }
 
-    /// In SQD: whether what was begun is complete. What was only posted waits for RTS.
+    /// In SQD: whether all begun requests are complete. Requests that were only posted wait for
+    /// RTS.
     pub(crate) fn is_drained(&mut self) -> bool {
         self.queue.completed == self.queue.issued && !self.is_midway()
     }
 
-    /// Whether the request that is issued next was begun.
+    /// Whether the next request to issue was begun.
     fn is_midway(&mut self) -> bool {
         let n = self.queue.issued;
         n != self.queue.posted && (self.queue.entry(n).offset > 0 || self.is_held_by_fault())
     }
 
-    /// From SQD to wherever, or to SQD: whether the event that the queue has drained is wanted.
+    /// On a change to or from SQD: whether the application wants the event for a drained queue.
     pub(crate) const fn await_drain(&mut self, awaited: bool) {
         self.drain_awaited = awaited;
     }
 
-    /// In SQD: goes on with the request that was begun, and with no other.
+    /// In SQD: continues the request that was begun, and no later request.
     #[cold]
     fn finish_begun(&mut self, qp: &Qp) {
         let posted = std::mem::replace(&mut self.queue.posted, self.queue.issued + 1);
@@ -97,65 +113,66 @@ impl Requester {
         self.queue.posted = posted;
     }
 
-    /// Nothing behind what was completed is done any more. The state changes now, before anybody can see the completion that tells of it;
-    /// what follows from it needs other locks.
+    /// Stops the send queue behind the failed request. The QP state changes now, before the failed
+    /// completion is visible. The consequences of the change need further locks and follow later.
     #[cold]
     pub(super) fn break_off(&mut self, qp: &Qp, fatal: bool) {
         let stopped = qp.stop(fatal);
         self.fate.break_off(Breakage { stopped, fatal });
     }
 
-    /// Begins a connection (at RTR). The old one's chunks were taken away by `take_lent`.
+    /// Begins a connection (at RTR). `take_lent` has removed the chunks of the previous connection.
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
-        self.forget_lanes(link.as_ref().map_or(0, |link| link.qpn));
+        self.reset_xrc_rings(link.as_ref().map_or(0, |link| link.qpn));
         self.link = link;
-        self.wire.keep(&mut self.link);
+        self.wire.detach_link(&mut self.link);
         self.maps = None;
         self.copying = Copying::default();
         self.latched = None;
         self.attach_refused = false;
         self.out_of_sequence = false;
-        self.stalled = None;
+        self.unanswered_since = None;
     }
 
-    /// The remote QP, where it is one of this process.
+    /// The remote QP, if it belongs to this process.
     pub(super) fn remote_here(&self) -> Option<Arc<Qp>> {
-        self.link.as_ref()?.here.upgrade()
+        self.link.as_ref()?.local_qp.upgrade()
     }
 
-    /// Forgets everything that was posted (to RESET).
+    /// Forgets all posted requests (change to RESET).
     pub(crate) fn reset(&mut self) {
         self.queue.forget();
         if let Some(unpolled) = &mut self.unpolled {
             unpolled.forget();
         }
         self.waiting.forget();
-        self.answers_due = 0;
+        self.responses_due = 0;
         self.fate.resume();
         self.drain_awaited = false;
-        self.stalled = None;
-        self.held_up = None;
-        self.unpublished = false;
+        self.unanswered_since = None;
+        self.blocked_request = None;
+        self.unannounced = false;
     }
 
-    /// Lets a queue that stopped at an error (SQE) go on.
+    /// Lets a queue continue after an error (SQE to RTS).
     pub(crate) fn resume(&mut self) {
         self.fate.resume();
     }
 
-    /// Chunks that the peer may still read or write, with the ring that tells when it is done.
-    pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
+    /// Removes the chunks that the peer may still read or write. Returns them with the link, whose
+    /// ring shows when the peer is done.
+    pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<LentChunk>)> {
         let lent = std::mem::take(&mut self.lent);
         self.maps = None;
-        let link = self.link.take().or_else(|| self.wire.give_back());
-        self.forget_lanes(0);
+        let link = self.link.take().or_else(|| self.wire.attach_link());
+        self.reset_xrc_rings(0);
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
 
-    /// The local memory of request `n`; `None`: a key is wrong. Where it matters how long that takes, [`Requester::ranges_into`]: a list
-    /// has room for so many ranges that moving it about costs more than filling it.
+    /// The local memory of request `n`; None if an lkey is wrong. Code that is sensitive to time
+    /// uses [`Requester::ranges_into`]: moving the large list costs more than filling it.
     pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
-        // Made where it is to be: it is large.
+        // Built in place, because the list is large.
         let mut found = Some(Ranges::new());
         if let Some(ranges) = &mut found
             && !self.ranges_into(ranges, qp, n, need)
@@ -165,7 +182,7 @@ impl Requester {
         found
     }
 
-    /// As [`Requester::ranges`], into an empty list; `false` for `None`.
+    /// As [`Requester::ranges`], into an empty list; false instead of None.
     #[inline]
     pub(crate) fn ranges_into(&mut self, ranges: &mut Ranges, qp: &Qp, n: u64, need: u32) -> bool {
         let entry = self.queue.entry(n);
@@ -176,7 +193,7 @@ impl Requester {
         }
         if kept {
             let base = self.queue.inline_mut(n).as_mut_ptr();
-            // SAFETY: a copy that the queue keeps until the request is over, of `len` bytes or more.
+            // SAFETY: the queue keeps a copy of at least `len` bytes until the request is over.
             ranges.push(unsafe { Range::new(base, len) });
         } else {
             *ranges = self.raw_ranges(n);
@@ -184,7 +201,7 @@ impl Requester {
         true
     }
 
-    /// Everything that can go on: acknowledgements, completions, waiting requests, patience.
+    /// Takes in acknowledgements, completes requests, issues waiting requests, and checks timeouts.
     pub(crate) fn advance(&mut self, qp: &Qp) {
         self.absorb_here(qp);
         self.reap(qp);
@@ -214,14 +231,14 @@ impl Requester {
         self.settle(qp);
     }
 
-    /// Completes what is acknowledged, and begins nothing.
+    /// Completes acknowledged requests, and issues nothing.
     pub(super) fn complete_acknowledged(&mut self, qp: &Qp) {
         self.absorb_here(qp);
         self.reap(qp);
         self.settle(qp);
     }
 
-    /// As `absorb`, from the remote QP that requests go to now, if there is one.
+    /// As `absorb`, for the active link, if any.
     pub(super) fn absorb_here(&mut self, qp: &Qp) {
         if let Some(link) = self.link.take() {
             self.absorb(qp, &link);
@@ -229,7 +246,7 @@ impl Requester {
         }
     }
 
-    /// Says whether anything is left to do.
+    /// Publishes whether requests are outstanding, and sends the event for a drained queue.
     pub(crate) fn settle(&mut self, qp: &Qp) {
         qp.sends_outstanding(self.is_busy(qp));
         if self.drain_awaited && self.is_drained() {
@@ -238,14 +255,14 @@ impl Requester {
         }
     }
 
-    /// Whether anything is left to do.
+    /// Whether requests are outstanding.
     pub(super) fn is_busy(&self, qp: &Qp) -> bool {
         self.fate.is_untold()
             || !self.queue.is_idle()
             || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
 
-    /// Issues what waits into the ring of the remote QP.
+    /// Issues waiting requests into the ring of the remote QP.
     pub(super) fn issue_by_ring(&mut self, qp: &Qp) {
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
@@ -264,7 +281,7 @@ impl Requester {
                     self.stall(qp);
                     break;
                 }
-                // Unreliable: what nobody takes is lost, and the sender never knows.
+                // Unreliable: a message that no QP receives is lost, and the sender gets a success.
                 let n = self.queue.issued;
                 self.queue.entry(n).phase = Phase::Done;
             } else if !self.issue(qp, &link, self.queue.issued) {
@@ -275,7 +292,7 @@ impl Requester {
         self.link = Some(link);
     }
 
-    /// Issues what concerns nobody else, where nobody is at the other end.
+    /// Without a link: issues requests that need no remote QP.
     #[cold]
     fn issue_unlinked(&mut self, qp: &Qp) {
         while self.queue.issued != self.queue.posted && self.fate.is_going() {
@@ -289,18 +306,18 @@ impl Requester {
         }
     }
 
-    /// Whether request `n` concerns nobody but us.
+    /// Whether request `n` needs no remote QP.
     #[cold]
     fn is_local(&mut self, n: u64) -> bool {
         self.queue.entry(n).request.what.is_local()
     }
 
-    /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.
+    /// Whether the remote QP serves this connection. Adopts its sequence numbers the first time.
     pub(super) fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
         match (link.peer_state(qp.qpn), self.latched) {
             (PeerState::Serving(now), Some(latched)) if now == latched => true,
             (PeerState::Serving(now), latched) => {
-                // Who receives unreliably begins with whatever message comes.
+                // A UC responder accepts any message as the first of a connection.
                 let begins = latched.is_none() || qp.kind == Kind::Uc || self.is_untouched();
                 begins && self.take_up(qp, link, now)
             }
@@ -308,20 +325,22 @@ impl Requester {
         }
     }
 
-    /// Whether nothing was sent on the remote connection that was taken up.
+    /// Whether no slot was sent on the adopted connection.
     fn is_untouched(&self) -> bool {
-        self.latched_at == (self.next, self.queue.issued) && self.acked == self.next
+        self.connected_at == (self.next, self.queue.issued) && self.acked == self.next
     }
 
-    /// Begins to send on the remote connection `now`, if its responder expects our first request: it has the right PSN, and no other
-    /// incarnation of ours has sent there before. On a wire the responder would drop what we send and ask for another PSN, until we give
-    /// up, or until it begins another connection (IBTA vol 1, 9.7.5.1.2). One that is unreliable takes any (9.8.2.2).
+    /// Begins to send on the remote connection `now`, if its responder expects the first request:
+    /// the PSN matches, and no other incarnation of this QP has sent there. On a network the
+    /// responder would drop a request with another PSN, until the requester gives up or the
+    /// responder begins another connection (IBTA vol 1, 9.7.5.1.2). An unreliable responder accepts
+    /// any PSN (9.8.2.2).
     #[cold]
     fn take_up(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
         let generation = Life::unpack(qp.entry().life.load(Ordering::Relaxed)).generation;
-        let me = Holder::new(qp.adapter.fabric.identity(), generation);
-        // A stand-in has no PSN of its own, and goes when the QP does that it stands for.
-        let home = self.lanes.home().unwrap_or(link);
+        let me = RingHolder::new(qp.adapter.fabric.identity(), generation);
+        // A stand-in has no PSN and is valid only while its home QP is, so both rings are taken.
+        let home = self.xrc_rings.home().unwrap_or(link);
         let psn = home.entry().rq_psn.load(Ordering::Relaxed);
         let expected = !qp.kind.is_reliable() || psn == self.first_psn;
         let taken = expected && me.take(&home.ring) && me.take(&link.ring);
@@ -333,19 +352,20 @@ impl Requester {
         self.next = link.entry().ring_base.load(Ordering::Relaxed);
         if !taken {
             self.next = me.take_over(&link.ring);
-            link.taken_over();
+            link.ring_taken_over();
         }
         self.acked = self.next;
-        self.latched_at = (self.next, self.queue.issued);
-        self.addressed = 0;
-        self.stalled = None;
+        self.connected_at = (self.next, self.queue.issued);
+        self.named_srq = 0;
+        self.unanswered_since = None;
         let whole = qp.kind != Kind::Uc || self.lose_issued(qp);
-        // If it began another connection meanwhile, what we have taken may be that one's, and the rest not.
+        // The peer may have begun another connection meanwhile. The values read above may then
+        // belong to the new connection, and the ring is not usable yet.
         whole && link.peer_state(qp.qpn) == PeerState::Serving(now)
     }
 
-    /// What an unreliable connection sent to one that is over is lost, and its chunks are ours again. `false`: so is the rest of the request
-    /// that is issued next.
+    /// Completes everything that an unreliable QP sent to a finished connection, and takes its
+    /// chunks back. Returns false if the request issued next was begun; its rest is lost as well.
     fn lose_issued(&mut self, qp: &Qp) -> bool {
         for n in self.queue.completed..self.queue.issued {
             self.queue.entry(n).phase = Phase::Done;
@@ -356,7 +376,7 @@ impl Requester {
         !self.is_midway()
     }
 
-    /// Slots free in the remote ring.
+    /// Number of free slots in the remote ring.
     #[inline]
     pub(super) fn room(&mut self, qp: &Qp, link: &Link) -> u32 {
         let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
@@ -367,18 +387,21 @@ impl Requester {
         RING_SLOTS - self.next.wrapping_sub(self.acked)
     }
 
-    /// Takes in what the remote QP acknowledged or refused.
+    /// Takes in acknowledgements and a refusal of the remote QP.
     pub(super) fn absorb(&mut self, qp: &Qp, link: &Link) {
         if self.latched.is_none() || self.acked == self.next {
             return;
         }
-        // The nak is stored before the life changes and after the last good acknowledgement: its Acquire pairs with the
-        // Release in Responder::refuse, so with a nak comes the `acked` that it is about.
+        // Load the NAK first. `Responder::refuse` stores the last good acknowledgement, then the
+        // NAK with Release, then its new life. The Acquire load pairs with the store of the NAK: a
+        // requester that reads the NAK also reads the acknowledgement before it. In the other order
+        // the NAK would be charged to a slot that was acknowledged.
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.next.wrapping_sub(self.acked);
         let told = link.ring.told().as_said().wrapping_sub(self.acked);
-        let along = qp.acked_along(self.acked);
-        // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
+        let along = qp.piggybacked_acks(self.acked);
+        // A distance beyond the sent slots is an older number, or a number that no correct peer
+        // stores. Both count as zero.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
         let advance = within(told).max(within(along));
         if advance > 0 && !self.counts(qp, link) {
@@ -386,8 +409,8 @@ impl Requester {
         }
         let acked = self.acked.wrapping_add(advance);
         if advance > 0 {
-            self.waits = 0;
-            self.stalled = None;
+            self.polls_without_ack = 0;
+            self.unanswered_since = None;
             while let Some(lent) = self.lent.front().copied() {
                 if acked.wrapping_sub(lent.seq) as i32 <= 0 {
                     break;
@@ -406,8 +429,9 @@ impl Requester {
         }
     }
 
-    /// With which status the first request completes that was not acknowledged. Of a message that the receiver could not fetch, as its memory is
-    /// gone here, the fault is the sender's, as of a message that the sender copies.
+    /// The status of the first request that is not acknowledged. If the receiver could not fetch
+    /// the message because its memory is unmapped here, the sender is at fault, as for a message
+    /// copied by the sender.
     #[cold]
     fn status_of_refusal(&mut self, qp: &Qp, nak: Nak) -> u32 {
         let is_lost = nak == Nak::Operation
@@ -415,9 +439,11 @@ impl Requester {
         if is_lost { IBV_WC_LOC_PROT_ERR } else { nak.requester_status() }
     }
 
-    /// Whether an acknowledgement that was just loaded says that requests were done. A peer that finds us out of RTS
-    /// skips our slots, and acknowledges them so that their chunks come back: whoever sees that sees the state that made
-    /// it, which was stored before. The requests wait for their flush (or RESET) then, and the chunks for what is after it.
+    /// Whether a loaded acknowledgement proves that requests were executed. A peer that finds this
+    /// QP out of RTS skips its slots, and acknowledges the skipped slots so that their chunks
+    /// return. This QP stores its state before the peer skips, so a reader of the acknowledgement
+    /// also reads the new state. The requests then wait for flush or RESET; the chunks are released
+    /// afterwards.
     #[inline]
     fn counts(&self, qp: &Qp, link: &Link) -> bool {
         matches!(qp.state(), State::Rts | State::Sqd)
@@ -426,8 +452,9 @@ impl Requester {
             || is_own_peer(qp, link)
     }
 
-    /// Takes in what a QP that is connected to itself refused. Its responder takes the QP to error, so that the requests would be flushed before
-    /// the requester looks, and none would say why. A requester of another QP sees the refusal first, as its own state does not change with it.
+    /// Takes in the refusal of a QP that is connected to itself. Its responder takes the QP to ERR.
+    /// Without this step the flush would come first and hide the status of the refused request. A
+    /// requester of another QP reads the refusal first, because its own state does not change.
     #[cold]
     fn absorb_own_refusal(&mut self, qp: &Qp) {
         if self.link.as_deref().is_some_and(|link| is_own_peer(qp, link)) {
@@ -435,9 +462,10 @@ impl Requester {
         }
     }
 
-    /// Places the answer of a READ or an atomic; not for requests that were flushed meanwhile.
-    fn take_answer(&mut self, qp: &Qp, lent: &Lent) {
-        let Some(answer) = lent.answer else { return };
+    /// Copies the response of a READ or an atomic to the local memory, unless the request was
+    /// flushed.
+    fn take_answer(&mut self, qp: &Qp, lent: &LentChunk) {
+        let Some(answer) = lent.response else { return };
         if answer.entry < self.queue.completed {
             return;
         }
@@ -450,7 +478,7 @@ impl Requester {
         }
     }
 
-    /// The remote QP refused slot `seq`: its request failed.
+    /// The remote QP refused slot `seq`: fails the request that owns the slot.
     fn refuse_at(&mut self, seq: u32, status: u32) {
         for n in self.queue.completed..self.queue.posted {
             let entry = *self.queue.entry(n);
@@ -465,27 +493,27 @@ impl Requester {
         }
     }
 
-    /// Request `n` will complete with `status`; nothing behind it is issued.
+    /// Fails request `n` with `status`. No later request is issued.
     pub(crate) fn fail(&mut self, n: u64, status: u32) {
         self.end_badly(n, Phase::Failed(status));
     }
 
-    /// Request `n` failed in this way; nothing behind it is issued.
+    /// Ends request `n` in this phase. No later request is issued.
     fn end_badly(&mut self, n: u64, phase: Phase) {
         self.queue.entry(n).phase = phase;
         self.queue.issued = self.queue.issued.max(n + 1);
         self.fate.fail();
     }
 
-    /// The peer acknowledged all that was sent.
+    /// Records that the peer acknowledged all sent slots.
     #[inline]
     pub(super) const fn note_acked_all(&mut self) {
         self.acked = self.next;
-        self.waits = 0;
-        self.stalled = None;
+        self.polls_without_ack = 0;
+        self.unanswered_since = None;
     }
 
-    /// Completes what is complete, in order.
+    /// Completes finished requests, in order.
     pub(crate) fn reap(&mut self, qp: &Qp) {
         if self.fate.is_broken() {
             return;
@@ -507,7 +535,7 @@ impl Requester {
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
             ) && entry.phase == Phase::Published;
-            self.answers_due -= u32::from(answered);
+            self.responses_due -= u32::from(answered);
             if status == IBV_WC_SUCCESS && !entry.own {
                 let mut position = None;
                 if let Some(pair) = qp.pair()
@@ -541,7 +569,7 @@ impl Requester {
             let position = complete(qp, &entry, status, entry.len);
             self.note_unpolled(&entry, position);
             if failed {
-                // What is behind is flushed.
+                // Later requests are flushed.
                 break;
             }
         }
@@ -550,7 +578,7 @@ impl Requester {
         }
     }
 
-    /// Completes everything that is left with a flush error.
+    /// Completes all remaining requests with a flush error.
     pub(crate) fn flush(&mut self, qp: &Qp) {
         qp.adapter.helping.settle();
         self.absorb_own_refusal(qp);
@@ -569,7 +597,7 @@ impl Requester {
         }
         self.queue.issued = self.queue.posted;
         self.waiting.forget();
-        self.answers_due = 0;
+        self.responses_due = 0;
         self.fate.fail();
         if let Some((tm, own)) = qp.tagging() {
             rendezvous::drop_fetches(qp, tm, own);
@@ -577,33 +605,35 @@ impl Requester {
         qp.sends_outstanding(false);
     }
 
-    /// The remote QP does not answer: time begins to count.
+    /// The remote QP does not serve: the timeout begins to count.
     pub(super) fn stall(&mut self, qp: &Qp) {
-        if self.stalled.is_none() {
-            self.stalled = Some(Instant::now());
+        if self.unanswered_since.is_none() {
+            self.unanswered_since = Some(Instant::now());
             qp.adapter.watch(qp);
         }
     }
 
-    /// Request `n` waits for somebody who will not tell us: the service thread tries again if nobody polls.
+    /// Request `n` waits for an event without notification. The service thread tries again if no
+    /// thread polls.
     #[cold]
     pub(super) fn hold_up(&mut self, qp: &Qp, n: u64) {
-        if self.held_up.replace(n) != Some(n) {
+        if self.blocked_request.replace(n) != Some(n) {
             qp.adapter.watch(qp);
         }
     }
 
-    /// When the service thread must look again, if it must.
+    /// The time at which the retries are exhausted, if the timeout counts.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let Patience { timeout, retry_cnt, .. } = self.patience;
-        let due = self.stalled? + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
+        let RetryAttributes { timeout, retry_cnt, .. } = self.retry;
+        let due = self.unanswered_since? + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
         Some(due)
     }
 
-    /// Whether the service thread must look again even if nothing arrives: the remote QP may come up unannounced.
+    /// Whether the service thread must look again without an arrival: the remote QP may begin to
+    /// serve without notice.
     pub(crate) fn recheck(&self) -> bool {
-        let held_up = matches!(self.held_up, Some(n) if n == self.queue.issued);
-        self.stalled.is_some()
+        let held_up = matches!(self.blocked_request, Some(n) if n == self.queue.issued);
+        self.unanswered_since.is_some()
             || self.is_held_by_fault()
             || self.datagrams_wait
             || self.waits_for_window()
@@ -611,12 +641,12 @@ impl Requester {
     }
 
     fn lose_patience(&mut self, qp: &Qp) {
-        // Work on our own windows waits for nobody at the other end.
+        // Work on local windows does not wait for the remote QP.
         let waiting = self.queue.issued != self.queue.posted
             && qp.state() != State::Sqd
             && !self.is_local(self.queue.issued);
         if (self.acked == self.next && !waiting) || self.fate.is_broken() || !self.wire.is_timed() {
-            self.stalled = None;
+            self.unanswered_since = None;
             return;
         }
         let Some(link) = self.link.take() else { return self.despair(qp) };
@@ -625,26 +655,31 @@ impl Requester {
             PeerState::Serving(now)
                 if !self.out_of_sequence && self.latched.is_none_or(|l| l == now) =>
             {
-                self.waits = self.waits.wrapping_add(1);
-                if self.waits >= POLLS_UNANSWERED && self.waits.is_power_of_two() {
+                self.polls_without_ack = self.polls_without_ack.wrapping_add(1);
+                if self.polls_without_ack >= POLLS_UNANSWERED
+                    && self.polls_without_ack.is_power_of_two()
+                {
                     let polls = link.view.tables_head().polls.0.load(Ordering::Relaxed);
                     let same = std::mem::replace(&mut self.peer_polls, polls) == polls;
-                    // What it polls may be another queue than that of the remote QP.
-                    if same || self.waits >= 4 * POLLS_UNANSWERED {
-                        link.kick();
+                    // The peer may be polling a CQ that the remote QP does not use.
+                    if same || self.polls_without_ack >= 4 * POLLS_UNANSWERED {
+                        link.wake_service();
                     }
                 }
-                self.stalled = None;
+                self.unanswered_since = None;
             }
             _ => {
-                // An acknowledgement or refusal may have come just before the remote QP stopped.
+                // An acknowledgement or a refusal may have arrived just before the remote QP
+                // stopped.
                 self.absorb(qp, &link);
                 self.reap(qp);
                 if self.acked != self.next || waiting {
                     self.stall(qp);
-                    // Who took its QP down before its process ended is gone as on a wire, after the timeout: what we sent last
-                    // may be more than it wanted, and the application may be done before (ibv_srq_pingpong -e). For ever is too long.
-                    let ends = link.was_cut(qp.qpn) || self.patience.timeout == 0;
+                    // A peer that took its QP down before its process ended counts as silent, not
+                    // as dead. The last messages may exceed what the peer wanted, and the
+                    // application may finish before the timeout (ibv_srq_pingpong -e). Without a
+                    // timeout the wait would never end, so the death counts.
+                    let ends = link.was_cut(qp.qpn) || self.retry.timeout == 0;
                     self.give_up_if_due(qp, peer_state == PeerState::Dead && ends);
                 }
             }
@@ -652,7 +687,7 @@ impl Requester {
         self.link = Some(link);
     }
 
-    /// There is no remote QP to be heard of, or the port is down.
+    /// No link exists, or the port is down: only the timeout ends the wait.
     #[cold]
     fn despair(&mut self, qp: &Qp) {
         self.stall(qp);
@@ -666,7 +701,7 @@ impl Requester {
         if qp.kind == Kind::Uc {
             for n in self.queue.completed..self.queue.posted {
                 if n >= self.queue.issued {
-                    // Work on our own windows is still to be done.
+                    // Work on local windows is still executed.
                     if self.is_local(n) {
                         break;
                     }
@@ -693,12 +728,12 @@ impl Requester {
     }
 }
 
-/// Whether a QP is connected to itself. Its responder skips nothing that its requester sent: in error it serves nothing.
+/// Whether a QP is connected to itself. Its responder skips no slot of its requester: a QP in ERR
+/// serves nothing.
 fn is_own_peer(qp: &Qp, link: &Link) -> bool {
     link.peer.is_self && link.qpn == qp.qpn
 }
 
-/// The completion of a request that succeeded.
 #[inline]
 fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
     Cqe {
@@ -711,7 +746,7 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
     }
 }
 
-/// Completes a request; the position of its completion, if it has one.
+/// Completes a request. Returns the position of the completion, if any.
 #[cold]
 fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) -> Option<u64> {
     let request = &entry.request;

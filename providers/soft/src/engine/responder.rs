@@ -1,5 +1,19 @@
-//! The receiving half of a connected QP on this host: takes pieces out of its ring, has `inbound` serve them, and
-//! acknowledges (IBTA vol 1, 9.7.5). Whoever polls drives it, or the service thread.
+//! The responder of a connected QP on this host: reads slots from its ring and acknowledges (IBTA
+//! vol 1, 9.7.5). Polls of the receive CQ enter here; `inbound` executes the requests and completes
+//! receives.
+//!
+//! Map of the file:
+//!
+//! - Threads: polls and the service thread enter by `advance` (`Qp::advance_receive`).
+//!   `ibv_modify_qp` enters by `connect` and `take_unfinished`, the port by `set_port`. Posts of
+//!   the same QP send acknowledgements without this lock (`acks`).
+//! - Locks: every function runs under `Qp::responder`. Below it are taken: `Qp::requester` of this
+//!   QP (piggybacked acknowledgements), the requester of a local sender that offers its memory,
+//!   then `receives` and the ring of the receive CQ.
+//! - Mirrors: `Qp::next_arrival` mirrors `next`; `Qp::acked_to_peer` mirrors `acked`.
+//! - Shared memory: the remote requester writes slots; this responder writes `acked`, `nak`,
+//!   `begun` and `holder` of the ring.
+//! - Fields: `objects/connection.rs`.
 
 use super::copying::tells;
 use super::inbound::{Headers, Nak, Source, Verdict};
@@ -7,7 +21,7 @@ use super::issue::changed;
 use super::link::chunk_of;
 use super::objects::connection::{Inbound, Link, Responder};
 use super::objects::copying::Costs;
-use super::objects::holder::Holder;
+use super::objects::holder::RingHolder;
 use super::objects::qp::Qp;
 use super::receive::Receive;
 use super::regions::REMOTE_READ;
@@ -29,19 +43,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Pieces, and about how many bytes, handled in one go, so that one busy ring does not starve the others of a queue, and
-/// acknowledgements of large messages are not kept back.
+/// Limits of one round, in pieces and approximately in bytes. A busy ring must not starve the rings
+/// of the same CQ, nor delay acknowledgements of large messages.
 const BUDGET: usize = 128;
 const BUDGET_BYTES: usize = 128 * 1024;
-/// Pieces after which an acknowledgement is due even in a stream.
+/// Pieces after which an acknowledgement is sent even in a stream.
 const ACK_EVERY: u32 = RING_SLOTS / 8;
-/// Bytes after which one is.
+/// Bytes after which an acknowledgement is sent even in a stream.
 const ACK_BYTES: usize = 32 * 1024;
-/// A refusal was sent: nothing more is served on this connection.
+/// Bit of `not_serving`: a refusal was sent, and the connection is over.
 const REFUSED: u8 = 1;
-/// Nothing arrives while the port is down.
+/// Bit of `not_serving`: the port is down.
 const PORT_DOWN: u8 = 2;
-/// The sender died with a message that had to be fetched from it: what it sent later cannot be received before that.
+/// Bit of `not_serving`: the sender died with a message that must be fetched from its memory. Later
+/// messages cannot overtake the lost message.
 const GONE: u8 = 4;
 
 impl Responder {
@@ -54,8 +69,8 @@ impl Responder {
             inbound: Inbound::default(),
             rnr_since: None,
             min_rnr_timer: 0,
-            held_up: None,
-            silent: 0,
+            blocked_piece: None,
+            not_serving: 0,
             acked: next,
             established: false,
             was_connected: false,
@@ -63,12 +78,13 @@ impl Responder {
         }
     }
 
-    /// Begins a connection and returns the sequence number that its first piece must carry: beyond anything that may lie in the
-    /// ring, and so far beyond that a sender of the connection before does not take it for an acknowledgement of all that it sent.
+    /// Begins a connection. Returns the sequence number of its first piece. The number lies beyond
+    /// all numbers in the ring. A sender of the previous connection must not take the number for an
+    /// acknowledgement of all its pieces, so the distance is two laps.
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) -> u32 {
         self.next = self.next.wrapping_add(2 * RING_SLOTS);
         if self.next.wrapping_add(RING_SLOTS) < 2 * RING_SLOTS {
-            // Slots of zeroed memory read as sequence number 0, which is not to be among those of the first lap.
+            // Zeroed slots read as sequence number 0, so 0 must not occur in the first lap.
             self.next = RING_SLOTS;
         }
         self.was_connected = true;
@@ -76,12 +92,13 @@ impl Responder {
         self.sender = None;
         self.inbound.restart();
         self.rnr_since = None;
-        self.held_up = None;
-        self.silent &= PORT_DOWN;
+        self.blocked_piece = None;
+        self.not_serving &= PORT_DOWN;
         self.established = false;
         self.costs = Costs::default();
         self.acked = self.next;
-        // Relaxed, and no pair for the Release: the sender looks at both after it saw the QP's life (Qp::publish_life).
+        // Relaxed: the remote requester reads both words only after it read the life of the QP,
+        // which is published later with Release (`Qp::publish_life`).
         self.ring.nak().store(0, Ordering::Relaxed);
         self.ring.begun().store(self.next, Ordering::Relaxed);
         self.ring.holder().store(0, Ordering::Relaxed);
@@ -89,38 +106,40 @@ impl Responder {
         self.next
     }
 
-    /// Where the next connection's ring begins, for whoever gets this table entry after us.
+    /// The position at which the next connection of this table entry begins.
     pub(crate) const fn position(&self) -> u32 {
         self.next
     }
 
-    /// The receive that was taken and never completed, if there is one.
+    /// The receive that was taken and not completed, if any.
     pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
         self.inbound.take_unfinished(qp)
     }
 
-    /// The port went down or up. What lies in the ring waits there.
+    /// Records that the port went down or up. Slots in the ring wait for the port.
     pub(crate) fn set_port(&mut self, down: bool) {
         self.rnr_since = None;
-        self.silent = if down { self.silent | PORT_DOWN } else { self.silent & !PORT_DOWN };
+        self.not_serving =
+            if down { self.not_serving | PORT_DOWN } else { self.not_serving & !PORT_DOWN };
     }
 
-    /// When the service thread must look again, if it must.
+    /// The time at which a waiting message exhausts the RNR retries of its sender, if any message
+    /// waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let retries = self.link.as_ref()?.entry().rnr_retry.load(Ordering::Relaxed);
-        let since = self.rnr_since.filter(|_| self.silent == 0)?;
+        let since = self.rnr_since.filter(|_| self.not_serving == 0)?;
         let wait = rnr_timer_us(self.min_rnr_timer) * u32::from(retries);
         (retries < 7).then(|| since + Duration::from_micros(u64::from(wait)))
     }
 
-    /// Whether the service thread must look again though nothing may arrive.
+    /// Whether the service thread must look again without an arrival.
     pub(crate) fn recheck(&self) -> bool {
-        self.held_up == Some(self.next) && self.silent == 0 && self.link.is_some()
+        self.blocked_piece == Some(self.next) && self.not_serving == 0 && self.link.is_some()
     }
 
-    /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
+    /// Serves the ring. Returns true if the QP went to ERR and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
-        if self.silent != 0 || !qp.is_receiving() || !qp.is_stand_valid() {
+        if self.not_serving != 0 || !qp.is_receiving() || !qp.is_stand_valid() {
             return false;
         }
         if !self.established {
@@ -130,7 +149,7 @@ impl Responder {
             self.follow(qp);
         }
         if self.sender.is_none() {
-            // Whatever arrives from now on is for the next look.
+            // Pieces that arrive from now on are served by the next look.
             return false;
         }
         let Some(link) = self.link.take() else { return false };
@@ -138,10 +157,10 @@ impl Responder {
         let mut fatal = false;
         self.inbound.moved = 0;
         let mut left = BUDGET;
-        let usually = qp.receives_plainly() && !(self.inbound.careful && qp.lost_receives());
+        let usually = qp.receives_plainly() && !(self.inbound.check_memory && qp.lost_receives());
         while left > 0 {
             if usually {
-                left -= self.serve_usual(qp, &link, left);
+                left -= self.serve_short(qp, &link, left);
                 if left == 0 {
                     break;
                 }
@@ -165,13 +184,14 @@ impl Responder {
                 Verdict::Stale => self.inbound.abandon(qp),
                 Verdict::Gone => {
                     self.inbound.abandon(qp);
-                    self.silent |= GONE;
+                    self.not_serving |= GONE;
                     break;
                 }
                 Verdict::NotReady => break,
                 Verdict::Busy => {
-                    // Nobody tells us: the service thread tries again if nobody polls.
-                    if self.held_up.replace(self.next) != Some(self.next) {
+                    // The end of the operation in flight gives no notice: the service thread tries
+                    // again if no thread polls.
+                    if self.blocked_piece.replace(self.next) != Some(self.next) {
                         qp.adapter.watch(qp);
                     }
                     break;
@@ -193,9 +213,10 @@ impl Responder {
         }
         self.link = Some(link);
         if self.next != before {
-            // In a stream, one acknowledgement for many pieces: each costs both sides the transfer of a cache line.
+            // In a stream an acknowledgement covers many pieces, because each acknowledgement moves
+            // a cache line between the processors.
             let due = self.next.wrapping_sub(self.acked);
-            let later = qp.arrived(self.next) && due < ACK_EVERY;
+            let later = qp.note_arrival(self.next) && due < ACK_EVERY;
             if !later || self.inbound.moved >= ACK_BYTES {
                 self.acknowledge(qp);
             }
@@ -203,14 +224,14 @@ impl Responder {
         fatal
     }
 
-    /// The first thing arrives on a connection: an event if the application has not taken the QP to RTS yet, since it may
-    /// wait for that (IBTA vol 1, 11.6.3.1).
+    /// Handles the first arrival on a connection. The event is sent if the QP is not in RTS yet,
+    /// because the application may wait for the event (IBTA vol 1, 11.6.3.1).
     #[cold]
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {
             self.established = true;
             if qp.kind != Kind::Uc {
-                self.sender = Holder::of(&self.ring);
+                self.sender = RingHolder::of(&self.ring);
             }
             if qp.state() == State::Rtr && qp.stand().is_none() {
                 qp.event(IBV_EVENT_COMM_EST);
@@ -218,9 +239,10 @@ impl Responder {
         }
     }
 
-    /// Unreliable connections: finds out who sends, and whether another incarnation has taken the ring over and goes on elsewhere.
+    /// Unreliable connection: detects that another incarnation of the sender took the ring over,
+    /// and continues at its position.
     fn follow(&mut self, qp: &Qp) {
-        let holder = Holder::of(&self.ring);
+        let holder = RingHolder::of(&self.ring);
         if holder == self.sender {
             return;
         }
@@ -230,36 +252,39 @@ impl Responder {
             self.inbound.abandon(qp);
             self.rnr_since = None;
             self.next = begun;
-            qp.arrived(self.next);
+            qp.note_arrival(self.next);
             self.acknowledge(qp);
         }
     }
 
-    /// Tells the sender how far we are.
+    /// Acknowledges all pieces before `next`.
     pub(crate) fn acknowledge(&mut self, qp: &Qp) {
-        if self.acked == self.next || self.silent != 0 {
+        if self.acked == self.next || self.not_serving != 0 {
             return;
         }
         self.acked = self.next;
-        qp.acknowledged(self.next);
-        // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
+        qp.set_acked_to_peer(self.next);
+        // Pairs with the Acquire in `Requester::absorb`: acknowledged pieces were executed.
         protocol::acknowledge(self.ring.acked().word(), self.next);
         if let Some(link) = &self.link {
             link.acks_published();
         }
     }
 
-    /// Refuses the piece at the head. Returns whether the QP went to error.
+    /// Refuses the piece at the head. Returns whether the QP went to ERR.
     fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) -> bool {
-        self.silent |= REFUSED;
+        self.not_serving |= REFUSED;
         self.acked = self.next;
         let (ring, next) = (self.ring, self.next);
         let say = || {
             protocol::acknowledge(ring.acked().word(), next);
-            // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
+            // Release, after the store of `acked`. Pairs with the Acquire in `Requester::absorb`,
+            // which loads the NAK first: a requester that reads the NAK also reads its position.
             ring.nak().store(nak as u32, Ordering::Release);
         };
-        // Who hears of a refusal finds the QP in error. And who finds it in error, and begins to count the time, finds the refusal.
+        // The QP state changes first, then the refusal is stored, then the life is published. A
+        // peer that reads the refusal finds the QP in ERR. A peer that reads the life in ERR, and
+        // starts its timeout, finds the refusal.
         let failed = nak != Nak::Rnr && qp.fail_after(say);
         if !failed {
             say();
@@ -271,8 +296,8 @@ impl Responder {
         failed
     }
 
-    /// Whether the piece at the head has waited for a receive as long as its sender allows; has the service thread look again
-    /// if not.
+    /// Whether the piece at the head has waited for a receive as long as its sender allows.
+    /// Otherwise asks the service thread to look again.
     fn rnr_expired(&mut self, qp: &Qp, link: &Link) -> bool {
         let now = Instant::now();
         let since = *self.rnr_since.get_or_insert(now);
@@ -292,12 +317,12 @@ impl Responder {
             return self.inbound.unservable(qp, Nak::Invalid);
         };
         if head.src_qpn != link.qpn {
-            // Left over from a connection that this ring had before.
+            // A slot of a previous connection of this ring.
             return Verdict::Dropped;
         }
         if head.op == Op::Fault {
-            // What the sender acknowledged before its request failed was done.
-            qp.note_acked_along(head.ack);
+            // Requests that the sender acknowledged before its request failed were executed.
+            qp.note_piggybacked_ack(head.ack);
             let nak = Nak::from_raw(head.imm).unwrap_or(Nak::Invalid);
             return match head.has(IMM) {
                 true => self.inbound.unwritable(qp, true, nak),
@@ -307,11 +332,11 @@ impl Responder {
         if !self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn)) {
             return Verdict::Stale;
         }
-        // A request completes before its answer arrives, as it does on a wire.
+        // A request completes before its response arrives, as on a network.
         if qp.kind != Kind::XrcRecv {
-            qp.note_acked_along(head.ack);
+            qp.note_piggybacked_ack(head.ack);
         } else if head.has(LAST) {
-            qp.adapter.xrc.requesters.complete(link.peer.slot);
+            qp.adapter.xrc.senders.complete(link.peer.slot);
         }
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
@@ -325,7 +350,7 @@ impl Responder {
         }
         let total = match head.carrier {
             Carrier::Inline => usize::from(head.count),
-            // Against the receive in `Inbound::send`.
+            // `Inbound::send` checks the length against the receive.
             Carrier::Chunk | Carrier::AttachList => body.low(1).as_said() as usize,
             Carrier::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
         };
@@ -341,8 +366,9 @@ impl Responder {
         };
         match head.op {
             Op::Send => {
-                // Others can write the slot, so its addresses say nothing about our own memory: what one of our own QPs offered is in
-                // its queue, whose lock comes before those that receiving takes.
+                // Every peer can write the slot, so its addresses prove nothing about memory of
+                // this process. The offer of a local QP is read from its send queue, under its
+                // requester lock. That lock precedes the locks taken for receiving.
                 let own_sender = offers_at_home(qp, link, &head);
                 let mut offer = own_sender.as_ref().map(|sender| sender.requester.lock());
                 let own = own_sender.as_ref().zip(offer.as_mut());
@@ -371,12 +397,12 @@ impl Responder {
         body: &Body,
     ) -> Verdict {
         let remote = remote_address(body);
-        // What was placed moves nothing more.
+        // Bytes that the initiator already placed are not moved again.
         let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
             _ if head.has(PLACED) => None,
             Carrier::Inline if len <= ADDRESSED_INLINE => {
-                // SAFETY: words of the body that the caller has, which are only read.
+                // SAFETY: the words belong to the body held by the caller, and are only read.
                 Some(unsafe { Range::new(body.bytes(2).as_ptr().cast_mut(), len) })
             }
             Carrier::Chunk if len <= CHUNK_BYTES => {
@@ -394,7 +420,7 @@ impl Responder {
         self.inbound.write(qp, &Headers { total, ..*headers }, remote, len, source)
     }
 
-    /// Requests whose answer goes into a chunk that the requester lent.
+    /// Serves requests whose response goes into a chunk lent by the requester.
     fn serve_answered(&mut self, qp: &Qp, link: &Link, head: &Head, body: &Body) -> Verdict {
         let remote = remote_address(body);
         let is_read = head.op == Op::Read;
@@ -426,24 +452,24 @@ impl Responder {
     }
 }
 
-/// What a one-sided request is about: nothing before `Inbound::admit` finds it covered.
+/// The target named by a one-sided request, unchecked; `Inbound::admit` checks it.
 fn remote_address(body: &Body) -> RemoteAddress {
     RemoteAddress { addr: body.word(0).as_said(), rkey: body.low(1).as_said() }
 }
 
-/// A SEND piece in a slot of our ring, or where the slot says.
+/// A SEND piece: its bytes are in a slot of the local ring, or at the place that the slot names.
 struct Slotted<'a> {
     qp: &'a Qp,
     link: &'a Link,
-    sender: Option<Holder>,
+    sender: Option<RingHolder>,
     costs: &'a Costs,
     head: &'a Head,
     body: &'a Body,
-    /// What the sender offered, if it is a QP of this process.
+    /// The memory offered by a sender of this process.
     own: Option<Ranges>,
 }
 
-/// The QP of this process that sent a piece which names its sender's memory.
+/// The local QP that sent a piece naming memory of its sender.
 fn offers_at_home(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
     let offers = matches!(head.carrier, Carrier::Attach | Carrier::AttachList);
     if !offers || !link.peer.is_self {
@@ -459,14 +485,15 @@ impl Source for Slotted<'_> {
     }
 
     fn peek(&self, start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
-        // SAFETY: borrowed alone, for longer than the list is used.
+        // SAFETY: `start` is borrowed exclusively for longer than the list is used.
         let ranges = Ranges::of(unsafe { Range::new(start.as_mut_ptr(), HEADERS_LEN) });
         self.unless_gone(self.copy_start(&ranges))
     }
 }
 
 impl Slotted<'_> {
-    /// A sender that died or took its connection down never sent this: its memory may be in other use by now.
+    /// Rejects bytes of a sender that died or took its connection down: its memory may be in other
+    /// use.
     fn unless_gone(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
         let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
@@ -479,7 +506,7 @@ impl Slotted<'_> {
         }
     }
 
-    /// Copies as much of the piece as `ranges` take.
+    /// Copies as much of the piece as `ranges` hold.
     fn copy_start(&self, ranges: &Ranges) -> Result<usize, Errno> {
         let Self { link, head, body, .. } = *self;
         match head.carrier {
@@ -511,7 +538,7 @@ impl Slotted<'_> {
         }
     }
 
-    /// Copies the first `total` bytes of what a sender of this process offered.
+    /// Copies the first `total` bytes offered by a sender of this process.
     fn hand_over(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
         let mut done = 0;
         for range in self.own.iter().flat_map(Ranges::items) {
@@ -526,7 +553,7 @@ impl Slotted<'_> {
         let Self { link, head, body, .. } = *self;
         if head.carrier == Carrier::Attach {
             let lens = [body.low(3), body.high(3), body.low(4)];
-            // Of its memory, not of ours: for the kernel.
+            // Addresses of the other process, checked by the kernel.
             let range = |(at, len)| IoVec::new(body.word(at).as_said(), len as usize);
             let lens = lens.map(Claim::as_said).into_iter().take(usize::from(head.count));
             return Ok(lens.enumerate().map(range).collect());
@@ -536,7 +563,7 @@ impl Slotted<'_> {
         Ok((0..count)
             .map(|i| {
                 let mut words = [0u64; 2];
-                // A chunk is mapped.
+                // The copy cannot fail: a chunk is always mapped.
                 let _ = chunk
                     .part(i * size_of_val(&words), size_of_val(&words))
                     .get(bytes_of_mut(&mut words));
@@ -569,13 +596,14 @@ impl Slotted<'_> {
                 }
                 Ok(moved)
             }
-            // A message is offered whole, or not at all: with what came before it would be longer than it said.
+            // An offer covers a whole message. Together with earlier pieces the message would
+            // exceed its announced length.
             Carrier::Attach | Carrier::AttachList if offset > 0 => Err(Errno::EPROTO),
             Carrier::Attach | Carrier::AttachList => self.fetch(ranges, total),
         }
     }
 
-    /// Fetches the message from where it is, and says what that costs.
+    /// Fetches the message from the memory of its sender, and measures the cost.
     fn fetch(&self, ranges: &Ranges, total: usize) -> Result<usize, Errno> {
         if self.link.peer.is_self {
             let offered = self.own.as_ref().map(Ranges::total);
@@ -589,20 +617,21 @@ impl Slotted<'_> {
     }
 }
 
-/// Fetches `total` bytes of the sender's memory, which is another process, into `ranges`.
+/// Fetches `total` bytes from the memory of another process into `ranges`.
 fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<usize, Errno> {
     let sum = there.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len()));
     if sum != Some(total) || total > ranges.total() {
         return Err(Errno::EPROTO);
     }
     let memory = link.peer.memory().ok_or(Errno::EPERM)?;
-    // What goes on to yet another process stops over in a buffer.
+    // Bytes for an imported region of a third process pass through a buffer.
     let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];
     let mut done = 0;
     while done < total {
         let part = if ranges.is_abroad() {
             let len = buffer.len().min(total - done);
-            // SAFETY: so much of the buffer, which is not used by name until the kernel has filled it.
+            // SAFETY: the range lies in the buffer, which no code uses by name until the kernel has
+            // filled it.
             Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), len) })
         } else {
             ranges.part(done, total - done)
@@ -617,7 +646,8 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
             })
             .collect();
         match memory.read(part.items(), &rest) {
-            // As `soft_memory::careful` does it.
+            // The same rule as in `soft_memory::careful`: unmapped receive memory swallows the
+            // bytes.
             Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),
             Ok(0) => return Err(Errno::EFAULT),
             Ok(n) => {
@@ -633,10 +663,10 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
     Ok(total)
 }
 
-/// Bytes fetched at once for memory of another process.
+/// Bytes fetched by one call for memory of another process.
 const STOPOVER: usize = 256 << 10;
 
-/// `len` bytes were placed, unless they were for an imported region that is gone.
+/// `len` if the bytes were placed; EFAULT if the imported region is gone.
 const fn placed(done: bool, len: usize) -> Result<usize, Errno> {
     if done { Ok(len) } else { Err(Errno::EFAULT) }
 }

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::objects::cq::Cq;
-use super::objects::datagrams::Dry;
-use super::objects::qp::{Opened, Openings, Pair, Qp, Receiver, Role, Stand, Tagging};
+use super::objects::datagrams::ReceiveShortage;
+use super::objects::qp::{Opened, Openings, Pair, Qp, Receiver, Role, StandIn, Tagging};
 use super::objects::srq::{Srq, TagMatching};
 use super::objects::xrc::DomainId;
 use super::state::Kind;
@@ -19,8 +19,8 @@ impl Pair {
             Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(recv_cq))),
             None => (recv_cq, None),
         };
-        let dry = Dry::default();
-        Self { send_cq, recv_cq, srq, tm, signals_all: false, create_flags: 0, dry }
+        let dry = ReceiveShortage::default();
+        Self { send_cq, recv_cq, srq, tm, signals_all: false, create_flags: 0, shortage: dry }
     }
 }
 
@@ -42,7 +42,9 @@ impl Role {
     /// The number of another QP that it has, if it has one.
     pub(super) fn borrowed_number(&self) -> Option<u32> {
         match self {
-            Self::StandIn(Stand { home, .. }) | Self::Opened(Opened { home, .. }) => Some(home.qpn),
+            Self::StandIn(StandIn { home, .. }) | Self::Opened(Opened { home, .. }) => {
+                Some(home.qpn)
+            }
             _ => None,
         }
     }
@@ -51,9 +53,9 @@ impl Role {
     pub(crate) const fn domain(&self) -> Option<DomainId> {
         match self {
             Self::Receiver(Receiver { domain, .. })
-            | Self::StandIn(Stand { domain, .. })
+            | Self::StandIn(StandIn { domain, .. })
             | Self::Opened(Opened { domain, .. }) => Some(*domain),
-            Self::Pair(_) | Self::Spreader(_) => None,
+            Self::Pair(_) | Self::Rss(_) => None,
         }
     }
 
@@ -67,13 +69,13 @@ impl Role {
                     pair.recv_cq.count_datagram_user(true);
                 }
                 if let Some(own) = &pair.tm {
-                    own.named.users.fetch_add(1, Ordering::AcqRel);
+                    own.unused_recv_cq.users.fetch_add(1, Ordering::AcqRel);
                 }
                 if let Some(srq) = &pair.srq {
                     srq.users.fetch_add(1, Ordering::AcqRel);
                 }
             }
-            Self::Spreader(rss) => {
+            Self::Rss(rss) => {
                 rss.table.users.fetch_add(1, Ordering::AcqRel);
             }
             Self::Receiver(_) | Self::StandIn(_) | Self::Opened(_) => {}
@@ -90,13 +92,13 @@ impl Role {
                 pair.send_cq.users.fetch_sub(1, Ordering::AcqRel);
                 pair.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
                 if let Some(own) = &pair.tm {
-                    own.named.users.fetch_sub(1, Ordering::AcqRel);
+                    own.unused_recv_cq.users.fetch_sub(1, Ordering::AcqRel);
                 }
                 if let Some(srq) = &pair.srq {
                     srq.users.fetch_sub(1, Ordering::AcqRel);
                 }
             }
-            Self::Spreader(rss) => {
+            Self::Rss(rss) => {
                 rss.table.users.fetch_sub(1, Ordering::AcqRel);
             }
             Self::Receiver(_) | Self::StandIn(_) | Self::Opened(_) => {}
@@ -119,7 +121,7 @@ impl Qp {
 
     /// Whom it stands for, if it is a stand-in.
     #[inline]
-    pub(crate) const fn stand(&self) -> Option<&Stand> {
+    pub(crate) const fn stand(&self) -> Option<&StandIn> {
         match &self.role {
             Role::StandIn(stand) => Some(stand),
             _ => None,
@@ -158,7 +160,7 @@ impl Qp {
     /// The QP's own part of that.
     #[inline]
     pub(crate) fn own_tagging(&self) -> Option<&Tagging> {
-        if self.sends_plainly {
+        if self.fast_send_allowed {
             // As most do, who are spared the rest of the question.
             return None;
         }

@@ -7,7 +7,7 @@ use super::access::{Direction, admit};
 use super::objects::connection::{Link, Requester};
 use super::objects::holder::Reach;
 use super::objects::qp::Qp;
-use super::objects::run_lists::Lists;
+use super::objects::run_lists::RunLists;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
@@ -57,7 +57,7 @@ impl Requester {
         if self.acked != self.next {
             self.absorb(qp, link);
         }
-        if self.acked != self.next || self.answers_due > 0 || !self.fate.is_going() {
+        if self.acked != self.next || self.responses_due > 0 || !self.fate.is_going() {
             return 0;
         }
         let mut lists = self.run_lists.take().unwrap_or_default();
@@ -67,12 +67,12 @@ impl Requester {
         done
     }
 
-    fn move_run(&mut self, qp: &Qp, link: &Link, n: u64, run: &Run, lists: &mut Lists) -> u64 {
+    fn move_run(&mut self, qp: &Qp, link: &Link, n: u64, run: &Run, lists: &mut RunLists) -> u64 {
         let Run { opcode, way, need, local, rkey } = *run;
         let Some(memory) = link.peer.memory() else { return 0 };
         let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
-        let Lists { own, there, ends } = lists;
+        let RunLists { own, there, ends } = lists;
         own.clear();
         there.clear();
         ends.clear();

@@ -5,7 +5,7 @@ use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
-use super::objects::srq::{Limited, Srq, TagMatching};
+use super::objects::srq::{Srq, SrqReceives, TagMatching};
 use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
@@ -55,7 +55,7 @@ impl Srq {
             adapter: Arc::clone(adapter),
             index,
             number,
-            queue: Mutex::new(Limited { queue, returned, max_wr, limit: 0 }),
+            queue: Mutex::new(SrqReceives { queue, returned, max_wr, limit: 0 }),
             waiters: Mutex::default(),
             awaited: AtomicBool::new(false),
             retired: AtomicBool::new(false),

@@ -7,9 +7,9 @@
 //! have no such wire, and pay nothing.
 #![forbid(unsafe_code)]
 
-use super::objects::connection::{Issued, Link, Patience, Requester, Wire};
+use super::objects::connection::{Issued, Link, Requester, RetryAttributes, Wire};
 use super::objects::holder::PeerState;
-use super::objects::plan::Strikes;
+use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
 use super::request::{Entry, Phase, What};
 use super::state::Kind;
@@ -70,24 +70,24 @@ impl Wire for Strict {
         Some(&mut self.inner)
     }
 
-    fn strikes(&mut self) -> Option<&mut Strikes> {
-        self.inner.strikes()
+    fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
+        self.inner.fault_schedule()
     }
 
     fn held_until(&self, n: u64) -> Option<Time> {
         self.inner.held_until(n)
     }
 
-    fn keep(&mut self, link: &mut Option<Box<Link>>) -> bool {
-        self.inner.keep(link)
+    fn detach_link(&mut self, link: &mut Option<Box<Link>>) -> bool {
+        self.inner.detach_link(link)
     }
 
-    fn give_back(&mut self) -> Option<Box<Link>> {
-        self.inner.give_back()
+    fn attach_link(&mut self) -> Option<Box<Link>> {
+        self.inner.attach_link()
     }
 
-    fn plug(&mut self) {
-        self.inner.plug();
+    fn port_up(&mut self) {
+        self.inner.port_up();
     }
 }
 
@@ -110,7 +110,7 @@ impl Strict {
     }
 }
 
-impl Patience {
+impl RetryAttributes {
     /// What the attributes of a QP say.
     pub(crate) const fn of(attr: &ibv_qp_attr) -> Self {
         Self { timeout: attr.timeout, retry_cnt: attr.retry_cnt, max_rd_atomic: attr.max_rd_atomic }
@@ -165,7 +165,7 @@ impl Requester {
             self.link = Some(link);
             return None;
         }
-        let home = self.lanes.home().unwrap_or(&link);
+        let home = self.xrc_rings.home().unwrap_or(&link);
         // Another process may stand for an XRC QP whose own process ended: of that QP nothing is
         // known.
         let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
@@ -173,7 +173,7 @@ impl Requester {
         let ends = Ends {
             own_mtu: qp.entry().path_mtu.load(Ordering::Relaxed),
             remote_mtu: responder.path_mtu.load(Ordering::Relaxed),
-            depth: self.patience.max_rd_atomic,
+            depth: self.retry.max_rd_atomic,
             remote_depth: responder.max_dest_rd_atomic.load(Ordering::Relaxed),
         };
         self.link = Some(link);

@@ -193,7 +193,7 @@ impl Inbound {
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, len) {
             return None;
         }
-        ranges.take_care(self.careful);
+        ranges.take_care(self.check_memory);
         Some(ranges)
     }
 
@@ -243,7 +243,7 @@ impl Inbound {
                 (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID, len.saturating_sub(header), tagged)
             }
             TagMatch::Unexpected | TagMatch::Untagged | TagMatch::Plain => {
-                self.taken = false;
+                self.has_unfinished_receive = false;
                 if status != IBV_WC_SUCCESS && matches!(self.tag_match, TagMatch::Unexpected) {
                     tags.list.discount_unexpected();
                 }

@@ -143,29 +143,30 @@ pub(super) fn tagged(tagged: Tagged) -> Rare {
 impl Tagging {
     pub(super) fn new(named: Arc<Cq>) -> Box<Self> {
         Box::new(Self {
-            found: Mutex::default(),
-            due: AtomicBool::new(false),
+            pending_fetches: Mutex::default(),
+            has_new_fetches: AtomicBool::new(false),
             listed: AtomicBool::new(false),
-            named,
+            unused_recv_cq: named,
         })
     }
 
     pub(super) fn find(&self, fetch: Fetch) {
-        self.found.lock().push_back(fetch);
-        self.due.store(true, Ordering::Release);
+        self.pending_fetches.lock().push_back(fetch);
+        self.has_new_fetches.store(true, Ordering::Release);
     }
 
     pub(super) fn next(&self) -> Option<Fetch> {
-        self.found.lock().pop_front()
+        self.pending_fetches.lock().pop_front()
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        !self.found.lock().is_empty()
+        !self.pending_fetches.lock().is_empty()
     }
 
     /// Whether something was found since the last call.
     pub(crate) fn take_due(&self) -> bool {
-        self.due.load(Ordering::Acquire) && self.due.swap(false, Ordering::AcqRel)
+        self.has_new_fetches.load(Ordering::Acquire)
+            && self.has_new_fetches.swap(false, Ordering::AcqRel)
     }
 
     pub(super) const fn listed(&self) -> &AtomicBool {

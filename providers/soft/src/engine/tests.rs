@@ -3,7 +3,7 @@
 use super::completion::{Cqe, Reads};
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Channel, Reporter};
-use super::objects::cq::{Cq, Form};
+use super::objects::cq::{Cq, CqOptions};
 use super::objects::qp::{Pair, Qp, Role};
 use super::objects::served_by::ServedBy;
 use super::objects::srq::Srq;
@@ -120,8 +120,12 @@ fn reporter() -> Reporter {
 
 /// A completion queue with room for whatever a test does.
 fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
-    let form =
-        Form { capacity: 1024, reads: Reads::default(), overwrites: false, single_threaded: false };
+    let form = CqOptions {
+        capacity: 1024,
+        reads: Reads::default(),
+        overwrites: false,
+        single_threaded: false,
+    };
     Cq::new(Arc::clone(adapter), form, None, reporter()).expect("memory")
 }
 
@@ -225,7 +229,7 @@ impl Side {
         let mut requester = self.qp.requester.lock();
         requester.post(&self.qp, &request, sges).expect("a good request");
         requester.publish();
-        self.qp.let_go(requester);
+        self.qp.release_requester(requester);
     }
 
     fn poll(&self) -> Option<Cqe> {

@@ -3,7 +3,7 @@
 
 use super::ethernet::{Segment, make_segment};
 use super::objects::connection::Requester;
-use super::objects::datagrams::Sent;
+use super::objects::datagrams::PutResult;
 use super::refused::errno;
 use super::request::{Request, What};
 use abi::*;
@@ -50,10 +50,10 @@ impl Requester {
         n: u64,
         ranges: &Ranges,
         frame: &mut [u8],
-        mut send: impl FnMut(&mut Self, &mut [u8]) -> Sent,
-    ) -> Sent {
+        mut send: impl FnMut(&mut Self, &mut [u8]) -> PutResult,
+    ) -> PutResult {
         let entry = *self.queue.entry(n);
-        let What::Segments(cut) = entry.request.what else { return Sent::Gone };
+        let What::Segments(cut) = entry.request.what else { return PutResult::Done };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let framing = self.segmenter.framing;
         let slot = self.queue.at(n);
@@ -61,7 +61,7 @@ impl Requester {
         loop {
             let offset = self.queue.entry(n).offset as usize;
             let len = (total - offset).min(mss);
-            let Some(whole) = frame.get_mut(..header + len) else { return Sent::Gone };
+            let Some(whole) = frame.get_mut(..header + len) else { return PutResult::Done };
             let (start, rest) = whole.split_at_mut(header);
             if entry.kept {
                 let kept = self.segmenter.place(slot).get(..header).unwrap_or_default();
@@ -74,12 +74,12 @@ impl Requester {
             let last = offset + len == total;
             let index = (offset / mss) as u32;
             make_segment(whole, framing, Segment { index, offset: offset as u32, last });
-            if send(self, whole) == Sent::Full {
-                return Sent::Full;
+            if send(self, whole) == PutResult::Full {
+                return PutResult::Full;
             }
             self.queue.entry(n).offset += len as u32;
             if last {
-                return Sent::Gone;
+                return PutResult::Done;
             }
         }
     }

@@ -6,7 +6,7 @@ use super::inbound::{Headers, Source, Verdict};
 use super::link::chunk_of;
 use super::objects::adapter::Adapter;
 use super::objects::connection::Requester;
-use super::objects::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, Sent};
+use super::objects::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, PutResult};
 use super::objects::qp::Qp;
 use super::request::{Destination, Phase, Request, Route};
 use super::state::Kind;
@@ -122,7 +122,7 @@ fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, caref
     }
     // The responder's lock keeps deregistration and RESET away while we write.
     let mut responder = qp.responder.lock();
-    responder.inbound.take_care(careful);
+    responder.inbound.begin_serving(careful);
     let verdict = responder.inbound.send(qp, headers, datagram);
     drop(responder);
     if verdict == Verdict::Broken {
@@ -197,7 +197,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         } else {
             send_anywhere(requester, qp, &request, &ranges, &mut used)
         };
-        if sent == Sent::Full {
+        if sent == PutResult::Full {
             break;
         }
         requester.queue.entry(n).phase = Phase::Done;
@@ -235,7 +235,7 @@ fn send_segments(
     n: u64,
     ranges: &Ranges,
     used: &mut Option<Arc<Outlet>>,
-) -> Sent {
+) -> PutResult {
     let request = requester.queue.entry(n).request;
     let mut datagram = std::mem::take(&mut requester.segmenter.frame);
     let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
@@ -256,20 +256,20 @@ fn send_anywhere(
     request: &Request,
     ranges: &Ranges,
     used: &mut Option<Arc<Outlet>>,
-) -> Sent {
+) -> PutResult {
     let to = &request.to;
     if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
         used.take().inspect(|o| o.publish());
         // Another QP number than that of all groups: no receiver would take it.
         if to.qpn != MULTICAST_QPN {
-            return Sent::Gone;
+            return PutResult::Done;
         }
-        if send_to_group(requester, qp, to, &group, ranges, request) == Sent::Full {
-            return Sent::Full;
+        if send_to_group(requester, qp, to, &group, ranges, request) == PutResult::Full {
+            return PutResult::Full;
         }
         // Members of other hosts.
         requester.send_far(qp, request, ranges);
-        return Sent::Gone;
+        return PutResult::Done;
     }
     if to.elsewhere {
         used.take().inspect(|o| o.publish());
@@ -285,14 +285,14 @@ fn send_anywhere(
     }
     // What nobody is there to take is lost, as on a wire.
     if let Some(outlet) = &*used
-        && send(qp, outlet, to, ranges, request) == Sent::Full
+        && send(qp, outlet, to, ranges, request) == PutResult::Full
     {
         outlet.publish();
         outlet.peer.kick();
         requester.wait_for_room(qp);
-        return Sent::Full;
+        return PutResult::Full;
     }
-    Sent::Gone
+    PutResult::Done
 }
 
 /// Where datagrams for QP `qpn` of process `slot` go; people are told if nobody is there.
@@ -304,12 +304,12 @@ fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
 impl Requester {
     /// Whether a datagram for many still waits for receivers without room.
     pub(super) fn is_patient(&self) -> bool {
-        self.receivers_waited_for.is_none_or(|since| since.elapsed() < FULL_RING_WAIT)
+        self.full_receivers_since.is_none_or(|since| since.elapsed() < FULL_RING_WAIT)
     }
 
     /// A datagram for many found a receiver without room.
     pub(super) fn wait_for_receivers(&mut self, qp: &Qp) {
-        self.receivers_waited_for.get_or_insert_with(Instant::now);
+        self.full_receivers_since.get_or_insert_with(Instant::now);
         self.wait_for_room(qp);
     }
 
@@ -330,7 +330,7 @@ fn send_to_group(
     group: &[u8; 16],
     ranges: &Ranges,
     request: &Request,
-) -> Sent {
+) -> PutResult {
     let adapter = &qp.adapter;
     // Whom it could not meet for now hears nothing, as on a wire, until it could.
     let _lost = adapter.datagrams.meet_everyone(adapter);
@@ -344,18 +344,24 @@ fn send_to_group(
         }
         if full {
             requester.wait_for_receivers(qp);
-            return Sent::Full;
+            return PutResult::Full;
         }
     }
-    requester.receivers_waited_for = None;
+    requester.full_receivers_since = None;
     for outlet in receivers.iter() {
         send(qp, outlet, to, ranges, request);
         outlet.publish();
     }
-    Sent::Gone
+    PutResult::Done
 }
 
-fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &Request) -> Sent {
+fn send(
+    qp: &Qp,
+    outlet: &Outlet,
+    to: &Destination,
+    ranges: &Ranges,
+    request: &Request,
+) -> PutResult {
     let len = ranges.total();
     let imm = if request.opcode == IBV_WR_SEND_WITH_IMM { IMM } else { 0 };
     let solicited = if request.flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 };

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::objects::connection::{Issued, Link, Requester, Wire};
-use super::objects::plan::Strikes;
+use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
 use super::request::Phase;
 use super::state::Kind;
@@ -34,7 +34,7 @@ struct Steered;
 
 impl Wire for Steered {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
-        requester.issue_steered(qp);
+        requester.issue_xrc(qp);
         Issued::SoFar
     }
 
@@ -110,7 +110,7 @@ impl Wire for Unplugged {
         }
         while self.inner.issue(requester, qp) == Issued::PortDown {
             // It is.
-            self.keep(&mut requester.link);
+            self.detach_link(&mut requester.link);
         }
         Issued::SoFar
     }
@@ -127,25 +127,25 @@ impl Wire for Unplugged {
         !self.is_over
     }
 
-    fn strikes(&mut self) -> Option<&mut Strikes> {
-        self.inner.strikes()
+    fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
+        self.inner.fault_schedule()
     }
 
     fn held_until(&self, n: u64) -> Option<Time> {
         self.inner.held_until(n)
     }
 
-    fn keep(&mut self, link: &mut Option<Box<Link>>) -> bool {
+    fn detach_link(&mut self, link: &mut Option<Box<Link>>) -> bool {
         // A new link is as useless as the one before it was.
         self.link = link.take().or(self.link.take());
         true
     }
 
-    fn give_back(&mut self) -> Option<Box<Link>> {
+    fn attach_link(&mut self) -> Option<Box<Link>> {
         self.link.take()
     }
 
-    fn plug(&mut self) {
+    fn port_up(&mut self) {
         self.is_over = true;
     }
 }
@@ -215,7 +215,7 @@ impl Requester {
     /// The port went down.
     #[cold]
     pub(crate) fn unplug(&mut self) {
-        if !self.wire.keep(&mut self.link) {
+        if !self.wire.detach_link(&mut self.link) {
             let link = self.link.take();
             surround(&mut self.wire, |inner| Unplugged { inner, link, is_over: false });
         }
@@ -223,10 +223,10 @@ impl Requester {
 
     /// The port is up.
     pub(crate) fn plug(&mut self) {
-        if let Some(link) = self.wire.give_back() {
+        if let Some(link) = self.wire.attach_link() {
             self.link = Some(link);
         }
-        self.wire.plug();
+        self.wire.port_up();
         strip(&mut self.wire);
     }
 

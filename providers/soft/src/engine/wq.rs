@@ -5,7 +5,7 @@ use super::ethernet::{Key, Sink};
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
-use super::objects::datagrams::Dry;
+use super::objects::datagrams::ReceiveShortage;
 use super::objects::wq::{Rss, Wq};
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
@@ -50,7 +50,7 @@ impl Wq {
             cq: wanted.cq,
             pd: wanted.pd,
             number: wanted.number,
-            dry: Dry::default(),
+            shortage: ReceiveShortage::default(),
             users: AtomicUsize::new(0),
             events: Events::default(),
             report: wanted.report,
@@ -97,7 +97,7 @@ impl Wq {
 
     /// Whether a frame should wait for a receive.
     pub(super) fn must_wait(&self) -> bool {
-        self.state() == IBV_WQS_RDY && self.dry.waits(!self.queue.lock().is_empty())
+        self.state() == IBV_WQS_RDY && self.shortage.frame_waits(!self.queue.lock().is_empty())
     }
 
     /// How frames are put into its receives.

@@ -8,9 +8,9 @@
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::holder::PeerState;
-use super::objects::qp::{Qp, Role, Stand};
+use super::objects::qp::{Qp, Role, StandIn};
 use super::objects::served_by::ServedBy;
-use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Task, Xrc};
+use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
 use super::opened::is_held;
 use super::qp::Wanted;
 use super::state::Kind;
@@ -24,14 +24,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-impl Stand {
+impl StandIn {
     /// Whether the QP serves its sender, as it did when we began to stand for it.
     pub(crate) fn serves(&self) -> bool {
-        match self.home.peer_state(self.by) {
+        match self.home.peer_state(self.sender_qpn) {
             PeerState::Serving(generation) => generation == self.generation,
             PeerState::Silent => false,
             // What another host sends goes with the process that had it.
-            PeerState::Dead => self.by != FAR && self.held.load(Ordering::Acquire),
+            PeerState::Dead => self.sender_qpn != FAR && self.outlives_home.load(Ordering::Acquire),
         }
     }
 
@@ -41,7 +41,7 @@ impl Stand {
     }
 
     fn is_connected(&self) -> bool {
-        self.home.connection(self.by) == Some(self.generation)
+        self.home.connection(self.sender_qpn) == Some(self.generation)
     }
 
     /// Whether the QP goes on though a request for it was refused: its owner, who looks here for the error, has not heard of it.
@@ -69,22 +69,22 @@ impl Xrc {
     /// Whether whoever polls looks for what other processes ask, too: requests of other hosts for queues of ours.
     #[inline]
     pub(crate) fn has_guests(&self) -> bool {
-        self.has_guests.load(Ordering::Relaxed)
+        self.has_remote_stand_ins.load(Ordering::Relaxed)
     }
 
     /// Who stands for QP `of` of another process, for requests of other hosts.
     pub(crate) fn guest(&self, of: u32) -> Option<Arc<Qp>> {
-        self.guests.lock().get(&of).map(Arc::clone)
+        self.remote_stand_ins.lock().get(&of).map(Arc::clone)
     }
 
     /// Has a question served once there is somebody to serve it; `false`: it comes with too many others.
     pub(crate) fn welcome(&self, adapter: &Adapter, question: Question, frame: &[u8]) -> bool {
         let mut tasks = self.tasks.lock();
-        let waiting = tasks.iter().filter(|task| matches!(task, Task::Serve { .. })).count();
+        let waiting = tasks.iter().filter(|task| matches!(task, XrcTask::Serve { .. })).count();
         if waiting >= QUESTIONS_MOST || tasks.len() >= HEARD_MOST {
             return false;
         }
-        tasks.push(Task::Serve { question, frame: frame.into() });
+        tasks.push(XrcTask::Serve { question, frame: frame.into() });
         drop(tasks);
         adapter.fabric.wake_self();
         true
@@ -155,28 +155,28 @@ impl Xrc {
 
     /// A completion queue is armed for the first time.
     pub(super) fn await_events(&self) {
-        self.requesters.await_events();
+        self.senders.await_events();
     }
 
     /// A QP that sends is connected to one of process `slot`.
     pub(crate) fn add_sender(&self, qp: &Qp, slot: u16) {
-        self.requesters.add(slot, qp);
+        self.senders.add(slot, qp);
     }
 
     /// Whether `qp` may wait for process `slot` to answer: one that only sends has no receiver that would know.
     pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
-        qp.kind == Kind::XrcSend && self.requesters.include(slot, qp)
+        qp.kind == Kind::XrcSend && self.senders.sends_to(slot, qp)
     }
 
     /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.
     pub(super) fn ask(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
-        self.answers.lock().entry((slot, by)).or_default();
+        self.stand_in_replies.lock().entry((slot, by)).or_default();
         adapter.datagrams.tell(adapter, slot, Op::XrcAsk, by, u64::from(of));
     }
 
     /// Our QP `by` waits for no answers.
     pub(super) fn forget_questions(&self, by: u32) {
-        self.answers.lock().retain(|(_, asker), _| *asker != by);
+        self.stand_in_replies.lock().retain(|(_, asker), _| *asker != by);
     }
 
     /// Who stands for QP `of` in process `slot`, to receive from our QP `by`.
@@ -188,7 +188,7 @@ impl Xrc {
         by: u32,
     ) -> Option<Box<Link>> {
         let number = {
-            let mut answers = self.answers.lock();
+            let mut answers = self.stand_in_replies.lock();
             let number = (*answers.get(&(slot, by))?)?;
             answers.remove(&(slot, by));
             number
@@ -201,10 +201,10 @@ impl Xrc {
 
     /// A QP of ours, `by`, that stands for `of` refused a request.
     pub(super) fn refused(&self, adapter: &Adapter, by: u32, of: u32, event: u32) {
-        self.put_task(adapter, Task::Tell { slot: split_qpn(of).0, by, of, event });
+        self.put_task(adapter, XrcTask::ReportEvent { slot: split_qpn(of).0, by, of, event });
     }
 
-    pub(super) fn put_task(&self, adapter: &Adapter, task: Task) {
+    pub(super) fn put_task(&self, adapter: &Adapter, task: XrcTask) {
         self.tasks.lock().push(task);
         adapter.fabric.wake_self();
     }
@@ -216,9 +216,9 @@ impl Xrc {
         let word = word.as_said();
         let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
-            Op::XrcAsk if split_qpn(by).0 == slot => Task::Answer { slot, of, by },
+            Op::XrcAsk if split_qpn(by).0 == slot => XrcTask::MakeStandIn { slot, of, by },
             Op::XrcAnswer if split_qpn(of).0 == slot => {
-                if let Some(answer) = self.answers.lock().get_mut(&(slot, high(word))) {
+                if let Some(answer) = self.stand_in_replies.lock().get_mut(&(slot, high(word))) {
                     *answer = Some(of);
                     adapter.fabric.wake_self();
                     return true;
@@ -226,7 +226,7 @@ impl Xrc {
                 return false;
             }
             Op::XrcBroke if split_qpn(by).0 == slot => match QpEvent::from_raw(high(word)) {
-                Some(event) => Task::Heard { by, of, event },
+                Some(event) => XrcTask::EventReported { by, of, event },
                 None => return false,
             },
             _ => return false,
@@ -278,18 +278,20 @@ impl Xrc {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             match task {
-                Task::Answer { slot, of, by } => {
+                XrcTask::MakeStandIn { slot, of, by } => {
                     if let Some(number) = self.stand(adapter, of, by) {
                         let word = halves(number, by);
                         adapter.datagrams.tell(adapter, slot, Op::XrcAnswer, of, word);
                     }
                 }
-                Task::Tell { slot, by, of, event } => {
+                XrcTask::ReportEvent { slot, by, of, event } => {
                     let word = halves(of, event);
                     adapter.datagrams.tell(adapter, slot, Op::XrcBroke, by, word);
                 }
-                Task::Serve { question, frame } => self.receive_guest(adapter, &question, &frame),
-                Task::Heard { by, of, event } => {
+                XrcTask::Serve { question, frame } => {
+                    self.receive_guest(adapter, &question, &frame)
+                }
+                XrcTask::EventReported { by, of, event } => {
                     if split_qpn(of).0 == adapter.fabric.slot() {
                         self.fail_as(adapter, by, of, event);
                     } else if by == of {
@@ -304,7 +306,7 @@ impl Xrc {
             if let Some(stand) = qp.stand()
                 && stand.home.peer.is_dead()
             {
-                stand.held.store(
+                stand.outlives_home.store(
                     stand.is_connected() && is_held(adapter, &stand.home),
                     Ordering::Release,
                 );
@@ -320,9 +322,9 @@ impl Xrc {
 
     /// Nobody is to be served by `qp` any more.
     fn dismiss(&self, qp: &Arc<Qp>) {
-        let mut guests = self.guests.lock();
+        let mut guests = self.remote_stand_ins.lock();
         guests.retain(|_, guest| !Arc::ptr_eq(guest, qp));
-        self.has_guests.store(!guests.is_empty(), Ordering::Relaxed);
+        self.has_remote_stand_ins.store(!guests.is_empty(), Ordering::Relaxed);
     }
 
     /// Begins to stand for QP `of` where `by` sends, or goes on with it; returns our number for that.
@@ -331,7 +333,7 @@ impl Xrc {
         let known = stand_ins.iter().find(|qp| {
             qp.qpn == of
                 && qp.is_stand_in_needed()
-                && qp.stand().is_some_and(|stand| stand.by == by)
+                && qp.stand().is_some_and(|stand| stand.sender_qpn == by)
         });
         if let Some(qp) = known {
             return Some(qpn(adapter.fabric.slot(), qp.index));
@@ -355,14 +357,20 @@ impl Xrc {
         let domain = DomainId::load(&home.entry().domain);
         let srq = adapter.srq_of(domain)?;
         let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
-        let stand = Stand { home, domain, by, generation, held: AtomicBool::new(held) };
+        let stand = StandIn {
+            home,
+            domain,
+            sender_qpn: by,
+            generation,
+            outlives_home: AtomicBool::new(held),
+        };
         let wanted = Wanted::receiver(Role::StandIn(stand), srq.report.clone());
         let qp = Qp::new(adapter, wanted).ok()?;
         qp.responder.lock().min_rnr_timer = min_rnr_timer;
         qp.connect_receiver(sender, by);
         if is_far {
-            self.guests.lock().insert(of, Arc::clone(&qp));
-            self.has_guests.store(true, Ordering::Relaxed);
+            self.remote_stand_ins.lock().insert(of, Arc::clone(&qp));
+            self.has_remote_stand_ins.store(true, Ordering::Relaxed);
         }
         let number = qpn(adapter.fabric.slot(), qp.index);
         stand_ins.push(qp);

@@ -11,8 +11,8 @@ use abi::*;
 use crate::engine::completion::Reads;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
-use crate::engine::objects::cq::{Cq, Form};
-use crate::engine::objects::holder::Holder;
+use crate::engine::objects::cq::{Cq, CqOptions};
+use crate::engine::objects::holder::RingHolder;
 use crate::engine::objects::qp::{Pair, Qp};
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::qp::Wanted;
@@ -78,7 +78,7 @@ impl World {
         // that they stay mapped for as long as the world uses the view.
         let victim = unsafe { View::of(&peer) };
         std::mem::forget(peer);
-        let form = Form {
+        let form = CqOptions {
             capacity: 4096,
             reads: Reads::default(),
             overwrites: false,
@@ -148,7 +148,7 @@ impl World {
                 modify(qp, &self.gids, &attr, needs | IBV_QP_STATE)
                     .expect("a permitted transition");
             }
-            Holder::new(self.other.identity(), 1)
+            RingHolder::new(self.other.identity(), 1)
                 .take(&self.victim.qp_ring(qp.index).expect("mapped"));
             for id in 0..RECEIVES {
                 if let Ok(mut receives) = qp.posting() {
@@ -297,7 +297,7 @@ impl World {
         let mut requester = qp.requester.lock();
         let _ = requester.post(qp, &request, &[self.sge(0, len)]);
         requester.publish();
-        qp.let_go(requester);
+        qp.release_requester(requester);
     }
 
     fn look(&self) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Line, Victim};
-use crate::engine::objects::holder::Holder;
+use crate::engine::objects::holder::RingHolder;
 use soft_local::shm::layout::*;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
@@ -47,7 +47,7 @@ impl Attacker {
             entry.life.store(life.pack(), Release);
         }
         let ring = victim.view.qp_ring(line.index).expect("mapped");
-        let holder = Holder::new(self.fabric.identity(), life.generation);
+        let holder = RingHolder::new(self.fabric.identity(), life.generation);
         if !holder.take(&ring) && self.random.one_in(4) {
             holder.take_over(&ring);
         }

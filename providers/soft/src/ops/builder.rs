@@ -6,10 +6,10 @@
 use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
-use crate::engine::objects::builder::{Builder, Built};
+use crate::engine::fast_send::FastSend;
+use crate::engine::objects::builder::{Builder, BuiltRequest};
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
-use crate::engine::quick_send::Quick;
 use crate::engine::request::{RemoteAddress, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;
@@ -119,7 +119,7 @@ pub(crate) fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     let mut requester = qp.requester.lock();
     let result = post_built(qp, builder, &mut requester);
     // Whatever came of it: to post, or to make room, may have completed a request that failed.
-    qp.let_go(requester);
+    qp.release_requester(requester);
     result
 }
 
@@ -139,7 +139,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     }
     // Of a single one, all or none is posted whatever it is.
     if let [one] = &*list
-        && requester.quick(qp).is_some_and(|mut quick| post_short(&mut quick, one, false))
+        && requester.fast_send(qp).is_some_and(|mut quick| post_short(&mut quick, one, false))
     {
         requester.publish();
         return Ok(());
@@ -159,7 +159,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     let mut result = Ok(());
     let mut rest = &*list;
     while !rest.is_empty() {
-        if let Some(mut quick) = requester.quick(qp) {
+        if let Some(mut quick) = requester.fast_send(qp) {
             let posted = rest.iter().take_while(|one| post_short(&mut quick, one, true)).count();
             rest = rest.get(posted..).unwrap_or_default();
         }
@@ -175,7 +175,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
 
 /// Posts a request if it is one of the usual ones.
 #[inline]
-fn post_short(quick: &mut Quick<'_>, built: &Built, more: bool) -> bool {
+fn post_short(quick: &mut FastSend<'_>, built: &BuiltRequest, more: bool) -> bool {
     let Request { wr_id, opcode, flags, imm, .. } = built.request;
     let [sge] = &*built.sges else { return false };
     quick.post((wr_id, opcode, flags, imm), sge, more)
@@ -192,7 +192,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)
     // Inline is what the data setters say, not a flag.
     let flags = flags & !IBV_SEND_INLINE;
     if builder.count == builder.built.len() {
-        builder.built.push(Built::default());
+        builder.built.push(BuiltRequest::default());
     }
     if let Some(built) = builder.built.get_mut(builder.count) {
         built.request = Request { wr_id, opcode, flags, ..Request::default() };
@@ -351,7 +351,10 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
-unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Built, &mut Vec<u8>) -> Option<()>) {
+unsafe fn set(
+    qp: *mut ibv_qp_ex,
+    change: impl FnOnce(&mut BuiltRequest, &mut Vec<u8>) -> Option<()>,
+) {
     // SAFETY: this thread called ibv_wr_start on `qp`, and no other reference to the builder is used in this function,
     // nor by `change`, which gets what it needs of it.
     let builder = unsafe { builder(qp) };

@@ -5,7 +5,7 @@ use super::query::{MAX_CQ, MAX_CQE};
 use super::state::Context;
 use super::{object, status};
 use crate::engine::completion::{Cqe, Moderation, Reads};
-use crate::engine::objects::cq::{Cq, Form};
+use crate::engine::objects::cq::{Cq, CqOptions};
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -89,7 +89,7 @@ pub(super) unsafe fn create(
         return Err(Errno::ENOMEM);
     }
     let Extras { reads, overwrites, single_threaded } = *extras;
-    let form = Form { capacity, reads, overwrites, single_threaded };
+    let form = CqOptions { capacity, reads, overwrites, single_threaded };
     let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone())?;
     // SAFETY: nobody else knows the queue yet.
     unsafe { (*cq.handle()).cqe = capacity as c_int };

@@ -136,7 +136,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // application promised that only one thread uses the queue), so that the iterator is this thread's.
     unsafe {
         let queue = Cq::of(cq.cast());
-        step(cq, queue, queue.pop_untold())
+        step(cq, queue, queue.pop_without_event())
     }
 }
 

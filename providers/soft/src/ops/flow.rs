@@ -3,7 +3,7 @@
 use super::{object, status};
 use crate::engine::counters::Counters;
 use crate::engine::ethernet::steer::{self, Spec, spec_size};
-use crate::engine::objects::adapter::Rule;
+use crate::engine::objects::adapter::SteeringRule;
 use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
 use crate::engine::state::Kind;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 #[repr(C)]
 struct Flow {
     verbs: ibv_flow,
-    rule: Arc<Rule>,
+    rule: Arc<SteeringRule>,
     counters: Vec<Arc<Counters>>,
     qp: Arc<Qp>,
 }
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn create_flow(
         let shared = queue.me().upgrade().ok_or(Errno::EINVAL)?;
         // Those who send frames must know us.
         adapter.datagrams.meet_everyone(adapter)?;
-        let rule = adapter.segment.add(queue, &wanted, counters.clone())?;
+        let rule = adapter.steering.add(queue, &wanted, counters.clone())?;
         for c in &counters {
             c.users.fetch_add(1, Ordering::AcqRel);
         }
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         // SAFETY: from create_flow, given back once.
         let flow = unsafe { Box::from_raw(flow.cast::<Flow>()) };
         let adapter = &flow.qp.adapter;
-        adapter.segment.remove(&flow.rule);
+        adapter.steering.remove(&flow.rule);
         // A frame under way may have found the rule before.
         adapter.datagrams.settle();
         for c in &flow.counters {

@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         let mut requester = queue.requester.lock();
         let posted = requester.post(queue, &request, &[]);
         requester.publish();
-        queue.let_go(requester);
+        queue.release_requester(requester);
         posted?;
         // SAFETY: as where it was read: the window is live, and nobody else uses it during this call.
         unsafe { (*mw).rkey = rkey };

@@ -4,8 +4,8 @@
 use super::ah::Ah;
 use super::failed;
 use super::mw::bind_request;
+use crate::engine::fast_send::FastSend;
 use crate::engine::objects::qp::Qp;
-use crate::engine::quick_send::Quick;
 use crate::engine::refused::errno;
 use crate::engine::request::{Destination, RemoteAddress, Request, Segments, What};
 use crate::engine::state::Kind;
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: an element of the list, or NULL at its end.
     while let Some(mut wr) = unsafe { at.as_ref() } {
         if is_short(wr)
-            && let Some(mut quick) = requester.quick(queue)
+            && let Some(mut quick) = requester.fast_send(queue)
         {
             // SAFETY: `wr` is an element of the caller's list; with `num_sge` 1 (which `post_short` checks) its
             // `sg_list` is NULL or one element.
@@ -142,11 +142,11 @@ pub(crate) unsafe extern "C" fn post_send(
     }
     requester.post_rest(queue);
     requester.publish();
-    queue.let_go(requester);
+    queue.release_requester(requester);
     result
 }
 
-/// Whether a request may be one for [`Quick`].
+/// Whether a request may be one for [`FastSend`].
 #[inline]
 const fn is_short(wr: &ibv_send_wr) -> bool {
     matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && wr.num_sge == 1
@@ -157,7 +157,7 @@ const fn is_short(wr: &ibv_send_wr) -> bool {
 /// # Safety
 /// The request's list has as many elements as it says, or is NULL.
 #[inline]
-unsafe fn post_short(quick: &mut Quick<'_>, wr: &ibv_send_wr) -> bool {
+unsafe fn post_short(quick: &mut FastSend<'_>, wr: &ibv_send_wr) -> bool {
     if !is_short(wr) {
         return false;
     }

@@ -9,7 +9,7 @@ use super::{ah, builder, failed, object, status};
 use crate::config::Wiring;
 use crate::engine::life::from_shared;
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::connection::Patience;
+use crate::engine::objects::connection::RetryAttributes;
 use crate::engine::objects::cq::Cq;
 use crate::engine::objects::qp::{Opened, Pair, Qp, Role};
 use crate::engine::objects::srq::Srq;
@@ -432,7 +432,7 @@ fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
 }
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
-    if matches!(qp.role, Role::Spreader(_)) {
+    if matches!(qp.role, Role::Rss(_)) {
         // It has no state: frames come as soon as a rule says so.
         return Err(Errno::EOPNOTSUPP);
     }
@@ -466,9 +466,9 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         Step::Init => qp.set_state(State::Init),
         Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
-            let patience = Patience::of(&known.attr);
+            let patience = RetryAttributes::of(&known.attr);
             let mut requester = qp.requester.lock();
-            requester.patience = patience;
+            requester.retry = patience;
             requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
             if let Some(connection) = &mut requester.remote {
@@ -605,7 +605,7 @@ pub(super) unsafe extern "C" fn query_qp(
     // writable until this call returns, and what is written to them has nothing to drop.
     unsafe {
         let queue = Qp::of(qp);
-        if matches!(queue.role, Role::Spreader(_)) {
+        if matches!(queue.role, Role::Rss(_)) {
             return failed(Errno::EOPNOTSUPP);
         }
         let (known, cap) = shown(queue);

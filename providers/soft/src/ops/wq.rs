@@ -9,7 +9,7 @@ use super::{object, status};
 use crate::adapter::count_up;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
 use crate::engine::objects::cq::Cq;
-use crate::engine::objects::wq::{Rss, Table, Wq};
+use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES, Wanted};
 use abi::*;
 use soft_local::shm::layout::split_qpn;
@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         }
         // SAFETY: the caller's context is open for the whole call.
         let adapter = unsafe { &Context::of(context).adapter };
-        count_up(&adapter.tables, MAX_TABLES as usize)?;
+        count_up(&adapter.indirection_tables, MAX_TABLES as usize)?;
         // SAFETY: no element is NULL (checked above), and the caller says that each is a live work queue of this
         // provider; from here on the table owns a share of it.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();
@@ -215,7 +215,8 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
             ind_tbl_num: number,
             comp_mask: 0,
         };
-        let table = Table { verbs: UnsafeCell::new(verbs), queues, users: AtomicUsize::new(0) };
+        let table =
+            IndirectionTable { verbs: UnsafeCell::new(verbs), queues, users: AtomicUsize::new(0) };
         Ok(Arc::into_raw(Arc::new(table)).cast_mut().cast())
     })
 }
@@ -226,7 +227,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
 /// `table` is a live table of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     status(|| {
-        let this = table.cast::<Table>().cast_const();
+        let this = table.cast::<IndirectionTable>().cast_const();
         // SAFETY: `table` is live; create_rwq_ind_table made it, and the C object is the first member. The reference
         // ends with this line.
         if unsafe { &*this }.users.load(Ordering::Acquire) > 0 {
@@ -237,7 +238,7 @@ pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         let table = unsafe { Arc::from_raw(this) };
         // SAFETY: the table's context is open while it has tables.
         let adapter = unsafe { &Context::of((*table.verbs.get()).context).adapter };
-        adapter.tables.fetch_sub(1, Ordering::AcqRel);
+        adapter.indirection_tables.fetch_sub(1, Ordering::AcqRel);
         for wq in table.queues.iter() {
             wq.users.fetch_sub(1, Ordering::AcqRel);
         }
@@ -274,7 +275,7 @@ pub(super) unsafe fn spreading(init: &ibv_qp_init_attr_ex) -> Result<Option<Rss>
         return Err(Errno::EOPNOTSUPP);
     }
     let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::EINVAL)?;
-    let this = init.rwq_ind_tbl.cast::<Table>().cast_const();
+    let this = init.rwq_ind_tbl.cast::<IndirectionTable>().cast_const();
     // SAFETY: table and key are not NULL, and the key has `KEY_BYTES` bytes (checked above); the caller says that the
     // key is readable and the table live. Its handle is an Arc that create_rwq_ind_table turned into a pointer, of
     // which one more share is counted before it is taken.

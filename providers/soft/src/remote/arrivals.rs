@@ -43,7 +43,7 @@ impl Qp {
     ) {
         let owed = if who == ServedBy::Application { Owed::Stays } else { Owed::Goes };
         self.turn(ports, now, owed, |requester, connection, inbound| {
-            inbound.take_care(who == ServedBy::Library);
+            inbound.begin_serving(who == ServedBy::Library);
             let mut failed = false;
             let mut outcome = Outcome::default();
             for arrival in arrivals {
@@ -125,7 +125,7 @@ impl Qp {
         let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_due());
         // What follows from a broken send queue takes the responder's lock.
         drop(responder);
-        self.let_go(requester);
+        self.release_requester(requester);
         if failed {
             self.flush_all();
         }
@@ -176,7 +176,7 @@ impl Qp {
         step: Step,
         packet: &[u8],
     ) -> bool {
-        let careful = inbound.careful;
+        let careful = inbound.check_memory;
         match step {
             Step::Dropped(Drop::Busy) => return self.came_meanwhile(connection, packet),
             Step::Done | Step::Dropped(_) => {}
@@ -332,9 +332,9 @@ impl Qp {
         if begins(ask) {
             let number = shared_queue_of(packet);
             inbound.address(self, number);
-            inbound.elsewhere = if self.is_elsewhere(number) { number } else { 0 };
+            inbound.foreign_srq = if self.is_elsewhere(number) { number } else { 0 };
         }
-        match inbound.elsewhere {
+        match inbound.foreign_srq {
             0 if inbound.is_addressed(self) => Addressed::Here,
             0 => Addressed::Nowhere,
             number => Addressed::Elsewhere(number),

@@ -102,7 +102,7 @@ impl Qp {
         let mut was_asked = false;
         let now = ports.now();
         self.turn(ports, now, Owed::Goes, |requester, connection, inbound| {
-            inbound.take_care(who == ServedBy::Library);
+            inbound.begin_serving(who == ServedBy::Library);
             let elsewhere = connection.elsewhere.as_deref_mut();
             let asked = elsewhere.and_then(|elsewhere| {
                 elsewhere.asked.take_if(|asked| (asked.number, asked.slot) == (said.number, slot))

@@ -5,7 +5,7 @@ use super::forward::ends;
 use super::ports::Ports;
 use super::state::Came;
 use crate::engine::objects::connection::Requester;
-use crate::engine::objects::datagrams::Sent;
+use crate::engine::objects::datagrams::PutResult;
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::{Request, Route};
@@ -22,15 +22,15 @@ impl Requester {
     /// Puts the datagram of `request`, whose bytes are `ranges`, where the wire's next `flush` sends it to another host. What cannot go
     /// is lost, as on any wire.
     #[cold]
-    pub(crate) fn send_far(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) -> Sent {
+    pub(crate) fn send_far(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) -> PutResult {
         let (Some(ports), Some(connection), Some(route)) =
             (qp.adapter.wire.ports(), self.remote.as_deref_mut(), request.to.grh)
         else {
-            return Sent::Gone;
+            return PutResult::Done;
         };
         let (to, now) = (request.to.qpn, ports.now());
         if qp.adapter.port.is_down() || !connection.leads_to(qp, ports, &route, to, now) {
-            return Sent::Gone;
+            return PutResult::Done;
         }
         let len = ranges.total();
         let with_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
@@ -41,7 +41,7 @@ impl Requester {
             ..Work::new(0, Op::Datagram { qpn, qkey, immediate }, len as u32)
         };
         let Connection { transport, last, .. } = connection;
-        let Some((_, far)) = last else { return Sent::Gone };
+        let Some((_, far)) = last else { return PutResult::Done };
         if transport.post(work).is_ok() {
             let mut outbox = ports.outbox();
             while let Some(transmit) = transport.poll_transmit(now) {
@@ -52,7 +52,7 @@ impl Requester {
         // The send queue completes by itself what went.
         while transport.poll_event().is_some() {}
         ports.counts.add(connection);
-        Sent::Gone
+        PutResult::Done
     }
 }
 

@@ -13,7 +13,7 @@ use super::question::{FIELDS, Question, SAYING, Saying};
 use super::state::{Came, Network};
 use super::waiting::Passed;
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
+use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, PutResult};
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::state::Kind;
 use crate::told::{self, Beside};
@@ -137,7 +137,7 @@ fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
         chunk.part(BEFORE, LONGEST).put(packet);
     });
     outlet.publish();
-    if sent == Sent::Full {
+    if sent == PutResult::Full {
         // It has not made room for us yet, if it has just come.
         outlet.kick();
         return Passed::NotYet;

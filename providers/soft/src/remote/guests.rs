@@ -56,14 +56,14 @@ impl Qp {
     fn serve_guest(&self, question: &Question, frame: &[u8], who: ServedBy) -> Option<Served> {
         let mut responder = self.responder.lock();
         let inbound = &mut responder.inbound;
-        if let Some((last, served)) = inbound.said
+        if let Some((last, served)) = inbound.last_reply
             && question.number <= last
         {
             return (question.number == last).then_some(served);
         }
-        inbound.take_care(who == ServedBy::Library);
+        inbound.begin_serving(who == ServedBy::Library);
         let served = self.serve_for(inbound, question.srqn, &question.ask, frame);
-        inbound.said = Some((question.number, served));
+        inbound.last_reply = Some((question.number, served));
         Some(served)
     }
 }

@@ -223,7 +223,7 @@ impl Network {
                 drop(crowded);
                 unfed.push(index);
             }
-            qp.let_go(requester);
+            qp.release_requester(requester);
         }
         let mut crowded = self.crowded.lock();
         for index in unfed.into_iter().chain(waiting).rev() {
@@ -268,7 +268,7 @@ impl Network {
             if let Some(qp) = adapter.qp(index) {
                 let mut requester = qp.requester.lock();
                 requester.pay(&qp, ports, now);
-                qp.let_go(requester);
+                qp.release_requester(requester);
             }
         }
         ports.flush();

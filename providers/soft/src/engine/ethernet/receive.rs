@@ -3,9 +3,9 @@
 use super::MAX_FRAME;
 use crate::engine::completion::{Cqe, Rare};
 use crate::engine::link::chunk_of;
-use crate::engine::objects::adapter::{Adapter, Rule};
+use crate::engine::objects::adapter::{Adapter, SteeringRule};
 use crate::engine::objects::cq::Cq;
-use crate::engine::objects::datagrams::{Fate, Inlet};
+use crate::engine::objects::datagrams::{Delivery, Inlet};
 use crate::engine::objects::qp::{Qp, Role};
 use crate::engine::objects::wq::Wq;
 use crate::engine::receive::Receive;
@@ -40,28 +40,28 @@ pub(crate) struct Sink<'a> {
 
 /// Brings one frame to its receives, or to none if one of them may still come.
 #[inline(never)]
-pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Fate {
+pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Delivery {
     let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
     let chunk = body.low(2).check(|chunk| chunk_of(&inlet.view, chunk));
     let (Some(len), Some(chunk), Carrier::Chunk) = (len, chunk, head.carrier) else {
-        return Fate::Dropped;
+        return Delivery::Dropped;
     };
     // The sender could change it while we look.
     inlet.frame.resize(MAX_FRAME, 0);
-    let Some(frame) = inlet.frame.get_mut(..len) else { return Fate::Dropped };
+    let Some(frame) = inlet.frame.get_mut(..len) else { return Delivery::Dropped };
     // A chunk is mapped.
     let _ = chunk.get(frame);
     let frame = &*frame;
-    let Some((key, places)) = dissect(frame) else { return Fate::Dropped };
+    let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
     let winner = Winner { precedence, shape, born: 0 };
-    let takers = adapter.segment.takers(&key.words(), &winner);
+    let takers = adapter.steering.takers(&key.words(), &winner);
     if takers.is_empty() {
-        return Fate::Dropped;
+        return Delivery::Dropped;
     }
     // Before any of them gets it: nobody gets it twice.
     if takers.iter().any(|rule| !rule.drop && must_wait(rule, &key)) {
-        return Fate::Later;
+        return Delivery::Later;
     }
     let checksums_are_right = are_right(frame, &places);
     let careful = inlet.careful;
@@ -84,11 +84,11 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
 }
 
 /// Whether the queue that a rule leads to has no receive, but may get one.
-fn must_wait(rule: &Rule, key: &Key) -> bool {
+fn must_wait(rule: &SteeringRule, key: &Key) -> bool {
     let Some(qp) = rule.qp.upgrade() else { return false };
     match &qp.role {
-        Role::Spreader(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
-        Role::Pair(pair) => qp.is_receiving() && pair.dry.waits(qp.has_receive()),
+        Role::Rss(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
+        Role::Pair(pair) => qp.is_receiving() && pair.shortage.frame_waits(qp.has_receive()),
         // No rule names a receiver of XRC.
         Role::Receiver(_) | Role::StandIn(_) | Role::Opened(_) => false,
     }
@@ -96,7 +96,7 @@ fn must_wait(rule: &Rule, key: &Key) -> bool {
 
 fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     let pair = match &qp.role {
-        Role::Spreader(rss) => {
+        Role::Rss(rss) => {
             return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, incoming));
         }
         Role::Pair(pair) if qp.is_receiving() => pair,

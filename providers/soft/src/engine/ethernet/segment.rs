@@ -4,7 +4,7 @@
 
 use super::steer::{Rank, Wanted, Winner, shape};
 use crate::engine::counters::Counters;
-use crate::engine::objects::adapter::{Adapter, Rule, Segment};
+use crate::engine::objects::adapter::{Adapter, Steering, SteeringRule};
 use crate::engine::objects::datagrams::Receivers;
 use crate::engine::objects::qp::Qp;
 use arrayvec::ArrayVec;
@@ -23,7 +23,7 @@ const _: () = assert!(RULE_WORDS == KEY_WORDS);
 const MOST_TAKERS: usize = 256;
 
 /// Rules that get a frame.
-pub(super) type Takers = ArrayVec<Arc<Rule>, MOST_TAKERS>;
+pub(super) type Takers = ArrayVec<Arc<SteeringRule>, MOST_TAKERS>;
 
 /// Rank and age of a published rule, if it matches.
 fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
@@ -71,7 +71,7 @@ pub(super) fn contest<'a>(
     (winner, receivers)
 }
 
-impl Segment {
+impl Steering {
     pub(crate) fn new(view: View) -> Self {
         Self { view, rules: RwLock::default() }
     }
@@ -85,7 +85,7 @@ impl Segment {
         qp: &Qp,
         wanted: &Wanted,
         counters: Vec<Arc<Counters>>,
-    ) -> Result<Arc<Rule>, Errno> {
+    ) -> Result<Arc<SteeringRule>, Errno> {
         let mut rules = self.rules.write();
         let index = match rules.free.pop() {
             Some(index) => index,
@@ -95,7 +95,7 @@ impl Segment {
             }
             None => return Err(Errno::ENOMEM),
         };
-        let rule = Arc::new(Rule {
+        let rule = Arc::new(SteeringRule {
             index,
             rank: wanted.rank,
             shape: wanted.pattern.shape(),
@@ -123,7 +123,7 @@ impl Segment {
     }
 
     /// Takes a rule away.
-    pub(crate) fn remove(&self, rule: &Rule) {
+    pub(crate) fn remove(&self, rule: &SteeringRule) {
         let mut rules = self.rules.write();
         self.view.rule(rule.index).rank.store(0, Ordering::Release);
         if let Some(slot) = rules.slots.get_mut(rule.index) {

@@ -3,7 +3,7 @@
 use super::MAX_FRAME;
 use super::segment::contest;
 use crate::engine::objects::connection::Requester;
-use crate::engine::objects::datagrams::{OutgoingDatagram, Sent};
+use crate::engine::objects::datagrams::{OutgoingDatagram, PutResult};
 use crate::engine::objects::qp::Qp;
 use crate::engine::request::Phase;
 use abi::*;
@@ -60,7 +60,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
                 send(requester, qp, whole)
             }
         };
-        if sent == Sent::Full {
+        if sent == PutResult::Full {
             requester.wait_for_receivers(qp);
             break;
         }
@@ -71,9 +71,9 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 }
 
 /// Sends one frame to everyone who gets it; to nobody if one of them has no room and there is time to wait.
-fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
+fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
     let adapter = &qp.adapter;
-    let Some((key, _)) = dissect(frame) else { return Sent::Gone };
+    let Some((key, _)) = dissect(frame) else { return PutResult::Done };
     let (winner, receivers) = contest(adapter, &key.words());
     if requester.is_patient() {
         let mut full = false;
@@ -82,10 +82,10 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
             full = true;
         }
         if full {
-            return Sent::Full;
+            return PutResult::Full;
         }
     }
-    requester.receivers_waited_for = None;
+    requester.full_receivers_since = None;
     let body = [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.shape, 0, 0];
     let datagram = OutgoingDatagram {
         op: Op::Frame,
@@ -100,5 +100,5 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
         outlet.put(adapter, &datagram, |chunk| chunk.put(frame));
         outlet.publish();
     }
-    Sent::Gone
+    PutResult::Done
 }

@@ -1,13 +1,15 @@
-//! The adapter as one process has it: its place in the fabric and everything that its contexts share.
+//! The adapter of a process: its membership in the fabric, and the state shared by its contexts.
+//! `adapter.rs` has the service thread and the registries; every path of data starts from a field
+//! here.
 
 use super::channel::Channel;
-use super::connection::{Lent, Link};
+use super::connection::{LentChunk, Link};
 use super::cq::CqList;
 use super::datagrams::Datagrams;
-use super::everybody::Everybody;
 use super::half::RecentLocks;
 use super::helping::Helping;
-use super::port::{Control, Interfaces, Port, Unreachable};
+use super::port::{ControlThread, Interfaces, Port, UnreachableReports};
+use super::published_addresses::PublishedAddresses;
 use super::qp::Qp;
 use super::srq::Srq;
 use super::wq::Wq;
@@ -31,12 +33,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// One process's share of the adapter.
+/// The part of the adapter that belongs to this process.
 #[derive(Debug)]
 pub(crate) struct Adapter {
-    /// Our own segments.
+    /// The segments of this process.
     pub(crate) view: View,
-    /// Who it is, for all processes that share it.
+    /// The identity of the adapter, equal in all processes that share it.
     pub(crate) identity: Identity,
     pub(crate) domains: Domains,
     pub(crate) regions: Regions,
@@ -48,75 +50,77 @@ pub(crate) struct Adapter {
     pub(crate) datagrams: Datagrams,
     pub(crate) xrc: Xrc,
     pub(crate) groups: Groups,
-    pub(crate) segment: Segment,
-    /// Work queues there are.
+    pub(crate) steering: Steering,
+    /// Number of work queues.
     pub(crate) work_queues: AtomicUsize,
-    /// Indirection tables there are.
-    pub(crate) tables: AtomicUsize,
-    /// Address handles there are.
+    /// Number of indirection tables.
+    pub(crate) indirection_tables: AtomicUsize,
+    /// Number of address handles.
     pub(crate) address_handles: AtomicUsize,
-    /// Longer messages are fetched by the receiver (one copy) where it can.
+    /// Message length in bytes above which the receiver fetches the message (one copy), where
+    /// possible.
     pub(crate) eager_bytes: usize,
-    /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
+    /// Message length in bytes up to which a message travels in one slot or one chunk.
     pub(crate) one_chunk: usize,
-    /// What the strictest adapter refuses is refused (`config::is_strict`).
+    /// Refuse everything that the strictest hardware adapter refuses (`config::is_strict`).
     pub(crate) strict: bool,
     pub(crate) port: Port,
-    /// Whose addresses the GID table has.
+    /// The interfaces whose addresses fill the GID table.
     pub(crate) interfaces: Interfaces,
-    /// To other hosts.
+    /// The wire to other hosts.
     pub(crate) wire: Network,
-    pub(crate) unreachable: Unreachable,
-    /// Addresses of those whom other network namespaces have.
-    pub(crate) everybody: Mutex<Everybody>,
-    /// What listens for orders from outside.
-    pub(crate) control: Mutex<Option<Control>>,
+    pub(crate) unreachable: UnreachableReports,
+    /// Addresses of processes in other network namespaces.
+    pub(crate) published_addresses: Mutex<PublishedAddresses>,
+    /// The thread that receives orders from outside.
+    pub(crate) control: Mutex<Option<ControlThread>>,
     pub(crate) qps: RwLock<Table<Qp>>,
-    /// Which locks of them a deregistration must look at.
+    /// The locks of QPs that a deregistration must inspect.
     pub(crate) recent_locks: Arc<RecentLocks>,
     pub(crate) srqs: RwLock<Table<Srq>>,
     pub(crate) cqs: CqList,
-    /// Events of some queue are, or were, moderated.
+    /// True once events of a CQ were moderated.
     pub(crate) moderates: AtomicBool,
     /// Bytes of device memory in use.
     pub(crate) device_memory: AtomicU64,
-    /// QPs that wait for time to pass or for something that nobody announces.
+    /// QPs that wait for a time, or for an event without notification.
     pub(crate) watched: Mutex<Vec<Weak<Qp>>>,
-    /// Connections whose peer was killed: when their receives are flushed.
-    pub(crate) cut: Mutex<Vec<(Instant, Weak<Qp>)>>,
-    /// Chunks that a peer may still use though their QP is gone.
-    pub(crate) buried: Mutex<Vec<Buried>>,
-    /// Completion queues that overran (by address of their C object).
-    pub(crate) doomed: Mutex<Vec<usize>>,
-    /// For those that overran; work queues that are gone stay until there is no room.
+    /// Connections whose peer died, with the time at which their receives are flushed.
+    pub(crate) disconnected: Mutex<Vec<(Instant, Weak<Qp>)>>,
+    /// Chunks of destroyed QPs that a peer may still use.
+    pub(crate) pending_release: Mutex<Vec<PendingRelease>>,
+    /// CQs with an overrun, by the address of their C object.
+    pub(crate) overrun_cqs: Mutex<Vec<usize>>,
+    /// Work queues, for the handling of overruns. Destroyed work queues are removed when the list
+    /// is full.
     pub(crate) wqs: Mutex<Vec<Weak<Wq>>>,
-    /// The completion queue that the next sweep of a few begins with.
-    pub(crate) swept_to: AtomicUsize,
-    /// The completion queue that a poller of another one looked at last.
-    pub(crate) turned_to: AtomicUsize,
+    /// The CQ with which the next partial sweep begins.
+    pub(crate) next_sweep: AtomicUsize,
+    /// The CQ that a poller of another CQ looked at last.
+    pub(crate) last_other_cq: AtomicUsize,
     /// Rounds of the service thread.
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
-    /// Event channels whose socket was full.
+    /// The event channels of all contexts.
     pub(crate) channels: Mutex<Vec<Weak<Channel>>>,
-    pub(crate) alarms: crate::engine::objects::channel::Numbers,
-    /// Last, so that everything above is gone before the segments are.
+    pub(crate) alarms: crate::engine::objects::channel::AlarmNumbers,
+    /// The last field: the segments are dropped after all users of their memory.
     pub(crate) fabric: Arc<Fabric>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Buried {
+pub(crate) struct PendingRelease {
     pub(crate) own_qpn: u32,
     pub(crate) link: Box<Link>,
-    pub(crate) lent: VecDeque<Lent>,
+    pub(crate) lent: VecDeque<LentChunk>,
 }
 
 /// A steering rule of this process.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct SteeringRule {
     pub(in crate::engine) index: usize,
     pub(in crate::engine) rank: Rank,
-    /// Of its pattern.
+    /// Shape of the pattern.
     pub(in crate::engine) shape: u64,
     pub(in crate::engine) pattern: Pattern,
     pub(in crate::engine) tag: u32,
@@ -125,25 +129,25 @@ pub(crate) struct Rule {
     pub(in crate::engine) qp: Weak<Qp>,
 }
 
-/// This process's rules.
+/// The steering rules of this process.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct Steering {
     pub(in crate::engine) view: View,
-    pub(in crate::engine) rules: RwLock<Rules>,
+    pub(in crate::engine) rules: RwLock<SteeringRules>,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Rules {
-    /// As in the table.
-    pub(in crate::engine) slots: Vec<Option<Arc<Rule>>>,
+pub(in crate::engine) struct SteeringRules {
+    /// In the order of the shared table.
+    pub(in crate::engine) slots: Vec<Option<Arc<SteeringRule>>>,
     pub(in crate::engine) free: Vec<usize>,
 }
 
-/// The groups of this process.
+/// The multicast groups that QPs of this process joined.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub(in crate::engine) view: View,
-    /// As in the table.
+    /// In the order of the shared table.
     pub(in crate::engine) entries: Mutex<Vec<Group>>,
 }
 

@@ -1,4 +1,5 @@
-//! Requests under construction by the `ibv_wr_*` calls (ibv_wr_post(3)).
+//! Requests under construction by the `ibv_wr_*` functions (ibv_wr_post(3)). `ops/builder` fills
+//! them; `ibv_wr_complete` posts them to the send queue.
 
 use crate::engine::request::Request;
 use abi::*;
@@ -9,20 +10,21 @@ use soft_memory::MAX_SGE;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 
-/// One collected request.
+/// A request under construction.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Built {
+pub(crate) struct BuiltRequest {
     pub(crate) request: Request,
     pub(crate) sges: ArrayVec<ibv_sge, MAX_SGE>,
-    /// Where its inline data begins in the builder's buffer.
+    /// Offset of the inline data in the builder's buffer.
     pub(crate) inline_at: usize,
 }
 
-/// Requests under construction. Vectors keep their memory: after the first use nothing is allocated.
+/// Requests under construction. The vectors keep their memory, so only the first use allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
-    /// The first `count` of them; the others are room for more, since one is too large to be moved about.
-    pub(crate) built: Vec<Built>,
+    /// The first `count` entries are in use. Later entries are kept for reuse, because an entry is
+    /// too large to move.
+    pub(crate) built: Vec<BuiltRequest>,
     pub(crate) count: usize,
     pub(crate) inline: Vec<u8>,
     /// Headers of segmented sends.
@@ -30,7 +32,7 @@ pub(crate) struct Builder {
     pub(crate) error: Option<Errno>,
 }
 
-/// A builder and its lock, which is taken in one call and released in another.
+/// A builder and its lock. One call of the application takes the lock, a later call releases it.
 pub(crate) struct BuilderCell {
     pub(crate) lock: RawMutex,
     pub(crate) builder: UnsafeCell<Builder>,

@@ -1,4 +1,5 @@
-//! Event channels, and the alarms by which peers wake those who sleep on them.
+//! Event channels, and the alarms by which peers wake the readers of a channel. CQs and QPs send
+//! records to a channel; `ibv_get_cq_event` and `ibv_get_async_event` read them.
 
 use super::adapter::Adapter;
 use cface::sync::Mutex;
@@ -8,54 +9,56 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Which numbers are free.
+/// Free alarm numbers.
 #[derive(Debug)]
-pub(crate) struct Numbers(pub(in crate::engine) Mutex<Vec<u16>>);
+pub(crate) struct AlarmNumbers(pub(in crate::engine) Mutex<Vec<u16>>);
 
-impl Default for Numbers {
+impl Default for AlarmNumbers {
     fn default() -> Self {
         Self(Mutex::new((1..CHANNELS as u16).rev().collect()))
     }
 }
 
-/// The alarm of one event channel.
+/// The alarm of an event channel.
 #[derive(Debug)]
 pub(in crate::engine) struct Alarm {
     pub(in crate::engine) adapter: Arc<Adapter>,
     pub(in crate::engine) number: u16,
 }
 
-/// One queue of records. Records have 8 bytes (completion channel) or 16 (asynchronous events).
+/// A queue of event records: 8 bytes each on a completion channel, 16 bytes for asynchronous
+/// events.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// The application reads its descriptor. Our calls never block, whatever the application made of the descriptor.
+    /// The application reads the descriptor of the socket. Calls of this library never block,
+    /// whatever flags the application set.
     pub(in crate::engine) socket: LoopSocket,
-    /// Records that found the socket full: events are never lost.
+    /// Records that found the socket full. No event is lost.
     pub(in crate::engine) backlog: Mutex<VecDeque<[u64; 2]>>,
-    /// Its service thread sends the backlog.
+    /// The adapter whose service thread sends the backlog.
     pub(in crate::engine) adapter: Weak<Adapter>,
     pub(in crate::engine) words: usize,
-    /// Completion queues that were armed with completions in them: see `note_left`.
-    pub(in crate::engine) left: Mutex<Vec<usize>>,
-    /// By which peers wake those who sleep in `await_event`, while there are numbers left.
+    /// CQs that were armed while they had completions: see `note_left`.
+    pub(in crate::engine) armed_with_completions: Mutex<Vec<usize>>,
+    /// The alarm by which peers wake sleepers in `await_event`; None if all numbers are in use.
     pub(in crate::engine) alarm: Option<Alarm>,
 }
 
-/// The events of one object on one channel. It changes under that channel's lock only: what destroys the object knows by it how many events
-/// were sent, and none is sent afterwards.
+/// The events of an object on a channel. Both fields change under the lock of the channel only. The
+/// destruction of the object therefore knows the number of sent events, and no event follows.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(in crate::engine) sent: AtomicU32,
-    pub(in crate::engine) over: AtomicBool,
+    pub(in crate::engine) ended: AtomicBool,
 }
 
 impl Events {
-    /// How many were sent so far.
+    /// Number of events sent.
     pub(crate) fn sent(&self) -> u32 {
         self.sent.load(Ordering::Acquire)
     }
 }
 
-/// Where asynchronous events of a context go.
+/// The channel for asynchronous events of a context.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporter(pub(crate) Arc<Channel>);

@@ -1,10 +1,10 @@
-//! The two halves of a connection, the sending and the receiving one, what each remembers from one request to the next, and the way to
-//! the other end.
+//! The two halves of a connection, requester and responder, and the link to the remote QP.
+//! `engine/requester.rs` and `engine/responder.rs` have the methods for these fields.
 
 use super::copying::{Copying, Costs};
-use super::holder::Holder;
-use super::maps::Maps;
-use super::plan::Strikes;
+use super::holder::RingHolder;
+use super::maps::RegionMaps;
+use super::plan::FaultSchedule;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::engine::receive::Receive;
@@ -25,66 +25,69 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// What came of an attempt to issue.
+/// Result of an attempt to issue waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Issued {
-    /// What could go went. The rest waits.
+    /// All requests that could be issued were issued. The rest waits.
     SoFar,
-    /// The port went down; what is behind that has not been looked at.
+    /// The port went down. Requests behind that point were not examined.
     PortDown,
 }
 
-/// The way of a send queue's requests to the other end. One wire may be around another, which it gives what it does not keep, lose or fail
-/// itself. `engine::wire` has them, and `engine::faulty` the one with faults.
+/// The path of a send queue's requests to the remote QP. A wire may wrap another wire and forward
+/// the requests that it does not delay, lose or fail. `engine::wire` has the wires;
+/// `engine::faulty` has the wire with faults.
 pub(in crate::engine) trait Wire: std::fmt::Debug + Send {
-    /// Issues what waits in the queue, in order, as far as it goes now.
+    /// Issues waiting requests in order, as far as possible now.
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued;
 
-    /// Whether the send queue counts how long the other end is silent. Other wires do so themselves, or nobody answers on them.
+    /// Whether the send queue measures how long the remote QP is silent. Wires without this
+    /// property measure on their own, or have no acknowledgements.
     fn is_timed(&self) -> bool {
         false
     }
 
-    /// Whether the requests of a list shall be issued together.
+    /// Whether the requests of a list are issued together.
     fn gathers(&self) -> bool {
         false
     }
 
-    /// The wire that this one is around.
+    /// The wrapped wire, if any.
     fn inner(&mut self) -> Option<&mut Box<dyn Wire>> {
         None
     }
 
-    /// Whether it does anything that the one inside does not.
+    /// Whether the wire still differs from the wrapped wire.
     fn is_needed(&self) -> bool {
         true
     }
 
-    /// Which requests faults strike on it.
-    fn strikes(&mut self) -> Option<&mut Strikes> {
+    /// The fault rules of this wire.
+    fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
         None
     }
 
-    /// Until when request `n`, which is issued next, is held back; `None`: it is not, or for ever.
+    /// The time until which the next request, `n`, is delayed; None if it is not delayed, or
+    /// delayed for ever.
     fn held_until(&self, _n: u64) -> Option<Time> {
         None
     }
 
-    /// Takes `link` away while the port is down. Returns whether it is.
-    fn keep(&mut self, _link: &mut Option<Box<Link>>) -> bool {
+    /// Removes `link` while the port is down. Returns whether the port is down.
+    fn detach_link(&mut self, _link: &mut Option<Box<Link>>) -> bool {
         false
     }
 
-    /// The link that was taken away.
-    fn give_back(&mut self) -> Option<Box<Link>> {
+    /// Returns the removed link.
+    fn attach_link(&mut self) -> Option<Box<Link>> {
         None
     }
 
-    /// The port is up.
-    fn plug(&mut self) {}
+    /// Called when the port comes up.
+    fn port_up(&mut self) {}
 }
 
-/// How much of a message has arrived.
+/// Progress of an arriving message, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct MessageProgress {
     pub(in crate::engine) total: usize,
@@ -94,102 +97,105 @@ pub(in crate::engine) struct MessageProgress {
 /// The responder's memory from one piece to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    /// A message whose last piece has not come; `receive` is for it.
+    /// A message whose last piece has not arrived; `receive` belongs to it.
     pub(in crate::engine) message: Option<MessageProgress>,
-    /// Bytes of an RDMA WRITE so far.
+    /// Bytes of the RDMA WRITE that arrived so far.
     pub(in crate::engine) written: usize,
-    /// The receive taken last, kept in place: it is large to move about, and to be on the stack of whoever creates a QP.
+    /// The last taken receive. It is boxed: the value is large to move, and large for the stack of
+    /// `create_qp`.
     pub(in crate::engine) receive: Box<Receive>,
-    /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
-    pub(in crate::engine) taken: bool,
-    /// XRC: the shared queue that requests name from here on.
+    /// True if `receive` was taken and not completed. The next message uses it then.
+    pub(in crate::engine) has_unfinished_receive: bool,
+    /// XRC: the shared queue named by the current requests.
     pub(in crate::engine) srq: Option<Arc<Srq>>,
-    /// XRC, by the wire between hosts: the queue that they name is this one of another process; 0: it is not.
-    pub(crate) elsewhere: u32,
-    /// XRC, for a receiving QP of another process: the last question, and what was said to it.
-    pub(crate) said: Option<(u64, Served)>,
-    /// Tag matching: what the message under way is, and the receive of the entry that it matched.
+    /// XRC between hosts: the number of the named shared queue if it belongs to another process,
+    /// otherwise 0.
+    pub(crate) foreign_srq: u32,
+    /// XRC, for a receive QP of another process: the last request and the reply to it.
+    pub(crate) last_reply: Option<(u64, Served)>,
+    /// Tag matching: the kind of the current message, and the receive of the matched entry.
     pub(in crate::engine) tag_match: TagMatch,
     pub(in crate::engine) matched: Option<Box<Receive>>,
-    /// Unreliable: pieces are dropped up to the next first one.
+    /// Unreliable: drop pieces until the next first piece.
     pub(in crate::engine) skipping: bool,
-    /// Bytes moved since the transport last cleared it.
+    /// Bytes moved since the transport last reset the counter.
     pub(crate) moved: usize,
-    /// Who serves at present does so unasked: the application's memory may be gone (`soft_memory::careful`).
-    pub(crate) careful: bool,
-    /// What of it is there, as far as was asked since.
-    pub(in crate::engine) seen: Seen,
+    /// The current thread serves without a call of the application. Memory may be unmapped and must
+    /// be checked (`soft_memory::careful`).
+    pub(crate) check_memory: bool,
+    /// Pages checked since the lock was taken.
+    pub(in crate::engine) checked_pages: Seen,
 }
 
 impl Inbound {
-    /// How to serve until the lock is given back.
-    pub(crate) fn take_care(&mut self, careful: bool) {
-        self.careful = careful;
-        self.seen = Seen::default();
+    /// Sets the mode of service until the lock is released.
+    pub(crate) fn begin_serving(&mut self, careful: bool) {
+        self.check_memory = careful;
+        self.checked_pages = Seen::default();
     }
 }
 
-/// A ring of the connection in which nothing is outstanding.
+/// An inactive ring of an XRC connection: no slot in it is outstanding.
 #[derive(Debug)]
-pub(in crate::engine) struct Lane {
+pub(in crate::engine) struct XrcRing {
     pub(in crate::engine) link: Box<Link>,
     pub(in crate::engine) latched: Option<u16>,
     pub(in crate::engine) next: u32,
-    pub(in crate::engine) addressed: u32,
+    pub(in crate::engine) named_srq: u32,
     pub(in crate::engine) attach_refused: bool,
 }
 
-/// The lanes that are not the present one.
+/// The inactive rings of an XRC connection.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Lanes {
-    pub(in crate::engine) parked: Vec<Lane>,
-    /// The remote QP, and its incarnation once it served us.
-    pub(in crate::engine) home: u32,
+pub(in crate::engine) struct XrcRings {
+    pub(in crate::engine) inactive: Vec<XrcRing>,
+    /// The number of the remote QP, and its incarnation once it serves this QP.
+    pub(in crate::engine) home_qpn: u32,
     pub(in crate::engine) latched: Option<u16>,
-    /// The process that was asked for a stand-in last, and when.
-    pub(in crate::engine) asked: Option<(u16, Instant)>,
+    /// The process that was last asked for a stand-in, and the time.
+    pub(in crate::engine) last_stand_in_request: Option<(u16, Instant)>,
 }
 
-/// The QP at the other end of a connection: for the sending half, and for the receiving one.
-pub(crate) type Halves = (Box<Link>, Box<Link>);
+/// Two links to the same remote QP: for the requester and for the responder.
+pub(crate) type LinkPair = (Box<Link>, Box<Link>);
 
-/// A QP of a process that was found.
+/// Access to a QP of another process, or of this process.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) peer: Arc<Peer>,
-    /// The peer's segments.
+    /// The segments of the peer process.
     pub(crate) view: View,
-    /// The remote QP.
+    /// Number of the remote QP.
     pub(crate) qpn: u32,
     pub(in crate::engine) index: usize,
-    /// The remote QP's receive ring, where we produce.
+    /// The receive ring of the remote QP, which this process writes.
     pub(crate) ring: Ring,
-    /// Our process slot, as the peer knows us.
+    /// The process slot of this process.
     pub(in crate::engine) own_slot: u16,
-    /// The remote QP itself, where it is one of this process.
-    pub(in crate::engine) here: Weak<Qp>,
+    /// The remote QP, if it belongs to this process.
+    pub(in crate::engine) local_qp: Weak<Qp>,
 }
 
 /// A chunk that travels with slot `seq`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
+pub(crate) struct LentChunk {
     pub(crate) seq: u32,
     pub(crate) chunk: u32,
-    /// The answer that will be in it.
-    pub(crate) answer: Option<Answer>,
+    /// The response that the peer writes into the chunk.
+    pub(crate) response: Option<ReadResponse>,
 }
 
-/// Where the answer of a READ or an atomic belongs.
+/// The destination of the response of a READ or an atomic: request, offset and length in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ReadResponse {
     pub(crate) entry: u64,
     pub(crate) offset: usize,
     pub(crate) len: usize,
 }
 
-/// Attributes of the QP that the requester goes by.
+/// Attributes of the QP that govern retries and READ depth.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct RetryAttributes {
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) max_rd_atomic: u8,
@@ -198,62 +204,63 @@ pub(crate) struct Patience {
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) queue: SendQueue,
-    /// Of a strict QP (`engine::strict`), whose queue is careful.
+    /// Present in strict mode (`engine::strict`).
     pub(in crate::engine) unpolled: Option<Box<Unpolled>>,
     pub(crate) link: Option<Box<Link>>,
-    /// The transport, where the other end is on another host.
+    /// The transport to another host, if the remote QP is there.
     pub(crate) remote: Option<Box<Connection>>,
-    pub(crate) patience: Patience,
-    /// Incarnation of the remote connection that we send to; known once it serves us.
+    pub(crate) retry: RetryAttributes,
+    /// Incarnation of the remote QP to which requests are sent; known once it serves.
     pub(in crate::engine) latched: Option<u16>,
-    /// Next sequence number, and the first one not acknowledged.
+    /// Next sequence number to send, and first sequence number not acknowledged.
     pub(in crate::engine) next: u32,
     pub(in crate::engine) acked: u32,
     /// `sq_psn` of ibv_qp_attr: the PSN of the first request.
     pub(crate) first_psn: u32,
-    /// `next`, and requests issued, when the remote connection was taken up.
-    pub(in crate::engine) latched_at: (u32, u64),
-    /// The remote QP serves, but a connection whose sequence of requests ours is not the continuation of.
+    /// `next`, and the number of issued requests, when the connection was adopted.
+    pub(in crate::engine) connected_at: (u32, u64),
+    /// The remote QP serves a connection that expects another PSN or another sender.
     pub(in crate::engine) out_of_sequence: bool,
-    pub(in crate::engine) lent: VecDeque<Lent>,
-    /// READs and atomics under way through the ring: what FENCE waits for.
-    pub(in crate::engine) answers_due: u32,
-    /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
-    pub(in crate::engine) addressed: u32,
-    pub(in crate::engine) lanes: Lanes,
-    /// Which way long SENDs go.
+    pub(in crate::engine) lent: VecDeque<LentChunk>,
+    /// READs and atomics in the ring without response, for which FENCE waits.
+    pub(in crate::engine) responses_due: u32,
+    /// XRC: the shared receive queue that the ring named last; 0: none.
+    pub(in crate::engine) named_srq: u32,
+    pub(in crate::engine) xrc_rings: XrcRings,
+    /// Measured costs that select the path of long SENDs.
     pub(in crate::engine) copying: Copying,
-    /// The peer's regions that this QP uses.
-    pub(in crate::engine) maps: Option<Box<Maps>>,
+    /// Regions of peers that this QP uses.
+    pub(in crate::engine) maps: Option<Box<RegionMaps>>,
     /// The lists of the last run of small requests.
-    pub(in crate::engine) run_lists: Option<Box<super::run_lists::Lists>>,
-    /// Requests of the list that is being posted were not issued yet.
-    pub(in crate::engine) held_back: bool,
-    /// Slots were put since the peer was last told.
-    pub(in crate::engine) unpublished: bool,
-    /// The kernel refused to attach: use the ring from now on.
+    pub(in crate::engine) run_lists: Option<Box<super::run_lists::RunLists>>,
+    /// Requests of the current list are gathered and not issued yet.
+    pub(in crate::engine) gathering: bool,
+    /// Slots were written since the last announcement to the peer.
+    pub(in crate::engine) unannounced: bool,
+    /// The kernel refused cross-memory attach: use the ring.
     pub(in crate::engine) attach_refused: bool,
-    /// Since when the remote QP has not answered.
-    pub(in crate::engine) stalled: Option<Instant>,
-    /// The request that waits for operations in flight, or for the lock of atomics: nothing arrives when they are done.
-    pub(in crate::engine) held_up: Option<u64>,
+    /// The time since which the remote QP does not serve.
+    pub(in crate::engine) unanswered_since: Option<Instant>,
+    /// The request that waits for operations in flight, or for the atomics lock. No arrival reports
+    /// the end of that wait.
+    pub(in crate::engine) blocked_request: Option<u64>,
     /// Polls since the last acknowledgement.
-    pub(in crate::engine) waits: u32,
-    /// The peer's count of polls when last looked at.
+    pub(in crate::engine) polls_without_ack: u32,
+    /// The peer's count of polls at the last look.
     pub(in crate::engine) peer_polls: u32,
     /// UD: a datagram ring was full.
     pub(in crate::engine) datagrams_wait: bool,
-    /// Since when a datagram for many waits for receivers without room.
-    pub(in crate::engine) receivers_waited_for: Option<Instant>,
-    /// UD: datagrams whose turn did not come when they were posted.
+    /// The time since which a datagram for several receivers waits for a full ring.
+    pub(in crate::engine) full_receivers_since: Option<Instant>,
+    /// UD: copies of datagrams that could not be issued when they were posted.
     pub(in crate::engine) waiting: Waiting,
-    /// RAW_PACKET and UD: what frames and segments are made with.
+    /// RAW_PACKET and UD: builds frames and segments.
     pub(in crate::engine) segmenter: Box<Segmenter>,
-    /// Which way requests go.
+    /// The wire of this send queue.
     pub(in crate::engine) wire: Box<dyn Wire>,
-    /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
+    /// Whether the send queue still works. Reset by RESET, and by the change from SQE to RTS.
     pub(crate) fate: Fate,
-    /// Somebody waits for the event that the queue has drained (SQD), whatever becomes of it.
+    /// The application waits for the event of a drained queue (SQD).
     pub(in crate::engine) drain_awaited: bool,
 }
 
@@ -262,35 +269,35 @@ pub(crate) struct Responder {
     pub(in crate::engine) ring: Ring,
     pub(crate) link: Option<Box<Link>>,
     pub(in crate::engine) next: u32,
-    /// Who sends on this connection; known once something arrived.
-    pub(in crate::engine) sender: Option<Holder>,
+    /// The incarnation that sends on this connection; known after the first arrival.
+    pub(in crate::engine) sender: Option<RingHolder>,
     pub(crate) inbound: Inbound,
-    /// Since when the piece at the head waits for a receive.
+    /// The time since which the piece at the head waits for a receive.
     pub(in crate::engine) rnr_since: Option<Instant>,
     pub(crate) min_rnr_timer: u8,
-    /// The piece that waits for operations in flight, or for the lock of atomics.
-    pub(in crate::engine) held_up: Option<u32>,
-    /// Why nothing is served: `REFUSED`, `PORT_DOWN`, `GONE`; 0 if it is.
-    pub(in crate::engine) silent: u8,
-    /// First sequence number not acknowledged yet.
+    /// The piece that waits for operations in flight, or for the atomics lock.
+    pub(in crate::engine) blocked_piece: Option<u32>,
+    /// Bits that stop service: `REFUSED`, `PORT_DOWN`, `GONE`; 0 while the responder serves.
+    pub(in crate::engine) not_serving: u8,
+    /// First sequence number not acknowledged.
     pub(in crate::engine) acked: u32,
-    /// Something arrived on this connection.
+    /// A piece arrived on this connection.
     pub(in crate::engine) established: bool,
-    /// There was a connection, so that the ring may have pages.
+    /// The QP was connected before, so the ring may own pages.
     pub(in crate::engine) was_connected: bool,
-    /// What its long messages cost.
+    /// Measured costs of long messages.
     pub(in crate::engine) costs: Costs,
 }
 
-/// What the message under way turned out to be.
+/// Kind of the current message in a tag matching queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) enum TagMatch {
-    /// There is none, or the queue matches no tags.
+    /// No message, or a queue without tag matching.
     #[default]
     Plain,
-    /// For software, and not counted.
+    /// For software, not counted as unexpected.
     Untagged,
-    /// For software, and counted.
+    /// For software, counted as unexpected.
     Unexpected,
     /// For the entry `handle`.
     Matched { handle: u32, tagged: Tagged },

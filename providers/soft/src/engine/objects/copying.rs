@@ -1,17 +1,18 @@
-//! What is known of the cost of a connection's long messages.
+//! Measured costs of the two paths of a connection's long messages. `engine/copying.rs` updates
+//! them and selects the path of the next message.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
 
-/// What a sender knows of a connection.
+/// Costs measured by the sender.
 #[derive(Debug, Default)]
 pub(crate) struct Copying {
-    /// Nanoseconds for a whole chunk; 0: not known.
+    /// Nanoseconds to fill a whole chunk; 0: unknown.
     pub(in crate::engine) filling: u32,
     pub(in crate::engine) messages: u32,
 }
 
-/// What a receiver knows of a connection: nanoseconds for as many bytes as a chunk has; 0: not known.
+/// Costs measured by the receiver, in nanoseconds for the bytes of a chunk; 0: unknown.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Costs {
     pub(in crate::engine) fetching: Cell<u32>,

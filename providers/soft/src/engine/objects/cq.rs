@@ -1,11 +1,10 @@
-//! A completion queue: the ring of completions, and the QPs that feed it.
-//!
-//! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
+//! A completion queue: the ring of completions, and the QPs that feed it. `engine/cq.rs` and
+//! `engine/polling.rs` have the methods.
 
 use super::adapter::Adapter;
 use super::channel::{Channel, Events, Reporter};
-use super::elsewhere::Elsewhere;
-use super::places::Places;
+use super::hot_slots::HotSlots;
+use super::other_cqs::OtherCqLooks;
 use super::qp::Qp;
 use crate::engine::completion::{CompletionRing, Reads};
 use cface::sync::Mutex;
@@ -15,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 
-/// What a completion queue is created as.
+/// The parameters of a new CQ.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct CqOptions {
     pub(crate) capacity: usize,
     pub(crate) reads: Reads,
     /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
@@ -26,53 +25,57 @@ pub(crate) struct Form {
     pub(crate) single_threaded: bool,
 }
 
-/// A completion queue. The C object comes first: applications and the front-end hold its address.
+/// A completion queue. The C object comes first, because applications and the front-end hold its
+/// address.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
     pub(crate) adapter: Arc<Adapter>,
     pub(in crate::engine) ring: SpinLock<CompletionRing>,
-    /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
-    /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
+    /// Number of completions in `ring`, for reads without the lock. Written under the `ring` lock,
+    /// so Relaxed suffices. A poll that follows a later holder of the lock (`arm`) reads the new
+    /// value. An earlier poll may miss a completion added at the same moment. A nonzero value is
+    /// confirmed under the lock.
     pub(in crate::engine) queued: AtomicUsize,
-    pub(in crate::engine) elsewhere: Elsewhere,
-    pub(in crate::engine) list: Mutex<List>,
-    /// QPs that got something outstanding since the last look.
+    pub(in crate::engine) other_cq_looks: OtherCqLooks,
+    pub(in crate::engine) list: Mutex<DrivenQps>,
+    /// QPs that got outstanding requests since the last look.
     pub(in crate::engine) inbox: Mutex<Vec<Arc<Qp>>>,
     pub(in crate::engine) inbox_used: AtomicBool,
-    /// UD QPs that feed the queue.
+    /// Number of UD QPs that feed the CQ.
     pub(in crate::engine) datagram_users: AtomicUsize,
-    /// QPs that use the queue, send and receive counted apart.
+    /// Number of uses by QPs; send and receive CQ count separately.
     pub(crate) users: AtomicUsize,
     pub(crate) channel: Option<Arc<Channel>>,
-    /// Completion events sent so far: what ibv_destroy_cq waits for.
+    /// Completion events sent; ibv_destroy_cq(3) waits until they are acknowledged.
     pub(crate) events: Events,
     pub(crate) async_events: Events,
-    /// Which one it is of those that the application created in this process, from 1.
+    /// Ordinal among the CQs that the application created in this process, from 1.
     pub(crate) ordinal: u32,
     /// Completions were lost.
     pub(in crate::engine) overrun: AtomicBool,
-    /// It was armed at least once: acknowledgements of its senders wake this process.
+    /// The CQ was armed at least once, so acknowledgements for its senders wake this process.
     pub(in crate::engine) armed_at_times: AtomicBool,
     pub(crate) report: Reporter,
-    /// Where ibv_start_poll(3) and its kin are.
+    /// Position of ibv_start_poll(3) and related functions.
     pub(crate) iterator: crate::engine::objects::iterator::IteratorCell,
 }
 
-/// The QPs that a poll looks at.
+/// The QPs that a poll drives.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct List {
+pub(in crate::engine) struct DrivenQps {
     /// QPs whose receive ring is hot.
-    pub(in crate::engine) receivers: Hot,
-    /// QPs with something outstanding.
+    pub(in crate::engine) receivers: HotReceivers,
+    /// QPs with outstanding requests.
     pub(in crate::engine) senders: Vec<Arc<Qp>>,
 }
 
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
 unsafe impl Sync for Cq {}
 
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
-// `iterator` is given back by the thread that took it, wherever the queue was made; everything else is Send by itself.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread. The
+// thread that took the lock of `iterator` releases it, independent of the creating thread. All
+// further fields are Send.
 unsafe impl Send for Cq {}
 
 impl std::fmt::Debug for Cq {
@@ -81,11 +84,11 @@ impl std::fmt::Debug for Cq {
     }
 }
 
-/// All queues of an adapter by address, for its service thread.
+/// All CQs of an adapter by address, for its service thread.
 pub(crate) type CqList = Mutex<BTreeMap<usize, Weak<Cq>>>;
 
-/// QPs whose receive ring is hot.
+/// QPs whose receive ring is hot: polls read it without a bell.
 #[derive(Debug, Default)]
-pub(crate) struct Hot {
-    pub(in crate::engine) qps: Places<Arc<Qp>>,
+pub(crate) struct HotReceivers {
+    pub(in crate::engine) qps: HotSlots<Arc<Qp>>,
 }

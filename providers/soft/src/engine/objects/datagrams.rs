@@ -1,6 +1,7 @@
-//! One ring for each pair of processes: where datagrams are put, where they come from, and what becomes of one.
+//! Datagram rings, one for each ordered pair of processes: outlets to peers and inlets from peers.
+//! `engine/datagrams.rs` has the methods; UD, multicast, frames and XRC messages pass here.
 
-use super::places::Places;
+use super::hot_slots::HotSlots;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
@@ -12,27 +13,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a frame waits for a receive that is not there: time for a process to be scheduled.
-pub(in crate::engine) const COURTESY: Duration = Duration::from_millis(100);
+/// Time for which a frame waits for a missing receive: enough to schedule a process.
+pub(in crate::engine) const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only. Longer, so that a receiver that
-/// waited itself comes in time.
+/// Time for which a datagram to several receivers waits for a full ring, before it goes to the
+/// others only. The time exceeds `RECEIVE_WAIT`, so that a receiver waiting itself resumes first.
 pub(in crate::engine) const FULL_RING_WAIT: Duration = Duration::from_millis(300);
 
 /// All datagram traffic of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    pub(in crate::engine) to: RwLock<HashMap<u16, Arc<Outlet>>>,
-    pub(in crate::engine) from: Mutex<Inlets>,
-    /// All processes that we have met, ourselves included.
-    pub(in crate::engine) everyone: RwLock<Vec<Met>>,
-    pub(in crate::engine) introduced: Introduced,
-    /// Something waits in a ring for a receive.
-    pub(in crate::engine) waits: AtomicBool,
+    pub(in crate::engine) outlets: RwLock<HashMap<u16, Arc<Outlet>>>,
+    pub(in crate::engine) inlets: Mutex<Inlets>,
+    /// All known processes, including this process.
+    pub(in crate::engine) known_processes: RwLock<Vec<KnownProcess>>,
+    pub(in crate::engine) introductions: Introductions,
+    /// A datagram waits in a ring for a receive.
+    pub(in crate::engine) has_waiting: AtomicBool,
     /// Datagrams that arrived and were dropped.
     pub(crate) dropped: AtomicU64,
-    /// Lists that nobody uses now.
-    spare: Mutex<Lists>,
+    /// Unused lists, kept for their memory.
+    spare: Mutex<ReceiverLists>,
 }
 
 impl Datagrams {
@@ -42,22 +43,22 @@ impl Datagrams {
     }
 }
 
-/// A process and what it publishes.
+/// A process and its segments.
 #[derive(Debug)]
-pub(in crate::engine) struct Met {
+pub(in crate::engine) struct KnownProcess {
     pub(in crate::engine) peer: Arc<Peer>,
     pub(in crate::engine) view: View,
 }
 
-/// Whether we went round and met everyone.
+/// Whether this process has connected to all members of the fabric.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Introduced {
+pub(in crate::engine) struct Introductions {
     pub(in crate::engine) done: AtomicBool,
-    /// Held by who goes round.
-    pub(in crate::engine) going: Mutex<()>,
+    /// Held by the thread that connects to all members.
+    pub(in crate::engine) in_progress: Mutex<()>,
 }
 
-/// Where we put datagrams for one process.
+/// The ring for datagrams to a process.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     pub(in crate::engine) peer: Arc<Peer>,
@@ -69,20 +70,21 @@ pub(crate) struct Outlet {
 
 #[derive(Debug)]
 pub(in crate::engine) struct OutletState {
-    /// Next sequence number and the first one not gone past; once the receiver has made the ring ready for us.
-    pub(in crate::engine) place: Option<(u32, u32)>,
+    /// Next sequence number, and the first number not consumed; None until the receiver has
+    /// prepared the ring.
+    pub(in crate::engine) position: Option<(u32, u32)>,
     pub(in crate::engine) lent: VecDeque<(u32, u32)>,
     pub(in crate::engine) unpublished: bool,
-    /// The QP there that the last one is for.
-    pub(in crate::engine) reader: Option<usize>,
+    /// Table index of the QP addressed by the last datagram.
+    pub(in crate::engine) last_target: Option<usize>,
 }
 
-/// Where datagrams come from.
+/// The rings for datagrams from all processes.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Inlets {
     pub(in crate::engine) known: HashMap<u16, Inlet>,
-    /// The slots of those whose rings are looked at without a bell.
-    pub(in crate::engine) hot: Places<u16>,
+    /// Process slots whose rings polls read without a bell.
+    pub(in crate::engine) hot: HotSlots<u16>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,43 +93,45 @@ pub(crate) struct Inlet {
     pub(crate) view: View,
     pub(in crate::engine) ring: Ring,
     pub(in crate::engine) next: u32,
-    /// For frames: a copy that nobody else can change.
+    /// A private copy of the frame, which no peer can change.
     pub(crate) frame: Vec<u8>,
-    /// Who serves at present does so unasked (`soft_memory::careful`).
+    /// The current thread serves without a call of the application (`soft_memory::careful`).
     pub(crate) careful: bool,
 }
 
-/// What became of one datagram at the sender.
+/// Result of putting a datagram into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// In the ring, or lost because nobody is there.
-    Gone,
-    /// There is no room: the same again later.
+pub(crate) enum PutResult {
+    /// The datagram is in the ring, or was lost because no receiver exists.
+    Done,
+    /// The ring is full: try again later.
     Full,
 }
 
-/// What became of one datagram at the receiver.
+/// Result of a datagram at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Fate {
+pub(in crate::engine) enum Delivery {
     Taken,
     Dropped,
-    /// A receive for it may be on its way: the same again soon.
+    /// A receive may be posted soon: try again.
     Later,
 }
 
-impl From<bool> for Fate {
+impl From<bool> for Delivery {
     fn from(taken: bool) -> Self {
         if taken { Self::Taken } else { Self::Dropped }
     }
 }
 
-/// Since when a queue has had no receive for a frame, in nanoseconds of the device's clock; 0: it has one.
+/// The time since which a queue lacks a receive for a frame, in nanoseconds of the device clock; 0:
+/// the queue has a receive.
 #[derive(Debug, Default)]
-pub(crate) struct Dry(pub(in crate::engine) AtomicU64);
+pub(crate) struct ReceiveShortage(pub(in crate::engine) AtomicU64);
 
-impl Dry {
-    /// Whether a frame should wait for a queue that has a receive or not: for a moment, once.
-    pub(in crate::engine) fn waits(&self, has_receive: bool) -> bool {
+impl ReceiveShortage {
+    /// Whether a frame waits for a receive. A frame waits for `RECEIVE_WAIT` after the queue ran
+    /// empty; later frames do not wait.
+    pub(in crate::engine) fn frame_waits(&self, has_receive: bool) -> bool {
         let since = self.0.load(Ordering::Relaxed);
         if has_receive {
             if since != 0 {
@@ -140,38 +144,40 @@ impl Dry {
             self.0.store(now, Ordering::Relaxed);
             return true;
         }
-        u128::from(now.saturating_sub(since)) < COURTESY.as_nanos()
+        u128::from(now.saturating_sub(since)) < RECEIVE_WAIT.as_nanos()
     }
 }
 
-/// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
+/// A datagram in the form of a ring slot. Word 2 of `body` stays free for a chunk, unless all bytes
+/// are `inline`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingDatagram {
     pub(crate) op: Op,
-    /// Besides `FIRST` and `LAST`.
+    /// Flags in addition to `FIRST` and `LAST`.
     pub(crate) flags: u8,
     pub(crate) imm: u32,
     pub(crate) src_qpn: u32,
-    /// The QP that it is for, in the table of its process, where it is for one.
+    /// Table index of the target QP, for a datagram to a single QP.
     pub(crate) to: Option<usize>,
     pub(crate) body: [u64; BODY_WORDS],
-    /// Bytes that travel in the body; `None`: they go into a chunk.
+    /// Number of bytes in the body; None if the bytes go into a chunk.
     pub(crate) inline: Option<u8>,
 }
 
 /// The memory of [`Receivers`].
 #[derive(Debug, Default)]
-struct Lists {
+struct ReceiverLists {
     slots: Vec<u16>,
     outlets: Vec<Arc<Outlet>>,
 }
 
-/// Outlets to several processes. There may be as many as slots, too many for the stack; so the memory of the lists goes from one to the next, and nothing is
-/// allocated but where threads send to many at the same time.
+/// Outlets to several processes. The list may have as many entries as process slots, too many for
+/// the stack. Its memory is therefore reused, and allocations happen only while several threads
+/// send to many processes.
 #[derive(Debug)]
 pub(crate) struct Receivers<'a> {
-    lists: Lists,
-    spare: &'a Mutex<Lists>,
+    lists: ReceiverLists,
+    spare: &'a Mutex<ReceiverLists>,
 }
 
 impl Receivers<'_> {
@@ -180,12 +186,12 @@ impl Receivers<'_> {
         self.lists.slots.push(slot);
     }
 
-    /// Looks for the outlets to the processes that were added. Those that have none are left out.
+    /// Finds the outlets of the added processes. Processes without an outlet are left out.
     pub(in crate::engine) fn find(&mut self, outlet: impl Fn(u16) -> Option<Arc<Outlet>>) {
         self.lists.outlets.extend(self.lists.slots.iter().filter_map(|slot| outlet(*slot)));
     }
 
-    /// The outlets that were found.
+    /// The outlets found.
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Arc<Outlet>> {
         self.lists.outlets.iter()
     }

@@ -1,10 +1,10 @@
-//! The locks of queue pairs, and which of them a deregistration must look at.
+//! The locks of the two halves of a QP, and the list of locks that a deregistration must inspect.
+//! Requesters and responders lock here; `Adapter::quiesce` reads the list.
 //!
-//! Whoever moves bytes of a memory region holds the lock of one half of a QP, and looked the key up
-//! under it. So a deregistration takes the key back, then waits for those who hold a lock. Only
-//! locks that were taken since the last deregistration can be held unknown to it: each lock enters
-//! itself in a list when it is first taken. The cost therefore does not depend on the number of
-//! QPs.
+//! A thread that moves bytes of a memory region holds the lock of a half of a QP, and looked the
+//! key up under that lock. A deregistration therefore revokes the key, then waits for the holders
+//! of locks. Only locks taken since the last deregistration can be held. Each lock enters itself in
+//! a list when it is first taken, so the cost does not depend on the number of QPs.
 #![forbid(unsafe_code)]
 
 use cface::sync::{Mutex, MutexGuard};
@@ -14,30 +14,31 @@ use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Two halves for each QP.
+/// Two bits for each QP.
 const WORDS: usize = 2 * QPS / 64;
 
-/// Above so many locks, one barrier of all processors is cheaper than taking each lock.
-const MANY: usize = 64;
+/// Number of locks above which a barrier on all processors is cheaper than taking each lock.
+const BARRIER_ABOVE: usize = 64;
 
-/// The lock of the sending or the receiving half of a QP.
+/// The lock of the requester or the responder of a QP.
 #[derive(Debug)]
 pub(crate) struct HalfLock<T> {
     lock: Mutex<T>,
-    /// The list has it. Clear only when the lock was found free after the bit was taken.
+    /// The list contains this lock. Cleared only if the lock was found free after its bit was
+    /// taken.
     listed: AtomicBool,
-    /// Which bit of the list.
+    /// Number of the bit in the list.
     bit: usize,
     list: Arc<RecentLocks>,
 }
 
 impl<T> HalfLock<T> {
-    /// The receiving half of the QP with this table index.
+    /// The lock of the responder of the QP with this table index.
     pub(crate) fn receiving(list: &Arc<RecentLocks>, index: usize, half: T) -> Self {
         Self::new(list, 2 * index, half)
     }
 
-    /// The sending half of the QP with this table index.
+    /// The lock of the requester of the QP with this table index.
     pub(crate) fn sending(list: &Arc<RecentLocks>, index: usize, half: T) -> Self {
         Self::new(list, 2 * index + 1, half)
     }
@@ -50,7 +51,7 @@ impl<T> HalfLock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         let guard = self.lock.lock();
-        self.note();
+        self.list_once();
         guard
     }
 
@@ -59,44 +60,46 @@ impl<T> HalfLock<T> {
         self.lock.is_locked()
     }
 
-    /// Enters the lock, which is held, in the list.
+    /// Lists the lock, which the caller holds.
     #[inline]
-    fn note(&self) {
-        // Relaxed: cleared either under the lock, or before a barrier of all processors after which
-        // the lock is looked at.
+    fn list_once(&self) {
+        // Relaxed: the flag is cleared under the lock, or before a barrier on all processors; the
+        // lock is inspected after that barrier.
         if !self.listed.load(Ordering::Relaxed) {
-            self.enter();
+            self.list_now();
         }
     }
 
-    /// Enters the lock in the list, whether or not it seems to be there.
+    /// Lists the lock unconditionally.
     #[cold]
-    pub(crate) fn enter(&self) {
-        // In this order: whoever takes the bit clears the flag after that.
+    pub(crate) fn list_now(&self) {
+        // Store the flag first, then set the bit. The deregistration takes the bit first, then
+        // clears the flag. In the other order a set flag could remain without a bit, and the lock
+        // would never be listed again.
         self.listed.store(true, Ordering::Relaxed);
         self.list.set(self.bit);
     }
 }
 
-/// What a deregistration does with the lock of either half.
-pub(crate) trait Half {
-    /// Takes the lock off the list, of which the bit was taken; `false`: it is held.
-    fn leave_if_free(&self) -> bool;
-    /// Takes the lock off the list before a barrier, after which [`Half::is_held`] tells whether it
-    /// was free.
-    fn leave(&self);
+/// The steps of a deregistration on the lock of either half.
+pub(crate) trait TrackedLock {
+    /// Unlists the lock, whose bit was taken, if it is free. Returns false if it is held.
+    fn unlist_if_free(&self) -> bool;
+    /// Unlists the lock before a barrier. After the barrier, [`TrackedLock::is_held`] tells whether
+    /// the lock was free.
+    fn unlist(&self);
     fn is_held(&self) -> bool;
-    fn enter_again(&self);
+    fn list_again(&self);
 }
 
-impl<T> Half for HalfLock<T> {
-    fn leave_if_free(&self) -> bool {
+impl<T> TrackedLock for HalfLock<T> {
+    fn unlist_if_free(&self) -> bool {
         let Some(_guard) = self.lock.try_lock() else { return false };
-        self.leave();
+        self.unlist();
         true
     }
 
-    fn leave(&self) {
+    fn unlist(&self) {
         self.listed.store(false, Ordering::Relaxed);
     }
 
@@ -104,21 +107,21 @@ impl<T> Half for HalfLock<T> {
         self.is_locked()
     }
 
-    fn enter_again(&self) {
-        self.enter();
+    fn list_again(&self) {
+        self.list_now();
     }
 }
 
-/// The locks that were taken since the last deregistration looked.
+/// The locks taken since the last deregistration.
 #[derive(Debug)]
 pub(crate) struct RecentLocks {
     words: [AtomicU64; WORDS],
-    /// Which words may be non-zero.
+    /// A bit for each word that may be nonzero.
     summary: [AtomicU64; WORDS / 64],
-    /// One deregistration looks at a time, with a copy of the bits that it took. Whoever comes next
-    /// finds those that were held.
+    /// Serialises deregistrations, and holds a copy of the taken bits. The next deregistration
+    /// finds the locks that were held.
     looking: Mutex<[u64; WORDS]>,
-    /// Locks looked at so far.
+    /// Number of locks inspected.
     #[cfg(test)]
     looked_at: std::sync::atomic::AtomicUsize,
 }
@@ -143,11 +146,12 @@ impl RecentLocks {
         }
     }
 
-    /// Calls `held` with the table index of each QP of which a lock was taken before this call and may still be held; one QP may come twice.
-    /// `half` finds the receiving half (`false`) or the sending half of a QP.
+    /// Calls `held` with the table index of each QP with a lock that was taken before this call and
+    /// may still be held; a QP may be reported twice. `half` returns the responder lock (false) or
+    /// the requester lock (true) of a QP.
     pub(crate) fn each_held<'a>(
         &self,
-        half: impl Fn(usize, bool) -> Option<&'a dyn Half>,
+        half: impl Fn(usize, bool) -> Option<&'a dyn TrackedLock>,
         mut held: impl FnMut(usize),
     ) {
         let half = |bit: usize| half(bit / 2, !bit.is_multiple_of(2));
@@ -155,25 +159,25 @@ impl RecentLocks {
         let count = self.take(&mut taken);
         #[cfg(test)]
         self.looked_at.fetch_add(count, Ordering::Relaxed);
-        let with_barrier = count > MANY && membarrier::is_registered();
+        let with_barrier = count > BARRIER_ABOVE && membarrier::is_registered();
         if with_barrier {
-            bits(&*taken, |bit| half(bit).into_iter().for_each(Half::leave));
-            // Whoever takes a lock after the barrier finds the key gone, and enters the lock;
-            // whoever did before is seen to hold it.
+            bits(&*taken, |bit| half(bit).into_iter().for_each(TrackedLock::unlist));
+            // A thread that takes the lock after the barrier finds the key revoked, and lists the
+            // lock again. A thread that took the lock before the barrier is seen as a holder.
             membarrier::heavy();
         }
         bits(&*taken, |bit| {
             let Some(half) = half(bit) else { return };
-            let is_held = if with_barrier { half.is_held() } else { !half.leave_if_free() };
+            let is_held = if with_barrier { half.is_held() } else { !half.unlist_if_free() };
             if is_held {
-                half.enter_again();
+                half.list_again();
                 held(bit / 2);
             }
         });
         taken.fill(0);
     }
 
-    /// Moves all bits to `taken`; how many there are.
+    /// Moves all bits to `taken`. Returns their number.
     fn take(&self, taken: &mut [u64; WORDS]) -> usize {
         let mut count = 0;
         for (at, summary) in self.summary.iter().enumerate() {
@@ -188,14 +192,14 @@ impl RecentLocks {
         count
     }
 
-    /// How many locks deregistrations have looked at.
+    /// Number of locks that deregistrations have inspected.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.looked_at.load(Ordering::Relaxed)
     }
 }
 
-/// Calls `f` with the number of each bit that is set.
+/// Calls `f` with the number of each set bit.
 fn bits(words: &[u64], mut f: impl FnMut(usize)) {
     for (at, word) in words.iter().enumerate() {
         let mut rest = *word;

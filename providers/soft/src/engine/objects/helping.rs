@@ -1,4 +1,5 @@
-//! Long operations that two processes share: the initiator's side, and the target's.
+//! Long operations shared by two processes: state of the initiator and of the target.
+//! `engine/helping.rs` is the initiator; `engine/helper.rs` is the helper thread of the target.
 
 use cface::sync::Mutex;
 use soft_local::fabric::Peer;
@@ -9,56 +10,58 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// `help_wanted` of a process that leaves, and of one whose processors have other work, or whose user does not want it.
+/// Values of `help_wanted`: the process is leaving; or its helper rests, because its processors
+/// have other work or the user disabled help.
 pub(in crate::engine) const LEAVING: u32 = u32::MAX;
 pub(in crate::engine) const RESTING: u32 = u32::MAX - 1;
 
-/// Both sides of it, of one process.
+/// Both sides of shared operations in this process.
 #[derive(Debug)]
 pub(crate) struct Helping {
     pub(in crate::engine) view: View,
     pub(in crate::engine) own_slot: u16,
-    /// Where helpers find the witness of this process's memory.
+    /// Address of the witness word, by which helpers verify the memory of this process.
     pub(in crate::engine) witness: u64,
-    pub(in crate::engine) work: Mutex<Work>,
-    /// Somebody has a piece in hand that was not waited for.
+    pub(in crate::engine) work: Mutex<HelpedOperations>,
+    /// A helper holds a piece that was not waited for.
     pub(in crate::engine) is_stuck: AtomicBool,
-    /// Our helper, once it was called.
+    /// The helper thread, once started.
     pub(in crate::engine) helper: Mutex<Option<JoinHandle<()>>>,
-    /// There is to be none, or no more.
+    /// No helper may run, or may run any longer.
     pub(in crate::engine) leaving: AtomicBool,
     #[cfg(test)]
     pub(crate) helped: std::sync::atomic::AtomicU32,
 }
 
-/// The initiator's side: one operation at a time, of whichever thread comes first.
+/// The initiator's side: one shared operation at a time, for the first thread that needs it.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Work {
+pub(in crate::engine) struct HelpedOperations {
     pub(in crate::engine) number: u32,
-    pub(in crate::engine) stuck: Option<Stuck>,
-    pub(in crate::engine) partners: HashMap<u16, Partner>,
+    pub(in crate::engine) stuck: Option<StuckPiece>,
+    pub(in crate::engine) by_process: HashMap<u16, HelpHistory>,
 }
 
-/// A piece of the latest job that its target has in hand, and that was taken back.
+/// A piece of the last job that the target's helper holds although the initiator took it back.
 #[derive(Debug)]
-pub(in crate::engine) struct Stuck {
+pub(in crate::engine) struct StuckPiece {
     pub(in crate::engine) peer: Arc<Peer>,
     pub(in crate::engine) view: View,
     pub(in crate::engine) since: Instant,
 }
 
-/// What is known of a process that may help.
+/// What the initiator knows about a process that may help.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Partner {
-    /// When the latest operation should be over.
+pub(in crate::engine) struct HelpHistory {
+    /// The time at which the last operation should end.
     pub(in crate::engine) due: Option<Instant>,
-    /// Bytes that followed each other.
+    /// Bytes of the current burst of operations.
     pub(in crate::engine) burst: u64,
-    /// Bytes to be moved alone from now on, and how many the last time.
+    /// Bytes to move alone before the next trial, and their number the last time.
     pub(in crate::engine) alone: u64,
     pub(in crate::engine) backoff: u64,
-    /// Of this trial: time of all shared operations, of those that somebody helped with, and time that we waited for him.
-    pub(in crate::engine) took: Duration,
-    pub(in crate::engine) helped: Duration,
-    pub(in crate::engine) waited: Duration,
+    /// Of this trial: time of all shared operations, time of operations with help, and time spent
+    /// waiting for the helper.
+    pub(in crate::engine) shared_time: Duration,
+    pub(in crate::engine) helped_time: Duration,
+    pub(in crate::engine) waiting_time: Duration,
 }

@@ -1,4 +1,5 @@
-//! Where ibv_start_poll(3) and its kin are in a completion queue.
+//! Position of ibv_start_poll(3) and related functions in a completion queue. `ops/cq_ex` moves it;
+//! the completions come from the ring of the CQ.
 
 use crate::engine::completion::{Cqe, Stamped};
 use abi::*;
@@ -7,13 +8,14 @@ use lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
 
-/// The completion that an iterator is at, and the iterator's lock, which is taken in one call and released in another.
+/// The current completion of the iterator, and its lock. One call of the application takes the
+/// lock, a later call releases it.
 pub(crate) struct IteratorCell {
     pub(crate) lock: RawMutex,
-    /// The application promised to use the queue from one thread at a time: no lock.
+    /// The application promised to use the CQ from a single thread: no lock is taken.
     pub(crate) single_threaded: bool,
     pub(crate) current: UnsafeCell<(Cqe, Stamped)>,
-    /// The parent domain that the queue was created in and holds, or NULL.
+    /// The parent domain in which the CQ was created, or NULL.
     pub(crate) domain: AtomicPtr<ibv_pd>,
 }
 
@@ -34,11 +36,11 @@ impl IteratorCell {
     }
 
     /// # Safety
-    /// This thread locked it.
+    /// This thread called `lock`.
     pub(crate) unsafe fn unlock(&self) {
         if !self.single_threaded {
-            // SAFETY: this thread locked it, as the caller says: a queue that is not single-threaded was locked by
-            // `lock`.
+            // SAFETY: the caller states that this thread called `lock`, which locks a CQ that is
+            // not single-threaded.
             unsafe { self.lock.unlock() };
         }
     }

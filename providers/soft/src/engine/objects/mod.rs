@@ -1,21 +1,24 @@
-//! What there is: the adapter of a process, its queues, its connections, as data.
+//! The objects of a process as data: the adapter, its queues and its connections. All code of
+//! `engine` and `remote` works on these structures.
 //!
-//! These structures know each other, so their definitions are together, and apart from what is done with them: methods are in the
-//! files of `engine` and `remote` that they are about. A file of this folder imports none that knows these structures
-//! (`tests/arrows.rs`).
+//! The structures refer to each other, so their definitions are in one folder. Their methods are in
+//! the files of `engine` and `remote` named after the task. A file of this folder imports no file
+//! with methods (`tests/arrows.rs`).
 //!
-//! | file | |
+//! | file | content |
 //! |---|---|
-//! | `adapter` | the adapter as one process has it, with what is published of steering rules and multicast groups |
+//! | `adapter` | the adapter of a process, its steering rules and multicast groups |
 //! | `qp`, `cq`, `srq`, `wq` | queue pairs, completion queues, shared receive queues, work queues |
-//! | `connection` | a connection's two halves, and the way to its other end |
+//! | `connection` | the two halves of a connection, and the link to the remote QP |
 //! | `channel` | event channels |
-//! | `xrc` | XRC domains, and who has which QP open |
+//! | `xrc` | XRC domains, and the QPs opened by several processes |
 //!
-//! These eight know each other. The others know none of them, and hold what has no owner to name: `builder` and `iterator` the state
-//! of calls that an application makes in several steps, `datagrams` the rings of datagrams, `half` the locks of QPs, `helping` shared long operations, `port` the port and
-//! the orders for it, `maps` mapped regions of peers, `copying` and `elsewhere` measurements, `everybody` who has which addresses, `places` and `holder` who has a ring,
-//! `plan` the rules of faults, `served_by` who serves.
+//! These eight files refer to each other. The remaining files refer to none of them: `builder` and
+//! `iterator` (calls of an application in several steps), `datagrams` (datagram rings), `half`
+//! (locks of QPs), `helping` (shared long operations), `port` (the port and its orders), `maps`
+//! (mapped regions of peers), `copying` and `other_cqs` (measurements), `published_addresses`
+//! (addresses of other namespaces), `hot_slots` and `holder` (rings), `plan` (fault rules),
+//! `served_by` (the serving thread).
 
 pub(crate) mod adapter;
 pub(crate) mod builder;
@@ -24,16 +27,16 @@ pub(crate) mod connection;
 pub(crate) mod copying;
 pub(crate) mod cq;
 pub(crate) mod datagrams;
-pub(crate) mod elsewhere;
-pub(crate) mod everybody;
 pub(crate) mod half;
 pub(crate) mod helping;
 pub(crate) mod holder;
+pub(crate) mod hot_slots;
 pub(crate) mod iterator;
 pub(crate) mod maps;
-pub(crate) mod places;
+pub(crate) mod other_cqs;
 pub(crate) mod plan;
 pub(crate) mod port;
+pub(crate) mod published_addresses;
 pub(crate) mod qp;
 pub(crate) mod run_lists;
 pub(crate) mod served_by;

@@ -1,17 +1,18 @@
-//! The rules of faults, and which requests of a send queue they strike.
+//! Fault rules, and the requests of a send queue that they affect. `port.rs` changes the rules;
+//! `engine/faulty.rs` applies them.
 #![forbid(unsafe_code)]
 
 use soft_semantics::faults;
 use soft_semantics::faults::Count;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The rules of an adapter.
-pub(crate) type Plan = faults::Plan<SharedCount>;
+/// The fault rules of an adapter.
+pub(crate) type FaultPlan = faults::Plan<SharedCount>;
 
-/// What they come to for one send queue.
-pub(in crate::engine) type Strikes = faults::Strikes<SharedCount>;
+/// The fault rules that apply to a send queue.
+pub(in crate::engine) type FaultSchedule = faults::Strikes<SharedCount>;
 
-/// A count that all queue pairs of a process share.
+/// A count shared by all QPs of a process.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCount(pub(in crate::engine) AtomicU64);
 

@@ -1,6 +1,7 @@
-//! The port, what it was ordered to do, who listens for orders, and what people were told.
+//! The port: its state, its orders, the thread that receives orders, and reported problems.
+//! `port.rs` has the methods; `control.rs` has the thread.
 
-use super::plan::Plan;
+use super::plan::FaultPlan;
 use crate::gid_places::Places;
 use crate::net::Told;
 use cface::sync::Mutex;
@@ -14,49 +15,49 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The thread, and what ends it.
+/// The control thread, and the event that ends it.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlThread {
     pub(crate) stop: Arc<EventFd>,
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// The port all devices of a process stand for.
+/// The port behind all devices of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
     pub(crate) down: AtomicBool,
-    /// The rest is for who carries out orders.
+    /// Orders wait. The following fields belong to the thread that carries out orders.
     pub(crate) ordered: AtomicBool,
     pub(crate) orders: Mutex<VecDeque<Order>>,
     pub(crate) carrying_out: Mutex<()>,
-    pub(crate) shown: Mutex<Shown>,
-    /// Rules for queue pairs and completion queues. Taken before the locks of any of these.
-    pub(crate) plan: Mutex<Plan>,
+    pub(crate) shown: Mutex<ReportedPortState>,
+    /// Rules for QPs and CQs. Locked before the locks of a QP or CQ.
+    pub(crate) plan: Mutex<FaultPlan>,
     pub(crate) qps: AtomicU32,
     pub(crate) cqs: AtomicU32,
-    /// How often it was said that the host's addresses changed.
+    /// Number of reported changes of the host's addresses.
     pub(crate) gid_changes: AtomicU32,
 }
 
-/// What a process knows of the interfaces.
+/// What a process knows of the network interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
-    /// The table that was told last, or is about to be; nothing is taken while it is held.
+    /// The GID table reported last, or about to be reported. A leaf lock.
     pub(crate) told: Told,
-    /// Which index each address has; taken under the lock of a context's table, and nothing is taken while it is held.
+    /// The index of each address. Locked below the table of a context; a leaf lock.
     pub(crate) places: Mutex<Places>,
-    /// A cable led to other hosts when that was looked at last.
+    /// Whether a cable led to other hosts at the last look.
     pub(crate) cabled: AtomicBool,
-    /// Applications were told that it does not any more.
+    /// Whether applications were told that no cable leads to other hosts.
     pub(crate) cut: AtomicBool,
 }
 
-/// What applications were told last.
+/// The port state reported last to applications.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct ReportedPortState {
     pub(crate) down: bool,
-    /// When it comes up by itself.
+    /// The time at which the port comes up by itself.
     pub(crate) until: Option<Instant>,
 }
 
@@ -66,27 +67,26 @@ impl Port {
         self.down.load(Ordering::Acquire)
     }
 
-    /// How often it was said that the host's addresses changed.
     pub(crate) fn gid_changes(&self) -> u32 {
         self.gid_changes.load(Ordering::Acquire)
     }
 
-    /// Ahead of the order to take it down.
+    /// Stored before the order to take the port down is queued.
     pub(crate) fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Release);
     }
 }
 
-/// Which kinds of unreachable ends were told of already: each is told once.
+/// The kinds of unreachable peers reported so far: each kind is reported once.
 #[derive(Debug)]
-pub(crate) struct Unreachable {
-    /// A bit for each kind that was told.
+pub(crate) struct UnreachableReports {
+    /// A bit for each reported kind.
     pub(crate) told: AtomicU8,
     /// The effective user when the process opened the device.
     pub(crate) user: u32,
 }
 
-impl Default for Unreachable {
+impl Default for UnreachableReports {
     fn default() -> Self {
         Self { told: AtomicU8::new(0), user: process::user() }
     }

@@ -1,12 +1,11 @@
-//! A queue pair, and the other objects that verbs call QPs: what all of them have, and what each kind has besides.
-//!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/design/locking-soft.md.
+//! QPs: the fields common to all kinds, and the data of each kind in `Role`. `engine/qp.rs` has the
+//! methods; requester and responder hang below a QP.
 
 use super::adapter::Adapter;
 use super::channel::{Events, Reporter};
 use super::connection::{Link, Requester, Responder};
 use super::cq::Cq;
-use super::datagrams::Dry;
+use super::datagrams::ReceiveShortage;
 use super::half::HalfLock;
 use super::srq::Srq;
 use super::wq::Rss;
@@ -24,41 +23,42 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Weak};
 
-/// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
+/// The attributes of ibv_query_qp(3) and ibv_modify_qp(3), without the state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) attr: ibv_qp_attr,
     pub(crate) cap: ibv_qp_cap,
 }
 
-/// A QP. The C object comes first: applications and the front-end hold its address.
+/// A QP. The C object comes first, because applications and the front-end hold its address.
 ///
-/// What only some QPs have is in `role`, but for what short messages need: they find it without asking what the QP is. And each has a place in the
-/// table of its process, with a ring that any peer can write to: whoever hears its bell, or goes through the table, finds both halves
-/// there, if only idle ones.
+/// Data of certain kinds of QP is in `role`, except the words that short messages read. Each QP has
+/// an entry in the table of its process and a ring that any peer can write. A thread that answers a
+/// bell therefore finds both halves in every QP, idle in some kinds.
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) verbs: UnsafeCell<verbs_qp>,
     pub(in crate::engine) me: Weak<Qp>,
     pub(crate) adapter: Arc<Adapter>,
-    /// In the table of this process.
+    /// Index in the table of this process.
     pub(crate) index: usize,
     pub(crate) qpn: u32,
     pub(crate) kind: Kind,
-    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
+    /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
+    /// the library.
     pub(crate) ordinal: u32,
     /// Protection domain number; 0 for an XRC receive QP.
     pub(crate) pd: u32,
-    /// What it is, with what only such a QP has.
+    /// The kind, with the data of that kind.
     pub(crate) role: Role,
-    /// By which the completion queue of its receives is known (`Cq::key`), for a look; 0: it has none.
+    /// Key of the receive CQ (`Cq::key`), read without a lock; 0: none.
     pub(in crate::engine) recv_key: usize,
-    /// Short SENDs can take the usual way (`quick_send`, `quick_receive`).
-    pub(in crate::engine) sends_plainly: bool,
-    pub(in crate::engine) receives_plainly: bool,
-    /// Steering rules that name it.
+    /// Whether SENDs may leave and arrive by the fast path (`fast_send`, `fast_receive`).
+    pub(in crate::engine) fast_send_allowed: bool,
+    pub(in crate::engine) fast_receive_allowed: bool,
+    /// Number of steering rules that name the QP.
     pub(crate) flows: AtomicUsize,
-    /// Our receive ring.
+    /// The receive ring.
     pub(crate) ring: Ring,
     pub(in crate::engine) state: AtomicU8,
     /// Serialises changes of the state.
@@ -67,47 +67,49 @@ pub(crate) struct Qp {
     pub(crate) requester: HalfLock<Requester>,
     pub(crate) responder: HalfLock<Responder>,
     pub(crate) receives: SpinLock<ReceiveQueue>,
-    /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
+    /// Next sequence number to arrive, for reads without a lock. Written under the responder lock.
     pub(in crate::engine) next_arrival: AtomicU32,
-    /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
-    /// responder's lock.
-    pub(in crate::engine) acked_along: AtomicU32,
-    /// Looks at the ring in vain.
-    pub(in crate::engine) quiet: Quiet,
-    /// Up to where the remote QP was told what arrived, by an acknowledgement or along with a piece that is being posted.
-    pub(in crate::engine) told: AtomicU32,
-    /// What had arrived when the last piece was posted, and whether those that arrive are answered: a hint.
-    pub(in crate::engine) answered: AtomicU32,
-    pub(in crate::engine) answers: AtomicBool,
-    /// Send requests are not complete. Written under the requester's lock.
+    /// The last acknowledgement carried by a piece of the remote QP; the top bit says whether any
+    /// arrived. Written under the responder lock.
+    pub(in crate::engine) piggybacked: AtomicU32,
+    /// Counts fruitless looks at the ring.
+    pub(in crate::engine) idle_polls: Quiet,
+    /// The acknowledgement that the remote QP got last, alone or in a piece.
+    pub(in crate::engine) acked_to_peer: AtomicU32,
+    /// `next_arrival` at the last post, and whether a reply to the next message is expected: a
+    /// hint.
+    pub(in crate::engine) replied_to: AtomicU32,
+    pub(in crate::engine) expects_reply: AtomicBool,
+    /// Send requests are outstanding. Written under the requester lock.
     pub(in crate::engine) outstanding: AtomicBool,
     pub(in crate::engine) listed_sender: AtomicBool,
     pub(in crate::engine) listed_receiver: AtomicBool,
     /// The responder waits for a receive.
     pub(in crate::engine) receive_awaited: AtomicBool,
     pub(crate) watched: AtomicBool,
-    /// UD: the key that datagrams must carry.
+    /// UD: the Q_Key that datagrams must carry.
     pub(crate) qkey: AtomicU32,
     pub(crate) report: Reporter,
-    /// Asynchronous events sent: what ibv_destroy_qp waits for.
+    /// Asynchronous events sent; ibv_destroy_qp(3) waits until they are acknowledged.
     pub(crate) events: Events,
-    /// Requests under construction by ibv_wr_start(3) and its kin.
+    /// Requests under construction by ibv_wr_start(3) and related functions.
     pub(crate) builder: crate::engine::objects::builder::BuilderCell,
 }
 
-/// Counts the connections of a table entry, across the QPs that had it.
+/// Counts the connections of a table entry, across all QPs that used the entry.
 #[derive(Debug)]
 pub(in crate::engine) struct Incarnation {
     pub(in crate::engine) generation: u16,
     pub(in crate::engine) dest_qpn: u32,
 }
 
-// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under those of ibv_wr_start(3) (one
-// thread at a time); everything else is Sync by itself.
+// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under the rules of
+// ibv_wr_start(3) (a single thread at a time); all further fields are Sync.
 unsafe impl Sync for Qp {}
 
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
-// `builder` is given back by the thread that took it, wherever the QP was made; everything else is Send by itself.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread. The
+// thread that took the lock of `builder` releases it, independent of the creating thread. All
+// further fields are Send.
 unsafe impl Send for Qp {}
 
 impl std::fmt::Debug for Qp {
@@ -120,7 +122,7 @@ impl std::fmt::Debug for Qp {
     }
 }
 
-/// A rendezvous whose data is to be fetched into the entry `handle`.
+/// A rendezvous whose data will be fetched into the entry `handle`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Fetch {
     pub(in crate::engine) handle: u32,
@@ -129,7 +131,7 @@ pub(in crate::engine) struct Fetch {
     pub(in crate::engine) solicited: bool,
 }
 
-/// What must be known of it in the end.
+/// The data of a rendezvous needed when its fetch ends.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Fetched {
     pub(in crate::engine) handle: u32,
@@ -137,87 +139,91 @@ pub(in crate::engine) struct Fetched {
     pub(in crate::engine) solicited: bool,
 }
 
-/// What a QP of a tag matching shared receive queue has besides.
+/// Additional data of a QP with a tag matching shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Tagging {
-    /// Matched rendezvous that wait for room in the send queue. No more than the tag list has entries.
-    pub(in crate::engine) found: Mutex<VecDeque<Fetch>>,
-    /// Some were found since somebody last looked.
-    pub(in crate::engine) due: AtomicBool,
-    /// The queue's completion queue drives our send side too.
+    /// Matched rendezvous that wait for room in the send queue; at most as many as the tag list has
+    /// entries.
+    pub(in crate::engine) pending_fetches: Mutex<VecDeque<Fetch>>,
+    /// Rendezvous were added since the last look.
+    pub(in crate::engine) has_new_fetches: AtomicBool,
+    /// The CQ of the shared receive queue also drives the send side.
     pub(in crate::engine) listed: AtomicBool,
-    /// The receive completion queue that the application named: it gets nothing, and cannot be destroyed before us.
-    pub(in crate::engine) named: Arc<Cq>,
+    /// The receive CQ named by the application. It gets no completion, but must outlive the QP.
+    pub(in crate::engine) unused_recv_cq: Arc<Cq>,
 }
 
-/// What a QP is.
+/// The kind of a QP.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// A queue pair: requests are posted to it, and complete.
     Pair(Pair),
-    /// An XRC receive QP that was created in this process. It has no queue: its requests name one.
+    /// An XRC receive QP that was created in this process. It has no queue; each request names a
+    /// queue.
     Receiver(Receiver),
-    /// A stand-in: it receives for an XRC receive QP of another process, whose number it has, what is for queues of this one.
-    StandIn(Stand),
-    /// Another handle of an XRC receive QP, whose number it has, and nothing more.
+    /// A stand-in: receives requests for queues of this process in place of an XRC receive QP of
+    /// another process, whose number it has.
+    StandIn(StandIn),
+    /// Another handle of an XRC receive QP, with the same number.
     Opened(Opened),
     /// Spreads frames over work queues, and has no queue of its own.
-    Spreader(Rss),
+    Rss(Rss),
 }
 
-/// What a queue pair has.
+/// The data of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
-    /// There where the shared receive queue matches tags.
+    /// Present if the shared receive queue matches tags.
     pub(in crate::engine) tm: Option<Box<Tagging>>,
-    /// Every send request completes visibly (`sq_sig_all`).
+    /// Every send request is signaled (`sq_sig_all`).
     pub(crate) signals_all: bool,
     /// `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
-    /// Frames that wait for a receive.
-    pub(in crate::engine) dry: Dry,
+    /// Since when frames lack a receive.
+    pub(in crate::engine) shortage: ReceiveShortage,
 }
 
-/// What an XRC receive QP has in the process that created it.
+/// The data of an XRC receive QP in the process that created it.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    /// The domain that it receives for.
+    /// The XRC domain of the QP.
     pub(crate) domain: DomainId,
     pub(crate) openings: Openings,
 }
 
-/// Who has a QP open besides its creator.
+/// Openings of a QP in addition to its creation.
 #[derive(Debug, Default)]
 pub(crate) struct Openings {
-    /// Handles in its own process.
-    pub(in crate::engine) here: AtomicUsize,
-    /// Its creator has destroyed it.
+    /// Handles in the creating process.
+    pub(in crate::engine) local_handles: AtomicUsize,
+    /// The creator destroyed the QP.
     pub(in crate::engine) orphaned: AtomicBool,
 }
 
-/// A handle of a QP that was created by another handle, here or in another process.
+/// A handle of a QP that was created by another handle, in this or another process.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The QP.
+    /// Link to the QP.
     pub(crate) home: Box<Link>,
-    /// It too, when it is one of this process.
+    /// The QP, if it belongs to this process.
     pub(crate) local: Option<Arc<Qp>>,
-    /// The domain that it was opened in.
+    /// The XRC domain in which the handle was opened.
     pub(crate) domain: DomainId,
 }
 
-/// What a QP stands for that belongs to another process: an XRC receive QP there, for messages to our queues.
+/// The data of a stand-in: it receives for an XRC receive QP of another process, for queues of this
+/// process.
 #[derive(Debug)]
-pub(crate) struct Stand {
-    /// The QP that it stands for, and its domain.
+pub(crate) struct StandIn {
+    /// Link to the home QP, and the XRC domain of that QP.
     pub(crate) home: Box<Link>,
     pub(in crate::engine) domain: DomainId,
-    /// The sender, and the incarnation of the connection.
-    pub(in crate::engine) by: u32,
+    /// The QP number of the sender, and the incarnation of the connection.
+    pub(in crate::engine) sender_qpn: u32,
     pub(in crate::engine) generation: u16,
-    /// Its process is dead, and another one has it open.
-    pub(in crate::engine) held: AtomicBool,
+    /// The home process is dead, and another process still has the QP open.
+    pub(in crate::engine) outlives_home: AtomicBool,
 }

@@ -1,4 +1,5 @@
-//! A shared receive queue, and what makes it match tags.
+//! A shared receive queue, and its tag matching. `engine/srq.rs` and `engine/tagging.rs` have the
+//! methods.
 
 use super::adapter::Adapter;
 use super::channel::{Events, Reporter};
@@ -18,12 +19,12 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Srq {
     pub(crate) verbs: UnsafeCell<abi::verbs_srq>,
     pub(in crate::engine) adapter: Arc<Adapter>,
-    /// In the table of this process.
+    /// Index in the table of this process.
     pub(crate) index: usize,
-    /// What ibv_get_srq_num tells: process slot and index.
+    /// The number of ibv_get_srq_num(3): process slot and index.
     pub(crate) number: u32,
-    pub(in crate::engine) queue: Mutex<Limited>,
-    /// QPs with a message and no receive; `awaited` says whether there may be any.
+    pub(in crate::engine) queue: Mutex<SrqReceives>,
+    /// QPs with a message and without a receive. `awaited` is true if the list may be nonempty.
     pub(in crate::engine) waiters: Mutex<Vec<Weak<Qp>>>,
     pub(in crate::engine) awaited: AtomicBool,
     pub(in crate::engine) retired: AtomicBool,
@@ -34,26 +35,26 @@ pub(crate) struct Srq {
     pub(crate) domain: Option<DomainId>,
     pub(crate) cq: Option<Arc<Cq>>,
     pub(crate) report: Reporter,
-    /// There if this is a tag matching queue.
+    /// Present if the queue matches tags.
     pub(crate) tm: Option<Box<TagMatching>>,
 }
 
 #[derive(Debug)]
-pub(in crate::engine) struct Limited {
+pub(in crate::engine) struct SrqReceives {
     pub(in crate::engine) queue: ReceiveQueue,
-    /// Receives that were taken and not used: they come first again, last one first.
+    /// Receives that were taken and returned unused. They are taken first, the last first.
     pub(in crate::engine) returned: Vec<Receive>,
-    /// Receives that the queue has room for.
+    /// Capacity of the queue.
     pub(in crate::engine) max_wr: u32,
-    /// Below so many receives the limit event is due, once; 0: never.
+    /// Number of receives below which the limit event is sent, once; 0: never.
     pub(in crate::engine) limit: usize,
 }
 
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
 unsafe impl Sync for Srq {}
 
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
-// Send by itself.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread; all
+// further fields are Send.
 unsafe impl Send for Srq {}
 
 impl std::fmt::Debug for Srq {
@@ -62,19 +63,19 @@ impl std::fmt::Debug for Srq {
     }
 }
 
-/// What makes a shared receive queue match tags.
+/// The tag matching of a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct TagMatching {
-    /// Where its completions go, and those of what its QPs receive.
+    /// The CQ of tag operations and of all receives of the QPs.
     pub(crate) cq: Arc<Cq>,
     pub(in crate::engine) tags: Mutex<Tags>,
     pub(in crate::engine) max_ops: usize,
 }
 
-/// The list, and operations under way.
+/// The tag list, and operations in progress.
 #[derive(Debug)]
 pub(crate) struct Tags {
     pub(in crate::engine) list: TagList,
-    /// Positions, in the completion queue, of completions of signaled operations that may not have been polled.
+    /// Positions, in the CQ, of completions of signaled operations that may not be polled yet.
     pub(in crate::engine) signaled: VecDeque<u64>,
 }

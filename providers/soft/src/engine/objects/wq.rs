@@ -1,9 +1,10 @@
-//! Work queues, and the tables by which a QP spreads frames over them.
+//! Work queues, and the tables by which a QP spreads frames over work queues. `engine/wq.rs` has
+//! the methods; frames arrive from `engine/ethernet`.
 
 use super::adapter::Adapter;
 use super::channel::{Events, Reporter};
 use super::cq::Cq;
-use super::datagrams::Dry;
+use super::datagrams::ReceiveShortage;
 use crate::engine::ethernet::toeplitz::Hash;
 use crate::engine::receive::ReceiveQueue;
 use abi::*;
@@ -20,24 +21,24 @@ pub(crate) struct Wq {
     pub(in crate::engine) queue: Mutex<ReceiveQueue>,
     /// `ibv_wq_state`.
     pub(in crate::engine) state: AtomicU8,
-    /// `ibv_wq_flags`; VLAN stripping can be changed.
+    /// `ibv_wq_flags`; VLAN stripping can change.
     pub(crate) flags: AtomicU32,
     pub(crate) cq: Arc<Cq>,
     /// Protection domain number.
     pub(in crate::engine) pd: u32,
     pub(crate) number: u32,
-    pub(in crate::engine) dry: Dry,
-    /// Indirection tables that name it.
+    pub(in crate::engine) shortage: ReceiveShortage,
+    /// Number of indirection tables that name the work queue.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
     pub(crate) report: Reporter,
 }
 
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
 unsafe impl Sync for Wq {}
 
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
-// Send by itself.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread; all
+// further fields are Send.
 unsafe impl Send for Wq {}
 
 impl std::fmt::Debug for Wq {
@@ -48,30 +49,30 @@ impl std::fmt::Debug for Wq {
 
 /// An indirection table. The C object comes first.
 #[repr(C)]
-pub(crate) struct Table {
+pub(crate) struct IndirectionTable {
     pub(crate) verbs: UnsafeCell<ibv_rwq_ind_table>,
-    /// As many as a power of two.
+    /// The number of entries is a power of two.
     pub(crate) queues: Box<[Arc<Wq>]>,
-    /// QPs that use it.
+    /// Number of QPs that use the table.
     pub(crate) users: AtomicUsize,
 }
 
-// SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
-unsafe impl Sync for Table {}
+// SAFETY: `verbs` is only written at creation; all further fields are Sync.
+unsafe impl Sync for IndirectionTable {}
 
-// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
-// itself.
-unsafe impl Send for Table {}
+// SAFETY: the pointer in `verbs` is the address of the context, bound to no thread; all further
+// fields are Send.
+unsafe impl Send for IndirectionTable {}
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for IndirectionTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Table").field("queues", &self.queues).finish_non_exhaustive()
     }
 }
 
-/// What a QP has that spreads frames over work queues.
+/// The data of a QP that spreads frames over work queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Rss {
-    pub(crate) table: Arc<Table>,
+    pub(crate) table: Arc<IndirectionTable>,
     pub(crate) hash: Hash,
 }

@@ -74,7 +74,7 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
         // As by a thread that looked for acknowledgements before there was one.
         a.recv.qp.advance_receive(ServedBy::Application);
         assert_eq!(a.got(), [true, true], "round {round}");
-        a.recv.qp.acknowledge();
+        a.recv.qp.send_due_ack();
         b.send.qp.advance_send();
         assert_eq!(b.got(), [true, true], "round {round}");
     }

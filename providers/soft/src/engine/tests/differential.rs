@@ -1,4 +1,4 @@
-//! The fast way of SENDs (`quick_send`, `quick_receive`) beside the general way: the same random input, the same output.
+//! The fast way of SENDs (`fast_send`, `fast_receive`) beside the general way: the same random input, the same output.
 //!
 //! There are two worlds, each a fabric with two connected QPs. In one of them no QP takes the fast way. Both get the same calls of
 //! ibv_post_send(3) and ibv_post_recv(3), drawn by lot. What the calls return, all completions in their order, and all memory must be

@@ -189,7 +189,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
 
 #[test]
 fn who_finds_a_broken_queue_while_posting_by_a_builder_ends_it() {
-    use crate::engine::objects::builder::{Builder, Built};
+    use crate::engine::objects::builder::{Builder, BuiltRequest};
     let found = (0..1000).any(|_| {
         let (a, b) = pair(Kind::Rc, false, 64);
         // Nobody polls yet, so the service thread would serve the requests at once.
@@ -200,7 +200,7 @@ fn who_finds_a_broken_queue_while_posting_by_a_builder_ends_it() {
         // A poll would look at the sender's queue, too, and flush it.
         b.qp.advance_receive(ServedBy::Application);
         // One place is free once the failed request has completed: not enough.
-        let built = Built { request: request(IBV_WR_SEND, &b), ..Built::default() };
+        let built = BuiltRequest { request: request(IBV_WR_SEND, &b), ..BuiltRequest::default() };
         let mut builder =
             Builder { built: vec![built.clone(), built], count: 2, ..Builder::default() };
         if crate::ops::builder::post_all(&a.qp, &mut builder).is_ok() {

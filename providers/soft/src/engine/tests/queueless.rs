@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
-use crate::engine::objects::wq::{Rss, Table, Wq};
+use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
 use crate::engine::wq;
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
@@ -36,7 +36,7 @@ fn what_spreads_frames_uses_its_table_and_no_completion_queue() {
     let work_queue = Wq::new(&adapter, wanted).expect("memory");
     let users = || cq.users.load(Ordering::Relaxed);
     assert_eq!(users(), 1, "the work queue");
-    let table = Arc::new(Table {
+    let table = Arc::new(IndirectionTable {
         verbs: UnsafeCell::new(Zeroed::zeroed()),
         queues: Box::new([Arc::clone(&work_queue)]),
         users: AtomicUsize::new(0),

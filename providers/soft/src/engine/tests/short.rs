@@ -7,7 +7,7 @@ fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
     let mut requester = side.qp.requester.lock();
     let mut list = list.iter().peekable();
     while list.peek().is_some() {
-        if let Some(mut quick) = requester.quick(&side.qp) {
+        if let Some(mut quick) = requester.fast_send(&side.qp) {
             let mut post = |(request, sge, split): &(Request, ibv_sge, bool)| {
                 let Request { wr_id, opcode, flags, imm, .. } = *request;
                 !split && quick.post((wr_id, opcode, flags, imm), sge, true)

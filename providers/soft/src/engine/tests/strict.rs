@@ -126,7 +126,7 @@ fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
         let mut requester = a.qp.requester.lock();
         let result = requester.post(&a.qp, &request, &[a.sge(0, 8)]);
         requester.publish();
-        a.qp.let_go(requester);
+        a.qp.release_requester(requester);
         match result {
             Ok(()) => posted += 1,
             Err(why) => {

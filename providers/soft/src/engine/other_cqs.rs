@@ -1,18 +1,19 @@
-//! Completion queues that nobody polls while somebody polls another one.
+//! Looks of a poll at further CQs of the process that no thread polls. `Cq::drive` enters here
+//! after fruitless polls; found work is served like in a poll of the other CQ.
 //!
-//! Whoever waits at one queue may wait for what another queue of the process is to bring about: its thread polls the queue of its sends
-//! while the messages that it sent wait at the queue of its receives, or at the other end of the connection two such threads
-//! wait for each other. So a poller that finds nothing looks now and then at a queue that was not polled since it last looked,
-//! in its turn. The service thread does so too, but milliseconds later.
+//! A thread that polls a CQ may wait for work that only a poll of another CQ would do. Example: a
+//! thread polls its send CQ, while its messages wait in rings of a receive CQ of the same process.
+//! So a fruitless poll sometimes looks at the next CQ without recent polls. The service thread does
+//! the same, but milliseconds later.
 //!
-//! What its own sends wait for comes first: where the remote QP is one of this process, that QP is looked at and no queue is searched. So
-//! threads that have queues of their own leave those of the others alone.
+//! Requests of the polled CQ come first: if the remote QP belongs to this process, the look serves
+//! that QP and no other CQ. Threads with separate CQs therefore do not disturb each other.
 #![forbid(unsafe_code)]
 
 use super::objects::adapter::Adapter;
 use super::objects::cq::Cq;
-use super::objects::elsewhere::Elsewhere;
-use super::objects::places::HOT;
+use super::objects::hot_slots::MAX_HOT;
+use super::objects::other_cqs::OtherCqLooks;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use arrayvec::ArrayVec;
@@ -20,52 +21,56 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Of how many fruitless polls one looks, powers of two: where the last look brought something, where it did not, at most, and where
-/// there is no other queue. A look at a queue that others poll takes its cache lines from them.
+/// Fruitless polls per look, powers of two: after a look with completions, after a look without
+/// (least and most), and without any other CQ. A look at a CQ polled by another thread takes cache
+/// lines from that thread.
 const ONE: u32 = 1;
 const FEW: u32 = 4;
 const MANY: u32 = 64;
 const ALONE: u32 = 1024;
-/// Queues that others poll, or that go, which one look passes by.
+/// CQs that a look passes over because they are polled or being destroyed.
 const PASSED: usize = 4;
 
-/// What a look at another queue brought.
+/// Result of a look at another CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Completions,
     Nothing,
-    /// There is no other queue.
+    /// The process has no other CQ.
     Alone,
 }
 
-impl Elsewhere {
-    /// The queue was polled in vain; whether it is time to look elsewhere.
+impl OtherCqLooks {
+    /// Counts a fruitless poll. Returns whether a look is due.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
-        polls & self.between.load(Ordering::Relaxed) == 0
+        polls & self.interval_mask.load(Ordering::Relaxed) == 0
     }
 
-    /// Puts the next look off.
+    /// Sets the interval until the next look.
     fn note(&self, found: Found) {
         let every = match found {
             Found::Completions => ONE,
-            Found::Nothing => ((self.between.load(Ordering::Relaxed) + 1) * 2).clamp(FEW, MANY),
+            Found::Nothing => {
+                ((self.interval_mask.load(Ordering::Relaxed) + 1) * 2).clamp(FEW, MANY)
+            }
             Found::Alone => ALONE,
         };
-        self.between.store(every - 1, Ordering::Relaxed);
+        self.interval_mask.store(every - 1, Ordering::Relaxed);
     }
 
-    /// Whether the queue was polled since this was last asked.
+    /// Whether the CQ was polled since the last call.
     fn was_polled(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
-        self.seen.swap(polls, Ordering::Relaxed) != polls
+        self.polls_seen_by_others.swap(polls, Ordering::Relaxed) != polls
     }
 }
 
 impl Cq {
-    /// Looks at what the sends of this queue wait for, or else at the next other queue of the process.
+    /// Serves the remote QPs of this CQ's requests, otherwise looks at the next other CQ of the
+    /// process.
     #[cold]
     pub(super) fn look_elsewhere(&self) {
         let found = if self.serve_remotes() {
@@ -76,15 +81,17 @@ impl Cq {
                 Err(found) => found,
             }
         };
-        self.elsewhere.note(found);
+        self.other_cq_looks.note(found);
     }
 
-    /// Serves what the QPs of this queue sent to others of this process that nobody polls; whether there was anything.
+    /// Serves QPs of this process that no thread polls and that have requests from this CQ. Returns
+    /// whether any request was served.
     fn serve_remotes(&self) -> bool {
-        // From another one each time: what the first few wait for may be a receive, which nobody has posted.
-        let turn = self.elsewhere.polls.load(Ordering::Relaxed) as usize;
+        // Begins with another QP each time: the first QPs may wait for receives that are not
+        // posted.
+        let turn = self.other_cq_looks.polls.load(Ordering::Relaxed) as usize;
         let mut any = false;
-        self.each_sender(turn, HOT, |qp| {
+        self.each_sender(turn, MAX_HOT, |qp| {
             if let Some(remote) = qp.remote_here()
                 && remote.serve_for_sender(self)
             {
@@ -95,7 +102,7 @@ impl Cq {
         any
     }
 
-    /// For somebody who polls another queue.
+    /// Looks on behalf of a thread that polls another CQ.
     fn look_for_others(&self) -> Found {
         let before = self.count();
         if self.try_look(ServedBy::Library) && self.count() != before {
@@ -107,43 +114,45 @@ impl Cq {
 }
 
 impl Qp {
-    /// The other end of the connection that requests go to, where it is in this process.
+    /// The remote QP of the connection, if it belongs to this process.
     fn remote_here(&self) -> Option<Arc<Self>> {
         self.requester.lock().remote_here()
     }
 
-    /// Serves what arrived here, for its sender, whose thread polls `queue`, if nobody polls for this QP; whether there was anything.
+    /// Serves arrivals for a sender whose thread polls `queue`, unless another thread polls for
+    /// this QP. Returns whether any was served.
     fn serve_for_sender(&self, queue: &Cq) -> bool {
         if self.receives_on(queue)
             || !self.has_arrivals()
-            || self.pair().is_some_and(|pair| pair.recv_cq.elsewhere.was_polled())
+            || self.pair().is_some_and(|pair| pair.recv_cq.other_cq_looks.was_polled())
         {
             return false;
         }
         let before = self.next_arrival.load(Ordering::Relaxed);
         self.advance_receive(ServedBy::Library);
-        // No answer shall take that along: its sender waits for it.
-        self.acknowledge();
+        // The acknowledgement is sent at once, because the sender waits for it.
+        self.send_due_ack();
         self.next_arrival.load(Ordering::Relaxed) != before
     }
 }
 
 impl Adapter {
-    /// The next of the completion queues, in turn, that nobody polls; never queue `own`.
+    /// The next CQ without recent polls, in turn, except `own`.
     fn next_other(&self, own: usize) -> Result<Arc<Cq>, Found> {
-        // Declared before the lock, so that they go after it: a queue that ends takes itself off the list.
+        // Declared before the guard, so dropped after it: a CQ that ends removes itself from the
+        // list under the lock.
         let mut passed: ArrayVec<Arc<Cq>, PASSED> = ArrayVec::new();
-        // Whoever changes the list now may take his time.
+        // Not waited for: the thread that changes the list may take long.
         let cqs = self.cqs.try_lock().ok_or(Found::Nothing)?;
         if cqs.len() < 2 {
             return Err(Found::Alone);
         }
-        let last = self.turned_to.load(Ordering::Relaxed);
+        let last = self.last_other_cq.load(Ordering::Relaxed);
         let turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
         for (key, cq) in turn.filter(|(key, _)| **key != own).take(PASSED) {
-            self.turned_to.store(*key, Ordering::Relaxed);
+            self.last_other_cq.store(*key, Ordering::Relaxed);
             let Some(cq) = cq.upgrade() else { continue };
-            if !cq.elsewhere.was_polled() {
+            if !cq.other_cq_looks.was_polled() {
                 return Ok(cq);
             }
             passed.push(cq);
@@ -156,13 +165,13 @@ impl Adapter {
 mod tests {
     use super::*;
 
-    fn looks_in(of: &Elsewhere, polls: u32) -> usize {
+    fn looks_in(of: &OtherCqLooks, polls: u32) -> usize {
         (0..polls).filter(|_| of.is_due()).count()
     }
 
     #[test]
     fn looks_that_bring_nothing_become_rare_and_one_that_does_makes_them_frequent() {
-        let of = Elsewhere::default();
+        let of = OtherCqLooks::default();
         assert_eq!(looks_in(&of, ALONE), ALONE as usize);
         for expected in [FEW, 2 * FEW, 4 * FEW] {
             of.note(Found::Nothing);
@@ -182,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_somebody_polls_is_left_to_him() {
-        let of = Elsewhere::default();
+        let of = OtherCqLooks::default();
         assert!(!of.was_polled());
         of.is_due();
         assert!(of.was_polled());

@@ -1,9 +1,10 @@
-//! The usual case of SEND, without detours, on the receiving side: bytes of one range, in a slot or a chunk, into a receive of one range.
-//! `quick_send` is the other side.
+//! Fast path of SEND on the responder: messages of one memory range into receives of one range. A
+//! poll enters here from `Responder::advance`; completions go to the receive CQ. `fast_send` is the
+//! sending side.
 //!
-//! Here is only what such a message needs, and what all messages in the ring have in common is done once for them. Whatever is not as
-//! usual (a key that is wrong, a queue that is empty, an event to be sent) is left, untouched, to the general way, `inbound`. Both ways
-//! may take turns on one connection.
+//! Work common to all messages in the ring is done once. A message outside the fast path (a wrong
+//! key, no receive, an event to send) is left untouched for the general path, `inbound`. Both paths
+//! may alternate on a connection.
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, Pushed};
@@ -16,13 +17,12 @@ use soft_local::shm::slot::{SEND_INLINE, Short};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
-/// Immediate data of a completion, and the flag that tells of it.
+/// Immediate data of a completion, and its flag.
 #[inline]
 fn imm_of(head: Short) -> (u32, u32) {
     head.imm().map_or((0, 0), |imm| (imm, IBV_WC_WITH_IMM))
 }
 
-/// The completion of a receive that a message with this `head` has taken.
 #[inline]
 fn received(qp: &Qp, head: Short, wr_id: u64, byte_len: u32) -> Cqe {
     let (imm, wc_flags) = imm_of(head);
@@ -40,35 +40,36 @@ fn received(qp: &Qp, head: Short, wr_id: u64, byte_len: u32) -> Cqe {
 }
 
 impl Responder {
-    /// How things are with the QP that sent a slot with this `head`, if it is our peer and what it sends counts.
+    /// The life word of the sender, if the sender of a slot with this `head` is the peer and its
+    /// messages still count.
     #[inline]
-    fn life_of_sender(&self, qp: &Qp, link: &Link, head: Short) -> Option<u64> {
-        // After the slot: see `Link::may_send`.
+    fn sender_life(&self, qp: &Qp, link: &Link, head: Short) -> Option<u64> {
+        // Loaded after the slot: see `Link::may_send`.
         let life = link.life();
         let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
         (sends && head.src_qpn() == link.qpn).then_some(life)
     }
 
-    /// Serves the usual messages at the head of the ring, up to `most` of them; returns how many. What is there then, if
-    /// anything is, the caller serves.
-    pub(super) fn serve_usual(&mut self, qp: &Qp, link: &Link, most: usize) -> usize {
+    /// Serves at most `most` short messages from the head of the ring. Returns the number of
+    /// messages served; the caller serves the next message by another path.
+    pub(super) fn serve_short(&mut self, qp: &Qp, link: &Link, most: usize) -> usize {
         let Some(pair) = qp.pair().filter(|_| self.inbound.is_idle()) else { return 0 };
         let Some(head) = self.ring.head(self.next) else { return 0 };
-        let Some(life) = self.life_of_sender(qp, link, head).filter(|_| head.is_one()) else {
+        let Some(life) = self.sender_life(qp, link, head).filter(|_| head.is_one()) else {
             return 0;
         };
-        if !qp.has_noted(head.ack()) {
-            // Takes the requester's lock, which comes before those that follow.
-            qp.note_acked_along(head.ack());
+        if !qp.has_noted_ack(head.ack()) {
+            // Takes the requester lock, which precedes the locks taken below.
+            qp.note_piggybacked_ack(head.ack());
         }
         let mut receives = qp.receives.lock();
         let mut batch = pair.recv_cq.batch();
         let mut pushed = Pushed::Quiet;
         let mut served = 0;
         let mut region = Covered::default();
-        // Most of it is the same for all of them.
+        // Fields common to all messages are set once.
         let mut cqe = received(qp, head, 0, 0);
-        // Of our own, as is `next`: fields would be read again after each store to shared memory.
+        // Local copies: the compiler would load fields again after each store to shared memory.
         let ring = self.ring;
         let mut next = self.next;
         while served < most && pushed == Pushed::Quiet {
@@ -104,13 +105,14 @@ impl Responder {
         served
     }
 
-    /// Serves the message at the head of the ring if it is a usual one in a chunk. No lock but our own is held while it is copied.
+    /// Serves the message at the head of the ring if a chunk carries all its bytes. During the copy
+    /// only the responder lock is held.
     pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: Short) -> bool {
         let Some(pair) = qp.pair() else { return false };
         if !head.is_chunked() || !self.inbound.is_idle() {
             return false;
         }
-        let Some(life) = self.life_of_sender(qp, link, head) else { return false };
+        let Some(life) = self.sender_life(qp, link, head) else { return false };
         let Some(bounced) = self.ring.bounce_buffer(self.next) else { return false };
         let bounced = bounced.check(|bounced| {
             let whole =
@@ -122,9 +124,9 @@ impl Responder {
         });
         let Some((from, byte_len)) = bounced else { return false };
         let len = byte_len as usize;
-        if !qp.has_noted(head.ack()) {
-            // Takes the requester's lock, which comes before those that follow.
-            qp.note_acked_along(head.ack());
+        if !qp.has_noted_ack(head.ack()) {
+            // Takes the requester lock, which precedes the locks taken below.
+            qp.note_piggybacked_ack(head.ack());
         }
         let mut receives = qp.receives.lock();
         let Some(oldest) = receives.oldest() else { return false };
@@ -139,12 +141,14 @@ impl Responder {
         let wr_id = oldest.take();
         drop(receives);
         let begun = (len > qp.adapter.eager_bytes).then(Instant::now);
-        // A chunk is mapped.
+        // The copy cannot fail: a chunk is always mapped.
         let _ = from.copy_to(to);
         if let Some(begun) = begun {
             self.costs.emptied(qp, begun.elapsed(), len);
         }
-        // The copy before the look: who takes the connection down may use the chunk otherwise.
+        // The Acquire fence orders the copy before the load of the life word. A sender changes its
+        // life before it reuses the chunk. Without the fence the copy could read reused bytes under
+        // an old life.
         fence(Ordering::Acquire);
         if link.life() != life {
             self.inbound.keep(wr_id, sge);

@@ -1,9 +1,9 @@
-//! The usual case of SEND, without detours, on the sending side: bytes of one range, in a slot or a chunk, on a connection where nothing
-//! waits. `quick_receive` is the other side.
+//! Fast path of SEND on the requester: messages of one memory range, in a slot or one chunk.
+//! `post_send` enters here; the ring of the remote QP is the next stop, read by `fast_receive`.
 //!
-//! Here is only what such a message needs, and what all messages of a list have in common is done once for the list. Whatever is
-//! not as usual (a key that is wrong, a queue that is full) is left, untouched, to the general way, `issue`. Both ways may take turns on
-//! one connection.
+//! The code does work common to a list of requests once for the list. A request outside the fast
+//! path (a wrong key, a full queue) is left untouched for the general path, `issue`. Both paths may
+//! alternate on a connection.
 
 use super::objects::connection::Requester;
 use super::objects::holder::PeerState;
@@ -16,31 +16,33 @@ use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, Short};
 use soft_memory::Range;
 
-/// Flags of a request that mean nothing until it completes, or only one bit in its slot.
-const USUAL: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+/// Send flags that the fast path accepts: each costs at most a bit in the slot.
+const FAST_FLAGS: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// A list of SENDs of one range, short or of a chunk at most, on its way into the ring of the remote QP. If the first one is short, its
-/// slot is written last, when this is dropped: whoever finds it finds them all, and does not follow on our heels from one cache line
-/// to the next; and its line, which the receiver is looking at, is taken away from him once.
+/// A list of SENDs of one range each, on the way into the ring of the remote QP.
+///
+/// If the first request is short, its slot is written last, when the `FastSend` is dropped. A
+/// receiver that finds the first slot then finds the whole list. The cache line of the first slot,
+/// which the receiver polls, moves between the processors only once.
 #[derive(Debug)]
-pub(crate) struct Quick<'a> {
+pub(crate) struct FastSend<'a> {
     qp: &'a Qp,
     ring: Ring,
     requester: &'a mut Requester,
-    /// How many more there is room for, in the send queue and in the ring.
-    left: usize,
-    /// The first slot, if it was not shown yet, and its bytes.
-    first: Option<(Short, [u8; SEND_INLINE])>,
-    /// What is the same in all heads, once there was a first one.
-    same: Option<Short>,
-    /// The region that was used last.
+    /// Requests that still fit into both the send queue and the ring.
+    room: usize,
+    /// The first slot and its bytes, until the slot is published.
+    unpublished_first: Option<(Short, [u8; SEND_INLINE])>,
+    /// Head fields common to all slots of the list; set with the first request.
+    common_head: Option<Short>,
+    /// The region of the last lkey, kept as a cache.
     region: Covered,
 }
 
 impl Requester {
-    /// Whether SENDs can go the usual way just now.
+    /// Returns a fast sender if SENDs of this QP may take the fast path now.
     #[inline]
-    pub(crate) fn quick<'a>(&'a mut self, qp: &'a Qp) -> Option<Quick<'a>> {
+    pub(crate) fn fast_send<'a>(&'a mut self, qp: &'a Qp) -> Option<FastSend<'a>> {
         if !qp.sends_plainly()
             || !qp.is_in(State::Rts)
             || !self.fate.is_going()
@@ -58,22 +60,30 @@ impl Requester {
         let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
         let left = self.queue.room().min(room as usize);
         let (same, region) = (None, Covered::default());
-        Some(Quick { qp, ring, requester: self, left, first: None, same, region })
+        Some(FastSend {
+            qp,
+            ring,
+            requester: self,
+            room: left,
+            unpublished_first: None,
+            common_head: same,
+            region,
+        })
     }
 
-    /// Completes what was sent, if a message brought the acknowledgement of all of it and nothing else is to be done; `false`:
-    /// it is not so, or not all.
+    /// Completes all sent requests if a piggybacked acknowledgement covers all of them and no other
+    /// work waits. Returns true if the send queue is then empty; the general path does the rest.
     #[inline]
-    pub(super) fn finish_usual(&mut self, qp: &Qp) -> bool {
+    pub(super) fn finish_fast(&mut self, qp: &Qp) -> bool {
         let due = self.next.wrapping_sub(self.acked);
         let usual = due != 0
-            && qp.acked_along(self.acked) == due
+            && qp.piggybacked_acks(self.acked) == due
             && qp.sends_plainly()
             && qp.is_in(State::Rts)
             && self.latched.is_some()
-            && self.answers_due == 0
+            && self.responses_due == 0
             && self.fate.is_going()
-            && !self.unpublished
+            && !self.unannounced
             && self.queue.issued == self.queue.posted;
         if !usual {
             return false;
@@ -90,8 +100,9 @@ impl Requester {
     }
 }
 
-impl Quick<'_> {
-    /// Posts one request of one range, `more` being behind it; `false`: it is none of the usual ones, and nothing was done.
+impl FastSend<'_> {
+    /// Posts a request of one range; `more` says that further requests follow. Returns false,
+    /// without any effect, if the request needs the general path.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -100,8 +111,9 @@ impl Quick<'_> {
         more: bool,
     ) -> bool {
         let len = sge.length as usize;
-        let usual = matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && flags & !USUAL == 0;
-        if !usual || self.left == 0 {
+        let usual =
+            matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && flags & !FAST_FLAGS == 0;
+        if !usual || self.room == 0 {
             return false;
         }
         if len > SEND_INLINE {
@@ -109,27 +121,27 @@ impl Quick<'_> {
         }
         let Some(from) = self.source(flags, sge) else { return false };
         let seq = self.requester.next;
-        let is_first = self.same.is_none();
+        let is_first = self.common_head.is_none();
         let head = self.head(seq, len, opcode, flags, imm);
         if is_first && more {
             let mut bytes = [0; SEND_INLINE];
             if !from.get(&mut bytes) {
                 return false;
             }
-            self.first = Some((head, bytes));
+            self.unpublished_first = Some((head, bytes));
         } else {
-            // Bytes that are gone the general way finds gone, too, and says so.
+            // The general path finds the same missing memory again and reports the error.
             if !self.ring.fill(head, from) {
                 return false;
             }
             self.ring.show(head);
-            self.requester.unpublished |= is_first;
+            self.requester.unannounced |= is_first;
         }
-        self.count(wr_id, opcode, flags, sge.length);
+        self.record_posted(wr_id, opcode, flags, sge.length);
         true
     }
 
-    /// As `post`, of more bytes than a slot takes.
+    /// As `post`, for messages longer than a slot.
     #[inline(never)]
     fn post_chunked(
         &mut self,
@@ -150,12 +162,12 @@ impl Quick<'_> {
         let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
         self.ring.fill_words(head, words);
         self.ring.show(head);
-        self.requester.unpublished = true;
-        self.count(wr_id, opcode, flags, sge.length);
+        self.requester.unannounced = true;
+        self.record_posted(wr_id, opcode, flags, sge.length);
         true
     }
 
-    /// Where the bytes of a request are, if they may be read.
+    /// The bytes of a request, if the lkey permits reading (or the data is inline).
     #[inline]
     fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<Range> {
         if flags & IBV_SEND_INLINE == 0 {
@@ -163,37 +175,37 @@ impl Quick<'_> {
             return found.or_else(|| self.look_up(sge));
         }
         let len = sge.length as usize;
-        // SAFETY: what a caller of ibv_post_send(3) gives as inline data it may read, until the post returns; it is only read.
+        // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post returns,
+        // and the range is only read.
         (len <= self.requester.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
     }
 
     #[inline]
     fn head(&mut self, seq: u32, len: usize, opcode: u32, flags: u32, imm: u32) -> Short {
-        let first = || Short::from(self.qp.qpn, self.qp.acknowledge_along());
-        let same = *self.same.get_or_insert_with(first);
+        let first = || Short::from(self.qp.qpn, self.qp.piggyback_ack());
+        let same = *self.common_head.get_or_insert_with(first);
         let imm = (opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
         same.with(seq, len, imm, flags & IBV_SEND_SOLICITED != 0)
     }
 
-    /// One more was put into the ring.
+    /// Enters the request of the slot just written into the send queue.
     #[inline]
-    fn count(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32) {
-        self.left -= 1;
+    fn record_posted(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32) {
+        self.room -= 1;
         let end = self.requester.next.wrapping_add(1);
         self.requester.next = end;
         self.requester.queue.push_published(wr_id, opcode, flags, len, end);
     }
 
-    /// Publishes the first slot, if there is one that was not.
     #[inline]
-    fn show_first(&mut self) {
-        if let Some((first, mut bytes)) = self.first.take() {
-            // SAFETY: bytes of our own, which the range does not outlive.
+    fn publish_first(&mut self) {
+        if let Some((first, mut bytes)) = self.unpublished_first.take() {
+            // SAFETY: the bytes are a local array, which outlives the range.
             let bytes = unsafe { Range::new(bytes.as_mut_ptr(), first.len()) };
             let is_there = self.ring.fill(first, bytes);
             debug_assert!(is_there, "bytes of our own");
             self.ring.show(first);
-            self.requester.unpublished = true;
+            self.requester.unannounced = true;
         }
     }
 
@@ -204,11 +216,11 @@ impl Quick<'_> {
     }
 }
 
-impl Drop for Quick<'_> {
+impl Drop for FastSend<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.show_first();
-        if self.requester.unpublished {
+        self.publish_first();
+        if self.requester.unannounced {
             self.qp.sends_outstanding(true);
         }
     }

@@ -1,0 +1,100 @@
+//! Hot rings: the rings that a poll reads without a bell, and the rule that selects them. Used for
+//! the receive rings of QPs (`cq`) and for datagram rings (`datagrams`).
+#![forbid(unsafe_code)]
+
+/// Maximal number of hot rings; senders to all further rings ring a bell.
+pub(crate) const MAX_HOT: usize = 16;
+
+/// Bells after which a cold ring replaces a hot ring. Cooling a ring is a system call that
+/// interrupts other processors. With many QPs in use nearly every message rings a bell, and most
+/// messages must not pay for the call.
+pub(in crate::engine) const BELLS_PER_REPLACEMENT: u32 = 64;
+
+/// The hot rings, and the rule by which another ring becomes hot.
+#[derive(Debug)]
+pub(in crate::engine) struct HotSlots<T> {
+    pub(in crate::engine) taken: Vec<T>,
+    /// Index of the next ring to replace.
+    pub(in crate::engine) oldest: usize,
+    /// Bells of cold rings since the last replacement.
+    pub(in crate::engine) bells: u32,
+}
+
+/// Result for a ring whose bell rang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum HotSlot<T> {
+    /// The ring became hot; a slot was free.
+    New,
+    /// The ring became hot in place of the contained ring, which the caller must cool.
+    Replaced(T),
+    /// The ring stays cold.
+    Refused,
+}
+
+impl<T> Default for HotSlots<T> {
+    fn default() -> Self {
+        Self { taken: vec![], oldest: 0, bells: 0 }
+    }
+}
+
+impl<T> HotSlots<T> {
+    pub(in crate::engine) fn all(&self) -> &[T] {
+        &self.taken
+    }
+
+    pub(in crate::engine) fn has_room(&self) -> bool {
+        self.taken.len() < MAX_HOT
+    }
+
+    /// Handles the bell of the cold ring `ring`. If all slots are taken, one bell in
+    /// [`BELLS_PER_REPLACEMENT`] replaces the oldest hot ring. Bells do not count unless a thread
+    /// polls (`polled`): without polls each message wakes a thread anyway, and the bell is cheap
+    /// beside that.
+    pub(in crate::engine) fn give(&mut self, ring: T, polled: bool) -> HotSlot<T> {
+        if self.has_room() {
+            self.taken.push(ring);
+            return HotSlot::New;
+        }
+        self.bells += u32::from(polled);
+        if self.bells <= BELLS_PER_REPLACEMENT {
+            return HotSlot::Refused;
+        }
+        self.bells = 0;
+        let at = self.oldest % MAX_HOT;
+        self.oldest += 1;
+        match self.taken.get_mut(at) {
+            Some(place) => HotSlot::Replaced(std::mem::replace(place, ring)),
+            None => HotSlot::Refused,
+        }
+    }
+
+    /// Keeps only the hot rings selected by `keeps`.
+    pub(in crate::engine) fn retain(&mut self, keeps: impl FnMut(&T) -> bool) {
+        self.taken.retain(keeps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_gets_the_place_of_the_oldest_after_many_bells_and_none_where_nobody_polls() {
+        let mut places = HotSlots::default();
+        for ring in 0..MAX_HOT {
+            assert_eq!(places.give(ring, ring % 2 == 0), HotSlot::New);
+        }
+        for _ in 0..2 * BELLS_PER_REPLACEMENT {
+            assert_eq!(places.give(99, false), HotSlot::Refused);
+        }
+        for oldest in [0, 1] {
+            for _ in 0..BELLS_PER_REPLACEMENT {
+                assert_eq!(places.give(100 + oldest, true), HotSlot::Refused);
+            }
+            assert_eq!(places.give(100 + oldest, true), HotSlot::Replaced(oldest));
+        }
+        assert_eq!(places.all()[..3], [100, 101, 2]);
+        places.retain(|ring| *ring != 2);
+        assert_eq!(places.give(7, false), HotSlot::New);
+    }
+}
