@@ -6,13 +6,11 @@
 
 pub mod debian;
 pub mod release;
+pub mod sources;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The sources that all checked programs share, in `programs/rig/`.
-pub const RIG: [&str; 2] = ["rig.c", "ends.c"];
 
 /// A C program of `programs/`: `programs/<folder>/<name>.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,18 +176,9 @@ fn here() -> &'static Path {
 }
 
 /// The folder of sources and headers that C tests of all folders share, from the repository's root.
-pub const RIG_FOLDER: &str = "c-tests/programs/rig";
-
-/// As [`RIG_FOLDER`], absolute.
 #[must_use]
 pub fn rig_folder() -> PathBuf {
     here().join("programs/rig")
-}
-
-/// The files of [`RIG`].
-#[must_use]
-pub fn rig() -> [PathBuf; 2] {
-    RIG.map(|name| rig_folder().join(name))
 }
 
 /// Compiles a program of [`PROGRAMS`] into `folder` and returns its path.
@@ -197,11 +186,7 @@ pub fn rig() -> [PathBuf; 2] {
 /// # Errors
 /// The compiler's messages; warnings count.
 pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError> {
-    let mut inputs = vec![program.source()];
-    if program.kind == Kind::Checked {
-        inputs.extend(rig());
-    }
-    cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
+    cc(&program.source(), &folder.join(program.name), &["-libverbs", "-lpthread"])
 }
 
 /// Compiles the program that a hostile process attacks.
@@ -209,9 +194,8 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
 /// # Errors
 /// The compiler's messages; warnings count.
 pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
-    let mut inputs = vec![here().join("hostile/besieged.c")];
-    inputs.extend(rig());
-    cc(&inputs, &folder.join("besieged"), &["-libverbs", "-lpthread"])
+    let source = here().join("hostile/besieged.c");
+    cc(&source, &folder.join("besieged"), &["-libverbs", "-lpthread"])
 }
 
 /// Compiles the program that runs two processes, and a stranger who attacks them.
@@ -219,7 +203,7 @@ pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
 /// # Errors
 /// The compiler's messages; warnings count.
 pub fn compile_stranger(folder: &Path) -> Result<PathBuf, CompileError> {
-    cc(&[here().join("hostile/stranger.c")], &folder.join("stranger"), &[])
+    cc(&here().join("hostile/stranger.c"), &folder.join("stranger"), &[])
 }
 
 /// Compiles the program that tells which of the files it uses that its environment names. It finds the libraries of the installed tree at `prefix`
@@ -230,7 +214,7 @@ pub fn compile_stranger(folder: &Path) -> Result<PathBuf, CompileError> {
 pub fn compile_privileged(folder: &Path, prefix: &Path) -> Result<PathBuf, CompileError> {
     let path = format!("-Wl,-rpath,{}", prefix.join("lib").display());
     let source = here().join("tools/privileged.c");
-    cc(&[source], &folder.join("privileged"), &["-libverbs", &path])
+    cc(&source, &folder.join("privileged"), &["-libverbs", &path])
 }
 
 /// Compiles a program of [`KERNEL_DEVICE`] into `folder` and returns its path.
@@ -239,7 +223,7 @@ pub fn compile_privileged(folder: &Path, prefix: &Path) -> Result<PathBuf, Compi
 /// The compiler's messages; warnings count.
 pub fn compile_for_kernel_device(name: &str, folder: &Path) -> Result<PathBuf, CompileError> {
     let source = here().join("kernel-device").join(format!("{name}.c"));
-    cc(&[source], &folder.join(name), &["-libverbs", "-lpthread"])
+    cc(&source, &folder.join(name), &["-libverbs", "-lpthread"])
 }
 
 /// Our `libibverbs.so`, built by cargo in the profile of the test `test`, a file in
@@ -278,7 +262,7 @@ fn build(test: &Path, package: &str, file: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// The compiler's messages.
 pub fn compile_start_up(folder: &Path) -> Result<PathBuf, CompileError> {
-    cc(&[here().join("bench/start_up.c")], &folder.join("start_up"), &["-libverbs"])
+    cc(&here().join("bench/start_up.c"), &folder.join("start_up"), &["-libverbs"])
 }
 
 /// Compiles the launcher that runs a command without cross-memory attach.
@@ -286,7 +270,7 @@ pub fn compile_start_up(folder: &Path) -> Result<PathBuf, CompileError> {
 /// # Errors
 /// The compiler's messages.
 pub fn compile_without_cma(folder: &Path) -> Result<PathBuf, CompileError> {
-    cc(&[here().join("tools/without_cma.c")], &folder.join("without_cma"), &[])
+    cc(&here().join("tools/without_cma.c"), &folder.join("without_cma"), &[])
 }
 
 /// Compiles what makes RDMA netlink answer nonsense, to be preloaded.
@@ -295,7 +279,7 @@ pub fn compile_without_cma(folder: &Path) -> Result<PathBuf, CompileError> {
 /// The compiler's messages.
 pub fn compile_nonsense_netlink(folder: &Path) -> Result<PathBuf, CompileError> {
     let source = here().join("tools/nonsense_netlink.c");
-    cc(&[source], &folder.join("nonsense_netlink.so"), &["-fPIC", "-shared"])
+    cc(&source, &folder.join("nonsense_netlink.so"), &["-fPIC", "-shared"])
 }
 
 /// Compiles what refuses to cut datagrams into packets, to be preloaded.
@@ -304,7 +288,7 @@ pub fn compile_nonsense_netlink(folder: &Path) -> Result<PathBuf, CompileError> 
 /// The compiler's messages.
 pub fn compile_no_offloads(folder: &Path) -> Result<PathBuf, CompileError> {
     let source = here().join("tools/no_offloads.c");
-    cc(&[source], &folder.join("no_offloads.so"), &["-fPIC", "-shared", "-ldl"])
+    cc(&source, &folder.join("no_offloads.so"), &["-fPIC", "-shared", "-ldl"])
 }
 
 /// Compiles a plugin of one function from source text, as a provider's author might get it wrong.
@@ -315,14 +299,12 @@ pub fn compile_plugin(source: &str, file: &Path) -> Result<PathBuf, CompileError
     let text = file.with_extension("c");
     std::fs::write(&text, source)
         .map_err(|e| CompileError { source: text.clone(), message: e.to_string() })?;
-    cc(&[text], file, &["-fPIC", "-shared"])
+    cc(&text, file, &["-fPIC", "-shared"])
 }
 
-fn cc(inputs: &[PathBuf], output: &Path, libraries: &[&str]) -> Result<PathBuf, CompileError> {
-    let fail = |message: String| CompileError {
-        source: inputs.first().cloned().unwrap_or_default(),
-        message,
-    };
+fn cc(source: &Path, output: &Path, libraries: &[&str]) -> Result<PathBuf, CompileError> {
+    let fail = |message: String| CompileError { source: source.to_path_buf(), message };
+    let inputs = sources::sources(source).map_err(|e| fail(e.to_string()))?;
     let done = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
         .arg("-I")
@@ -345,11 +327,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn sources(folder: &str) -> BTreeSet<String> {
+    /// The sources of a folder that have a `main`.
+    fn programs(folder: &str) -> BTreeSet<String> {
         std::fs::read_dir(here().join(folder))
             .unwrap()
             .map(|e| e.unwrap().path())
             .filter(|p| p.extension().is_some_and(|e| e == "c"))
+            .filter(|p| std::fs::read_to_string(p).unwrap().contains("\nint main("))
             .map(|p| p.file_stem().unwrap().to_string_lossy().into_owned())
             .collect()
     }
@@ -364,7 +348,7 @@ mod tests {
         for folder in std::fs::read_dir(here().join("programs")).unwrap() {
             let folder = folder.unwrap().file_name().into_string().unwrap();
             if !OTHER.contains(&&*folder) {
-                let names = sources(&format!("programs/{folder}"));
+                let names = programs(&format!("programs/{folder}"));
                 files.extend(names.into_iter().map(|name| format!("{folder}/{name}")));
             }
         }
@@ -373,7 +357,7 @@ mod tests {
         assert_eq!(files, listed);
         assert_eq!(listed.len(), PROGRAMS.len(), "a program is listed twice");
         let listed: BTreeSet<String> = KERNEL_DEVICE.iter().map(|p| (*p).to_string()).collect();
-        assert_eq!(sources("kernel-device"), listed);
+        assert_eq!(programs("kernel-device"), listed);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use super::checks::cargo;
 use crate::{Bench, Checks, Tally};
-use ferroverbs_c_tests::{PROGRAMS, rig, rig_folder};
+use ferroverbs_c_tests::{PROGRAMS, rig_folder, sources::sources};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -97,7 +97,7 @@ fn program(bench: &Bench, folder: &Path, runtime: &Path) -> crate::Result<PathBu
     let mut objects = Vec::new();
     let main = PROGRAMS.iter().find(|program| program.name == PROGRAM);
     let main = main.ok_or_else(|| format!("{PROGRAM} is not in the list of C programs"))?;
-    for source in [main.source()].into_iter().chain(rig()) {
+    for source in sources(&main.source()).map_err(|e| e.to_string())? {
         let name = source.file_stem().unwrap_or_default();
         let object = folder.join(name).with_extension("o");
         let done = compiler()

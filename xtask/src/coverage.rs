@@ -2,7 +2,7 @@
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
-use ferroverbs_c_tests::{PROGRAMS, Program, RIG, RIG_FOLDER};
+use ferroverbs_c_tests::{PROGRAMS, Program, sources::files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -108,62 +108,35 @@ fn summarised(text: &str, summary: &str) -> crate::Result<String> {
 }
 
 fn tests(root: &Path) -> crate::Result<Vec<Test>> {
-    let rig = root.join(RIG_FOLDER);
+    let folder = root.join(PROGRAMS_FOLDER);
+    let folder = folder.canonicalize().map_err(|e| format!("{PROGRAMS_FOLDER}: {e}"))?;
     let mut tests = Vec::new();
-    // Which programs include a file, be it by another one.
-    let mut includers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    // The programs that a file is a part of.
+    let mut users: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
     let mut programs = PROGRAMS.to_vec();
     programs.sort_by_key(|program| program.name);
     for program in programs {
-        let folder = root.join(PROGRAMS_FOLDER).join(program.folder);
-        let name = program.name;
-        let file = read(&folder.join(format!("{name}.c")))?;
-        let source = code(&file);
+        let main = program.source();
+        let source = code(&read(&main)?);
         let across = is_across(&program, &source);
-        let mut wanted = included(&file);
-        while let Some(header) = wanted.pop() {
-            let users = includers.entry(header.clone()).or_default();
-            if users.last() != Some(&tests.len()) {
-                users.push(tests.len());
-                let file = included_file(&folder, &rig, &header);
-                wanted.extend(included(&read(&file)?));
-                files.insert(header, file);
+        for part in files(&main).map_err(|e| format!("{}: {e}", main.display()))? {
+            if !main.ends_with(part.strip_prefix(&folder).unwrap_or(&part)) {
+                users.entry(part).or_default().push(tests.len());
             }
         }
-        tests.push(Test { name: name.into(), words: words(&source), across });
+        tests.push(Test { name: program.name.into(), words: words(&source), across });
     }
-    // What every program does, or all of a kind, in several processes where they have several.
-    for name in RIG {
-        tests.push(shared(&rig.join(name), name)?);
-    }
-    for (header, users) in includers {
-        let Test { name, words, across } = shared(&files[&header], &header)?;
+    for (file, users) in users {
+        let words = words(&code(&read(&file)?));
         match users[..] {
-            // A part of it.
             [only] => tests[only].words.extend(words),
-            _ => tests.push(Test { name, words, across }),
+            _ => {
+                let name = file.strip_prefix(&folder).unwrap_or(&file).display().to_string();
+                tests.push(Test { name, words, across: true });
+            }
         }
     }
     Ok(tests)
-}
-
-fn shared(file: &Path, name: &str) -> crate::Result<Test> {
-    let source = code(&read(file)?);
-    Ok(Test { name: name.into(), words: words(&source), across: true })
-}
-
-/// Where the compiler finds an included file: beside the source that includes it, or in the rig's folder.
-fn included_file(folder: &Path, rig: &Path, name: &str) -> PathBuf {
-    let beside = folder.join(name);
-    if beside.exists() { beside } else { rig.join(name) }
-}
-
-/// The names of the files that a source includes from its folder or the rig's.
-fn included(source: &str) -> Vec<String> {
-    let name =
-        |line: &str| line.trim().strip_prefix("#include \"")?.strip_suffix('"').map(str::to_string);
-    source.lines().filter_map(name).filter(|name| !name.contains('/')).collect()
 }
 
 /// Whether a program is run with several processes: an argument says so, or it forks by itself.
@@ -381,17 +354,15 @@ mod tests {
     }
 
     #[test]
-    fn what_one_program_includes_is_a_part_of_it() {
-        let source = "#include <errno.h>\n#include \"a.h\"\n  #include \"../tools/b.h\"\n";
-        assert_eq!(included(source), ["a.h"]);
+    fn a_file_of_one_program_is_a_part_of_it() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let tests = tests(&root).expect("the programs");
         let of = |name: &str| tests.iter().find(|t| t.name == name);
-        // In a header of its own, and in one that others have, too.
+        // In a source of its own, and in one that others have, too.
         assert!(of("storm").is_some_and(|t| t.words.contains("ibv_create_rwq_ind_table")));
         assert!(of("storm").is_some_and(|t| !t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
-        assert!(of("rules.h").is_some_and(|t| t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
-        assert!(of("storm_frames.h").is_none());
+        assert!(of("rig/rules.c").is_some_and(|t| t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
+        assert!(of("stress/storm/frames.c").is_none());
     }
 
     #[test]

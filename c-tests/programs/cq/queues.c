@@ -2,7 +2,6 @@
  * Queues that nobody polls while their thread waits at another one: what they are to bring about happens all the same, and not only
  * when the adapter's own thread wakes for it. Within one process, between two that both wait for their sends first, and by several threads.
  */
-#define PARTNER_BODY
 #include "partner.h"
 #include <dirent.h>
 

@@ -2,7 +2,6 @@
  * What a process may not have: address space, large files, descriptors, system calls. Each refusal gives an errno and a line that names
  * what was refused; none ends the process by a signal.
  */
-#define PARTNER_BODY
 #include "partner.h"
 #include <fcntl.h>
 #include <linux/audit.h>

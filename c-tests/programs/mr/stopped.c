@@ -4,7 +4,6 @@
  *
  * The child writes into memory of the parent without end; the parent stops it, takes a key back, and has a thread look.
  */
-#define PARTNER_BODY
 #include "partner.h"
 #include <sys/syscall.h>
 

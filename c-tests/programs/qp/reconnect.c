@@ -3,7 +3,6 @@
  * on the connection that it arrives on, in order and whole, and what nobody expects fails with IBV_WC_RETRY_EXC_ERR. ibv_modify_qp(3);
  * IBTA vol 1, 9.7.5 (packet sequence numbers), 10.3.1.
  */
-#define PARTNER_BODY
 #include "partner.h"
 
 #define ROUNDS 150

@@ -15,40 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Looks at a thread of this process. 1: it sleeps; then also how often it did before. 0: it does not, or has ended. */
-static inline int looks_asleep(pid_t tid, unsigned long *switches)
-{
-	char path[64], line[256];
-	int asleep = 0;
-	snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)tid);
-	FILE *f = fopen(path, "r");
-	*switches = 0;
-	while (f && fgets(line, sizeof line, f)) {
-		if (!strncmp(line, "State:\t", 7))
-			asleep = line[7] == 'S';
-		sscanf(line, "voluntary_ctxt_switches: %lu", switches);
-	}
-	if (f)
-		fclose(f);
-	return asleep;
-}
-
-/* Waits, for 20 s at most, until a thread of this process goes on sleeping, or `over` is set. 1: it sleeps. */
-static inline int stays_asleep(pid_t tid, const int *over)
-{
-	unsigned long before = 0, now;
-	for (int same = 0, looks = 0; looks < 20000; looks++) {
-		if (over && __atomic_load_n(over, __ATOMIC_SEQ_CST))
-			return 0;
-		same = looks_asleep(tid, &now) && now == before ? same + 1 : 0;
-		if (same == 20)
-			return 1;
-		before = now;
-		nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-	}
-	return 0;
-}
-
 /* A call that is made by a thread of its own. */
 struct call {
 	int (*make)(void *);
@@ -58,31 +24,11 @@ struct call {
 	int result, over;
 };
 
-static inline void *call_make(void *p)
-{
-	struct call *c = p;
-	__atomic_store_n(&c->tid, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
-	c->result = c->make(c->object);
-	__atomic_store_n(&c->over, 1, __ATOMIC_SEQ_CST);
-	return NULL;
-}
-
+/* Waits, for 20 s at most, until a thread of this process goes on sleeping, or `over` is set. 1: it sleeps. */
+int stays_asleep(pid_t tid, const int *over);
 /* Makes the call. 1: it sleeps until something else happens; 0: it has returned, or does not sleep. */
-static inline int call_sleeps(struct call *c)
-{
-	c->over = c->tid = 0;
-	if (pthread_create(&c->thread, NULL, call_make, c))
-		return 0;
-	while (!__atomic_load_n(&c->tid, __ATOMIC_SEQ_CST))
-		sched_yield();
-	return stays_asleep(c->tid, &c->over);
-}
-
+int call_sleeps(struct call *c);
 /* What it returns, when it does. */
-static inline int call_result(struct call *c)
-{
-	pthread_join(c->thread, NULL);
-	return c->result;
-}
+int call_result(struct call *c);
 
 #endif

@@ -4,9 +4,8 @@
  *
  * threads_post [SEED [COUNT]]: so many crowds of each transport. TEST_SEED is another way to say the first.
  */
-#define PARTNER_BODY
 #include "partner.h"
-#include "crowd.h"
+#include "crowd/crowd.h"
 
 static int both(void *arg)
 {

@@ -4,7 +4,7 @@
  *
  *   tm_random MODE one|two
  */
-#include "tm.h"
+#include "matcher.h"
 
 static struct matcher t;
 

@@ -1,7 +1,6 @@
 /*
  * Processes that come and go, each where the one before was: one that stays exchanges datagrams and RC messages with every one of them.
  */
-#define PARTNER_BODY
 #include "partner.h"
 #include <fcntl.h>
 #include <glob.h>

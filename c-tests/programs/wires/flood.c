@@ -2,7 +2,6 @@
  * Datagrams to one QP and to a group, between two processes that wait for events: none is lost that finds a receive, and none lies there
  * without its event. Nobody sends more than the other one has receives for.
  */
-#define PARTNER_BODY
 #include "partner.h"
 
 #define QPS 4

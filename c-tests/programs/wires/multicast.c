@@ -1,7 +1,6 @@
 /*
  * Multicast groups: who gets what, and what is refused. ibv_attach_mcast(3), IBTA vol 1, 10.5.
  */
-#define PARTNER_BODY
 #include "partner.h"
 
 #define QKEY 0x1234

@@ -6,7 +6,7 @@
  * sender is this process; "three": a process each, and this one only asks. With TEST_HOST (rig.h), of "three", the sender is alone on its host: the
  * receiving QP's process has the transport then, and has OTHER serve what is for its queue.
  */
-#include "xrc_nodes.h"
+#include "nodes.h"
 
 static uint32_t queue[NODES], receiver, sender;
 static uint64_t addr[NODES];

@@ -1,4 +1,5 @@
-/* Bodies for storm.h: what happens between batches, to connections, keys, windows, queues and groups. Included once, by storm.c. */
+/* Parts of a storm: what happens between batches, to connections, keys, windows, queues and groups. */
+#include "storm.h"
 
 /* Flushes what is posted before ERR (receives of its own) and in it (requests), in order; connects again. 1: the other is dead. */
 static int reconnect(struct side *s)
@@ -35,8 +36,7 @@ static int reconnect(struct side *s)
 	return together(s);
 }
 
-/* To SQD, or back to RTS; a QP that lost its peer is in neither. */
-static void pause_sends(struct side *s, enum ibv_qp_state state)
+void pause_sends(struct side *s, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr a = { .qp_state = state };
 	struct ibv_wc wc = { .wr_id = (uint64_t)state, .status = IBV_WC_GENERAL_ERR };
@@ -44,7 +44,7 @@ static void pause_sends(struct side *s, enum ibv_qp_state state)
 		must_be_dead(s, &wc, "to or from SQD, state");
 }
 
-static void resize(struct side *s, int n)
+void resize(struct side *s, int n)
 {
 	int e = ibv_resize_cq(s->cq, DEPTH + 20 * n);
 	if (e)
@@ -269,8 +269,7 @@ static int move_about(struct side *s)
 	return together(s);
 }
 
-/* Between two batches. 1: the other is dead. */
-static int act(struct side *s, const struct batch *b)
+int act(struct side *s, const struct batch *b)
 {
 	switch (b->action) {
 	case 0: return usable(s) && !s->plan.window ? renew_region(s) : 0;
@@ -284,8 +283,7 @@ static int act(struct side *s, const struct batch *b)
 	}
 }
 
-/* The key that all operations used is taken back, by the requester where it can be; then it opens nothing. 1: the other is dead. */
-static int take_back(struct side *s)
+int take_back(struct side *s)
 {
 	struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
 	struct ibv_send_wr wr;

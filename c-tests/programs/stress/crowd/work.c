@@ -1,4 +1,5 @@
-/* Bodies for crowd.h: what its threads do. Included once, by crowd_side.h. */
+/* Parts of a crowd: what its threads do. */
+#include "crowd.h"
 
 struct crowd_header {
 	uint32_t magic, poster, seq, len, seed, qp, queue, kind;
@@ -150,7 +151,7 @@ static struct ibv_ah *crowd_ah(struct crowd *c)
 	return ah;
 }
 
-static void *crowd_poster(void *arg)
+void *crowd_poster(void *arg)
 {
 	struct crowd_thread *t = arg;
 	struct crowd *c = t->c;
@@ -263,7 +264,7 @@ static void crowd_sent(struct crowd_thread *t, const struct ibv_wc *wc)
 		c->outstanding--;
 }
 
-static void *crowd_collector(void *arg)
+void *crowd_collector(void *arg)
 {
 	struct crowd_thread *t = arg;
 	struct crowd *c = t->c;
@@ -375,7 +376,7 @@ static void crowd_pass(struct crowd_thread *t)
 		crowd_bad(c, "IBV_WR_TAG_DEL: %s", strerror(e));
 }
 
-static void *crowd_taker(void *arg)
+void *crowd_taker(void *arg)
 {
 	struct crowd_thread *t = arg;
 	struct crowd *c = t->c;
@@ -404,8 +405,7 @@ static void *crowd_taker(void *arg)
 
 /* ---- meanwhile ---- */
 
-/* Objects that others use change, and others come and go beside them. */
-static void *crowd_meddler(void *arg)
+void *crowd_meddler(void *arg)
 {
 	struct crowd_thread *t = arg;
 	struct crowd *c = t->c;
@@ -498,8 +498,7 @@ static void *crowd_meddler(void *arg)
 	return NULL;
 }
 
-/* What both sides did, added up. */
-static void crowd_account(struct crowd *c)
+void crowd_account(struct crowd *c)
 {
 	if (!c->role)
 		return;

@@ -93,92 +93,49 @@ struct crowd_thread {
 	pthread_t thread;
 };
 
-static struct crowd_plan crowd_plan(uint64_t seed, int type, unsigned each)
-{
-	struct crowd_plan p = { .rng = seed * 0x9e3779b97f4a7c15ull + 77, .each = each };
-	uint64_t *g = &p.rng;
-	for (int i = 0; i < 4; i++)
-		rnd(g);
-	p.type = type < 0 ? (enum crowd_type)(rnd(g) % CROWD_TYPES) : (enum crowd_type)type;
-	p.how = (enum crowd_how)(rnd(g) % 3);
-	p.qps = 1 + (int)(rnd(g) % C_QPS);
-	p.posters = 1 + (int)(rnd(g) % C_POSTERS);
-	p.cqs = 1 + (int)(rnd(g) % C_CQS);
-	p.srqs = p.type == C_XRC ? 1 + (int)(rnd(g) % C_SRQS) : p.type == C_TM ? 1 : p.type == C_UC ? 0 : (int)(rnd(g) % C_SRQS);
-	p.own_qp = (int)(rnd(g) % 2);
-	p.credits = p.type == C_RC || p.type == C_XRC ? (int)(rnd(g) % 2) : 1;
-	p.by_gid = (int)(rnd(g) % 2) || hosts_differ();
-	p.mapped = (int)(rnd(g) % 2);
-	for (int i = 0; i < 2; i++) {
-		p.takers[i] = 1 + (int)(rnd(g) % C_TAKERS);
-		p.extended[i] = (int)(rnd(g) % 2) || (i == 1 && p.type == C_TM);
-		p.events[i] = rnd(g) % 3 == 0;
-		p.meddle[i] = (int)(rnd(g) % 2);
-	}
-	return p;
-}
+enum { C_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, C_TMH = 16, C_TARGET = C_POSTERS * C_SLOTS * C_LENGTH };
 
-__attribute__((format(printf, 2, 3), noreturn)) static void crowd_bad(const struct crowd *c, const char *format, ...)
-{
-	static const char *const types[] = { "RC", "UC", "XRC", "UD", "tags" };
-	const struct crowd_plan *p = &c->plan;
-	char text[300];
-	va_list ap;
-	va_start(ap, format);
-	vsnprintf(text, sizeof text, format, ap);
-	va_end(ap);
-	printf("FAILED: %s, crowd (%s, posting %d, %d QPs, %d CQs, %d SRQs, %d threads post%s, %d and %d take, credits %d, extended %d/%d, events %d/%d, meddling %d/%d, mapped %d), %s: %s\n",
-	       c->name, types[p->type], p->how, p->qps, p->cqs, p->srqs, p->posters, p->own_qp ? " to a QP each" : "", p->takers[0], p->takers[1], p->credits, p->extended[0],
-	       p->extended[1], p->events[0], p->events[1], p->meddle[0], p->meddle[1], p->mapped, c->role ? "responder" : "requester", text);
-	fflush(stdout);
-	_exit(2);
-}
+struct crowd_wc {
+	struct ibv_wc wc;
+	uint64_t tag;
+	uint32_t priv;
+};
 
+/* ---- run.c ---- */
+
+struct crowd_plan crowd_plan(uint64_t seed, int type, unsigned each);
+__attribute__((format(printf, 2, 3), noreturn)) void crowd_bad(const struct crowd *c, const char *format, ...);
 /* Whether the peer was killed; its word may come a little later than that of a completion. */
-static int crowd_gone(struct crowd *c, const char *what, enum ibv_wc_status status)
-{
-	uint64_t end = now_us() + WAIT_US;
-	while (!c->gone && !c->is_dead(c->arg)) {
-		if (now_us() > end)
-			crowd_bad(c, "%s: %s", what, ibv_wc_status_str(status));
-		usleep(1000);
-	}
-	c->gone = 1;
-	return 1;
-}
-
-#include "crowd_side.h"
-
+int crowd_gone(struct crowd *c, const char *what, enum ibv_wc_status status);
 /* Everything, from the first object to the last; both sides call it at the same time, with the same plan. 1: the other process was killed. */
-static int crowd_run(struct crowd *c)
-{
-	struct crowd_thread t[C_POSTERS + C_TAKERS + 1];
-	const struct crowd_plan *p = &c->plan;
-	int posters = c->role ? 0 : p->posters, takers = p->takers[c->role], n = 0;
-	crowd_open(c);
-	c->gone = (uint32_t)c->together(c->arg);
-	if (!c->gone) {
-		crowd_connect(c);
-		c->gone = (uint32_t)c->together(c->arg);
-	}
-	memset(t, 0, sizeof t);
-	c->posting = (uint32_t)posters;
-	for (int i = 0; i < posters + takers + p->meddle[c->role] && !c->gone; i++, n++) {
-		int taker = i >= posters;
-		t[i] = (struct crowd_thread){ .c = c, .me = taker ? i - posters : i, .rng = p->rng + (uint64_t)(1000 * c->role + i) };
-		memset(t[i].last, -1, sizeof t[i].last);
-		if (pthread_create(&t[i].thread, NULL, i >= posters + takers ? crowd_meddler : !taker ? crowd_poster : c->role ? crowd_taker : crowd_collector, &t[i]))
-			die("pthread_create");
-	}
-	for (int i = 0; i < n; i++) {
-		/* The meddler is the last one: it goes on until all others are done. */
-		if (i == posters + takers)
-			c->stop = 1;
-		pthread_join(t[i].thread, NULL);
-	}
-	if (!c->gone && !c->together(c->arg))
-		crowd_account(c);
-	crowd_close(c);
-	return c->gone != 0;
-}
+int crowd_run(struct crowd *c);
+
+/* ---- side.c ---- */
+
+int crowd_queues(const struct crowd *c);
+unsigned char *crowd_place(const struct crowd *c, int poster, uint32_t seq);
+/* Where a receive lands; those of tags lie before the others. */
+unsigned char *crowd_landing(const struct crowd *c, uint64_t id);
+uint64_t crowd_mask(int poster, uint32_t seq);
+uint64_t crowd_tag(int poster, uint32_t seq);
+void crowd_must(const struct crowd *c, int ok, const char *what);
+void crowd_receive(struct crowd *c, uint64_t id);
+/* The tag entry that a thread's next message with this place will find. */
+void crowd_add(struct crowd *c, int poster, uint32_t place);
+void crowd_open(struct crowd *c);
+void crowd_connect(struct crowd *c);
+void crowd_close(struct crowd *c);
+/* Some completions; 0 if there are none for now. */
+int crowd_next(struct crowd_thread *t, struct crowd_wc *w);
+
+/* ---- work.c ---- */
+
+void *crowd_poster(void *arg);
+void *crowd_collector(void *arg);
+void *crowd_taker(void *arg);
+/* Objects that others use change, and others come and go beside them. */
+void *crowd_meddler(void *arg);
+/* What both sides did, added up. */
+void crowd_account(struct crowd *c);
+
 #endif

@@ -1,18 +1,20 @@
-/* Bodies for crowd.h: the objects of one side, and what its threads do. Included once, by crowd.h. */
+/* Parts of a crowd: the objects of one side, and what its threads do. */
+#include "crowd.h"
 
-enum { C_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, C_TMH = 16, C_TARGET = C_POSTERS * C_SLOTS * C_LENGTH };
+int crowd_queues(const struct crowd *c) { return c->plan.srqs ? c->plan.srqs : c->plan.qps; }
 
-static int crowd_queues(const struct crowd *c) { return c->plan.srqs ? c->plan.srqs : c->plan.qps; }
-static unsigned char *crowd_place(const struct crowd *c, int poster, uint32_t seq) { return c->memory + ((size_t)poster * C_SLOTS + seq % C_SLOTS) * C_ROOM; }
-/* Where a receive lands; those of tags lie before the others. */
-static unsigned char *crowd_landing(const struct crowd *c, uint64_t id) { return c->memory + ((size_t)C_POSTERS * C_SLOTS + id) * C_ROOM; }
-static uint64_t crowd_mask(int poster, uint32_t seq)
+unsigned char *crowd_place(const struct crowd *c, int poster, uint32_t seq) { return c->memory + ((size_t)poster * C_SLOTS + seq % C_SLOTS) * C_ROOM; }
+
+unsigned char *crowd_landing(const struct crowd *c, uint64_t id) { return c->memory + ((size_t)C_POSTERS * C_SLOTS + id) * C_ROOM; }
+
+uint64_t crowd_mask(int poster, uint32_t seq)
 {
 	return (const uint64_t[]){ UINT64_MAX, UINT64_MAX >> 16, UINT64_MAX << 16 }[((uint32_t)poster + seq % C_SLOTS) % 3];
 }
-static uint64_t crowd_tag(int poster, uint32_t seq) { return (uint64_t)(1 + poster * C_SLOTS + (int)(seq % C_SLOTS)) << 24; }
 
-static void crowd_must(const struct crowd *c, int ok, const char *what)
+uint64_t crowd_tag(int poster, uint32_t seq) { return (uint64_t)(1 + poster * C_SLOTS + (int)(seq % C_SLOTS)) << 24; }
+
+void crowd_must(const struct crowd *c, int ok, const char *what)
 {
 	if (!ok)
 		crowd_bad(c, "%s: %s", what, strerror(errno));
@@ -80,7 +82,7 @@ static void crowd_make_qp(struct crowd *c, int i)
 	c->board->info[c->role].qpn[i] = c->qp[i]->qp_num;
 }
 
-static void crowd_receive(struct crowd *c, uint64_t id)
+void crowd_receive(struct crowd *c, uint64_t id)
 {
 	int queue = (int)(id / C_RECVS);
 	struct ibv_sge sge = { (uintptr_t)crowd_landing(c, id), C_ROOM, c->mr->lkey };
@@ -92,8 +94,7 @@ static void crowd_receive(struct crowd *c, uint64_t id)
 		crowd_bad(c, "posting a receive: %s", strerror(e));
 }
 
-/* The tag entry that a thread's next message with this place will find. */
-static void crowd_add(struct crowd *c, int poster, uint32_t place)
+void crowd_add(struct crowd *c, int poster, uint32_t place)
 {
 	struct ibv_sge sge = { (uintptr_t)crowd_place(c, poster, place), C_ROOM, c->mr->lkey };
 	struct ibv_ops_wr *bad_wr, wr = { .opcode = IBV_WR_TAG_ADD };
@@ -107,7 +108,7 @@ static void crowd_add(struct crowd *c, int poster, uint32_t place)
 		crowd_bad(c, "IBV_WR_TAG_ADD: %s", strerror(e));
 }
 
-static void crowd_open(struct crowd *c)
+void crowd_open(struct crowd *c)
 {
 	struct crowd_info *i = &c->board->info[c->role];
 	struct ibv_port_attr port;
@@ -173,7 +174,7 @@ static void crowd_ready(struct crowd *c, int i)
 		crowd_bad(c, "to RTS: %s", strerror(e));
 }
 
-static void crowd_connect(struct crowd *c)
+void crowd_connect(struct crowd *c)
 {
 	for (int i = 0; i < c->plan.qps; i++)
 		crowd_ready(c, i);
@@ -186,7 +187,7 @@ static void crowd_connect(struct crowd *c)
 			crowd_add(c, p, s);
 }
 
-static void crowd_close(struct crowd *c)
+void crowd_close(struct crowd *c)
 {
 	size_t places = (size_t)C_POSTERS * C_SLOTS + (c->role ? (size_t)crowd_queues(c) * C_RECVS : 0);
 	int e = 0;
@@ -211,12 +212,6 @@ static void crowd_close(struct crowd *c)
 }
 
 /* ---- completions ---- */
-
-struct crowd_wc {
-	struct ibv_wc wc;
-	uint64_t tag;
-	uint32_t priv;
-};
 
 static int crowd_poll(struct crowd *c, int i, struct crowd_wc *w, int most)
 {
@@ -265,8 +260,7 @@ static int crowd_poll_all(struct crowd_thread *t, struct crowd_wc *w)
 	return n;
 }
 
-/* Some completions; 0 if there are none for now. */
-static int crowd_next(struct crowd_thread *t, struct crowd_wc *w)
+int crowd_next(struct crowd_thread *t, struct crowd_wc *w)
 {
 	struct crowd *c = t->c;
 	int n = crowd_poll_all(t, w);
@@ -299,5 +293,3 @@ static int crowd_next(struct crowd_thread *t, struct crowd_wc *w)
 		ibv_ack_cq_events(cq, 1);
 	return crowd_poll_all(t, w);
 }
-
-#include "crowd_work.h"

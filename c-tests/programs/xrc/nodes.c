@@ -1,53 +1,20 @@
 /*
  * The nodes of xrc.c: what each can be asked for, and the processes that they are in.
  */
-#ifndef XRC_NODES_H
-#define XRC_NODES_H
+#include "nodes.h"
 
-#include "control.h"
-#include <arpa/inet.h>
-#include <fcntl.h>
-
-enum { SENDER, HOME, OTHER, NODES };
-enum { SIZE = 1 << 20, DEPTH = 64 };
-enum op {
-	OPEN, CLOSE, SRQ_NUM, RECEIVER, SEND_QP, RTR, RTS, POST, SEND, WAIT, TRY, FILL, VERIFY, WORD, SET_WORD, ADDR, RKEY, ASYNC, STATE, STATE_SOON,
-	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, PORT, GID, NOTHING
-};
-
-struct call {
-	int node;
-	enum op op;
-	unsigned long long a[8];
-};
-struct reply {
-	long long v;
-	struct ibv_wc wc;
-};
-
-struct node {
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_mr *mr;
-	unsigned char *buf;
-	struct ibv_xrcd *xrcd, *strange;
-	struct ibv_srq *srq, *foreign;
-	struct ibv_qp *receiver, *sender, *opened;
-};
-
-static struct node node[NODES];
-static int file;	/* that the domain is opened by */
+struct node node[NODES];
+int file;
 static int channel[NODES];	/* to the process that has the node; -1: this one */
 static pid_t process[NODES];
 
-static struct ibv_xrcd *open_domain(struct ibv_context *ctx, int fd, int flags)
+struct ibv_xrcd *open_domain(struct ibv_context *ctx, int fd, int flags)
 {
 	struct ibv_xrcd_init_attr a = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = fd, .oflags = flags };
 	return ibv_open_xrcd(ctx, &a);
 }
 
-static struct ibv_srq *xrc_queue(struct node *n, struct ibv_xrcd *xrcd, uint32_t depth)
+struct ibv_srq *xrc_queue(struct node *n, struct ibv_xrcd *xrcd, uint32_t depth)
 {
 	struct ibv_srq_init_attr_ex a = { .attr = { .max_wr = depth, .max_sge = 2 },
 					  .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
@@ -58,13 +25,13 @@ static struct ibv_srq *xrc_queue(struct node *n, struct ibv_xrcd *xrcd, uint32_t
 	return ibv_create_srq_ex(n->ctx, &a);
 }
 
-static struct ibv_qp *receiving_qp(struct ibv_context *ctx, struct ibv_xrcd *xrcd)
+struct ibv_qp *receiving_qp(struct ibv_context *ctx, struct ibv_xrcd *xrcd)
 {
 	struct ibv_qp_init_attr_ex a = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
 	return ibv_create_qp_ex(ctx, &a);
 }
 
-static int to_init(struct ibv_qp *qp)
+int to_init(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
 				 .port_num = 1,
@@ -99,7 +66,7 @@ static int send_one(struct node *n, const unsigned long long *a)
 	return ibv_wr_complete(x);
 }
 
-static enum ibv_qp_state state_of(struct ibv_qp *qp)
+enum ibv_qp_state state_of(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr i;
@@ -332,8 +299,7 @@ static void serve(int fd)
 	_exit(0);
 }
 
-#define on(node, op, ...) on_(node, op, (unsigned long long[8]){ __VA_ARGS__ })
-static struct reply on_(int at, enum op op, const unsigned long long *a)
+struct reply on_(int at, enum op op, const unsigned long long *a)
 {
 	struct call c = { .node = at, .op = op };
 	memcpy(c.a, a, sizeof c.a);
@@ -345,7 +311,7 @@ static struct reply on_(int at, enum op op, const unsigned long long *a)
 	return r;
 }
 
-static void begin(int processes)
+void begin(int processes)
 {
 	for (int i = 0; i < NODES; i++) {
 		channel[i] = -1;
@@ -372,7 +338,7 @@ static void begin(int processes)
 	}
 }
 
-static void end(void)
+void end(void)
 {
 	int status;
 	for (int i = 0; i < NODES; i++)
@@ -383,12 +349,10 @@ static void end(void)
 		}
 }
 
-static void kill_node(int at)
+void kill_node(int at)
 {
 	kill(process[at], SIGKILL);
 	waitpid(process[at], NULL, 0);
 	close(channel[at]);
 	process[at] = 0;
 }
-
-#endif

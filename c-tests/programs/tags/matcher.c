@@ -2,75 +2,14 @@
  * A tag matching shared receive queue in this process, with any number of RC QPs, each connected to an end of the rig; and
  * its completions, with every field that they have.
  */
-#ifndef TM_H
-#define TM_H
+#include "matcher.h"
 
-#include "rig.h"
-#include <endian.h>
-#include <infiniband/tm_types.h>
-
-#define MAX_PEERS 8
-#define EXACT UINT64_MAX
-#define TMH_BYTES 16
-#define HEADERS (TMH_BYTES + 16)
-#define MATCHED (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID)
-
-struct matcher {
-	int peers;
-	struct end *peer[MAX_PEERS];
-	struct address his[MAX_PEERS];
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
-	struct ibv_cq_ex *cq;
-	struct ibv_srq *srq;
-	struct ibv_qp *qp[MAX_PEERS];
-	unsigned char *buf;
-	size_t size;
-	struct ibv_mr *mr;
-	struct ibv_comp_channel *channel;
-};
-
-/* How large. */
-struct tm_options {
-	int peers;
-	uint32_t tags, ops, srq_wr, cqe;
-	size_t size;
-	uint8_t rnr_retry;	/* of the peers */
-	int channel;		/* the CQ has one */
-};
-
-/* A completion. */
-struct seen {
-	uint64_t wr_id;
-	enum ibv_wc_status status;
-	enum ibv_wc_opcode opcode;
-	unsigned flags;
-	uint32_t byte_len, qp_num, imm;
-	uint64_t tag;
-	uint32_t priv;
-};
-
-/* What is sent: headers in the peer's buffer at `offset`, then `len` bytes of a pattern. */
-struct message {
-	uint8_t opcode;
-	uint64_t tag;
-	uint32_t app_ctx;
-	uint32_t len;		/* behind the headers */
-	uint32_t seed;
-	int with_imm;
-	uint32_t imm;
-	/* Rendezvous. */
-	uint64_t va;
-	uint32_t rkey, rlen;
-	uint64_t offset;
-};
-
-static inline struct tm_options tm_defaults(void)
+struct tm_options tm_defaults(void)
 {
 	return (struct tm_options){ .peers = 1, .tags = 64, .ops = 64, .srq_wr = 64, .cqe = 1024, .size = 4 << 20, .rnr_retry = 7 };
 }
 
-static inline void tm_connect(struct matcher *t, int i)
+void tm_connect(struct matcher *t, int i)
 {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
@@ -96,7 +35,7 @@ static inline void tm_connect(struct matcher *t, int i)
 	end_connect(t->peer[i], mine);
 }
 
-static inline void tm_to_rts(struct matcher *t, int i)
+void tm_to_rts(struct matcher *t, int i)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .sq_psn = t->qp[i]->qp_num * 77 & 0xffffff, .max_rd_atomic = 1,
 				 .retry_cnt = 7, .rnr_retry = 7, .timeout = hosts_differ() ? 18 : 10 };
@@ -106,8 +45,7 @@ static inline void tm_to_rts(struct matcher *t, int i)
 		die("to RTS: %s", strerror(err));
 }
 
-/* The QP number `i`, without a send queue of its own. */
-static inline void tm_make_qp(struct matcher *t, int i)
+void tm_make_qp(struct matcher *t, int i)
 {
 	struct ibv_cq *cq = ibv_cq_ex_to_cq(t->cq);
 	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .srq = t->srq, .qp_type = IBV_QPT_RC };
@@ -116,8 +54,7 @@ static inline void tm_make_qp(struct matcher *t, int i)
 		die("ibv_create_qp: %s", strerror(errno));
 }
 
-/* Everything but the ends, which were forked before: peer[0..peers]. */
-static inline void tm_open(struct matcher *t, const struct tm_options *o)
+void tm_open(struct matcher *t, const struct tm_options *o)
 {
 	t->peers = o->peers;
 	t->ctx = open_device();
@@ -157,7 +94,7 @@ static inline void tm_open(struct matcher *t, const struct tm_options *o)
 	}
 }
 
-static inline void tm_close(struct matcher *t)
+void tm_close(struct matcher *t)
 {
 	for (int i = 0; i < t->peers; i++) {
 		if (t->qp[i])
@@ -176,7 +113,7 @@ static inline void tm_close(struct matcher *t)
 
 /* ---- completions ---- */
 
-static inline int tm_try(struct matcher *t, struct seen *s, unsigned us)
+int tm_try(struct matcher *t, struct seen *s, unsigned us)
 {
 	uint64_t until = now_us() + us;
 	struct ibv_poll_cq_attr pa = { 0 };
@@ -201,7 +138,7 @@ static inline int tm_try(struct matcher *t, struct seen *s, unsigned us)
 	return 1;
 }
 
-static inline struct seen tm_wait(struct matcher *t)
+struct seen tm_wait(struct matcher *t)
 {
 	struct seen s;
 	if (!tm_try(t, &s, WAIT_US))
@@ -209,22 +146,21 @@ static inline struct seen tm_wait(struct matcher *t)
 	return s;
 }
 
-static inline int tm_same(const struct seen *got, const struct seen *want)
+int tm_same(const struct seen *got, const struct seen *want)
 {
 	return got->wr_id == want->wr_id && got->status == want->status && got->opcode == want->opcode && got->flags == want->flags &&
 	       got->byte_len == want->byte_len && got->qp_num == want->qp_num && got->imm == want->imm && got->tag == want->tag &&
 	       got->priv == want->priv;
 }
 
-static inline void tm_say(const char *which, const struct seen *s)
+void tm_say(const char *which, const struct seen *s)
 {
 	printf("  %s: wr_id %#llx, %s, opcode %d, flags %#x, length %u, QP %#x, imm %#x, tag %#llx, priv %#x\n", which,
 	       (unsigned long long)s->wr_id, ibv_wc_status_str(s->status), (int)s->opcode, s->flags, s->byte_len, s->qp_num, s->imm,
 	       (unsigned long long)s->tag, s->priv);
 }
 
-/* Every field of the next completion. */
-__attribute__((format(printf, 3, 4))) static inline int tm_expect(struct matcher *t, struct seen want, const char *format, ...)
+__attribute__((format(printf, 3, 4))) int tm_expect(struct matcher *t, struct seen want, const char *format, ...)
 {
 	char text[200];
 	va_list ap;
@@ -242,32 +178,31 @@ __attribute__((format(printf, 3, 4))) static inline int tm_expect(struct matcher
 	return 1;
 }
 
-static inline void tm_quiet(struct matcher *t, const char *when)
+void tm_quiet(struct matcher *t, const char *when)
 {
 	struct seen got;
 	if (!check(!tm_try(t, &got, QUIET_US), "no completion %s", when))
 		tm_say("but", &got);
 }
 
-/* Completions of the kinds that there are. */
-static inline struct seen seen_op(uint64_t id, enum ibv_wc_opcode opcode, unsigned flags)
+struct seen seen_op(uint64_t id, enum ibv_wc_opcode opcode, unsigned flags)
 {
 	return (struct seen){ .wr_id = id, .opcode = opcode, .flags = flags };
 }
 
-static inline struct seen seen_eager(struct matcher *t, int i, uint64_t id, const struct message *m)
+struct seen seen_eager(struct matcher *t, int i, uint64_t id, const struct message *m)
 {
 	return (struct seen){ .wr_id = id, .opcode = IBV_WC_TM_RECV, .flags = MATCHED | (m->with_imm ? IBV_WC_WITH_IMM : 0), .byte_len = m->len,
 			      .qp_num = t->qp[i]->qp_num, .imm = m->with_imm ? m->imm : 0, .tag = m->tag, .priv = m->app_ctx };
 }
 
-static inline struct seen seen_match(struct matcher *t, int i, uint64_t id, const struct message *m)
+struct seen seen_match(struct matcher *t, int i, uint64_t id, const struct message *m)
 {
 	return (struct seen){ .wr_id = id, .opcode = IBV_WC_TM_RECV, .flags = IBV_WC_TM_MATCH, .qp_num = t->qp[i]->qp_num, .tag = m->tag,
 			      .priv = m->app_ctx };
 }
 
-static inline struct seen seen_data(struct matcher *t, int i, uint64_t id, const struct message *m)
+struct seen seen_data(struct matcher *t, int i, uint64_t id, const struct message *m)
 {
 	return (struct seen){ .wr_id = id, .opcode = IBV_WC_TM_RECV, .flags = IBV_WC_TM_DATA_VALID, .qp_num = t->qp[i]->qp_num,
 			      .byte_len = m->rlen };
@@ -278,7 +213,7 @@ static inline uint32_t message_bytes(const struct message *m)
 	return (m->opcode == IBV_TMH_RNDV || m->opcode == IBV_TMH_FIN ? HEADERS : TMH_BYTES) + m->len;
 }
 
-static inline struct seen seen_whole(struct matcher *t, int i, uint64_t id, const struct message *m, enum ibv_wc_opcode opcode)
+struct seen seen_whole(struct matcher *t, int i, uint64_t id, const struct message *m, enum ibv_wc_opcode opcode)
 {
 	return (struct seen){ .wr_id = id, .opcode = opcode, .flags = m->with_imm ? IBV_WC_WITH_IMM : 0, .byte_len = message_bytes(m),
 			      .qp_num = t->qp[i]->qp_num, .imm = m->with_imm ? m->imm : 0 };
@@ -286,7 +221,7 @@ static inline struct seen seen_whole(struct matcher *t, int i, uint64_t id, cons
 
 /* ---- operations ---- */
 
-static inline int tm_op(struct matcher *t, struct ibv_ops_wr *wr)
+int tm_op(struct matcher *t, struct ibv_ops_wr *wr)
 {
 	struct ibv_ops_wr *bad = NULL;
 	int err = ibv_post_srq_ops(t->srq, wr, &bad);
@@ -295,8 +230,7 @@ static inline int tm_op(struct matcher *t, struct ibv_ops_wr *wr)
 	return err;
 }
 
-/* Adds an entry for `len` bytes at `offset` of the buffer; its handle. `flags` are those of the operation. */
-static inline uint32_t tm_add(struct matcher *t, uint64_t id, uint64_t tag, uint64_t mask, uint64_t offset, uint32_t len, unsigned flags, uint32_t seen)
+uint32_t tm_add(struct matcher *t, uint64_t id, uint64_t tag, uint64_t mask, uint64_t offset, uint32_t len, unsigned flags, uint32_t seen)
 {
 	struct ibv_sge sge = { (uintptr_t)t->buf + offset, len, t->mr->lkey };
 	struct ibv_ops_wr wr = { .wr_id = ~id, .opcode = IBV_WR_TAG_ADD, .flags = (int)flags };
@@ -312,14 +246,14 @@ static inline uint32_t tm_add(struct matcher *t, uint64_t id, uint64_t tag, uint
 	return wr.tm.handle;
 }
 
-static inline int tm_del(struct matcher *t, uint64_t id, uint32_t handle, unsigned flags)
+int tm_del(struct matcher *t, uint64_t id, uint32_t handle, unsigned flags)
 {
 	struct ibv_ops_wr wr = { .wr_id = id, .opcode = IBV_WR_TAG_DEL, .flags = (int)flags };
 	wr.tm.handle = handle;
 	return tm_op(t, &wr);
 }
 
-static inline void tm_sync(struct matcher *t, uint64_t id, uint32_t seen, unsigned flags)
+void tm_sync(struct matcher *t, uint64_t id, uint32_t seen, unsigned flags)
 {
 	struct ibv_ops_wr wr = { .wr_id = id, .opcode = IBV_WR_TAG_SYNC, .flags = (int)(flags | IBV_OPS_TM_SYNC) };
 	wr.tm.unexpected_cnt = seen;
@@ -328,8 +262,7 @@ static inline void tm_sync(struct matcher *t, uint64_t id, uint32_t seen, unsign
 		die("IBV_WR_TAG_SYNC: %s", strerror(err));
 }
 
-/* Posts an ordinary receive of the SRQ. */
-static inline void tm_recv(struct matcher *t, uint64_t id, uint64_t offset, uint32_t len)
+void tm_recv(struct matcher *t, uint64_t id, uint64_t offset, uint32_t len)
 {
 	struct ibv_sge sge = { (uintptr_t)t->buf + offset, len, t->mr->lkey };
 	struct ibv_recv_wr w = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
@@ -340,7 +273,7 @@ static inline void tm_recv(struct matcher *t, uint64_t id, uint64_t offset, uint
 
 /* ---- the sending side ---- */
 
-static inline void put_headers(const struct message *m, unsigned char *p)
+void put_headers(const struct message *m, unsigned char *p)
 {
 	struct ibv_tmh h = { .opcode = m->opcode, .app_ctx = htobe32(m->app_ctx), .tag = htobe64(m->tag) };
 	struct ibv_rvh r = { .va = htobe64(m->va), .rkey = htobe32(m->rkey), .len = htobe32(m->rlen) };
@@ -350,7 +283,7 @@ static inline void put_headers(const struct message *m, unsigned char *p)
 	memcpy(p + TMH_BYTES, &r, sizeof r);
 }
 
-static inline void tm_send(struct matcher *t, int i, const struct message *m, uint64_t id)
+void tm_send(struct matcher *t, int i, const struct message *m, uint64_t id)
 {
 	unsigned char headers[HEADERS];
 	uint32_t bytes = message_bytes(m);
@@ -364,7 +297,7 @@ static inline void tm_send(struct matcher *t, int i, const struct message *m, ui
 		die("end_send: %s", strerror(err));
 }
 
-static inline void tm_sent(struct matcher *t, int i, uint64_t id)
+void tm_sent(struct matcher *t, int i, uint64_t id)
 {
 	struct ibv_wc wc = end_wait(t->peer[i], SENDS);
 	if (wc.status != IBV_WC_SUCCESS || wc.wr_id != id)
@@ -372,8 +305,7 @@ static inline void tm_sent(struct matcher *t, int i, uint64_t id)
 		      (unsigned long long)id);
 }
 
-/* Whether a whole message lies at `p`. */
-static inline int is_message(const struct message *m, const unsigned char *p)
+int is_message(const struct message *m, const unsigned char *p)
 {
 	unsigned char headers[HEADERS];
 	uint32_t bytes = message_bytes(m);
@@ -381,8 +313,7 @@ static inline int is_message(const struct message *m, const unsigned char *p)
 	return !memcmp(p, headers, bytes - m->len) && verify(p + bytes - m->len, m->len, m->seed) < 0;
 }
 
-/* The peer's receive of a FIN: a copy of the request's headers with another opcode. */
-static inline int is_fin(struct matcher *t, int i, const struct message *m, uint64_t id, uint64_t at)
+int is_fin(struct matcher *t, int i, const struct message *m, uint64_t id, uint64_t at)
 {
 	struct ibv_wc wc = end_wait(t->peer[i], RECVS);
 	unsigned char got[HEADERS], want[HEADERS];
@@ -396,5 +327,3 @@ static inline int is_fin(struct matcher *t, int i, const struct message *m, uint
 	return wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.wr_id == id && wc.byte_len == HEADERS && wc.wc_flags == 0 &&
 	       !memcmp(got, want, HEADERS);
 }
-
-#endif

@@ -1,17 +1,16 @@
-/* Bodies for storm.h: the objects of one side of a connection, posting and polling. Included once, by storm.c. */
-#include <sys/syscall.h>
+/* Parts of a storm: the objects of one side of a connection, posting and polling. */
+#include "storm.h"
 
-static int usable(const struct side *s) { return s->plan.transport == T_RC || s->plan.transport == T_UC || s->plan.transport == T_XRC; }
-static int datagrams(const struct side *s) { return s->plan.transport == T_UD || s->plan.transport == T_MCAST; }
-/* The remote access of both kinds of region. */
-enum { RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, DEPTH = 64, QKEY = 0x1357 };
+int usable(const struct side *s) { return s->plan.transport == T_RC || s->plan.transport == T_UC || s->plan.transport == T_XRC; }
 
-static union ibv_gid group(const struct side *s)
+int datagrams(const struct side *s) { return s->plan.transport == T_UD || s->plan.transport == T_MCAST; }
+
+union ibv_gid group(const struct side *s)
 {
 	return (union ibv_gid){ .raw = { 0xff, 0x0e, [12] = (uint8_t)storm_seed, [13] = (uint8_t)(storm_seed >> 8), [14] = (uint8_t)storm_round, [15] = (uint8_t)(1 + s->link) } };
 }
 
-static void target_tell(struct side *s)
+void target_tell(struct side *s)
 {
 	struct info *i = &s->board->link[s->link].info[RESPONDER];
 	i->rkey = s->target_mr->rkey;
@@ -66,7 +65,7 @@ static void target_make(struct side *s)
 	memcpy(s->target, s->model_target, TARGET);
 }
 
-static void cq_make(struct side *s)
+void cq_make(struct side *s)
 {
 	if (s->plan.events[s->role]) {
 		s->channel = ibv_create_comp_channel(s->ctx);
@@ -186,7 +185,7 @@ void to_ready(struct side *s)
 		bad(s, "to RTS: %s", strerror(e));
 }
 
-static void ah_make(struct side *s)
+void ah_make(struct side *s)
 {
 	struct ibv_ah_attr a = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? group(s) : s->peer.gid, .sgid_index = (uint8_t)hosts_differ(), .hop_limit = 64 } };
 	s->ah = ibv_create_ah(s->pd, &a);
@@ -194,8 +193,7 @@ static void ah_make(struct side *s)
 		bad(s, "ibv_create_ah: %s", strerror(errno));
 }
 
-/* Binds the responder's window to the first bytes of the target, and tells the key. 1: the other is dead. */
-static int bind_window(struct side *s, uint64_t length)
+int bind_window(struct side *s, uint64_t length)
 {
 	struct ibv_mw_bind_info info = { .mr = s->target_mr, .addr = s->iova, .length = length, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	uint32_t key = ibv_inc_rkey(s->window_key);

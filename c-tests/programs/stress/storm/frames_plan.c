@@ -1,77 +1,17 @@
 /*
- * Bodies for storm_frames.h: what both sides know of their queues and rules, who gets a frame by that, frames byte by byte, and what is drawn. Included once.
+ * Ethernet frames of a storm: what both sides know of their queues and rules, who gets a frame by that, frames byte by byte, and what is drawn.
  */
-#include "rules.h"
+#include "storm.h"
 
-enum { FR_PLAIN = 2, FR_WORK = 4, FR_QUEUES = FR_PLAIN + FR_WORK, FR_RSS = 2, FR_TARGETS = FR_PLAIN + FR_RSS, FR_RULES = 8, FR_RECVS = 32, FR_DUES = 24, FR_ROOM = 9300 };
-enum { FR_FRAMES = 6, FR_TRIES = 6, FR_LOST_US = 2000000, FR_SHARED = 1, FR_TABLE = 3, FR_V4 = 0x0800, FR_V6 = 0x86dd, FR_OTHER = 0x88b5, FR_TCP = 6, FR_UDP = 17 };
-#define FR_SEND (1ull << 32)
-
-/* What a rule demands; 0: nothing. v6: the destination's number, from 1 on. */
-struct fr_demand {
-	uint32_t mac, vlan, type, src, src_mask, dst, dst_mask, v6, proto, sport, dport;
-};
-
-struct fr_rule {
-	struct fr_demand want;
-	int live, spread_thin, drop, counted;		/* spread_thin: takes a copy, and stops nothing */
-	unsigned target;
-	uint32_t priority, tag;
-	uint64_t born, least[2], most[2];		/* packets and bytes that its counters can have */
-	struct ibv_flow *flow;
-	struct ibv_counters *counters;
-};
-
-struct fr_frame {
-	uint32_t mac, tci, type, src, dst, v6src, v6dst, proto, sport, dport, payload, seed;
-	enum { C_WRONG, C_ABSENT, C_OFFLOADED, C_BY_HAND } checksums;	/* absent: of TCP and UDP */
-	struct request how;				/* pieces and flags */
-	unsigned char bytes[FR_ROOM];
-	uint32_t len;
-};
-
-/* One frame in one queue. */
-struct fr_due {
-	unsigned frame;
-	uint32_t tag;
-	int seen;
-};
-
-/* What both sides know of one. */
-struct fr_model {
-	uint32_t flags[FR_QUEUES];			/* of ibv_create_qp_ex and ibv_create_wq */
-	unsigned fields[FR_RSS], log, table[1 << FR_TABLE];
-	struct fr_rule rule[FR_RULES];
-	struct fr_due due[FR_QUEUES][FR_DUES];
-	unsigned dues[FR_QUEUES];
-};
-
-struct frames {
-	struct fr_model of[2];
-	struct fr_frame frame[FR_FRAMES];
-	unsigned n, sender;
-	uint64_t births;
-	uint32_t epoch, lost[64];			/* numbers under which batches were lost */
-	/* This side's. */
-	struct ibv_qp *qp[FR_TARGETS];
-	struct ibv_wq *wq[FR_WORK];
-	struct ibv_rwq_ind_table *table;
-	struct ibv_mr *mr;
-	unsigned char *area;
-	uint64_t stamp[FR_QUEUES][FR_RECVS], stamps;	/* when a receive was posted; 0: it is not */
-	unsigned next_send;
-};
-
-static const uint64_t fr_fields[] = { IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4, IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP,
+const uint64_t fr_fields[] = { IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4, IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP,
 				      IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6 | IBV_RX_HASH_SRC_PORT_UDP | IBV_RX_HASH_DST_PORT_UDP, IBV_RX_HASH_SRC_PORT_UDP };
 
-/* Not all as long as the connection: the round is in it, so that what is late is a stranger's. */
-static uint64_t fr_mac(const struct side *s, uint32_t n)
+uint64_t fr_mac(const struct side *s, uint32_t n)
 {
 	return (n == 2 ? 0x030000000000ull : 0x020000000000ull) | (uint64_t)(storm_round & 0xffff) << 24 | (uint64_t)(storm_seed & 0xff) << 16 | (uint64_t)s->link << 8 | n;
 }
 
-static void fr_v6(uint8_t *to, uint32_t n)
+void fr_v6(uint8_t *to, uint32_t n)
 {
 	memset(to, 0, 16);
 	to[0] = 0xfd;
@@ -108,8 +48,7 @@ static unsigned fr_queue(const struct fr_model *m, unsigned target, const struct
 	return FR_PLAIN + m->table[toeplitz(rss_key, data, (unsigned)(p - data)) & ((1u << m->log) - 1)];
 }
 
-/* The rule that stops a frame: the first by priority, then by age; NULL: none. */
-static const struct fr_rule *fr_winner(const struct frames *x, const struct fr_frame *f)
+const struct fr_rule *fr_winner(const struct frames *x, const struct fr_frame *f)
 {
 	const struct fr_rule *w = NULL;
 	for (unsigned i = 0; i < 2 * FR_RULES; i++) {
@@ -120,7 +59,7 @@ static const struct fr_rule *fr_winner(const struct frames *x, const struct fr_f
 	return w;
 }
 
-static int fr_gets(const struct fr_rule *r, const struct fr_rule *winner, const struct fr_frame *f)
+int fr_gets(const struct fr_rule *r, const struct fr_rule *winner, const struct fr_frame *f)
 {
 	if (!r->live || !fr_matches(&r->want, f))
 		return 0;
@@ -156,8 +95,7 @@ static int fr_foresee(struct frames *x, unsigned i)
 	return 1;
 }
 
-/* What a batch may have done to counters, and, if it did not get lost, has done. */
-static void fr_count(struct frames *x, int done)
+void fr_count(struct frames *x, int done)
 {
 	for (unsigned i = 0; i < x->n; i++)
 		for (unsigned k = 0; k < 2 * FR_RULES; k++) {
@@ -184,8 +122,7 @@ static void fr_checksums(const struct fr_frame *f, unsigned char *ip, int transp
 	be(ip + head + (f->proto == FR_TCP ? 16 : 6), sum || f->proto == FR_TCP ? sum : 0xffff, 2);
 }
 
-/* Whether a completion says that checksums are right. */
-static int fr_right(const struct fr_frame *f)
+int fr_right(const struct fr_frame *f)
 {
 	const unsigned char *ip = f->bytes + (f->tci ? 18 : 14);
 	if (f->type != FR_V4 || !f->proto || ones(ip, 20, 0) != 0xffff)
@@ -196,8 +133,7 @@ static int fr_right(const struct fr_frame *f)
 	return ones(ip + 20, len, ones(ip + 12, 8, f->proto + len)) == 0xffff;
 }
 
-/* As it arrives; `sent`: as it is handed over. Its last bytes tell batch and number. */
-static void fr_build(const struct side *s, struct fr_frame *f, uint32_t epoch, unsigned number, int sent)
+void fr_build(const struct side *s, struct fr_frame *f, uint32_t epoch, unsigned number, int sent)
 {
 	uint8_t from[16], to[16];
 	uint32_t inner = f->payload + (f->proto == FR_TCP ? 20u : f->proto == FR_UDP ? 8u : 0u);
@@ -221,7 +157,7 @@ static void fr_build(const struct side *s, struct fr_frame *f, uint32_t epoch, u
 
 /* ---- planning ---- */
 
-static void fr_plan_rule(struct side *s, struct frames *x, struct fr_rule *r)
+void fr_plan_rule(struct side *s, struct frames *x, struct fr_rule *r)
 {
 	uint64_t *g = &s->plan.rng;
 	const struct fr_rule *like = &x->of[below(g, 2)].rule[below(g, FR_RULES)];
@@ -311,7 +247,7 @@ static void fr_plan_frame(struct side *s, struct frames *x, struct fr_frame *f, 
 	f->how.flags = (last || below(g, 2) ? IBV_SEND_SIGNALED : 0) | (f->checksums == C_OFFLOADED ? IBV_SEND_IP_CSUM : 0) | (f->len <= 200 && below(g, 2) ? IBV_SEND_INLINE : 0);
 }
 
-static void fr_plan_batch(struct side *s, struct frames *x)
+void fr_plan_batch(struct side *s, struct frames *x)
 {
 	uint32_t n = 1 + below(&s->plan.rng, FR_FRAMES);
 	for (int i = 0; i < 2; i++)

@@ -1,12 +1,10 @@
 /*
- * Bodies for storm.h: a connection of several QPs to one shared receive queue that matches tags. Entries come and go, messages find them or not,
- * removals race with messages. Both sides keep the same list, which they search from end to end, and know every completion by it. Included once, by
- * storm.c.
+ * Parts of a storm: a connection of several QPs to one shared receive queue that matches tags. Entries come and go, messages find them or not,
+ * removals race with messages. Both sides keep the same list, which they search from end to end, and know every completion by it.
  *
  * Messages of different QPs race: each QP has tags of its own, in the upper byte, which every mask looks at.
  */
-#include <endian.h>
-#include <infiniband/tm_types.h>
+#include "storm.h"
 
 enum { TM_LIST = 24, TM_RECVS = 32, TM_MOST = 20000, TM_ROOM = TM_MOST + 64, TM_MSGS = 8, TM_OPS = 6, TM_FINS = 16, TM_TMH = 16, TM_HEADERS = 32 };
 #define TM_ENTRY (1ull << 40)
@@ -493,7 +491,7 @@ static int tm_answers(struct side *s, struct tm_list *t, unsigned sends, unsigne
 
 /* ---- both ---- */
 
-static void tm_make(struct side *s)
+void tm_make(struct side *s)
 {
 	struct ibv_srq_init_attr_ex q = { .attr = { .max_wr = TM_RECVS, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
 					  .pd = s->pd, .srq_type = IBV_SRQT_TM, .cq = s->cq, .tm_cap = { .max_num_tags = TM_LIST, .max_ops = 64 } };
@@ -519,7 +517,7 @@ static void tm_make(struct side *s)
 	s->qp = s->tm_qp[0];
 }
 
-static void tm_to_ready(struct side *s)
+void tm_to_ready(struct side *s)
 {
 	for (int i = TM_QPS; i-- > 0;) {
 		s->qp = s->tm_qp[i];
@@ -605,7 +603,7 @@ static int tm_batch(struct side *s, struct tm_list *t, int race)
 	return together(s);
 }
 
-static void run_tm(struct side *s)
+void run_tm(struct side *s)
 {
 	struct tm_list *t = calloc(1, sizeof *t);
 	if (!t)

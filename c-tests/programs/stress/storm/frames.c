@@ -1,12 +1,12 @@
 /*
- * Bodies for storm.h: Ethernet frames. Both sides of a connection have RAW_PACKET queue pairs, one of them with a shared receive queue, work queues with a
+ * Ethernet frames of a storm. Both sides of a connection have RAW_PACKET queue pairs, one of them with a shared receive queue, work queues with a
  * table over which others spread by a hash, and steering rules with tags, counters and priorities; all of these come and go, and either side sends. Both sides
- * keep the rules of both, and know by them which queues get each frame, how often, and with which tag. Included once, by storm.c.
+ * keep the rules of both, and know by them which queues get each frame, how often, and with which tag.
  *
  * The segment is everybody's: each connection has destinations of its own, which all its rules ask for. What finds no room for long is lost, as on a wire;
  * then the batch is sent again, under another number, until nothing is.
  */
-#include "storm_frames_plan.h"
+#include "storm.h"
 
 /* ---- objects ---- */
 
@@ -490,7 +490,7 @@ static void fr_alone(struct side *s, struct frames *x)
 	bad(s, "the other process is dead, and %u frames were lost %d times", x->n, FR_TRIES);
 }
 
-static void run_frames(struct side *s)
+void run_frames(struct side *s)
 {
 	struct frames *x = calloc(1, sizeof *x);
 	size_t bytes = (size_t)(FR_QUEUES * FR_RECVS + FR_FRAMES) * FR_ROOM;
