@@ -1,5 +1,6 @@
-//! Writes the version map from the rows of the export table, names the library, and links it against a stand-in for libibverbs.so.1
-//! that has just the names of `src/verbs.rs`: the library itself is built beside us, or is upstream's.
+//! Writes the version map from the rows of the export table, sets the library's name, and links
+//! against a stand-in for libibverbs.so.1 with the names of `src/verbs.rs`.
+//! At run time the library of this project or of upstream takes the stand-in's place.
 
 use cface::stand_in;
 use cface::version_map::RDMACM;
@@ -21,7 +22,7 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
 
-    // `// IBVERBS_1.x` stands before the names of a node.
+    // `// IBVERBS_1.x` precedes the names of a version node.
     let verbs = fs::read_to_string(VERBS).expect("part of the package");
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut node = None;

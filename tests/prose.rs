@@ -45,7 +45,6 @@ const LIMITS: &[(&str, Limit)] = &[
     ("providers/soft/semantics", limit(0.115, 11.0, 150)),
     ("providers/soft/src", limit(0.14, 17.0, 1125)),
     ("providers/soft/sys", limit(0.12, 13.0, 100)),
-    ("rdmacm", limit(0.125, 15.5, 425)),
     ("src", limit(0.085, 6.0, 525)),
     ("system-tests", limit(0.14, 16.0, 250)),
     ("tests", limit(0.125, 14.0, 50)),

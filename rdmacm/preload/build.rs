@@ -1,4 +1,5 @@
-//! Links against a stand-in for librdmacm.so.1 that has just the names of `src/rdma.rs`: the library itself is built beside us, or is upstream's.
+//! Links against a stand-in for librdmacm.so.1 with the names of `src/rdma.rs`.
+//! At run time the library of this project or of upstream takes the stand-in's place.
 
 use cface::stand_in;
 
@@ -14,6 +15,6 @@ fn main() {
     let map = format!("RDMACM_1.0 {{ global: {}; }};\n", names.join("; "));
     let compiler = cc::Build::new().get_compiler().to_command();
     stand_in::link(compiler, "librdmacm.so.1", names, &map);
-    // Beside this file's folder, as it is laid out: lib/rsocket/librspreload.so, lib/librdmacm.so.1.
+    // The installed layout: lib/rsocket/librspreload.so beside lib/librdmacm.so.1.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN/..");
 }

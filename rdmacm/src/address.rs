@@ -1,22 +1,23 @@
-//! Addresses: as C has them, as GIDs, and which one of ours leads to another one.
+//! IP addresses: conversion to C structures and GIDs, and the local address for a destination.
+//! Ids, the kernel part and rsockets all convert addresses here.
 
 use crate::kernel::id::AF_IB;
 use cface::Errno;
 use ferroverbs_cm::wire::{Gid, IpHeader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 
-/// Reads an IPv4 or IPv6 address.
+/// Reads an IPv4 or IPv6 address from a C structure.
 ///
 /// # Errors
-/// `EINVAL` NULL, or a family that no adapter has; `ENODEV` `AF_IB`, which no port of RoCE has.
+/// `EINVAL` NULL, or an unsupported family; `ENODEV` `AF_IB`, which no RoCE port has.
 ///
 /// # Safety
-/// `address` is NULL or readable, as many bytes as its family has.
+/// `address` is NULL, or readable with the size of its family.
 pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: it is readable (see above), and the family says how it is to be read.
+    // SAFETY: the address is readable with the size of its family.
     unsafe {
         match i32::from((*address).sa_family) {
             libc::AF_INET => {
@@ -36,20 +37,20 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
     }
 }
 
-/// Why nothing can be bound to an address that no device has: `EADDRNOTAVAIL` where no interface has it either, as the kernel says
-/// (`rdma_translate_ip`).
+/// The errno for binding to an address that no device has: `EADDRNOTAVAIL` if no interface has the
+/// address either, as in the kernel (`rdma_translate_ip`).
 pub(crate) fn refusal(mut address: SocketAddr) -> Option<Errno> {
     address.set_port(0);
     let why = UdpSocket::bind(address).err()?.raw_os_error()?;
     (why == libc::EADDRNOTAVAIL).then(|| Errno::from_raw(why))
 }
 
-/// Writes an address where C code keeps one; returns its bytes.
+/// Writes an address to a C structure; returns its size in bytes.
 ///
 /// # Safety
 /// `to` is writable.
 pub(crate) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr) -> usize {
-    // SAFETY: a `sockaddr_storage` has room for either, and is aligned for both.
+    // SAFETY: a `sockaddr_storage` is large enough and aligned for both families.
     unsafe {
         match address {
             SocketAddr::V4(v4) => {
@@ -83,18 +84,19 @@ pub(crate) const fn gid(ip: IpAddr) -> Gid {
     }
 }
 
-/// Whether who binds an id to an address means all devices, and the id gets none of its own: the wildcard and, as with the kernel
-/// (`cma_any_addr`), loopback's. libfabric binds to "localhost" where it has no address, and asks the devices for theirs if the id has none.
+/// Whether a binding to an address means all devices, so that the id gets no device of its own: the
+/// wildcard and, as in the kernel (`cma_any_addr`), loopback. libfabric binds to "localhost" if it
+/// has no address, and queries the devices for addresses if the id has no device.
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// Whether an address is link-local: it says where it is only together with an interface (RFC 4007).
+/// Whether an address is link-local, and thus incomplete without an interface (RFC 4007).
 pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// The interface of a link-local address; 0 for one that needs none, or that names none.
+/// The interface of a link-local address; 0 for any other address, or if no interface is given.
 pub(crate) const fn interface(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
@@ -102,7 +104,7 @@ pub(crate) const fn interface(address: SocketAddr) -> u32 {
     }
 }
 
-/// The same address of an interface, where it is link-local.
+/// Sets the interface of a link-local address; returns any other address unchanged.
 pub(crate) const fn at_interface(address: SocketAddr, interface: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(mut v6) if v6.ip().is_unicast_link_local() => {
@@ -113,14 +115,15 @@ pub(crate) const fn at_interface(address: SocketAddr, interface: u32) -> SocketA
     }
 }
 
-/// Which of our addresses packets to `to` have; its port is 0.
+/// The local address of packets to `to`, with port 0.
 ///
 /// # Errors
-/// The system's: there is no way. `EINVAL` a link-local address without its interface.
+/// The errno of the system, if no route exists. `EINVAL` a link-local address without its
+/// interface.
 pub(crate) fn source_for(mut to: SocketAddr) -> Result<SocketAddr, Errno> {
     let any: IpAddr =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Nothing is sent by it.
+    // The socket sends nothing; the kernel chooses its address on connect.
     let socket = UdpSocket::bind((any, 0))?;
     to.set_port(9);
     socket.connect(to)?;
@@ -129,10 +132,10 @@ pub(crate) fn source_for(mut to: SocketAddr) -> Result<SocketAddr, Errno> {
     Ok(own)
 }
 
-/// The header of a request from one address to another.
+/// The IP header for the private data of a request.
 ///
 /// # Errors
-/// `EINVAL` of different families.
+/// `EINVAL` the families differ.
 pub(crate) fn header(from: SocketAddr, to: SocketAddr) -> Result<IpHeader, Errno> {
     let port = from.port();
     match (from.ip(), to.ip()) {
@@ -146,7 +149,7 @@ pub(crate) fn header(from: SocketAddr, to: SocketAddr) -> Result<IpHeader, Errno
     }
 }
 
-/// Who asks and whom, by a header; the port of the second is `port`.
+/// Source and destination of a request, from its IP header; `port` is the port of the destination.
 pub(crate) fn ends(header: IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
     match header {
         IpHeader::V4 { source, port: from, destination } => {
@@ -166,7 +169,7 @@ mod tests {
     fn an_address_is_read_as_it_was_written() {
         for text in ["10.0.0.7:4711", "[fe80::1]:80", "[fe80::1%3]:80"] {
             let address: SocketAddr = text.parse().expect("an address");
-            // SAFETY: zeros are a valid one, and it is writable and readable.
+            // SAFETY: zeros are a valid value, which is writable and readable.
             let again = unsafe {
                 let mut storage: libc::sockaddr_storage = std::mem::zeroed();
                 write(&raw mut storage, address);

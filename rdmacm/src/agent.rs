@@ -1,10 +1,10 @@
-//! What carries the messages of the connection manager for one device: a datagram QP, and a thread
-//! that sleeps until something comes or is due.
+//! The agent of a device: a datagram QP that carries MADs, and the thread that serves the QP.
+//! The agent stands between the state machine (`ferroverbs-cm`) and the device.
 //!
-//! A real adapter has one QP of number 1 for all of its host. Here each process has a QP of its
-//! own, and all of them are in one multicast group of the host, which stands for that number
-//! ([`GSI_GROUP`]): whatever is for QP 1, from this host or by the wire, goes to everyone, and
-//! everyone keeps what is his ([`crate::sorting`]).
+//! A real adapter has one QP 1 for its host. Here each process has a QP of its own, and all of
+//! these QPs are members of one multicast group of the host, which stands for QP 1 ([`GSI_GROUP`]).
+//! Every process receives each MAD for QP 1, from this host or another host, and keeps the MADs
+//! that belong to the process ([`crate::sorting`]).
 
 use crate::device::{Device, PORT};
 use crate::id::{Id, Stage};
@@ -27,32 +27,32 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where a peer is, and by which of our addresses it knows us.
+/// The GID of a peer, and the local GID to which the peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Peer {
     pub(crate) remote: Gid,
     pub(crate) local: Gid,
 }
 
-/// Whom all managers are at (IBTA vol 1, 3.5.10).
+/// The number of QP 1, to which all managers send (IBTA vol 1, 3.5.10).
 const GSI: u32 = 1;
-/// The key of QP 1 (IBTA vol 1, 3.5.3).
+/// The Q_Key of QP 1 (IBTA vol 1, 3.5.3).
 const QKEY: u32 = 0x8001_0000;
-/// Bytes in front of a datagram that came.
+/// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;
 const RECEIVES: usize = 512;
 const SENDS: usize = 64;
-/// Bytes of a buffer.
+/// Bytes of one buffer.
 const SLOT: usize = 320;
 const _: () = assert!(GRH + MAD_LEN <= SLOT);
-/// How soon a message is tried again for which there was no room.
+/// The delay before the agent sends a MAD again that found no free buffer.
 const AGAIN: Duration = Duration::from_millis(1);
-/// How long the end of a process may take.
+/// The time that the exit of a process may wait for the agent's lock.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// Address handles that are kept.
+/// The largest number of cached address handles.
 const MOST_HANDLES: usize = 256;
 
-/// What carries the messages of a device.
+/// The agent of a device.
 #[derive(Debug)]
 pub(crate) struct Agent {
     device: &'static Device,
@@ -62,56 +62,57 @@ pub(crate) struct Agent {
     channel: *mut ibv_comp_channel,
     mr: *mut ibv_mr,
     memory: *mut u8,
-    /// The thread sleeps at it.
+    /// The eventfd that wakes the agent's thread.
     bell: i32,
-    /// And at this, which is readable when a neighbour has ended.
+    /// The descriptor that is readable when a watched local process has ended.
     neighbours: i32,
-    /// Whose number is in the upper bits of our names.
+    /// The holder of the number in the upper bits of this process's communication ids.
     owner: processes::Own,
     begun: Instant,
-    /// In a box, since it is made on the stack of whoever begins the agent.
+    /// Boxed, because the thread that starts the agent has a small stack.
     state: Mutex<Box<State>>,
 }
 
-// SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is
-// used by who has its number, under the lock of `state` or by the thread alone.
+// SAFETY: any thread may use verbs objects. `memory` consists of slots; the owner of a slot's
+// number uses the slot, under the lock of `state` or on the agent's thread alone.
 unsafe impl Send for Agent {}
-// SAFETY: all that is shared is changed under the lock of `state` or is a verbs object, which any
-// thread may use.
+// SAFETY: shared fields change under the lock of `state`, or are verbs objects, which any thread
+// may use.
 unsafe impl Sync for Agent {}
 
-/// What the thread and callers share.
+/// The state that the agent's thread and the callers share.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) manager: Manager<Peer>,
     pub(crate) connections: HashMap<Connection, Arc<Id>>,
-    /// Those that listen to one service are at different addresses.
+    /// The listeners of each service; the ids of one service have different addresses.
     pub(crate) listeners: HashMap<Listener, Vec<Arc<Id>>>,
     handles: HashMap<Peer, *mut ibv_ah>,
     own: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
-    /// When the thread wakes by itself; not before something comes if this is None.
+    /// The time at which the thread wakes by itself; None: the thread waits for an arrival.
     sleeps_until: Option<Time>,
-    /// Requests that nobody here takes.
+    /// Requests from peers for which this process has no listener.
     strays: Strays,
-    /// Requests of ours that nobody of this host takes yet.
+    /// Requests of this process to services that have no listener on this host yet.
     pub(crate) unserved: UnservedRequests,
     /// Hosts that have not answered yet.
     silence: Silence,
-    /// Whose end is to be seen.
+    /// Local processes that are watched for their end.
     neighbours: Neighbours,
-    /// What they are connected with on other hosts.
+    /// Connections of those processes with other hosts.
     wills: Wills,
-    /// Requests of services that this process does not listen to any more, and names that say so.
+    /// Unanswered requests of services to which this process no longer listens, each with the name
+    /// that announces the requests.
     owed: Vec<(Name, Vec<Connection>)>,
 }
 
 impl State {
-    /// Without connections.
+    /// A state without connections.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     #[inline(never)]
     fn new(device: &'static Device, owner: &processes::Own) -> Result<Box<Self>, Errno> {
         let mut config = Config::new(secret_guid(random::number()));
@@ -134,19 +135,20 @@ impl State {
         }))
     }
 
-    /// Whether an address was this host's when they were last asked for.
+    /// Whether the last query of the GID table had this address.
     fn has(&self, gid: Gid) -> bool {
         self.own.iter().any(|(_, own)| *own == gid)
     }
 
-    /// A listener of this process is about to go, and the requests that it brought stay. Others of
-    /// this host would take them for nobody's ([`crate::stray`]).
+    /// Keeps the requests of a listener that is about to go. The name tells other local processes
+    /// that the requests still have a process ([`crate::stray`]).
     pub(crate) fn keep_owed(&mut self, listener: Listener, service: ServiceId) {
         let requests = self.manager.owed(listener);
         if requests.is_empty() {
             return;
         }
-        // Where descriptors are lacking, a client that asks once more may be rejected.
+        // Without a free descriptor, the name is missing, and a client that asks again may be
+        // rejected.
         if let Ok(name) = ports::owe(service, random::number()) {
             self.owed.push((name, requests));
         }
@@ -162,10 +164,10 @@ impl State {
 }
 
 impl Agent {
-    /// Makes the QP and starts the thread.
+    /// Creates the QP and starts the thread.
     ///
     /// # Errors
-    /// The device's, or the system's.
+    /// The errno of the device or system.
     #[inline(never)]
     pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
         let owner = processes::own(random::number())?;
@@ -189,7 +191,7 @@ impl Agent {
             begun: Instant::now(),
             state: Mutex::new(state),
         });
-        // SAFETY: nobody else has the agent, and nothing of it was made before.
+        // SAFETY: the agent is not shared yet, and none of its objects exists yet.
         unsafe {
             agent.make()?;
             agent.connect()?;
@@ -198,17 +200,17 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Makes what it sends and receives by. What was made when something fails is taken back with
-    /// the agent.
+    /// Creates the verbs objects of the agent. After an error, dropping the agent destroys the
+    /// objects made so far.
     ///
     /// # Safety
-    /// Nothing of that was made before.
+    /// None of these objects exists.
     unsafe fn make(&mut self) -> Result<(), Errno> {
         let bytes = SLOT * (RECEIVES + SENDS);
         let (context, pd) = (self.device.context, self.device.pd);
         self.memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
-        // SAFETY: context and domain are never closed; `memory` has as many bytes, and stays as
-        // long as the region.
+        // SAFETY: context and domain are never closed; `memory` has `bytes` bytes, and outlives the
+        // region.
         unsafe {
             self.memory.write_bytes(0, bytes);
             let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
@@ -239,7 +241,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Brings the QP to where it sends and receives.
+    /// Brings the QP to RTS and joins the group of QP 1.
     ///
     /// # Safety
     /// The QP is live.
@@ -265,7 +267,7 @@ impl Agent {
             }
         }
         let group = ibv_gid { raw: GSI_GROUP };
-        // SAFETY: the QP is live, and `group` readable.
+        // SAFETY: the QP is live, and `group` is readable.
         match unsafe { verbs::ibv_attach_mcast(self.qp, &raw const group, 0) } {
             0 => Ok(()),
             error => Err(Errno::from_raw(error)),
@@ -273,7 +275,7 @@ impl Agent {
     }
 
     fn lkey(&self) -> u32 {
-        // SAFETY: the region is there as long as the agent.
+        // SAFETY: the region lives as long as the agent.
         unsafe { (*self.mr).lkey }
     }
 
@@ -291,8 +293,8 @@ impl Agent {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: the context and the QP are live for ever; the request and what it names stay
-        // during the call, and the slot is the device's now.
+        // SAFETY: context and QP are never closed; the request and its scatter entry live during
+        // the call, and the device owns the slot from now on.
         let error = unsafe {
             let post = (*self.device.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
             post(self.qp, &raw mut request, &raw mut bad)
@@ -300,11 +302,10 @@ impl Agent {
         if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
     }
 
-    /// Completions of a queue.
+    /// Up to 64 completions of a queue.
     fn completions(&self, cq: *mut ibv_cq) -> Vec<ibv_wc> {
         let mut found = Vec::with_capacity(64);
-        // SAFETY: the context and the queue are live for ever, and there is room for as many
-        // completions as are said.
+        // SAFETY: context and queue are never closed, and the vector has room for 64 completions.
         unsafe {
             if let Some(poll) = (*self.device.context).ops.poll_cq {
                 let count = poll(cq, 64, found.as_mut_ptr());
@@ -314,18 +315,18 @@ impl Agent {
         found
     }
 
-    /// The time as the manager has it.
+    /// The time since the agent was created, which is the manager's clock.
     pub(crate) fn now(&self) -> Time {
         self.begun.elapsed()
     }
 
-    /// The manager, and who is who.
+    /// The locked state: the manager and the tables of ids.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Box<State>> {
         self.state.lock()
     }
 
-    /// Sends what is to be sent, and tells what is to be told. Wakes the thread if that sleeps for
-    /// too long now.
+    /// Sends pending MADs and dispatches pending events. Wakes the thread if its next deadline is
+    /// now earlier.
     pub(crate) fn pump(&self, state: &mut State) {
         self.carry(state);
         let due = self.due(state);
@@ -334,11 +335,11 @@ impl Agent {
         }
         state.sleeps_until = due;
         let one = 1_u64;
-        // SAFETY: eight bytes of `one` are read; the descriptor is never closed.
+        // SAFETY: eight bytes of `one` are read; the descriptor is open as long as the agent.
         unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
     }
 
-    /// When the thread has something to do, if nothing comes before.
+    /// The next deadline of the thread, without an arrival before.
     fn due(&self, state: &State) -> Option<Time> {
         let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
         let due = due.chain(state.wills.next()).chain(state.silence.next());
@@ -346,7 +347,7 @@ impl Agent {
         due.chain(state.unserved.next()).chain(again).min()
     }
 
-    /// Sends and tells until there is nothing left: what an event leads to may have to be sent.
+    /// Sends MADs and dispatches events until none is left: an event may lead to further MADs.
     fn carry(&self, state: &mut State) {
         self.send_all(state);
         while let Some(event) = state.manager.poll_event() {
@@ -361,7 +362,7 @@ impl Agent {
     fn send_all(&self, state: &mut State) {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
-            // Of a link-local address it is not known where it is.
+            // The host of a link-local address is unknown, so its silence says nothing.
             let is_local = crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
             if sorting::asks(mad) && !is_local && !state.has(peer.remote) {
                 state.silence.asked(self.now(), *peer);
@@ -376,7 +377,7 @@ impl Agent {
         }
     }
 
-    /// Looks out for the end of the process of this host that a connection is with.
+    /// Watches the local process at the other end of a connection for its end.
     fn watch(&self, state: &mut State, connection: Connection) {
         let Ok(Some(name)) = state.manager.remote_name(connection) else { return };
         let Ok(peer) = state.manager.peer(connection).copied() else { return };
@@ -384,14 +385,14 @@ impl Agent {
         if owner == 0 || owner == self.owner.number || !state.has(peer.remote) {
             return;
         }
-        // First what is left of a process that had the number before.
+        // First end the connections of an earlier process that had the same number.
         self.notice_ends(state);
         state.neighbours.watch(&state.manager, owner, connection);
-        // And what it is itself, if it is gone.
+        // The process may have ended before the watch began.
         self.notice_ends(state);
     }
 
-    /// Ends connections with processes of this host that have ended.
+    /// Ends connections with local processes that have ended.
     fn notice_ends(&self, state: &mut State) {
         let ended = state.neighbours.ended();
         for owner in ended.owners {
@@ -402,7 +403,8 @@ impl Agent {
         }
     }
 
-    /// `false`: there is no room. What cannot go is lost, and sent again.
+    /// Sends a MAD. Returns `false` if no buffer is free. A MAD that cannot be sent is dropped; the
+    /// manager sends it again after its timeout.
     fn send(&self, state: &mut State, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
         if state.free.is_empty() {
             let done = self.completions(self.send_cq);
@@ -425,8 +427,8 @@ impl Agent {
             tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
         };
         let mut bad = null_mut();
-        // SAFETY: the slot is ours while its number is not free; the QP is live for ever; the
-        // request and what it names stay during the call.
+        // SAFETY: the agent owns the slot while its number is not free; the QP is never closed; the
+        // request and its objects live during the call.
         let posted = unsafe {
             slot.copy_from_nonoverlapping(mad.as_ptr(), MAD_LEN);
             let post = (*self.device.context).ops.post_send;
@@ -438,7 +440,7 @@ impl Agent {
         true
     }
 
-    /// The way to a peer.
+    /// The address handle for a peer.
     fn handle(&self, state: &mut State, peer: Peer) -> Option<*mut ibv_ah> {
         if let Some(known) = state.handles.get(&peer) {
             return Some(*known);
@@ -449,7 +451,7 @@ impl Agent {
         let index = state.own.iter().find(|(_, gid)| *gid == peer.local)?.0;
         if state.handles.len() >= MOST_HANDLES {
             for (_, ah) in state.handles.drain() {
-                // SAFETY: made below; requests that were posted do not need it any more.
+                // SAFETY: the handle was created below; posted requests do not need it any more.
                 unsafe { verbs::ibv_destroy_ah(ah) };
             }
         }
@@ -465,7 +467,7 @@ impl Agent {
             port_num: PORT,
             ..Zeroed::zeroed()
         };
-        // SAFETY: the domain is never given back; `attr` is readable.
+        // SAFETY: the domain is never deallocated; `attr` is readable.
         let ah = unsafe { verbs::ibv_create_ah(self.device.pd, &raw mut attr) };
         if ah.is_null() {
             return None;
@@ -474,7 +476,7 @@ impl Agent {
         Some(ah)
     }
 
-    /// A datagram came.
+    /// Processes one received datagram.
     fn take(&self, state: &mut State, datagram: &[u8]) {
         let Some((header, mad)) = datagram.split_first_chunk::<GRH>() else { return };
         let Some(mad) = mad.first_chunk::<MAD_LEN>() else { return };
@@ -490,7 +492,8 @@ impl Agent {
         let is_ours = match sorting::whose(mad) {
             For::Service(service, to) => {
                 let mut all = state.listeners.values().flatten();
-                // A server that has its client may listen no more.
+                // A server may stop listening after its client has connected, so the manager is
+                // asked too.
                 let is_taker =
                     all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
                 let (now, target) = (self.now(), (service, to));
@@ -511,12 +514,12 @@ impl Agent {
         } else if !state.has(remote)
             && let Some(owner) = state.wills.hear(from, mad)
         {
-            // One that has ended already is told with the others that have.
+            // A process that has already ended is reported with the next ended processes.
             state.neighbours.follow(owner);
         }
     }
 
-    /// Ends what processes of this host had with other hosts, and could not end.
+    /// Disconnects the connections that ended local processes had with other hosts.
     fn execute(&self, state: &mut State) {
         let now = self.now();
         let strays = &mut state.strays;
@@ -526,8 +529,8 @@ impl Agent {
         }
     }
 
-    /// Sends the requests of this process to services that have got a listener, and refuses those
-    /// whose time is over.
+    /// Sends requests of this process to services that now have a listener, and refuses requests
+    /// that have timed out.
     fn serve_unserved(&self, state: &mut State) {
         for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
             match verdict {
@@ -541,11 +544,11 @@ impl Agent {
         }
     }
 
-    /// Asks `peer` for what `id` wants of it. Does nothing for an id that was destroyed while its
+    /// Sends the request of `id` to `peer`. Does nothing for an id that was destroyed while its
     /// request waited.
     ///
     /// # Errors
-    /// `ENOMEM` there are too many connections.
+    /// `ENOMEM` the manager has no room for another connection.
     pub(crate) fn ask(
         &self,
         state: &mut State,
@@ -553,8 +556,8 @@ impl Agent {
         peer: Peer,
         question: Question,
     ) -> Result<(), Errno> {
-        // Under the lock of the id: whoever destroys it finds it either without a connection, or
-        // with this one.
+        // The id's lock is held until the connection is stored: a thread that destroys the id finds
+        // either no connection or this connection.
         let mut asking = id.lock();
         if asking.stage != Stage::Connecting {
             return Ok(());
@@ -575,10 +578,10 @@ impl Agent {
         Ok(())
     }
 
-    /// The process ends: its peers hear that, as they would from the kernel, and do not wait for
-    /// answers.
+    /// Disconnects all connections at the exit of the process. Peers receive the same message as
+    /// from the kernel, and do not wait for answers.
     pub(crate) fn leave(&self) {
-        // Who has the lock for longer than that does not let go any more.
+        // A thread that holds the lock longer than the limit will not release it any more.
         let Some(mut state) = self.state.try_lock_for(FAREWELL) else { return };
         let now = self.now();
         let connections: Vec<_> =
@@ -593,20 +596,20 @@ impl Agent {
         loop {
             self.drain();
             let wait = self.look_at_clock();
-            // SAFETY: context and queue are live for ever.
+            // SAFETY: context and queue are never closed.
             unsafe {
                 if let Some(notify) = (*self.device.context).ops.req_notify_cq {
                     notify(self.recv_cq, 0);
                 }
             }
-            // What came just before rings no bell.
+            // A datagram that arrived before the queue was armed raises no event.
             if !self.drain() {
                 self.sleep(wait);
             }
         }
     }
 
-    /// Takes what came; `false`: nothing did.
+    /// Processes received datagrams. Returns `false` if none had arrived.
     fn drain(&self) -> bool {
         let mut any = false;
         loop {
@@ -621,31 +624,32 @@ impl Agent {
                 let len = (wc.byte_len as usize).min(SLOT);
                 if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
                     let mut datagram = [0; SLOT];
-                    // SAFETY: the slot of a receive that completed is ours until it is posted
-                    // again.
+                    // SAFETY: the slot of a completed receive belongs to the agent until the slot
+                    // is posted again.
                     unsafe {
                         self.slot(number).copy_to_nonoverlapping(datagram.as_mut_ptr(), len);
                     }
                     self.take(&mut state, datagram.get(..len).unwrap_or_default());
                 }
-                // Refused only where the device is broken; then there is nobody to tell.
+                // The post fails only on a broken device; no caller exists to report the error to.
                 let _broken = self.post_receive(number);
             }
             self.carry(&mut state);
         }
     }
 
-    /// Does what is due; returns when something will be.
+    /// Performs the work that is due, and returns the time until the next deadline.
     fn look_at_clock(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = self.now();
         for (from, mad) in state.strays.due(now) {
-            // Nobody here listens to it either, and that is the answer.
+            // No local process listens to the service, so the manager answers with a rejection.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }
         let State { silence, manager, .. } = &mut **state;
         for peer in silence.due(now, |peer| manager.awaits(peer)) {
-            // An address that this host has got since then is reached by shared memory.
+            // This host may have got the address since then; such an address is reached by shared
+            // memory.
             state.own = self.device.gids();
             if !state.has(peer.remote) {
                 state.manager.absent(&peer);
@@ -662,17 +666,18 @@ impl Agent {
     }
 
     fn sleep(&self, wait: Option<Duration>) {
-        // Rather a millisecond late than too early, again and again.
+        // The time is rounded up: a thread that wakes too early would poll again and again.
         let limit = wait.map_or(-1, |wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
-        // SAFETY: the channel is live for ever.
+        // SAFETY: the channel is never destroyed.
         let events = unsafe { (*self.channel).fd };
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut all = [poll(events), poll(self.bell), poll(self.neighbours)];
-        // SAFETY: `all` is three entries; `count` has the eight bytes that are read; channel and
-        // queue are live for ever.
+        // SAFETY: `all` has three entries; `count` has the eight bytes that are read; channel and
+        // queue are never destroyed.
         unsafe {
             libc::poll(all.as_mut_ptr(), 3, limit);
-            // Who has ended is looked for each time.
+            // `look_at_clock` looks for ended processes each time, so the third descriptor needs no
+            // action.
             let [event, bell, _] = all.map(|one| one.revents != 0);
             if event {
                 let (mut cq, mut context) = (null_mut(), null_mut());
@@ -688,15 +693,15 @@ impl Agent {
     }
 }
 
-/// One that could not begin. Those that did stay as long as their process.
+/// An agent is dropped only if its start failed; other agents live as long as their process.
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: each object is NULL or made by `make`, and nobody else has it: there is no thread
-        // yet. The queue pair goes before what it uses.
+        // SAFETY: each object is NULL or made by `make`, and no thread uses it yet. The queue pair
+        // is destroyed before the objects that it uses.
         unsafe {
             if !self.qp.is_null() {
                 let group = ibv_gid { raw: GSI_GROUP };
-                // Refused where it did not come that far.
+                // The call fails if the QP has not joined the group yet.
                 let _never_attached = verbs::ibv_detach_mcast(self.qp, &raw const group, 0);
                 verbs::ibv_destroy_qp(self.qp);
             }
@@ -715,24 +720,25 @@ impl Drop for Agent {
     }
 }
 
-/// The GUID by which peers tell this process's connections from others', an EUI-64 that is
-/// administered locally and of no group. It is not the device's, which any user of this machine can
-/// compute: to forge a request in the name of this process takes this number.
+/// The GUID by which peers distinguish the connections of this process: a random, locally
+/// administered EUI-64 that is no group address. The device's own GUID would not do, because any
+/// local user can compute it. A forger of requests in the name of this process must guess this
+/// number.
 const fn secret_guid(random: u64) -> Guid {
     const LOCAL: u64 = 2 << 56;
     const GROUP: u64 = 1 << 56;
     Guid(random & !GROUP | LOCAL)
 }
 
-/// What a verb made.
+/// The object that a verb created, or the verb's errno.
 fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 
-/// Starts the thread of a device whose agent is being made.
+/// Starts the thread of a device whose agent is under construction.
 fn start(device: &'static Device) -> Result<(), Errno> {
     spawn("fv-rdmacm", || {
-        // Waits until the agent is there.
+        // `agent` waits until the agent is complete.
         if let Ok(agent) = device.agent() {
             agent.run();
         }
@@ -742,18 +748,18 @@ fn start(device: &'static Device) -> Result<(), Errno> {
 /// Starts a thread of the library.
 ///
 /// # Errors
-/// The system's.
+/// The errno of the system.
 pub(crate) fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // Signals are the program's threads'.
+    // All signals are blocked: signals belong to the threads of the program.
     // SAFETY: both sets are filled in before they are read.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let started = std::thread::Builder::new().name(name.into()).spawn(what);
-    // SAFETY: filled in above.
+    // SAFETY: the set was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     started.map(drop).map_err(Errno::from)
 }

@@ -1,23 +1,24 @@
-//! What a process knows and its child made by fork(2) begins anew: the child has neither the threads nor the descriptors' meaning of its parent, and a thread
-//! of the parent may have held any lock.
+//! Process-wide values that the child of fork(2) creates again.
+//! A child has neither the threads nor usable descriptors of its parent, and a thread of the parent
+//! may have held any lock at the fork.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The number of this process.
+/// The id of this process.
 pub(crate) fn process() -> i32 {
     // SAFETY: getpid has no requirements.
     unsafe { libc::getpid() }
 }
 
-/// What one process knows.
+/// The value of one process.
 struct Of<T> {
     process: i32,
     what: T,
 }
 
-/// For statics: the value of this process, the default at first.
+/// A static with one value for each process, at first the default.
 pub(crate) struct Anew<T>(AtomicPtr<Of<T>>, PhantomData<T>);
 
 impl<T> fmt::Debug for Anew<T> {
@@ -27,27 +28,28 @@ impl<T> fmt::Debug for Anew<T> {
 }
 
 impl<T: Default + Send + Sync> Anew<T> {
-    /// Nobody knows anything.
+    /// A static without a value.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
     }
 
-    /// What this process knows. It takes no lock.
+    /// The value of this process. Takes no lock.
     pub(crate) fn get(&'static self) -> &'static T {
         let own = process();
-        // Until a child asks, what its parent knew. Stored with Release, as what it points to is new.
+        // Before the first call in a child, the pointer is to the parent's value. Acquire pairs
+        // with the AcqRel exchange below, which publishes the new value.
         let mut at = self.0.load(Ordering::Acquire);
         loop {
-            // SAFETY: NULL, or from below and never given back.
+            // SAFETY: NULL, or from below and never freed.
             if let Some(known) = unsafe { at.as_ref() }.filter(|known| known.process == own) {
                 return &known.what;
             }
             let new = Box::into_raw(Box::new(Of { process: own, what: T::default() }));
             match self.0.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: made just before, and never given back.
+                // SAFETY: made just before, and never freed.
                 Ok(_) => return unsafe { &(*new).what },
                 Err(other) => {
-                    // SAFETY: made just before, and nobody else has it.
+                    // SAFETY: made just before, and not shared.
                     drop(unsafe { Box::from_raw(new) });
                     at = other;
                 }
@@ -66,7 +68,8 @@ mod tests {
         static KNOWN: Anew<Mutex<Vec<u32>>> = Anew::new();
         KNOWN.get().lock().push(7);
         let held = KNOWN.get().lock();
-        // SAFETY: the child calls what needs nothing of the other threads of this process, and _exit.
+        // SAFETY: the child calls only functions that need no other thread of this process, and
+        // _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mine = KNOWN.get().try_lock();
@@ -76,7 +79,7 @@ mod tests {
         }
         assert_eq!(*held, [7]);
         let mut status = -1;
-        // SAFETY: a child of ours, and `status` is writable.
+        // SAFETY: a child of this process; `status` is writable.
         let got = unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((got, status), (child, 0), "the child began anew");
     }

@@ -1,4 +1,6 @@
-//! What the manager tells, as events of ids. All of this is under the lock of an agent: nothing here takes another one, or waits.
+//! Events of the connection manager, converted to events of ids.
+//! The caller holds the lock of an agent. Functions here take no other agent's lock, and do not
+//! wait.
 
 use crate::address;
 use crate::agent::{Peer, State as Carried};
@@ -11,14 +13,15 @@ use ferroverbs_cm::{Connection, Event as Said, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Tells the id that it concerns. Who is destroyed meanwhile hears nothing.
+/// Passes an event to its id. The event of a destroyed id is dropped.
 pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Peer>) {
     let connection = said.connection();
     let id = carried.connections.get(&connection).cloned();
     match said {
         Said::Request { listener, from, request, .. } => {
             let place = place(device, from);
-            // As the kernel, which rejects what the listener's queue pairs cannot be connected with.
+            // As the kernel does: reject a request whose transport differs from that of the
+            // listener's queue pairs.
             let fits = |id: &Arc<Id>| transport(id.qp_type()) == request.transport;
             let asked = asked(request.service, &request.private);
             let asked =
@@ -115,7 +118,8 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             if let Some(id) = &id
                 && id.lock().stage == Stage::Asked
             {
-                // Who asked has gone. The id has nothing of the program's yet: it hears of that when it answers (`ucma_event_handler` in Linux' `ucma.c`).
+                // The client has gone. The program does not have the connection yet, and learns of
+                // the end when it answers (`ucma_event_handler` in Linux' `ucma.c`).
                 id.lock().stage = Stage::Over;
                 return;
             }
@@ -123,11 +127,12 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             let data = rejection.private.bytes();
             let connected = id.as_ref().is_some_and(|id| match id.lock().stage {
                 Stage::Connected => true,
-                // Nobody knows the connection there: it may have been used, and its beginning and its end were lost.
+                // The peer does not know the connection: the connection may have been used, and
+                // both its RTU and its DREQ were lost.
                 Stage::Granted => rejection.reason == Reason::INVALID_COMM_ID,
                 _ => false,
             });
-            // Who was connected is so no more.
+            // A REJ for an established connection is a disconnect.
             let kind = if connected { RDMA_CM_EVENT_DISCONNECTED } else { RDMA_CM_EVENT_REJECTED };
             becomes(id, Stage::Over, kind, if connected { 0 } else { status }, data);
         }
@@ -185,7 +190,7 @@ fn ece(said: ferroverbs_cm::wire::Ece) -> ibv_ece {
     ibv_ece { vendor_id: said.vendor.raw(), options: said.options, ..Zeroed::zeroed() }
 }
 
-/// The time, where only the order counts.
+/// The time, for calls in which only the order counts.
 fn now(device: &'static Device) -> ferroverbs_cm::Time {
     device.agent().map(|agent| agent.now()).unwrap_or_default()
 }
@@ -194,7 +199,7 @@ fn place(device: &'static Device, from: Peer) -> Place {
     Place::of_gid(device, from.local)
 }
 
-/// Who asks and whom, and what the application says, by the private data of a request.
+/// Source and destination address, and the program's data, from the private data of a request.
 fn asked<const N: usize>(
     service: ServiceId,
     private: &ferroverbs_cm::wire::Private<N>,
@@ -204,12 +209,12 @@ fn asked<const N: usize>(
     Some((address::ends(header, port), data.to_vec()))
 }
 
-/// Whose a request to an address is, of those that listen to its service.
+/// The listener that a request to an address belongs to, among the listeners to the service.
 fn taker(carried: &Carried, listener: Listener, to: SocketAddr) -> Option<&Arc<Id>> {
     carried.listeners.get(&listener)?.iter().find(|id| id.lock().takes(to.ip()))
 }
 
-/// The id of a request.
+/// Creates the id of a request.
 fn new_id(
     carried: &mut Carried,
     listener: Listener,
@@ -219,7 +224,7 @@ fn new_id(
 ) -> Option<Arc<Id>> {
     let owner = taker(carried, listener, destination)?;
     let state = owner.lock();
-    // SAFETY: the listener is live, and these do not change while it listens.
+    // SAFETY: the listener is live, and these members do not change while it listens.
     let (context, ps, qp_type) = unsafe {
         let owner = owner.as_c();
         ((*owner).context, (*owner).ps, (*owner).qp_type)
@@ -230,7 +235,8 @@ fn new_id(
     state.stage = Stage::Asked;
     state.place = Some(place);
     state.connection = Some(connection);
-    // For the new id, the peer is the destination. Messages name no interface: it is that of our address.
+    // For the new id, the peer is the destination. MADs contain no interface, so a link-local
+    // address gets the interface of the local address.
     let [source, destination] = [source, destination].map(|address| {
         if address::is_link_local(address.ip()) {
             address::at_interface(address, place.interface)
@@ -241,7 +247,7 @@ fn new_id(
     (state.source, state.destination) = (Some(destination), Some(source));
     id.show(&state);
     if let Some(gid) = Id::peer_gid(&state) {
-        // SAFETY: nobody else has the id yet.
+        // SAFETY: the id is not shared yet.
         unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
     }
     crate::calls::resolve::show_path(&id, &state);
@@ -250,7 +256,7 @@ fn new_id(
     Some(id)
 }
 
-/// Tells a listener of a request.
+/// Pushes the event of a request to its listener.
 fn ask(
     carried: &Carried,
     (listener, to): (Listener, SocketAddr),
@@ -274,7 +280,7 @@ fn becomes(id: Option<Arc<Id>>, stage: Stage, kind: rdma_cm_event_type, status: 
     id.push(event);
 }
 
-/// A connection of a kind that the manager knows.
+/// The transport of a queue pair type.
 pub(crate) const fn transport(qp_type: ibv_qp_type) -> Transport {
     match qp_type {
         IBV_QPT_UC => Transport::Unreliable,

@@ -1,7 +1,9 @@
 //! Event channels: `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`.
+//! Ids push events here; `calls::channel` takes events out.
 //!
-//! The descriptor is an eventfd that counts the events of the queue. So poll, epoll and `O_NONBLOCK` do with it what programs expect. Where all devices
-//! are the kernel's it is the one of the kernel's connection manager; with both kinds of devices, an epoll(7) over the two.
+//! The descriptor is an eventfd that counts the events of the queue, so poll, epoll and
+//! `O_NONBLOCK` work as programs expect. With kernel devices only, the descriptor is the kernel's
+//! connection manager. With both kinds of devices, the descriptor is an epoll(7) set of the two.
 
 use crate::id::{Held, Id, Side};
 use crate::kernel::multicast::Group;
@@ -15,30 +17,31 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// An event channel. The C object comes first.
+/// An event channel. The C object is the first field.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Channel {
     verbs: rdma_event_channel,
     ends: Ends,
-    /// Who made it.
+    /// The process that created the channel.
     process: i32,
     queue: Mutex<VecDeque<Box<Event>>>,
-    /// Who acknowledged an event of it last, and when.
+    /// The thread that last acknowledged an event of the channel, and the time.
     acknowledged: Mutex<Option<(ThreadId, Instant)>>,
 }
 
-/// What a thread needs at most from the end of `rdma_ack_cm_event(3)` to the next `rdma_get_cm_event(3)`.
+/// The time that a thread takes at most from the end of `rdma_ack_cm_event(3)` to the next
+/// `rdma_get_cm_event(3)`.
 const WAY_BACK: Duration = Duration::from_millis(1);
 
-/// Where events come from.
+/// The sources of a channel's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// Our own queue, by its bell.
+    /// The queue of this library, with its eventfd.
     Own(i32),
     /// The kernel's connection manager.
     Kernel(i32),
-    /// Both, neither of which sleeps; first the bell.
+    /// Both sources: the eventfd of the queue, then the kernel's descriptor. Both are non-blocking.
     Both(i32, i32),
 }
 
@@ -49,7 +52,7 @@ fn bell(flags: i32) -> Result<i32, Errno> {
     if fd < 0 { Err(Errno::last()) } else { Ok(fd) }
 }
 
-/// One descriptor that is readable when either is.
+/// An epoll descriptor that is readable when either descriptor is readable.
 fn watch(bell: i32, kernel: i32) -> Result<i32, Errno> {
     // SAFETY: epoll_create1 and fcntl have no requirements; `event` is readable.
     unsafe {
@@ -72,10 +75,11 @@ fn watch(bell: i32, kernel: i32) -> Result<i32, Errno> {
 }
 
 impl Channel {
-    /// Without events, for ids on all devices that there are.
+    /// A channel without events, for ids on all present devices.
     ///
     /// # Errors
-    /// `ENODEV` there are none; the system's, and the kernel's where it has all of them.
+    /// `ENODEV` no device is present; else the errno of the system, or of the kernel for kernel
+    /// devices only.
     pub(crate) fn new() -> Result<Arc<Self>, Errno> {
         let present = device::present()?;
         if present.kernel {
@@ -85,12 +89,12 @@ impl Channel {
             (true, _) => Self::of_kernel(),
             (false, false) => bell(0).map(|fd| Self::with(fd, Ends::Own(fd))),
             (false, true) => {
-                // What is wrong was said; there are other devices.
+                // `open` has printed its error; the other devices remain usable.
                 let Ok(kernel) = kernel::open() else {
                     return bell(0).map(|fd| Self::with(fd, Ends::Own(fd)));
                 };
                 let close = |fd| {
-                    // SAFETY: opened here, and nobody else has it.
+                    // SAFETY: the descriptor was opened here, and is not shared yet.
                     unsafe { libc::close(fd) };
                 };
                 let bell = bell(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
@@ -103,10 +107,10 @@ impl Channel {
         }
     }
 
-    /// For ids on the kernel's devices only: its own descriptor.
+    /// A channel for ids on kernel devices only, with the kernel's descriptor.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errno of the kernel.
     pub(crate) fn of_kernel() -> Result<Arc<Self>, Errno> {
         kernel::open().map(|fd| Self::with(fd, Ends::Kernel(fd)))
     }
@@ -117,10 +121,11 @@ impl Channel {
         Arc::new(Self { verbs, ends, process: crate::anew::process(), queue, acknowledged })
     }
 
-    /// Refuses a parent's in a child of fork(2), since only its descriptor is shared; the kernel's is all there is.
+    /// Refuses the channel of a parent in a child of fork(2): the child shares only the descriptor.
+    /// A kernel-only channel consists of the descriptor alone, and is allowed.
     ///
     /// # Errors
-    /// `ENODEV` it is a parent's.
+    /// `ENODEV` the channel belongs to a parent process.
     pub(crate) fn refuse_parents(&self) -> Result<(), Errno> {
         match self.ends {
             Ends::Kernel(_) => Ok(()),
@@ -128,7 +133,7 @@ impl Channel {
         }
     }
 
-    /// On which side a new id of it is.
+    /// The device owner of a new id of this channel.
     pub(crate) const fn side(&self) -> Side {
         match self.ends {
             Ends::Own(_) => Side::Soft,
@@ -137,7 +142,7 @@ impl Channel {
         }
     }
 
-    /// The kernel's descriptor; -1 where there is none.
+    /// The kernel's descriptor; -1 without kernel devices.
     pub(crate) const fn kernel_fd(&self) -> i32 {
         match self.ends {
             Ends::Own(_) => -1,
@@ -145,7 +150,7 @@ impl Channel {
         }
     }
 
-    /// The bell of the queue.
+    /// The eventfd of the queue.
     pub(crate) const fn bell(&self) -> i32 {
         match self.ends {
             Ends::Own(fd) | Ends::Both(fd, _) => fd,
@@ -153,36 +158,38 @@ impl Channel {
         }
     }
 
-    /// The descriptor that is readable when there are events.
+    /// The descriptor that is readable while events wait.
     pub(crate) const fn fd(&self) -> i32 {
         self.verbs.fd
     }
 
-    /// Who asks for events does not wait from now on, whosever they are.
+    /// Makes rdma_get_cm_event(3) non-blocking for a kernel-only channel.
     pub(crate) fn stay_awake(&self) {
         if let Ends::Kernel(fd) = self.ends {
-            // SAFETY: fcntl has no requirements here; the descriptor is ours.
+            // SAFETY: fcntl has no memory requirements here; this channel owns the descriptor.
             unsafe {
                 libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::fcntl(fd, libc::F_GETFL))
             };
         }
     }
 
-    /// Where events come from, and the descriptor that C code knows; without a count, for a thread that may be cancelled.
+    /// The event sources, and the descriptor that C code has. Takes no reference, because the
+    /// calling thread may be cancelled.
     ///
     /// # Safety
-    /// `channel` is a live one of this library.
+    /// `channel` is a live channel of this library.
     pub(crate) unsafe fn ends_of(channel: *const rdma_event_channel) -> (Ends, i32) {
-        // SAFETY: by the contract above; neither changes.
+        // SAFETY: by the contract above; both values are constant.
         unsafe { ((*channel.cast::<Self>()).ends, (*channel).fd) }
     }
 
-    /// The channel of a C pointer.
+    /// The channel behind a C pointer.
     ///
     /// # Safety
-    /// `channel` is a live one of this library.
+    /// `channel` is a live channel of this library.
     pub(crate) unsafe fn of(channel: *mut rdma_event_channel) -> Arc<Self> {
-        // SAFETY: `into_c` made the pointer of an Arc, whose count is the C object's until it is destroyed.
+        // SAFETY: `into_c` made the pointer from an Arc; the C object holds one count until it is
+        // destroyed.
         unsafe {
             let at = channel.cast::<Self>().cast_const();
             Arc::increment_strong_count(at);
@@ -190,19 +197,20 @@ impl Channel {
         }
     }
 
-    /// The C object; whoever has it gives it back by `drop_c`.
+    /// The C object. The caller returns it by `drop_c`.
     pub(crate) fn into_c(self: Arc<Self>) -> *mut rdma_event_channel {
         Arc::into_raw(self).cast_mut().cast()
     }
 
-    /// The C object is used no more.
+    /// Destroys the C object.
     ///
-    /// Programs such as rping have a thread that takes events until the process ends. Their main thread is let go of by its last acknowledgement, and comes
-    /// here while that thread is still on its way to `rdma_get_cm_event(3)`, where it should sleep, as it does with a channel of the kernel, which takes
-    /// longer to go. So it is given the time.
+    /// Programs such as rping have a thread that takes events until the process exits. The last
+    /// acknowledgement releases the main thread, which destroys the channel while the other thread
+    /// is still on its way to `rdma_get_cm_event(3)`. With the slower kernel channel, that thread
+    /// is already asleep in the call. The sleep gives the thread the same time.
     ///
     /// # Safety
-    /// `channel` is from `into_c`, and given back once.
+    /// `channel` is from `into_c`, and is returned once.
     pub(crate) unsafe fn drop_c(channel: *mut rdma_event_channel) {
         // SAFETY: by the contract above.
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
@@ -214,44 +222,45 @@ impl Channel {
         }
     }
 
-    /// This thread acknowledges an event.
+    /// Records that this thread acknowledged an event.
     pub(crate) fn note_acknowledged(&self) {
         *self.acknowledged.lock() = Some((std::thread::current().id(), Instant::now()));
     }
 
-    /// The address that C code knows.
+    /// The address that C code has.
     pub(crate) fn as_c(&self) -> *mut rdma_event_channel {
         (&raw const self.verbs).cast_mut()
     }
 
-    /// An event happened.
+    /// Appends an event and increments the eventfd.
     pub(crate) fn push(&self, event: Box<Event>) {
         self.queue.lock().push_back(event);
         let one = 1_u64;
-        // SAFETY: eight bytes of `one` are read. The count does not come near its limit, so this does not wait.
+        // SAFETY: eight bytes of `one` are read. The count stays far below its limit, so the write
+        // does not block.
         unsafe { libc::write(self.bell(), (&raw const one).cast(), 8) };
     }
 
-    /// The next event, if it was not taken back meanwhile.
+    /// The next event, unless the event was discarded meanwhile.
     pub(crate) fn pop(&self) -> Option<Box<Event>> {
         self.queue.lock().pop_front()
     }
 
-    /// Whether no event waits.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }
 
-    /// Takes the number of one event off the descriptor, if there is one.
+    /// Decrements the eventfd, if its count is not zero.
     pub(crate) fn discount(&self) {
         let mut count = 0_u64;
         let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
-        // Somebody may have read the number already, and finds no event then.
+        // Another thread may have read the count already; that thread then finds the queue empty.
         // SAFETY: `into` names the eight bytes of `count`.
         unsafe { libc::preadv2(self.bell(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
     }
 
-    /// Takes back the events for which `wanted` holds.
+    /// Removes and returns the events for which `wanted` is true.
     pub(crate) fn take_back(&self, wanted: impl Fn(&Event) -> bool) -> VecDeque<Box<Event>> {
         let mut queue = self.queue.lock();
         let (mut taken, mut left) = (VecDeque::new(), VecDeque::new());
@@ -270,7 +279,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let close = |fd| {
-            // SAFETY: ours, and nobody else closes it.
+            // SAFETY: the channel owns the descriptor, and closes it once.
             unsafe { libc::close(fd) };
         };
         if let Ends::Both(bell, kernel) = self.ends {
@@ -281,41 +290,42 @@ impl Drop for Channel {
     }
 }
 
-/// What is left to do for an event when the application takes it.
+/// The action that `rdma_get_cm_event(3)` performs before it delivers an event.
 #[derive(Debug, Default)]
 pub(crate) enum Deed {
-    /// Nothing.
+    /// No action.
     #[default]
     None,
-    /// A connection was granted: the queue pair is to be set up, and the peer told.
+    /// The peer accepted: set up the queue pair, then send RTU.
     Ready,
-    /// A request: it does not fill the backlog any more.
+    /// A connection request: the request leaves the backlog.
     Taken,
-    /// A multicast group was joined.
+    /// A multicast group was joined: attach the queue pair.
     Joined,
 }
 
-/// An event, as `rdma_get_cm_event(3)` gives it out. The C object comes first.
+/// An event, as `rdma_get_cm_event(3)` delivers it. The C object is the first field.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) verbs: rdma_cm_event,
-    /// Whose acknowledgement is waited for.
+    /// The id whose destruction waits for the acknowledgement of this event.
     pub(crate) counts_for: Arc<Id>,
-    /// The new id of a request, until the application has it.
+    /// The new id of a connection request, until the program takes the event.
     pub(crate) brings: Option<Held>,
     pub(crate) deed: Deed,
-    /// The kernel's group that it is about, whose acknowledgement is waited for, too.
+    /// The kernel's multicast group of this event; leaving the group also waits for the
+    /// acknowledgement.
     pub(crate) group: Option<Arc<Group>>,
-    /// What `private_data` points to.
+    /// The bytes that `private_data` points to.
     pub(crate) data: Vec<u8>,
 }
 
-// SAFETY: the pointers are addresses of objects of the process, and those of no thread.
+// SAFETY: the pointers are addresses of process-wide objects; no object belongs to a thread.
 unsafe impl Send for Event {}
 
 impl Event {
-    /// An event of `id` without more to say.
+    /// An event of `id` without parameters.
     pub(crate) fn new(id: &Arc<Id>, kind: rdma_cm_event_type, status: i32) -> Box<Self> {
         let verbs = rdma_cm_event {
             id: id.as_c(),
@@ -329,13 +339,13 @@ impl Event {
         Box::new(Self { verbs, counts_for, brings, deed, group, data: vec![] })
     }
 
-    /// Keeps private data; where they are, NULL for none.
+    /// Stores private data and returns their address; NULL for none.
     fn keep(&mut self, data: &[u8]) -> *const c_void {
         self.data = data.to_vec();
         if data.is_empty() { std::ptr::null() } else { self.data.as_ptr().cast() }
     }
 
-    /// With parameters of a connection.
+    /// Adds parameters of a connection.
     pub(crate) fn connected(mut self: Box<Self>, conn: rdma_conn_param, data: &[u8]) -> Box<Self> {
         let private_data = self.keep(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
@@ -343,7 +353,7 @@ impl Event {
         self
     }
 
-    /// With parameters of datagrams.
+    /// Adds parameters of datagrams.
     pub(crate) fn datagram(mut self: Box<Self>, ud: rdma_ud_param, data: &[u8]) -> Box<Self> {
         let private_data = self.keep(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);

@@ -1,4 +1,5 @@
-//! Devices: opened once, and never closed, as ids and programs keep their contexts.
+//! Devices, opened once for the process.
+//! Devices are never closed, because ids and programs keep their contexts.
 
 use crate::agent::Agent;
 use crate::anew::{Anew, process};
@@ -12,60 +13,62 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// An open device, which the kernel does not have.
+/// An open device without a kernel driver.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
-    /// Of all ids that bring none.
+    /// The domain of all ids for which the program gives none.
     pub(crate) pd: *mut ibv_pd,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
-    /// How long it may take to acknowledge, as a time code.
+    /// The largest local acknowledgement delay, as a time code (IBTA vol 1, 9.7.6.1.3).
     pub(crate) ack_delay: u8,
-    /// Who opened it.
+    /// The process that opened the device.
     process: i32,
     agent: OnceLock<Box<Agent>>,
-    /// Held by who begins that.
+    /// Held by the thread that starts the agent.
     beginning: Mutex<()>,
 }
 
-// SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
+// SAFETY: any thread may use context and domain (verbs are thread safe); neither is ever closed.
 unsafe impl Send for Device {}
-// SAFETY: nothing in it changes after it was made; the objects behind its pointers are for any thread.
+// SAFETY: no field changes after construction; any thread may use the objects behind the pointers.
 unsafe impl Sync for Device {}
 
-/// The only port that is used.
+/// The only port that the library uses.
 pub(crate) const PORT: u8 = 1;
 
 /// The devices of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
-    /// Those that the kernel does not have.
+    /// Devices without a kernel driver.
     pub(crate) soft: &'static [Device],
-    /// Whether the kernel has some.
+    /// Whether the kernel has devices.
     pub(crate) kernel: bool,
 }
 
-/// What a process knows of its devices.
+/// The devices and ports of one process.
 #[derive(Debug, Default)]
 struct Known {
     devices: Mutex<Option<Present>>,
     ports: Mutex<Blocks>,
 }
 
-/// A child begins anew: it has neither the threads nor the queue pairs of its parent.
+/// A child of fork(2) gets a new value: it has neither the threads nor the queue pairs of its
+/// parent.
 static KNOWN: Anew<Known> = Anew::new();
 
-/// The ports of this process.
+/// The automatic ports of this process.
 pub(crate) fn ports() -> &'static Mutex<Blocks> {
     &KNOWN.get().ports
 }
 
-/// Refuses what a parent made, in a child of fork(2): `ENODEV`, and a line the first time. Before any lock, since a thread of the parent may
-/// have held it.
+/// Refuses objects of a parent process in a child of fork(2) with `ENODEV`, and prints a line the
+/// first time. Callers check this before they take a lock, because a thread of the parent may have
+/// held the lock at the fork.
 ///
 /// # Errors
-/// `ENODEV` it is of another process than this one.
+/// `ENODEV` the object belongs to another process.
 pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
     static TOLD: AtomicI32 = AtomicI32::new(0);
     let own = process();
@@ -83,7 +86,7 @@ pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
 /// All devices.
 ///
 /// # Errors
-/// `ENODEV` there are none.
+/// `ENODEV` no device is present.
 pub(crate) fn present() -> Result<Present, Errno> {
     let mut devices = KNOWN.get().devices.lock();
     if let Some(known) = *devices {
@@ -92,7 +95,7 @@ pub(crate) fn present() -> Result<Present, Errno> {
     let mut kernel = false;
     let mut opened = vec![];
     each(|device| {
-        // SAFETY: the device is of a list that is not freed before this returns.
+        // SAFETY: the list of the device is freed after this closure has returned.
         unsafe {
             if kernel::has(device) {
                 kernel = true;
@@ -102,7 +105,7 @@ pub(crate) fn present() -> Result<Present, Errno> {
         }
         None::<()>
     });
-    // Later there may be one.
+    // An empty result is not stored: a device may appear later.
     if opened.is_empty() && !kernel {
         return Err(Errno::ENODEV);
     }
@@ -111,7 +114,7 @@ pub(crate) fn present() -> Result<Present, Errno> {
     Ok(found)
 }
 
-/// The devices that the kernel does not have.
+/// The devices without a kernel driver.
 ///
 /// # Errors
 /// As [`present`].
@@ -119,7 +122,7 @@ pub(crate) fn all() -> Result<&'static [Device], Errno> {
     present().map(|present| present.soft)
 }
 
-/// What `f` finds among all devices.
+/// Calls `f` for each device until `f` returns a value.
 fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     let mut count = 0;
     // SAFETY: `count` is writable.
@@ -130,21 +133,21 @@ fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the list has `count` devices until it is freed below.
     let found = (0..count).map(|at| unsafe { *list.add(at) }).find_map(f);
-    // SAFETY: from above, not used any more.
+    // SAFETY: the list is from above and not used afterwards.
     unsafe { verbs::ibv_free_device_list(list) };
     found
 }
 
-/// What `f` finds among the kernel's devices, which are open to it until it returns.
+/// Calls `f` for each kernel device until `f` returns a value. Devices are valid until `f` returns.
 pub(crate) fn each_of_kernel<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
-    // SAFETY: the device is of a list that is not freed before this returns.
+    // SAFETY: the list of the device is freed after this closure has returned.
     each(|device| if unsafe { kernel::has(device) } { f(device) } else { None })
 }
 
 /// # Safety
-/// `device` is of a list that was not freed.
+/// `device` is of a list that is not freed.
 unsafe fn open(device: *mut ibv_device) -> Option<Device> {
-    // SAFETY: `device` is live, the context is open and never closed; `attr` is writable.
+    // SAFETY: `device` is live; the context is open and never closed; `attr` is writable.
     unsafe {
         let context = verbs::ibv_open_device(device);
         if context.is_null() {
@@ -169,13 +172,14 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
     }
 }
 
-/// The XRC domain of ids with a context, made by the first that needs it; it stays as the context does.
+/// The XRC domain for all ids of a context. The first caller creates the domain, which lives as
+/// long as the context.
 ///
 /// # Errors
-/// The device's.
+/// The errno of the device.
 ///
 /// # Safety
-/// `context` is one of an id's, which is never closed.
+/// `context` is the context of an id, which is never closed.
 pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     /// Addresses of contexts and of their domains.
     static DOMAINS: Anew<Mutex<Vec<(usize, usize)>>> = Anew::new();
@@ -192,13 +196,13 @@ pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xr
     Ok(domain)
 }
 
-/// Where an id is: the device, and the entry of its GID table.
+/// The local address of an id: a device and an entry of the device's GID table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) device: &'static Device,
     pub(crate) gid: Gid,
     pub(crate) index: u32,
-    /// That of the address; 0 where it has none.
+    /// The interface index of the address; 0 for an address without an interface.
     pub(crate) interface: u32,
 }
 
@@ -208,7 +212,7 @@ impl Place {
         Self { device, gid, index, interface }
     }
 
-    /// Of an entry that is known by its GID; of the first, if none is.
+    /// The entry with this GID; index 0 if no entry has the GID.
     pub(crate) fn of_gid(device: &'static Device, gid: Gid) -> Self {
         let entries = device.entries();
         let own = entries.iter().find(|entry| entry.gid.bytes() == gid);
@@ -216,10 +220,10 @@ impl Place {
     }
 }
 
-/// The device that has an address. Those of loopback lead to any device, by its first GID.
+/// The device that has an address. A loopback address leads to the first device, by its first GID.
 ///
 /// # Errors
-/// `ENODEV` there is none.
+/// `ENODEV` no device has the address.
 pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
     let devices = all()?;
     let (ip, interface) = (address.ip(), crate::address::interface(address));
@@ -239,12 +243,12 @@ pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
 }
 
 impl Device {
-    /// Its GIDs, and their indices.
+    /// The GIDs of the device, with their indices.
     pub(crate) fn gids(&self) -> Vec<(u32, Gid)> {
         self.entries().iter().map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
     }
 
-    /// The entries of its GID table.
+    /// The entries of the device's GID table.
     fn entries(&self) -> Vec<ibv_gid_entry> {
         // SAFETY: the context is never closed.
         let mut entries = unsafe { verbs::gid_table(self.context) };
@@ -252,10 +256,11 @@ impl Device {
         entries
     }
 
-    /// What carries its messages; begun by the first who needs it. Who could not may try again, since what was lacking may be there by then.
+    /// The agent of the device. The first caller starts the agent; a caller after a failure tries
+    /// again, because resources may be free by then.
     ///
     /// # Errors
-    /// `ENODEV` it is a parent's; the device's, or the system's.
+    /// `ENODEV` the device belongs to a parent process; else the errno of the device or system.
     pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
         refuse_parents(self.process)?;
         if let Some(agent) = self.agent.get() {
@@ -270,7 +275,7 @@ impl Device {
         Ok(&**self.agent.get_or_init(|| agent))
     }
 
-    /// The path MTU that its port can have now.
+    /// The active path MTU of the port.
     pub(crate) fn mtu(&self) -> ibv_mtu {
         let mut attr = compat_ibv_port_attr::zeroed();
         // SAFETY: the context is never closed; `attr` is writable.
@@ -279,7 +284,8 @@ impl Device {
     }
 }
 
-/// Has the agents say farewell when this process ends by exit(3); not its children, which have copies of its connections.
+/// Registers an atexit(3) function by which all agents disconnect when this process exits. The
+/// function does nothing in a child of fork(2), whose connections are only copies.
 fn take_leave_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     extern "C" fn leave() {
@@ -293,7 +299,8 @@ fn take_leave_at_exit() {
         }
     }
     ONCE.call_once(|| {
-        // SAFETY: the function has no requirements; this library has threads that run for ever, and is never unloaded.
+        // SAFETY: the function has no requirements; this library has endless threads, and is never
+        // unloaded.
         unsafe { libc::atexit(leave) };
     });
 }

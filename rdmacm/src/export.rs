@@ -1,11 +1,11 @@
-//! The export table of `librdmacm.so.1`: one row per versioned name, and the only list of them. `build.rs` reads the rows to write the version
-//! map, so a row stays on one line.
+//! The export table of `librdmacm.so.1`: one row for each versioned name.
+//! `build.rs` reads the rows and writes the version map; a row therefore stays on one line.
 
 use crate::calls::{options, resolve};
 use crate::layers::{TABLE, Table};
 use crate::rsocket;
 
-// What layers can stand before.
+// Functions that a layer can intercept.
 cface::exports_through! {
     TABLE, Table;
     "rdma_accept" "@@" "RDMACM_1.0" => accept;

@@ -1,4 +1,5 @@
 //! Ids: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
+//! Entry points in `calls` look ids up here; `arrivals` and `kernel` push events to ids.
 
 use crate::address;
 use crate::agent::{Agent, State as Carried};
@@ -19,26 +20,26 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An id. The C object comes first.
+/// An id of rdma_cm(7). The C object is the first field.
 #[repr(C)]
 pub(crate) struct Id {
     verbs: UnsafeCell<rdma_cm_id>,
     state: Mutex<State>,
     acknowledged: Condvar,
-    /// What the kernel has of it, where there are devices of the kernel.
+    /// The kernel's id, if the process has kernel devices.
     pub(crate) kernel: Option<Kernel>,
 }
 
-// SAFETY: the C object is shared with the program under the rules of rdma_cm(7); everything else is Sync by itself.
+// SAFETY: the program uses the C object under the rules of rdma_cm(7); every other field is Sync.
 unsafe impl Sync for Id {}
-// SAFETY: its pointers are addresses of objects of the process, and those of no thread.
+// SAFETY: the pointers are addresses of process-wide objects; no object belongs to a thread.
 unsafe impl Send for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
         kernel::forget(self);
         let record = self.verbs.get_mut().route.path_rec;
-        // SAFETY: NULL or from calloc, and the id's alone.
+        // SAFETY: the record is NULL or from calloc, and only this id refers to it.
         unsafe { cface::mem::free(record.cast()) };
     }
 }
@@ -49,44 +50,46 @@ impl std::fmt::Debug for Id {
     }
 }
 
-/// Whose the device of an id is.
+/// The owner of an id's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Not the kernel's.
+    /// A device without a kernel driver.
     Soft,
-    /// The kernel's.
+    /// A device of the kernel.
     Kernel,
-    /// There are both, and its address did not say yet. A listener to all addresses stays so.
+    /// Undecided: both kinds of devices exist, and the id has no address yet. A listener to all
+    /// addresses stays undecided.
     Open,
 }
 
-/// How far an id is. One on a device of the kernel is `Idle` to us: the kernel knows.
+/// The progress of an id. An id on a kernel device stays `Idle`: the kernel holds its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Idle,
     Bound,
-    /// The destination's next hop is asked for.
+    /// The library looks for the next hop to the destination.
     Resolving,
     Resolved,
     Routed,
     Listening,
-    /// A request of ours is under way, or was granted.
+    /// The id has sent a request, or prepares the queue pair after a reply.
     Connecting,
-    /// A request of a peer waits for an answer.
+    /// The request of a peer waits for the program's answer.
     Asked,
-    /// We granted it, and the peer has not said that it is ready.
+    /// The program accepted the request; the peer has not sent RTU yet.
     Granted,
     Connected,
-    /// It ended, or came to nothing.
+    /// The connection ended or failed.
     Over,
 }
 
-/// What the two queue pairs of a connection need to know of each other.
+/// Values that the two queue pairs of a connection exchange.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Link {
     pub(crate) transport: Transport,
     pub(crate) peer_qpn: u32,
-    /// The first PSN of what we receive, which we tell the peer, and of what we send, which the peer tells us.
+    /// The first PSN that this end receives; the peer learns the PSN from this end. `send_psn` is
+    /// the first PSN that this end sends, and comes from the peer.
     pub(crate) receive_psn: Psn,
     pub(crate) send_psn: Psn,
     pub(crate) responder_resources: u8,
@@ -94,16 +97,16 @@ pub(crate) struct Link {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) ack_timeout: u8,
-    /// In the encoding of `enum ibv_mtu`.
+    /// The path MTU, in the encoding of `enum ibv_mtu`.
     pub(crate) mtu: u8,
     pub(crate) traffic_class: u8,
 }
 
-/// What is not the program's.
+/// The private state of an id, behind the id's lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) channel: Arc<Channel>,
-    /// Every call waits for its event.
+    /// True: each call waits for the matching event.
     pub(crate) synchronous: bool,
     pub(crate) side: Side,
     pub(crate) stage: Stage,
@@ -117,58 +120,60 @@ pub(crate) struct State {
     pub(crate) qkey: u32,
     pub(crate) type_of_service: u8,
     pub(crate) shares_address: bool,
-    /// An IPv6 wildcard is not IPv4's.
+    /// True: an IPv6 wildcard does not include IPv4 addresses (RDMA_OPTION_ID_AFONLY).
     pub(crate) only_own_family: bool,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) ece: ibv_ece,
     pub(crate) peer_ece: ibv_ece,
-    /// Of rdma_create_ep(3): what the queue pairs of requests are made by, and in which domain.
+    /// From rdma_create_ep(3): the attributes and the domain for the queue pairs of incoming
+    /// requests.
     pub(crate) template: Option<(Option<SendPd>, ibv_qp_init_attr)>,
-    /// Of rdma_create_ep(3): private data in front of what rdma_connect(3) brings.
+    /// From rdma_create_ep(3): private data in front of the private data of rdma_connect(3).
     pub(crate) greeting: Vec<u8>,
-    /// Of rdma_resolve_addrinfo(3).
+    /// The result of rdma_resolve_addrinfo(3).
     pub(crate) found: Option<Found>,
-    /// The queue pair has its own, made by us.
+    /// The completion queues that the library created for the queue pair.
     pub(crate) made: Made,
     pub(crate) groups: Vec<Group>,
-    /// Events that the program got, and those of them that it acknowledged.
+    /// The number of events that the program took, and the number that the program acknowledged.
     pub(crate) reported: u64,
     pub(crate) acknowledged: u64,
-    /// Those that it did not acknowledge yet, the kernel's among them: their addresses, and what they are.
+    /// Addresses and types of the events that wait for an acknowledgement, with events of the
+    /// kernel.
     pub(crate) with_program: Vec<(usize, rdma_cm_event_type)>,
-    /// The process of the peer was killed: it has not said that there is nothing more to come.
+    /// True: the peer process was killed, so the end of its data is unknown.
     pub(crate) peer_was_killed: bool,
 }
 
 impl State {
-    /// To what the id is bound.
+    /// The address and port that the id is bound to.
     pub(crate) fn claim(&self) -> Option<Claim> {
         let source = self.source?;
         Some(Claim::of(source, self.only_own_family, self.shares_address))
     }
 
-    /// Whether it would take requests to an address.
+    /// Whether the id accepts requests to an address.
     pub(crate) fn takes(&self, to: IpAddr) -> bool {
         self.claim().is_some_and(|claim| claim.takes(to))
     }
 }
 
-/// A domain of the program's, as a number.
+/// A protection domain of the program, as an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendPd(pub(crate) *mut ibv_pd);
-// SAFETY: domains may be used by any thread.
+// SAFETY: any thread may use a domain.
 unsafe impl Send for SendPd {}
-// SAFETY: `init` of `template` names objects of the process that may be used by any thread.
+// SAFETY: `template` names objects of the process, which any thread may use.
 unsafe impl Send for State {}
 
-/// Which completion queues are ours to destroy.
+/// The completion queues that the library destroys with the queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Made {
     pub(crate) send_cq: bool,
     pub(crate) recv_cq: bool,
 }
 
-/// A multicast group that was joined.
+/// A multicast group that the id has joined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) address: SocketAddr,
@@ -176,7 +181,7 @@ pub(crate) struct Group {
     pub(crate) attached: bool,
 }
 
-/// What a listener has.
+/// The registrations of a listener.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) service: ServiceId,
@@ -184,7 +189,7 @@ pub(crate) struct Listening {
     pub(crate) _names: Vec<Name>,
 }
 
-/// An id that nobody has yet. Dropped, it is destroyed.
+/// An id that the program does not have yet. Dropping the value destroys the id.
 #[derive(Debug)]
 pub(crate) struct Held(Option<Arc<Id>>);
 
@@ -193,7 +198,7 @@ impl Held {
         Self(Some(id))
     }
 
-    /// The program has it from now on.
+    /// Passes the id to the program.
     pub(crate) fn give(mut self) -> Option<Arc<Id>> {
         let id = self.0.take()?;
         std::mem::forget(Arc::clone(&id));
@@ -210,7 +215,7 @@ impl Drop for Held {
 }
 
 impl Id {
-    /// A new one, on a device that is not the kernel's.
+    /// A new id on a device without a kernel driver.
     pub(crate) fn new(
         channel: Arc<Channel>,
         synchronous: bool,
@@ -221,7 +226,7 @@ impl Id {
         Self::on(Side::Soft, channel, synchronous, context, ps, qp_type)
     }
 
-    /// A new one. The kernel does not have it yet.
+    /// A new id. The kernel has no id for this value yet.
     pub(crate) fn on(
         side: Side,
         channel: Arc<Channel>,
@@ -237,7 +242,7 @@ impl Id {
             qp_type,
             verbs: null_mut(),
             qp: null_mut(),
-            // SAFETY: zeros are valid for all that it consists of: numbers, bytes and NULL.
+            // SAFETY: zeros are valid: the members are numbers, bytes and NULL pointers.
             route: unsafe { std::mem::zeroed() },
             port_num: 0,
             event: null_mut(),
@@ -285,15 +290,16 @@ impl Id {
         })
     }
 
-    /// Whose its device is.
+    /// The owner of the id's device.
     pub(crate) fn side(&self) -> Side {
         self.lock().side
     }
 
-    /// Its address has said whose: the other side's part of it goes.
+    /// Fixes the owner of the id's device once the address has decided; discards the part of the
+    /// other kind.
     pub(crate) fn settle(&self, side: Side) {
         if side == Side::Soft {
-            // Nothing was asked of it, so there is nothing to wait for.
+            // The kernel has delivered no event of this id, so no acknowledgement is outstanding.
             let _told = kernel::id::destroy(self);
         }
         let mut state = self.lock();
@@ -303,27 +309,28 @@ impl Id {
         state.side = side;
     }
 
-    /// Its events come to `channel` from now on.
+    /// Moves the id's events to `channel`.
     pub(crate) fn take_channel(&self, channel: Arc<Channel>, synchronous: bool) {
         let mut state = self.lock();
         state.synchronous = synchronous;
-        // SAFETY: the program does not look at the member during this call.
+        // SAFETY: the program does not read the member during this call.
         unsafe { (*self.as_c()).channel = channel.as_c() };
         state.channel = channel;
     }
 
-    /// The id of a C pointer.
+    /// The id behind a C pointer.
     ///
     /// # Errors
     /// `EINVAL` NULL.
     ///
     /// # Safety
-    /// `id` is NULL or a live one of this library.
+    /// `id` is NULL or a live id of this library.
     pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
         if id.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the pointer is of an Arc, whose count is the program's until it destroys the id.
+        // SAFETY: the pointer comes from an Arc; the program holds one count until it destroys the
+        // id.
         unsafe {
             let at = id.cast::<Self>().cast_const();
             Arc::increment_strong_count(at);
@@ -331,7 +338,7 @@ impl Id {
         }
     }
 
-    /// The address that C code knows.
+    /// The address that C code has.
     pub(crate) const fn as_c(&self) -> *mut rdma_cm_id {
         self.verbs.get()
     }
@@ -340,12 +347,12 @@ impl Id {
         self.state.lock()
     }
 
-    /// The space of its ports.
+    /// The port space of the id.
     ///
     /// # Errors
-    /// `EPROTONOSUPPORT` it has none that is known.
+    /// `EPROTONOSUPPORT` the id's port space is unknown.
     pub(crate) fn space(&self) -> Result<PortSpace, Errno> {
-        // SAFETY: written when the id was made, and never again.
+        // SAFETY: the member is written when the id is created, and does not change.
         match unsafe { (*self.as_c()).ps } {
             RDMA_PS_TCP => Ok(PortSpace::Tcp),
             RDMA_PS_UDP => Ok(PortSpace::Udp),
@@ -355,27 +362,30 @@ impl Id {
         }
     }
 
-    /// The type of its queue pair.
+    /// The type of the id's queue pair.
     pub(crate) fn qp_type(&self) -> ibv_qp_type {
-        // SAFETY: written when the id was made, or by rdma_create_ep(3) before anybody has it.
+        // SAFETY: the member is written when the id is created, or by rdma_create_ep(3) before the
+        // id is shared.
         unsafe { (*self.as_c()).qp_type }
     }
 
-    /// Whether it is for datagrams.
+    /// Whether the id uses datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// Whether requests for `service` at an address are its. Asked under the agent's lock: nothing of an agent is done under the id's.
+    /// Whether the id listens to `service` at an address. The caller holds the agent's lock;
+    /// nothing takes an agent's lock under an id's lock.
     pub(crate) fn listens_to(&self, service: ServiceId, to: IpAddr) -> bool {
         let state = self.lock();
         let is_its = |listening: &Listening| listening.service == service;
         state.takes(to) && state.listening.as_ref().is_some_and(is_its)
     }
 
-    /// Shows the program where the id is: device, port, addresses.
+    /// Copies device, port and addresses to the C object.
     pub(crate) fn show(&self, state: &State) {
-        // SAFETY: the program reads these only after the call or the event that brings them.
+        // SAFETY: the program reads these members only after the call or event that announces the
+        // values.
         unsafe {
             let id = self.as_c();
             if let Some(place) = state.place {
@@ -396,7 +406,7 @@ impl Id {
         }
     }
 
-    /// Where its messages go: to this address of the peer.
+    /// The GID of the peer, to which the id's messages go.
     pub(crate) fn peer_gid(state: &State) -> Option<[u8; 16]> {
         let (place, destination) = (state.place?, state.destination?);
         Some(if address::is_any(destination.ip()) {
@@ -406,13 +416,13 @@ impl Id {
         })
     }
 
-    /// The address vector that leads to the peer.
+    /// The address vector to the peer.
     pub(crate) fn way(state: &State) -> Option<ibv_ah_attr> {
         let gid = Self::peer_gid(state)?;
         Some(Self::way_to(state.place?, gid, state.type_of_service))
     }
 
-    /// The address vector that leads to `gid`.
+    /// The address vector to `gid`.
     pub(crate) fn way_to(place: Place, gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
         ibv_ah_attr {
             grh: ibv_global_route {
@@ -428,10 +438,10 @@ impl Id {
         }
     }
 
-    /// Runs `f` with the agent of the id's device, and what it carries.
+    /// Runs `f` with the agent of the id's device and the agent's locked state.
     ///
     /// # Errors
-    /// `EINVAL` the id has no device yet; the agent's.
+    /// `EINVAL` the id has no device yet; else the errno of the agent.
     pub(crate) fn carried<T>(
         place: Option<Place>,
         f: impl FnOnce(&Agent, &mut Carried) -> Result<T, Errno>,
@@ -443,20 +453,21 @@ impl Id {
         done
     }
 
-    /// An event of this id, behind those that it has.
+    /// Appends an event of this id to the queue of its channel.
     pub(crate) fn push(&self, event: Box<Event>) {
-        // Under the lock: it may be on its way to another channel.
+        // The id's lock is held: another thread may be moving the id to another channel.
         self.lock().channel.push(event);
     }
 
-    /// Nothing of it is known to any peer or agent afterwards; events that nobody got are taken back.
+    /// Removes the id from agents and peers, and discards events that the program has not taken.
     pub(crate) fn end(self: &Arc<Self>) {
         let (listening, connection, place, waits) = {
             let mut state = self.lock();
             state.port = None;
             let waits = state.stage == Stage::Connecting && state.connection.is_none();
             if state.stage == Stage::Resolving || waits {
-                // The thread that looks for its next hop, or for a listener, has nothing to tell any more.
+                // The thread that waits for the next hop or for a listener finds the stage changed
+                // and sends no event.
                 state.stage = Stage::Over;
             }
             (state.listening.take(), state.connection.take(), state.place, waits)
@@ -471,7 +482,7 @@ impl Id {
             self.unlisten(&listening);
         }
         if let Some(connection) = connection {
-            // Whether there is an agent: the connection is of one.
+            // The result is ignored: a connection exists only where an agent exists.
             let _there = Self::carried(place, |agent, carried| {
                 carried.manager.destroy(agent.now(), connection);
                 carried.connections.remove(&connection);
@@ -481,7 +492,7 @@ impl Id {
         self.take_back_events();
     }
 
-    /// No agent has `listening` any more, and nobody hears of its requests.
+    /// Unregisters `listening` from all agents, and discards its pending requests.
     pub(crate) fn unlisten(self: &Arc<Self>, listening: &Listening) {
         for (device, listener) in &listening.at {
             if let Ok(agent) = device.agent() {
@@ -500,17 +511,19 @@ impl Id {
 
     fn take_back_events(self: &Arc<Self>) {
         let channel = Arc::clone(&self.lock().channel);
-        // Among them new ids, which end in turn.
+        // The discarded events include new ids, which end in turn.
         drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));
     }
 
-    /// Waits until the program has acknowledged all events that it got, and as many as the kernel told; `call` is the one of the program that waits.
+    /// Waits until the program has acknowledged all events that it took, and `told` events of the
+    /// kernel. `call` names the program's call in a warning.
     pub(crate) fn wait_for_acknowledgements(&self, call: &str, told: u64) {
         self.wait_until(call, |_| true, |state| state.acknowledged >= state.reported + told);
     }
 
-    /// Waits until acknowledgements, of events of the kinds for which `of` holds, have made `well` hold. When that takes long, a line says what is waited for,
-    /// once: a program that has forgotten an acknowledgement waits for ever.
+    /// Waits until acknowledgements have made `well` true. After [`PATIENCE`], one line on stderr
+    /// names the missing acknowledgements, limited to event types for which `of` is true. A program
+    /// that forgets an acknowledgement waits for ever.
     pub(crate) fn wait_until(
         &self,
         call: &str,
@@ -531,7 +544,7 @@ impl Id {
         }
         let kinds: Vec<_> = state.with_program.iter().map(|(_, kind)| *kind).collect();
         let kinds: Vec<_> = kinds.into_iter().filter(|kind| of(*kind)).collect();
-        // Not under the lock: whoever reads stderr may be slow.
+        // The lock is released first: the reader of stderr may be slow.
         drop(state);
         self.say_what_is_awaited(call, &kinds);
         let mut state = self.lock();
@@ -547,12 +560,13 @@ impl Id {
         cface::say!("ferroverbs: librdmacm: {}", awaited(call, self.as_c().addr(), kinds));
     }
 
-    /// The program gets an event, which is at `at`.
+    /// Records that the program took the event at address `at`.
     pub(crate) fn hand_out(&self, at: *const rdma_cm_event, kind: rdma_cm_event_type) {
         self.lock().with_program.push((at.addr(), kind));
     }
 
-    /// The program has acknowledged the one at `at`; 0: one that it never got.
+    /// Records the acknowledgement of the event at address `at`; 0: the program never took the
+    /// event.
     pub(crate) fn acknowledge(&self, at: usize) {
         let mut state = self.lock();
         state.acknowledged += 1;
@@ -562,10 +576,11 @@ impl Id {
     }
 }
 
-/// How long a call waits for acknowledgements before it says so; as long as the layer validate (CM-01), which looks before the call.
+/// The time after which a waiting call prints a warning. The check CM-01 of the layer `validate`
+/// uses the same time before the call.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a call waits for: acknowledgements of events of an id.
+/// The warning of a call that waits for acknowledgements of events of an id.
 fn awaited(call: &str, id: usize, kinds: &[rdma_cm_event_type]) -> String {
     let mut names: Vec<(&str, u32)> = vec![];
     for kind in kinds {

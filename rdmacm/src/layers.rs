@@ -1,7 +1,10 @@
-//! Layers between a program and this library (docs/reference/layers.md): shared objects that `FERROVERBS_LAYERS` names. Exported names jump to where [`TABLE`] says, and
-//! that is our own function as long as there are no layers.
+//! Layers between a program and this library (docs/reference/layers.md): shared objects that
+//! `FERROVERBS_LAYERS` names.
+//! Each exported name jumps to the function in [`TABLE`]; without layers that is the library's own
+//! function.
 //!
-//! Who uses the connection manager begins with a call that makes something. These calls look for layers, once in a process.
+//! A program's first call creates an object or a list. Five such calls load the layers, once for
+//! each process.
 
 use crate::calls::{channel, connect, devices, ep, id, info, multicast, options, qp, resolve, srq};
 use abi::*;
@@ -12,17 +15,17 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What programs call, as layers see it.
+/// The calls of programs, as a table for layers.
 pub(crate) type Table = ferroverbs_cm_calls;
 
-/// Only touched entry by entry.
+/// A table that is read and written entry by entry.
 #[repr(transparent)]
 pub(crate) struct Shared(UnsafeCell<Table>);
 
-// SAFETY: plain words, each written at once (`put`) and read at once.
+// SAFETY: the table consists of words; each is written at once (`put`) and read at once.
 unsafe impl Sync for Shared {}
 
-/// Where our own function is.
+/// The library's own function for a name.
 macro_rules! own {
     (create_event_channel) => {
         channel::create
@@ -149,7 +152,7 @@ macro_rules! own {
     };
 }
 
-/// Where a name leads at first.
+/// The first entry of a name.
 macro_rules! at_first {
     (create_event_channel) => {
         first::create_event_channel
@@ -177,7 +180,8 @@ macro_rules! table {
             $name: {
                 let own: unsafe extern $abi fn($($ty),*) -> _ = $which!($name);
                 #[allow(clippy::useless_transmute, reason = "some return what the layout says")]
-                // SAFETY: the same arguments, and our types of results are transparent.
+                // SAFETY: the argument types are equal, and the library's result types are
+                // transparent.
                 Some(unsafe {
                     std::mem::transmute::<unsafe extern $abi fn($($ty),*) -> _, unsafe extern $abi fn($($ty),*) -> $ret>(own)
                 })
@@ -192,16 +196,16 @@ macro_rules! first_table {
     ($($rows:tt)+) => { table!(at_first: $($rows)+) };
 }
 
-/// What lies beneath all layers.
+/// The table below all layers.
 const OWN: Table = each_cm_call!(own_table);
 
-/// Where exported names jump to.
+/// The table that exported names jump to.
 pub(crate) static TABLE: Shared = Shared(UnsafeCell::new(each_cm_call!(first_table)));
 
-/// Entries of a table.
+/// The number of entries of a table.
 const ENTRIES: usize = Table::NAMES.len();
 
-/// Calls that make something of nothing: they look for layers, and are called again.
+/// The first version of the calls that create objects: load the layers, then call the entry again.
 mod first {
     use super::*;
 
@@ -213,7 +217,8 @@ mod first {
             /// As the call itself.
             pub(super) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
                 look();
-                // SAFETY: an entry of the table, which has no NULL; the caller's arguments.
+                // SAFETY: an entry of the table, which contains no NULL; the arguments are the
+                // caller's.
                 unsafe {
                     let entry = (&raw const (*TABLE.0.get()).$name).read_volatile();
                     entry.map_or_else(|| std::process::abort(), |call| call($($arg),*))
@@ -231,7 +236,7 @@ mod first {
     }
 }
 
-/// Looks for layers and puts their calls into the table, once.
+/// Loads the layers and enters their calls in the table, once.
 fn look() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -245,28 +250,30 @@ fn look() {
 /// Word `at` of a table.
 fn entry(table: &Table, at: usize) -> usize {
     debug_assert!(at < ENTRIES);
-    // SAFETY: a table is made of so many function pointers, each a word or 0.
+    // SAFETY: a table consists of `ENTRIES` function pointers, each a word or 0.
     unsafe { std::ptr::from_ref(table).cast::<usize>().add(at).read() }
 }
 
 fn put(at: usize, function: usize) {
     debug_assert!(at < ENTRIES);
-    // SAFETY: a word of the table that lives as long as the process.
+    // SAFETY: a word of the table, which lives as long as the process.
     unsafe { AtomicUsize::from_ptr(TABLE.0.get().cast::<usize>().add(at)) }
         .store(function, Ordering::Release);
 }
 
-/// What programs are to call with these layers above `top`, the first of which is nearest to them. What layers are given stays for good.
+/// The table above these layers and `top`; the first layer is nearest to the program. The tables
+/// that layers receive are never freed.
 fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
     for layer in layers.iter().rev() {
         let Some(attach) = layer.attach else { continue };
         let next: &'static Table = Box::leak(Box::new(top));
         let mine: &'static mut Table = Box::leak(Box::new(Table::zeroed()));
-        // SAFETY: a layer's function, with two tables of which it knows as much as we or less (`open`), and that are never freed.
+        // SAFETY: a layer's function, with two tables that are at least as large as the layer knows
+        // (`check`) and never freed.
         let error = unsafe { attach(next, mine) };
         if error != 0 {
             let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
-            // SAFETY: not NULL (`check`), and constant data of the layer that ends with a NUL.
+            // SAFETY: not NULL (`check`); constant data of the layer that ends with NUL.
             let name = unsafe { CStr::from_ptr(layer.name) }.to_string_lossy();
             notice(&format!(
                 "Warning: the layer {name} does not want to be used ({error}); left out"
@@ -277,7 +284,8 @@ fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
         for at in 0..ENTRIES {
             let function = entry(mine, at);
             if function != 0 {
-                // SAFETY: an entry of `top`, a pointer to a function of the type that the layout gives it.
+                // SAFETY: an entry of `top`; the function has the type that the layout states for
+                // the entry.
                 unsafe { over.add(at).write(function) };
             }
         }
@@ -285,7 +293,8 @@ fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
     top
 }
 
-/// The layers that the environment names and that have something for us. What cannot be opened is told where a device is opened (libibverbs).
+/// The layers that the environment names and that export calls of the connection manager.
+/// libibverbs reports a layer that cannot be opened.
 fn active() -> Vec<&'static ferroverbs_cm_layer> {
     let Some(value) = cface::env::trusted(SETTING) else { return vec![] };
     let text = value.to_string_lossy();
@@ -306,7 +315,7 @@ fn active() -> Vec<&'static ferroverbs_cm_layer> {
     found
 }
 
-/// Whether a layer fits.
+/// Checks that a layer fits this library.
 fn check(layer: &'static ferroverbs_cm_layer) -> Result<&'static ferroverbs_cm_layer, String> {
     let symbol = CM_LAYER_SYMBOL.to_string_lossy();
     if layer.calls > size_of::<Table>() {
@@ -322,7 +331,7 @@ fn check(layer: &'static ferroverbs_cm_layer) -> Result<&'static ferroverbs_cm_l
     Ok(layer)
 }
 
-/// A line for a person.
+/// Prints a line to stderr.
 fn notice(text: &str) {
     cface::say!("librdmacm: {text}");
 }
@@ -331,18 +340,19 @@ fn notice(text: &str) {
 mod tests {
     use super::*;
 
-    /// What a layer of these tests puts into its table: a number instead of a function, which nobody calls.
+    /// Enters a number instead of a function in the table of a test layer. No test calls the entry.
     unsafe fn fill(mine: *mut Table, name: &str, value: usize) {
         let at = Table::NAMES.iter().position(|known| *known == name).expect("a call");
-        // SAFETY: an entry of the table, which is the layer's to write.
+        // SAFETY: an entry of the table, which the layer may write.
         unsafe { mine.cast::<usize>().add(at).write(value) };
     }
 
-    /// Numbers instead of our own functions: these call libibverbs, which tests are not linked with.
+    /// A table of numbers. The library's own functions call libibverbs, with which unit tests are
+    /// not linked.
     fn own() -> Table {
         let mut table = Table::zeroed();
         for at in 0..ENTRIES {
-            // SAFETY: an entry of our own table, that is not called.
+            // SAFETY: an entry of a local table, which no test calls.
             unsafe { (&raw mut table).cast::<usize>().add(at).write(0x1000 + at) };
         }
         table
@@ -353,7 +363,7 @@ mod tests {
     }
 
     unsafe extern "C" fn near(next: *const Table, mine: *mut Table) -> c_int {
-        // SAFETY: the chain's tables for us.
+        // SAFETY: the tables that the chain passes to this layer.
         unsafe {
             assert_eq!((seen(&*next, "connect"), seen(&*next, "listen")), (0x200, 0x201));
             assert!((0..ENTRIES).all(|at| entry(&*next, at) != 0 && entry(&*mine, at) == 0));
@@ -363,7 +373,7 @@ mod tests {
     }
 
     unsafe extern "C" fn far(next: *const Table, mine: *mut Table) -> c_int {
-        // SAFETY: the chain's tables for us.
+        // SAFETY: the tables that the chain passes to this layer.
         unsafe {
             assert_eq!(seen(&*next, "connect"), seen(&own(), "connect"));
             fill(mine, "connect", 0x200);
@@ -373,7 +383,7 @@ mod tests {
     }
 
     unsafe extern "C" fn refusing(_: *const Table, mine: *mut Table) -> c_int {
-        // SAFETY: the chain's table for us.
+        // SAFETY: the table that the chain passes to this layer.
         unsafe { fill(mine, "connect", 0x300) };
         libc::ENOTSUP
     }

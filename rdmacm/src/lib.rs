@@ -1,22 +1,28 @@
-//! `librdmacm.so.1`: connections between queue pairs by IP addresses (rdma_cm(7)), with no kernel behind it.
+//! `librdmacm.so.1`: connections between queue pairs by IP addresses (rdma_cm(7)).
+//! The library stands between the program and libibverbs, and needs no connection manager in the
+//! kernel.
 //!
 //! | | |
 //! |---|---|
-//! | `calls` | what programs call |
-//! | `id`, `channel` | ids, and the events that they bring |
-//! | `arrivals` | what the connection manager tells, as events |
-//! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
-//! | `ports`, `neighbours` | who has which port, among the processes of a host; and which of those that we are connected with have ended |
-//! | `owner`, `range` | whose names of ports are, and which ports the host gives to whom |
-//! | `next_hop`, `resolver` | whether the host can reach a destination, and who waits for that |
+//! | `calls` | entry points of the program |
+//! | `id`, `channel` | ids, and the event channels on which their events arrive |
+//! | `arrivals` | events of the connection manager, converted to events of ids |
+//! | `agent`, `sorting` | the datagram QP that carries MADs, and the rule which process a MAD is
+//! for |
+//! | `ports`, `neighbours` | ports that local processes hold, and the end of connected local
+//! processes |
+//! | `owner`, `range` | the user of a port name, and the range of automatic ports |
+//! | `next_hop`, `resolver` | neighbour discovery of a destination, and the thread that waits for
+//! the result |
 //! | `device`, `address` | devices and their addresses |
-//! | `anew` | what the child of a fork begins anew |
+//! | `anew` | values that the child of a fork creates again |
 //! | `rsocket` | sockets over queue pairs |
-//! | `kernel` | ids on devices of the kernel, by its own connection manager |
-//! | `layers` | shared objects between a program and the library |
-//! | `verbs` | what is used of libibverbs.so.1 |
+//! | `kernel` | ids on kernel devices, by the kernel's connection manager |
+//! | `layers` | shared objects between the program and the library |
+//! | `verbs` | the functions of libibverbs.so.1 that this library calls |
 //!
-//! What the messages mean is in `ferroverbs-cm`. Locks, outer first: an agent's, an id's, a channel's queue.
+//! The crate `ferroverbs-cm` interprets the messages. Lock order, outer first: agent, id, queue of
+//! a channel.
 
 mod address;
 mod agent;

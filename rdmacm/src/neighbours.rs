@@ -1,6 +1,7 @@
-//! Processes of this host that we are connected with. One that is killed says nothing, and there is no kernel's manager that says it for it; so its
-//! peers watch its life ([`processes::watch`]), and take its connections for ended when it ends. Peers on other hosts do not see that; who does tells
-//! them ([`crate::wills`]).
+//! Processes of this host with which this process has connections.
+//! A killed process sends no DREQ, and no kernel manager sends one for it. Its local peers
+//! therefore watch its life ([`processes::watch`]), and end its connections when the process ends.
+//! For peers on other hosts, another local process sends the DREQ ([`crate::wills`]).
 
 use crate::agent::Peer;
 use crate::processes;
@@ -10,49 +11,51 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How many connections with a process there may be before those that are over are looked for.
+/// The number of connections with a process from which on ended connections are removed from the
+/// list.
 const FEW: usize = 16;
-/// How often names are looked at.
+/// The interval at which the names of processes are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Those that are watched, by the numbers of their processes.
+/// The watched processes, by number.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    /// All of their descriptors; readable when one has hung up.
+    /// The epoll set of all watch descriptors; readable when a process has ended.
     epoll: OwnedFd,
     watched: HashMap<u32, Neighbour>,
-    /// Of these, those whose names are looked at from time to time, since too many others watch them. Anybody can do that.
+    /// The watched processes without a watch descriptor, because others hold too many. Any local
+    /// user can cause this. Their names are checked from time to time.
     unseen: Vec<u32>,
     looked: Instant,
-    /// Connections with those that had ended before they could be watched.
+    /// Processes that ended before the watch began, and connections with them.
     gone: Ended,
 }
 
 #[derive(Debug)]
 struct Neighbour {
-    /// `None`: it is one of those whose names are looked at.
+    /// `None`: the process is checked by its name.
     _life: Option<OwnedFd>,
     connections: Vec<Connection>,
-    /// At so many connections those that are over are taken out.
+    /// The number of connections at which ended connections are removed next.
     tidy_at: usize,
 }
 
-/// What is over.
+/// Ended processes and their connections.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Our connections.
+    /// Connections of this process with ended processes.
     pub(crate) connections: Vec<Connection>,
-    /// The processes.
+    /// The numbers of the ended processes.
     pub(crate) owners: Vec<u32>,
 }
 
 impl Neighbours {
-    /// None yet.
+    /// An empty set.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(crate) fn new() -> Result<Self, Errno> {
-        // SAFETY: epoll_create1 has no requirements; what it made is ours.
+        // SAFETY: epoll_create1 has no requirements; the new descriptor has no other owner.
         let epoll = unsafe {
             let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             if fd < 0 {
@@ -64,12 +67,12 @@ impl Neighbours {
         Ok(Self { epoll, watched, unseen: vec![], looked: Instant::now(), gone })
     }
 
-    /// Readable when one of them has ended.
+    /// Readable when a watched process has ended.
     pub(crate) fn fd(&self) -> i32 {
         self.epoll.as_raw_fd()
     }
 
-    /// A connection with a process of this host is there.
+    /// Records a connection with a process of this host, and watches the process.
     pub(crate) fn watch(&mut self, manager: &Manager<Peer>, owner: u32, connection: Connection) {
         self.follow(owner);
         if let Some(known) = self.watched.get_mut(&owner) {
@@ -83,14 +86,14 @@ impl Neighbours {
         }
     }
 
-    /// The end of a process of this host is to be seen, or was already.
+    /// Watches a process of this host. If the process has ended already, the end is reported next.
     pub(crate) fn follow(&mut self, owner: u32) {
         if self.watched.contains_key(&owner) {
             return;
         }
         let life = match processes::watch(owner) {
             Ok(life) => life,
-            // It has ended since it spoke, or was spoken to.
+            // The process has ended since its last message.
             Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.owners.push(owner),
             Err(_) => {
                 let new = Neighbour { _life: None, connections: vec![], tidy_at: FEW };
@@ -100,19 +103,19 @@ impl Neighbours {
         };
         let mut event = libc::epoll_event { events: 0, u64: u64::from(owner) };
         let (epoll, fd) = (self.fd(), life.as_raw_fd());
-        // SAFETY: both descriptors are ours, and `event` is readable.
+        // SAFETY: both descriptors are open, and `event` is readable.
         if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
             let new = Neighbour { _life: Some(life), connections: vec![], tidy_at: FEW };
             self.watched.insert(owner, new);
         }
     }
 
-    /// How soon to ask again at the latest.
+    /// The time until the names must be checked again.
     pub(crate) fn next(&self) -> Option<Duration> {
         (!self.unseen.is_empty()).then(|| LOOK.saturating_sub(self.looked.elapsed()))
     }
 
-    /// Who has ended since this was asked last.
+    /// The processes that have ended since the last call.
     pub(crate) fn ended(&mut self) -> Ended {
         const MOST: usize = 16;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
@@ -129,12 +132,12 @@ impl Neighbours {
             }
         }
         loop {
-            // SAFETY: `events` has as many entries.
+            // SAFETY: `events` has `MOST` entries.
             let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), MOST as i32, 0) };
             let count = usize::try_from(count).unwrap_or(0);
             for event in events.iter().take(count) {
                 let owner = u32::try_from(event.u64).unwrap_or(0);
-                // Its descriptor goes with it.
+                // Dropping the entry closes the descriptor.
                 if let Some(gone) = self.watched.remove(&owner) {
                     ended.connections.extend(gone.connections);
                     ended.owners.push(owner);

@@ -1,59 +1,62 @@
-//! Whether a destination is there, as far as the host's kernel knows: what of its next hop is in the table of neighbours (arp(7), rtnetlink(7)).
+//! The reachability of a destination: the state of its next hop in the kernel's neighbour table
+//! (arp(7), rtnetlink(7)).
+//! `rdma_resolve_addr(3)` waits for this state through [`crate::resolver`].
 //!
-//! The kernel's connection manager asks that table, too, before it says that an address is resolved (`addr_resolve` in Linux'
-//! `drivers/infiniband/core/addr.c`).
+//! The kernel's connection manager consults the same table before it reports a resolved address
+//! (`addr_resolve` in Linux' `drivers/infiniband/core/addr.c`).
 
 use cface::Errno;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The neighbour by which a destination is reached.
+/// The neighbour through which a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     ip: IpAddr,
     interface: u32,
 }
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It has a hardware address, or needs none.
+    /// The hardware address is known, or none is needed.
     There,
-    /// It was asked for in vain.
+    /// Neighbour discovery has failed.
     Failed,
-    /// Nobody has asked yet, or an answer is awaited.
+    /// No discovery has begun, or its answer is pending.
     Nothing,
 }
 
-/// A connection to the kernel's tables.
+/// A netlink socket to the kernel's tables.
 #[derive(Debug)]
 pub(crate) struct Tables(OwnedFd);
 
 impl Tables {
-    /// `None`: they cannot be had.
+    /// Opens the socket; `None` after an error.
     pub(crate) fn open() -> Option<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket has no requirements; what it made is ours.
+        // SAFETY: socket has no requirements; the new descriptor has no other owner.
         unsafe {
             let fd = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE);
             (fd >= 0).then(|| Self(OwnedFd::from_raw_fd(fd)))
         }
     }
 
-    /// The neighbour on the way from `from` to `to`. `None`: there is none to be asked, as for an address of this host or a group, or the kernel does not say.
+    /// The neighbour on the way from `from` to `to`. `None`: no neighbour is involved, as for a
+    /// local or multicast address, or the kernel gives no answer.
     pub(crate) fn next_hop(&self, from: SocketAddr, to: SocketAddr) -> Option<Hop> {
         parse_route(&self.ask(&route_request(from, to))?, to.ip())
     }
 
-    /// What is known of a neighbour; `None`: the kernel does not say.
+    /// The state of a neighbour; `None`: the kernel gives no answer.
     pub(crate) fn known(&self, hop: &Hop) -> Option<Known> {
         parse_neighbour(&self.ask(&neighbour_request(hop))?)
     }
 
-    /// The answer, which the kernel gives before the request returns.
+    /// Sends a request and reads the answer, which the kernel queues before send returns.
     fn ask(&self, request: &[u8]) -> Option<Vec<u8>> {
         let mut answer = vec![0; 4096];
-        // SAFETY: as many bytes are readable and writable as are said.
+        // SAFETY: both buffers have the stated lengths.
         let got = unsafe {
             let fd = self.0.as_raw_fd();
             if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
@@ -66,11 +69,12 @@ impl Tables {
     }
 }
 
-/// Has the kernel ask for the next hop on the way from `from` to `to`: it does so for a datagram that is to go there. The datagram is empty, is for the port at
-/// which everybody throws away what comes (RFC 863), and goes no further than that hop. So it tells nobody anything, and needs no right.
+/// Starts neighbour discovery on the way from `from` to `to`: the kernel performs discovery for
+/// each datagram to send. The datagram is empty, goes to the discard port (RFC 863), and has a hop
+/// limit of one, so it reaches no application and needs no privilege.
 ///
 /// # Errors
-/// The system's: there is no way, or no leave.
+/// The errno of the system: no route or no permission.
 pub(crate) fn ask_for(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Errno> {
     from.set_port(0);
     to.set_port(9);
@@ -81,7 +85,7 @@ pub(crate) fn ask_for(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Er
         SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
         SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     };
-    // SAFETY: four bytes are read of `hops`.
+    // SAFETY: four bytes of `hops` are read.
     let error = unsafe {
         let len = size_of_val(&hops) as libc::socklen_t;
         libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const hops).cast(), len)
@@ -93,11 +97,11 @@ pub(crate) fn ask_for(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Er
     Ok(())
 }
 
-/// Bytes of the header of a message, and of what follows it in those about routes and neighbours.
+/// Bytes of a message header, and of the fixed part of route and neighbour messages.
 const HEADER: usize = 16;
 const FIXED: usize = 12;
 
-/// An attribute, with its padding.
+/// Appends an attribute with its padding.
 fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     message.extend_from_slice(&len.to_ne_bytes());
@@ -117,13 +121,13 @@ const fn family(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
 }
 
-/// A request of a kind, with its header.
+/// A request with its header.
 fn request(kind: u16, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
     let mut message = len.to_ne_bytes().to_vec();
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // The sequence number and the sender, which one socket with one request at a time does not need.
+    // Sequence number and sender stay zero: the socket has one request at a time.
     message.extend_from_slice(&[0; 8]);
     message.extend_from_slice(body);
     message
@@ -154,9 +158,10 @@ fn neighbour_request(hop: &Hop) -> Vec<u8> {
 
 /// `NDA_DST` of `<linux/neighbour.h>`.
 const NDA_DST: u16 = 1;
-/// `RTA_VIA` of `<linux/rtnetlink.h>`: a gateway of another family.
+/// `RTA_VIA` of `<linux/rtnetlink.h>`: a gateway of the other family.
 const RTA_VIA: u16 = 18;
-/// Bits of the state of a neighbour (`<linux/neighbour.h>`): with a hardware address that is good, being looked at or not yet; without need of one; and asked in vain.
+/// State bits of a neighbour (`<linux/neighbour.h>`): a usable hardware address (reachable, stale,
+/// under probe, permanent), no need for an address, and failed discovery.
 const NUD_REACHABLE: u16 = 0x02;
 const NUD_STALE: u16 = 0x04;
 const NUD_DELAY: u16 = 0x08;
@@ -166,14 +171,14 @@ const NUD_NOARP: u16 = 0x40;
 const NUD_PERMANENT: u16 = 0x80;
 const THERE: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
 
-/// The first message of an answer: its kind, and what follows its header.
+/// The first message of an answer: its type and the bytes after its header.
 fn first(answer: &[u8]) -> Option<(u16, &[u8])> {
     let (&[l0, l1, l2, l3, k0, k1, ..], _) = answer.split_first_chunk::<HEADER>()?;
     let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
     Some((u16::from_ne_bytes([k0, k1]), answer.get(HEADER..len)?))
 }
 
-/// The attributes of a message, each with its kind.
+/// The attributes of a message, each with its type.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (&[l0, l1, k0, k1], _) = bytes.split_first_chunk()?;
@@ -202,7 +207,7 @@ fn parse_route(answer: &[u8], to: IpAddr) -> Option<Hop> {
         match kind {
             libc::RTA_OIF => hop.interface = u32::from_ne_bytes(value.try_into().ok()?),
             libc::RTA_GATEWAY => hop.ip = ip(value)?,
-            // Behind its family.
+            // The address follows a family of two bytes.
             RTA_VIA => hop.ip = ip(value.get(2..)?)?,
             _ => {}
         }
@@ -231,7 +236,7 @@ fn parse_neighbour(answer: &[u8]) -> Option<Known> {
 mod tests {
     use super::*;
 
-    /// An answer of a kind.
+    /// An answer of a given type.
     fn answer(kind: u16, body: &[u8]) -> Vec<u8> {
         request(kind, body)
     }

@@ -1,16 +1,18 @@
-//! Whose names of ports, listeners and processes are: those of one user, or of a group whose members meet (`FERROVERBS_FABRIC_GROUP`), as over the adapter.
+//! The owner in the names of ports, listeners and processes.
+//! The owner is one user, or a group whose members meet (`FERROVERBS_FABRIC_GROUP`), as in the
+//! adapter.
 
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
 static GROUP: OnceLock<Option<u32>> = OnceLock::new();
 
-/// Whether it is a group, whose members have several users.
+/// Whether the owner is a group, whose members have different users.
 pub(crate) fn is_group() -> bool {
     GROUP.get_or_init(group).is_some()
 }
 
-/// Which part of the names says it.
+/// The part of a name that states the owner.
 pub(crate) fn owner() -> String {
     match GROUP.get_or_init(group) {
         Some(group) => format!("g{group}"),
@@ -19,20 +21,21 @@ pub(crate) fn owner() -> String {
     }
 }
 
-/// The group whose members meet; where there is none of that name the adapter says so.
+/// The group whose members meet. The adapter reports an unknown group name.
 fn group() -> Option<u32> {
     let said = cface::env::trusted("FERROVERBS_FABRIC_GROUP")?;
     let said = said.to_str()?;
     said.parse().ok().or_else(|| group_named(said))
 }
 
-/// The number of the group of a name (`getgrnam_r(3)`).
+/// The number of a group name (`getgrnam_r(3)`).
 fn group_named(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let mut text: Vec<c_char> = vec![0; 1 << 10];
     loop {
         let mut found = std::ptr::null_mut();
-        // SAFETY: zeros are a group of numbers and NULL; all pointers are to live locals, and the length is that of `text`, which `found` is into.
+        // SAFETY: zeros are a valid group of numbers and NULL; all pointers are to live locals, and
+        // the length is the length of `text`.
         let (error, number) = unsafe {
             let mut group: libc::group = std::mem::zeroed();
             let error = libc::getgrnam_r(

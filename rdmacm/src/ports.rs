@@ -1,10 +1,13 @@
-//! Who has which port, among the processes of a host.
+//! The ports of a host: which process holds which port, at which address.
+//! Ids bind here; listeners and port names are visible to all processes of the host.
 //!
-//! A port is an abstract Unix socket of that name: the kernel gives a name to one socket of a network namespace only, anybody can see whether
-//! it is taken, and it is free when its owner is gone, however that came. Users do not share names, unless they are of a group whose members meet over the adapter
-//! ([`owner`]).
+//! A port is an abstract Unix socket with a name for the port. The kernel gives a name to one
+//! socket of a network namespace only, shows the name to every process, and releases the name when
+//! the owner ends for any reason. Different users have different names, unless they belong to a
+//! group whose members meet over the adapter ([`owner`]).
 //!
-//! Several may have one port, at different addresses. So its names say what their owners want, and who wants it reads them all.
+//! Several ids may have one port at different addresses. A name therefore contains the claim of its
+//! owner, and a process that wants the port reads all names of the port.
 
 use crate::address::{interface, is_any};
 use crate::owner::owner;
@@ -19,16 +22,18 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// To what an id is bound beside its port. The rules are the kernel's (`cma_check_port` and `cma_match_private_data` in Linux'
-/// `drivers/infiniband/core/cma.c`).
+/// The address part of a binding. The rules are the kernel's (`cma_check_port` and
+/// `cma_match_private_data` in Linux' `drivers/infiniband/core/cma.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     address: IpAddr,
-    /// The interface of a link-local address; else 0. One such address at two interfaces is two.
+    /// The interface of a link-local address; else 0. Equal link-local addresses of two interfaces
+    /// are different addresses.
     interface: u32,
-    /// An IPv6 wildcard is IPv4's, too, unless its id wants its own family only (`RDMA_OPTION_ID_AFONLY`).
+    /// An IPv6 wildcard includes IPv4, unless its id is limited to its own family
+    /// (`RDMA_OPTION_ID_AFONLY`).
     only_own: bool,
-    /// Others that say so, too, may be bound to the same (`RDMA_OPTION_ID_REUSEADDR`).
+    /// True: ids that also set `RDMA_OPTION_ID_REUSEADDR` may have the same binding.
     shared: bool,
 }
 
@@ -42,13 +47,14 @@ impl Claim {
         }
     }
 
-    /// Whether requests to an address are its. They say no interface: a device has a link-local address once.
+    /// Whether the claim accepts requests to an address. Requests contain no interface, because a
+    /// device has a link-local address once.
     pub(crate) fn takes(self, to: IpAddr) -> bool {
         let is_own_family = self.address.is_ipv4() == to.is_ipv4();
         if is_any(self.address) { is_own_family || !self.only_own } else { self.address == to }
     }
 
-    /// Why it cannot be beside another one at one port; `None`: it can.
+    /// The errno for a claim beside another claim on one port; `None`: both fit.
     fn refusal(self, other: Self) -> Option<Errno> {
         let other_family = self.address.is_ipv4() != other.address.is_ipv4();
         if self.shared && other.shared || other_family && self.only_own && other.only_own {
@@ -61,7 +67,7 @@ impl Claim {
         is_same.then_some(Errno::from_raw(libc::EADDRINUSE))
     }
 
-    /// How a name says it, with all of it.
+    /// The text of the claim in a name.
     fn word(self) -> String {
         let only = if self.only_own { "o" } else { "" };
         let shared = if self.shared { "s" } else { "" };
@@ -70,7 +76,7 @@ impl Claim {
         format!("{}{interface}/{only}{shared}", spelled(self.address))
     }
 
-    /// What a name says that ends with [`Claim::word`].
+    /// Parses the text of [`Claim::word`].
     fn parse(word: &str) -> Option<Self> {
         let (address, flags) = word.split_once('/')?;
         let (address, interface) = match address.split_once('%') {
@@ -87,7 +93,7 @@ impl Claim {
         Some(Self::of(address, flags.contains('o'), flags.contains('s')))
     }
 
-    /// What its listener is found by.
+    /// The addresses by which a listener with this claim is found.
     fn places(self) -> Vec<String> {
         if !is_any(self.address) {
             return vec![spelled(self.address)];
@@ -100,7 +106,7 @@ impl Claim {
     }
 }
 
-/// An address in a name, which may have 107 bytes in all.
+/// An address in a name; a name has at most 107 bytes.
 fn spelled(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => v4.to_string(),
@@ -108,7 +114,7 @@ fn spelled(address: IpAddr) -> String {
     }
 }
 
-/// A name with that of its owner in front.
+/// A name with the owner's prefix.
 pub(crate) fn whole(name: &str) -> String {
     format!("ferroverbs-rdmacm/{}/{name}", owner())
 }
@@ -116,23 +122,24 @@ pub(crate) fn whole(name: &str) -> String {
 /// Takes a name.
 ///
 /// # Errors
-/// `EADDRINUSE` somebody has it; the system's.
+/// `EADDRINUSE` another socket has the name; else the errno of the system.
 pub(crate) fn take(name: &str) -> Result<Name, Errno> {
     Name::take(&whole(name))
 }
 
-/// Whether somebody has a name.
+/// Whether a socket has the name.
 ///
 /// # Errors
-/// The system's: it cannot be seen.
+/// The errno of the system: the state cannot be determined.
 pub(crate) fn is_taken(name: &str) -> Result<bool, Errno> {
     cface::names::is_taken(&whole(name))
 }
 
-/// What follows `stem` in the names that processes with the same owner have in this network namespace.
+/// The rest of each name that begins with `stem`, of processes with the same owner in this network
+/// namespace.
 ///
 /// # Errors
-/// Descriptors or memory are lacking. Where the kernel shows no names, nobody has any.
+/// `EMFILE`, `ENFILE`, `ENOMEM`. If the kernel shows no names at all, the result is empty.
 fn behind(stem: &str) -> Result<Vec<String>, Errno> {
     let stem = format!(" @ferroverbs-rdmacm/{}/{stem}", owner());
     let table = match std::fs::read("/proc/thread-self/net/unix") {
@@ -148,10 +155,11 @@ fn behind(stem: &str) -> Result<Vec<String>, Errno> {
     Ok(table.lines().filter_map(|line| Some(line.split_once(&stem)?.1.to_owned())).collect())
 }
 
-/// How long another process may take to look who has a port, and to take it.
+/// The time that another process may take to check and take a port.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The right to look who has a port and to take it, which one process has at a time, as far as that can be had.
+/// The host-wide lock for checking and taking a name. Returns None after [`PATIENCE`]: the caller
+/// then goes on without the lock.
 fn turn(what: &str) -> Result<Option<Name>, Errno> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -164,13 +172,13 @@ fn turn(what: &str) -> Result<Option<Name>, Errno> {
     }
 }
 
-/// A port of a space, reserved.
+/// A reserved port of a port space.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u16,
     space: PortSpace,
     claim: Claim,
-    /// What it is held by, if not by a block.
+    /// The names that hold the port, unless a block holds the port.
     names: Vec<Name>,
     block: Option<Arc<Block>>,
 }
@@ -183,12 +191,13 @@ impl Drop for Port {
     }
 }
 
-/// Ports in a row for those who do not care, which are one process's by one name: thousands of connections do not need thousands of descriptors.
+/// Consecutive automatic ports that one name reserves for this process. Thousands of connections
+/// thus need no thousands of descriptors.
 #[derive(Debug)]
 struct Block {
     space: PortSpace,
     first: u16,
-    /// Those that are in use, and by whom.
+    /// The ports in use, each with its claim.
     used: Mutex<HashMap<u16, Claim>>,
     _name: Name,
 }
@@ -196,10 +205,10 @@ struct Block {
 impl Block {
     const LEN: u16 = 64;
 
-    /// A port of it that nobody has, this process or another one by its number.
+    /// A port of the block that neither this process nor another process (by number) uses.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     fn reserve(self: &Arc<Self>, claim: Claim) -> Result<Option<Port>, Errno> {
         for number in self.first..self.first + Self::LEN {
             let is_used = self.used.lock().contains_key(&number);
@@ -221,15 +230,15 @@ impl Block {
     }
 }
 
-/// The blocks of a process. One is given back with the last of its ports.
+/// The blocks of a process. The last port of a block releases the block.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Vec<Weak<Block>>);
 
 impl Blocks {
-    /// Any port of a space.
+    /// Any free port of a space.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` all are in use; the system's.
+    /// `EADDRNOTAVAIL` all ports are in use; else the errno of the system.
     fn reserve(&mut self, space: PortSpace, claim: Claim, random: u64) -> Result<Port, Errno> {
         self.reserve_of(&Pieces::of(range::dynamic()), space, claim, random)
     }
@@ -263,7 +272,7 @@ impl Blocks {
         single(space, claim, pieces.singles(random), random)
     }
 
-    /// Who has a port as one of those.
+    /// The claims on a port among the automatic ports of this process.
     fn owners(&self, space: PortSpace, port: u16) -> impl Iterator<Item = Claim> {
         let blocks = self.0.iter().filter_map(Weak::upgrade);
         blocks.filter(move |block| block.space == space).filter_map(move |block| {
@@ -273,17 +282,18 @@ impl Blocks {
     }
 }
 
-/// What ports for those who do not care are given out by.
+/// The division of the range of automatic ports.
 #[derive(Debug)]
 struct Pieces {
     range: RangeInclusive<u16>,
-    /// The ports in blocks. A block begins at a multiple of its length, so that no two overlap, even if two processes know different ranges. The rest are ports for
-    /// one owner each, for when all blocks are processes', which may need one port each.
+    /// The ports in blocks. A block begins at a multiple of its length, so blocks of two processes
+    /// with different ranges do not overlap. The remaining ports have one owner each, for processes
+    /// that find all blocks taken.
     blocks: Range<u32>,
 }
 
 impl Pieces {
-    /// Three quarters of a range are blocks.
+    /// Blocks cover three quarters of the range.
     fn of(range: RangeInclusive<u16>) -> Self {
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
         let len = u32::from(Block::LEN);
@@ -293,14 +303,14 @@ impl Pieces {
         Self { range, blocks: begin..begin + count * len }
     }
 
-    /// The first ports of all blocks, from somewhere on.
+    /// The first ports of all blocks, from a random start.
     fn blocks(&self, random: u64) -> impl Iterator<Item = u16> {
         let (first, len) = (self.blocks.start, u32::from(Block::LEN));
         let count = (self.blocks.end - first) / len;
         turned(count, random).filter_map(move |at| u16::try_from(first + at * len).ok())
     }
 
-    /// All other ports, likewise.
+    /// The ports outside of blocks, from a random start.
     fn singles(&self, random: u64) -> impl Iterator<Item = u16> {
         let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
         let all = turned(last + 1 - first, random).map(move |at| first + at);
@@ -308,16 +318,16 @@ impl Pieces {
     }
 }
 
-/// The numbers below `count`, from somewhere on.
+/// The numbers below `count`, from a random start.
 fn turned(count: u32, random: u64) -> impl Iterator<Item = u32> {
     let at = (random % u64::from(count.max(1))) as u32;
     (at..count).chain(0..at)
 }
 
-/// One of `numbers` that nobody has, by names of its own.
+/// A free port among `numbers`, held by names of its own.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` all are in use; the system's.
+/// `EADDRNOTAVAIL` all ports are in use; else the errno of the system.
 fn single(
     space: PortSpace,
     claim: Claim,
@@ -326,9 +336,10 @@ fn single(
 ) -> Result<Port, Errno> {
     for number in numbers {
         let stem = name(space, number);
-        // Whoever asks for it by its number looks and takes under this right.
+        // A process that asks for this port by number checks and takes the port under the same
+        // lock.
         let _turn = turn(&stem)?;
-        // A block of a process that knows another range.
+        // A process with another range may have a block over this port.
         if is_taken(&block_name(space, number - number % Block::LEN))?
             || !by_number(&stem)?.is_empty()
         {
@@ -350,17 +361,19 @@ fn block_name(space: PortSpace, first: u16) -> String {
     format!("ports/{:#x}/{first}", space as u16)
 }
 
-/// What the names of a port that was asked for by its number begin with, and the whole name of one in the range of blocks, for who looks for a free one.
+/// The stem of the names of a port that is bound by number. The stem alone marks the port as taken
+/// for processes that look for an automatic port.
 fn name(space: PortSpace, port: u16) -> String {
     format!("port/{:#x}/{port}", space as u16)
 }
 
 impl Port {
-    /// Reserves `port` for what `claim` says, or any if it is 0. That another process has it as one of those that nobody asked for is not seen; two cannot
-    /// listen to it.
+    /// Reserves `port` for `claim`, or any free port for 0. An automatic port of another process is
+    /// not detected; but two ids cannot listen to one port.
     ///
     /// # Errors
-    /// As the kernel's manager: `EADDRINUSE` somebody has it at the same address; `EADDRNOTAVAIL` somebody has it, and one of the two means all addresses; all
+    /// As the kernel's manager: `EADDRINUSE` another id has the port at the same address;
+    /// `EADDRNOTAVAIL` another id has the port, and one of the two claims a wildcard, or all ports
     /// are in use.
     pub(crate) fn reserve(
         blocks: &Mutex<Blocks>,
@@ -381,7 +394,7 @@ impl Port {
         }
         let mut names = vec![hold(&stem, claim, random)?];
         if range::dynamic().contains(&port) {
-            // Somebody else's at another address, perhaps.
+            // Another process may hold the name for a claim at another address.
             match take(&stem) {
                 Ok(name) => names.push(name),
                 Err(why) if why.raw() == libc::EADDRINUSE => {}
@@ -391,7 +404,8 @@ impl Port {
         Ok(Self { number: port, space, claim, names, block: None })
     }
 
-    /// Who listens has the port alone, whatever was said before.
+    /// Makes the claim of a listener exclusive: a listener does not share its port, even with
+    /// `RDMA_OPTION_ID_REUSEADDR`.
     ///
     /// # Errors
     /// As [`Port::reserve`].
@@ -405,7 +419,7 @@ impl Port {
         let _turn = turn(&stem)?;
         let others = blocks.owners(self.space, self.number).chain(by_number(&stem)?);
         let refusals: Vec<_> = others.filter_map(|other| alone.refusal(other)).collect();
-        // One of them is its own, by the same address.
+        // One refusal is from the port's own name, by the same address.
         if refusals.len() > 1 {
             let is_other = |why: &&Errno| why.raw() == libc::EADDRNOTAVAIL;
             return Err(refusals
@@ -416,24 +430,25 @@ impl Port {
         self.restate(alone, random)
     }
 
-    /// Others that say so, too, may be bound to the same from now on.
+    /// Allows other ids with the same option to have the same binding.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(crate) fn share(&mut self, random: u64) -> Result<(), Errno> {
         self.restate(Claim { shared: true, ..self.claim }, random)
     }
 
-    /// It is its own family's only, or not. Who is there already is not asked, as by the kernel.
+    /// Limits the claim to its own family, or lifts the limit. As in the kernel, existing claims
+    /// are not checked.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(crate) fn keep_to_own_family(&mut self, only: bool, random: u64) -> Result<(), Errno> {
         let only_own = only || self.claim.address.is_ipv4();
         self.restate(Claim { only_own, ..self.claim }, random)
     }
 
-    /// Says something else to whoever asks for it.
+    /// Replaces the claim in the name or block.
     fn restate(&mut self, claim: Claim, random: u64) -> Result<(), Errno> {
         match (&self.block, self.names.first_mut()) {
             (Some(block), _) => block.set(self.number, Some(claim)),
@@ -445,12 +460,12 @@ impl Port {
     }
 }
 
-/// Takes a name for a port. As several may have the same to say, it ends with a number of its own.
+/// Takes a name for a port. A number at the end distinguishes equal claims.
 fn hold(stem: &str, claim: Claim, random: u64) -> Result<Name, Errno> {
     numbered(&format!("{stem}/{}/", claim.word()), random)
 }
 
-/// Takes a name that ends with a number that nobody else has taken.
+/// Takes a name that ends with an unused number.
 fn numbered(stem: &str, random: u64) -> Result<Name, Errno> {
     for step in 0..u32::MAX {
         let own = (random as u32).wrapping_add(step);
@@ -462,7 +477,7 @@ fn numbered(stem: &str, random: u64) -> Result<Name, Errno> {
     Err(Errno::from_raw(libc::EADDRINUSE))
 }
 
-/// Who has a port that was asked for by its number.
+/// The claims on a port that is bound by number.
 fn by_number(stem: &str) -> Result<Vec<Claim>, Errno> {
     let names = behind(&format!("{stem}/"))?;
     Ok(names.iter().filter_map(|name| Claim::parse(name.rsplit_once('/')?.0)).collect())
@@ -472,16 +487,16 @@ fn listening(service: ServiceId) -> String {
     format!("listen/{:#x}", service.0)
 }
 
-/// Takes requests for a service.
+/// Takes the names by which requests for a service find this process.
 ///
 /// # Errors
-/// Another process does, as for [`Port::reserve`].
+/// As [`Port::reserve`], if another process listens to the service.
 pub(crate) fn listen(service: ServiceId, claim: Claim) -> Result<Vec<Name>, Errno> {
     let stem = listening(service);
     let _turn = turn(&stem)?;
     let alone = Claim { shared: false, ..claim };
     let others = behind(&format!("{stem}/"))?;
-    // What a listener to one address thinks of others was asked when it was bound.
+    // The option of a listener to one address was checked when its id was bound.
     let others = others.iter().filter_map(|place| Claim::parse(&format!("{place}/o")));
     if let Some(why) = others.filter_map(|other| alone.refusal(other)).next() {
         return Err(why);
@@ -489,10 +504,10 @@ pub(crate) fn listen(service: ServiceId, claim: Claim) -> Result<Vec<Name>, Errn
     claim.places().iter().map(|place| take(&format!("{stem}/{place}"))).collect()
 }
 
-/// Whether any process of this host takes requests for a service at an address.
+/// Whether a process of this host listens to a service at an address.
 ///
 /// # Errors
-/// The system's: it cannot be seen.
+/// The errno of the system: the state cannot be determined.
 pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Errno> {
     let any =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -504,23 +519,24 @@ pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Err
     Ok(false)
 }
 
-/// What names begin with that say that a process has requests for a service and listens to it no more.
+/// The stem of names that announce unanswered requests for a service whose listener is gone.
 fn owing(service: ServiceId) -> String {
     format!("owes/{:#x}/", service.0)
 }
 
-/// Says that this process, which listens to a service no more, still has requests for it.
+/// Announces that this process still has unanswered requests for a service to which it no longer
+/// listens.
 ///
 /// # Errors
-/// The system's.
+/// The errno of the system.
 pub(crate) fn owe(service: ServiceId, random: u64) -> Result<Name, Errno> {
     numbered(&owing(service), random)
 }
 
-/// Services that processes of this host have requests for, though they may not listen to them any more.
+/// The services with such an announcement of a process of this host.
 ///
 /// # Errors
-/// The system's: it cannot be seen.
+/// The errno of the system: the state cannot be determined.
 pub(crate) fn owed() -> Result<Vec<ServiceId>, Errno> {
     let service = |name: &String| {
         let (service, _) = name.strip_prefix("0x")?.split_once('/')?;
@@ -578,7 +594,7 @@ mod tests {
 
     #[test]
     fn ids_at_different_addresses_have_one_port_and_those_that_meet_have_not() {
-        // As two processes, whose blocks are their own.
+        // The two sets of blocks stand for two processes.
         let (blocks, others) = (Mutex::default(), Mutex::default());
         let space = PortSpace::Ib;
         let number = {
@@ -630,7 +646,7 @@ mod tests {
         let any = |port| Port::reserve(&blocks, PortSpace::Udp, port, claim("::"), 5);
         let reserve = |port| any(port).expect("free");
         let first = reserve(0);
-        // One in the middle is somebody's who asked for it.
+        // A port in the middle of the block is bound by number.
         let second = reserve(first.number + 1);
         let all: Vec<_> = (0..1000).map(|_| reserve(0)).collect();
         let numbers: std::collections::BTreeSet<_> = all.iter().map(|port| port.number).collect();
@@ -655,7 +671,7 @@ mod tests {
 
     #[test]
     fn more_processes_than_there_are_blocks_have_a_port_each() {
-        // Of numbers that nobody else tries, not even this test of another checkout.
+        // The range differs for each run, so that another run of this test does not collide.
         let first = 2048 + (std::process::id() % 100) as u16 * 256;
         let pieces = Pieces::of(first..=first + 255);
         let space = PortSpace::IpOverIb;
@@ -670,7 +686,7 @@ mod tests {
         assert_eq!(one_more().map(|port| port.number), NOT_AVAILABLE);
         let last = all.pop().expect("the last one").number;
         assert_eq!(one_more().map(|port| port.number), Ok(last));
-        // Who asks for one by its number finds its owner.
+        // A bind by number finds the automatic owner of the port.
         let single = all.last().expect("another one").number;
         let blocks = Mutex::default();
         let asked = Port::reserve(&blocks, space, single, claim("::"), 77);

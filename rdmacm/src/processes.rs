@@ -1,4 +1,5 @@
-//! The processes of a host: their numbers, whether they live, and which of them speaks for those that do not. All of that are names, as ports are ([`crate::ports`]).
+//! The processes of a host: their numbers, their life, and the one that answers for dead processes.
+//! Numbers, life and role are names of sockets, as ports are ([`crate::ports`]).
 
 use crate::owner::is_group;
 use crate::ports::{Name, is_taken, take, whole};
@@ -6,7 +7,7 @@ use cface::Errno;
 use cface::names::{self, Life};
 use std::os::fd::OwnedFd;
 
-/// Upper bits of the names of connections: which process of the host they are of.
+/// The number of upper bits of a communication id that contain the process number.
 pub(crate) const OWNER_BITS: u32 = 12;
 
 /// The number of a process, from 1.
@@ -14,14 +15,14 @@ pub(crate) const OWNER_BITS: u32 = 12;
 pub(crate) struct Own {
     pub(crate) number: u32,
     _name: Name,
-    /// Where other processes of this host see the end of this one.
+    /// The socket at which other processes of this host observe the end of this process.
     _life: Life,
 }
 
-/// Takes a number for this process.
+/// Takes a process number.
 ///
 /// # Errors
-/// `EAGAIN` all are taken; the system's.
+/// `EAGAIN` all numbers are taken; else the errno of the system.
 pub(crate) fn own(random: u64) -> Result<Own, Errno> {
     let most = (1_u64 << OWNER_BITS) - 1;
     for step in 0..most {
@@ -41,23 +42,25 @@ fn life(number: u32) -> String {
     format!("life/{number}")
 }
 
-/// A descriptor on which the kernel hangs up when the process of that number ends.
+/// A descriptor on which the kernel reports a hang-up when the process with the number ends.
 ///
 /// # Errors
-/// `ECONNREFUSED` it is gone; `EAGAIN` too many watch it; the system's.
+/// `ECONNREFUSED` the process has ended; `EAGAIN` too many watchers; else the errno of the system.
 pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
-    // Members of a group have several users.
+    // The members of a group have different users.
     // SAFETY: geteuid has no requirements.
     let own = unsafe { libc::geteuid() };
     names::watch(&whole(&life(number)), |uid| is_group() || uid == own)
 }
 
-/// Becomes the one who answers for those that nobody is, or that are gone; `None`: another process is that already.
+/// Claims the host-wide role of answering MADs whose process does not exist. Returns None if
+/// another process holds the role.
 pub(crate) fn speak() -> Option<Name> {
     take("speaker").ok()
 }
 
-/// Whether the process of that number lives; one that cannot be seen is taken for alive, so that nobody answers in its name.
+/// Whether the process with the number lives. If the state cannot be determined the result is true,
+/// so that no process answers in its name.
 pub(crate) fn lives(number: u32) -> bool {
     is_taken(&format!("process/{number}")).unwrap_or(true)
 }

@@ -1,9 +1,10 @@
-//! Which ports the kernel of this host gives to those who do not care, and to whom it gives those of the system (ip(7)).
+//! The kernel's ranges for automatic and privileged ports (ip(7)).
+//! [`crate::ports`] takes port numbers by these rules.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// Where ports for those who do not care are; the kernel's own, unless an administrator says otherwise. It is read once.
+/// The range of automatic ports: the kernel's setting, read once.
 pub(crate) fn dynamic() -> RangeInclusive<u16> {
     static RANGE: OnceLock<RangeInclusive<u16>> = OnceLock::new();
     let range = RANGE.get_or_init(|| {
@@ -13,19 +14,19 @@ pub(crate) fn dynamic() -> RangeInclusive<u16> {
     range.clone()
 }
 
-/// What the file says: the first and the last of them.
+/// Parses the first and last port of the file.
 fn parse(said: &str) -> Option<RangeInclusive<u16>> {
     let mut numbers = said.split_ascii_whitespace().map(str::parse);
     let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     (1..=last).contains(&first).then_some(first..=last)
 }
 
-/// Whether this process may have a port that it asks for by its number.
+/// Whether this process may bind a port by number.
 pub(crate) fn may_have(port: u16) -> bool {
     port >= first_of_all() || has_capability(CAP_NET_BIND_SERVICE)
 }
 
-/// The first port that anybody may have.
+/// The first port that needs no privilege.
 fn first_of_all() -> u16 {
     let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(1024)
@@ -36,11 +37,13 @@ const CAP_NET_BIND_SERVICE: u32 = 10;
 
 /// Whether a capability below 32 is in effect for the calling thread (`capget(2)`).
 fn has_capability(number: u32) -> bool {
-    /// `_LINUX_CAPABILITY_VERSION_3`, with two entries of effective, permitted and inheritable ones.
+    /// `_LINUX_CAPABILITY_VERSION_3`: two entries, each with an effective, permitted and
+    /// inheritable set.
     const VERSION: u32 = 0x2008_0522;
     let mut header = [VERSION, 0];
     let mut sets = [0_u32; 6];
-    // SAFETY: the header and both entries are writable, and as large as this version has them; 0 is the calling thread.
+    // SAFETY: header and both entries are writable, with the sizes of this version; 0 is the
+    // calling thread.
     let error = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
     error == 0 && sets.first().is_some_and(|effective| effective & (1 << number) != 0)
 }

@@ -1,4 +1,5 @@
-//! Ids that wait for their destination's next hop: a thread that is there as long as there are some looks what the kernel knows by now.
+//! Ids that wait for neighbour discovery of their destination.
+//! A thread, which runs while ids wait, polls the kernel's table and reports to `calls::resolve`.
 
 use crate::anew::Anew;
 use crate::calls::resolve::{Way, resolved};
@@ -9,27 +10,28 @@ use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Who waits.
+/// An id that waits.
 #[derive(Debug)]
 struct Waiting {
     id: Weak<Id>,
     way: Way,
     hop: Hop,
-    /// When that has lasted long enough.
+    /// The deadline.
     until: Instant,
-    /// When it is looked for next, and how long after that again.
+    /// The time of the next check, and the interval after that.
     next: Instant,
     pause: Duration,
 }
 
-/// Who answers at once does so within a millisecond; who takes longer is looked for less and less often.
+/// The first interval: a reachable neighbour answers within a millisecond. Intervals double up to
+/// the longest.
 const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 struct List {
     waiting: Vec<Waiting>,
-    /// There is a thread.
+    /// Whether a thread serves the list.
     served: bool,
 }
 
@@ -39,13 +41,14 @@ struct Resolver {
     changed: Condvar,
 }
 
-/// A child begins anew: it has neither the thread nor the ids of its parent.
+/// A child of fork(2) gets a new value: it has neither the thread nor the ids of its parent.
 static RESOLVER: Anew<Resolver> = Anew::new();
 
-/// Tells the id later: when the next hop of its way is there, has failed, or did not answer within `patience`.
+/// Reports to the id later: when the next hop is reachable, has failed, or has not answered within
+/// `patience`.
 ///
 /// # Errors
-/// The system's: there is no thread.
+/// The errno of the system: the thread cannot start.
 pub(crate) fn wait_for(id: &Arc<Id>, way: Way, hop: Hop, patience: Duration) -> Result<(), Errno> {
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
@@ -60,7 +63,7 @@ pub(crate) fn wait_for(id: &Arc<Id>, way: Way, hop: Hop, patience: Duration) -> 
     Ok(())
 }
 
-/// What the thread does.
+/// The body of the thread.
 fn serve() {
     let resolver = RESOLVER.get();
     let tables = Tables::open();
@@ -84,14 +87,15 @@ fn serve() {
     }
 }
 
-/// Looks for one, if it is time; `None`: it waits no more.
+/// Checks an id whose time has come; `None`: its wait is over.
 fn look(tables: Option<&Tables>, mut one: Waiting, now: Instant) -> Option<Waiting> {
     if one.next > now {
         return Some(one);
     }
     let id = one.id.upgrade()?;
     let found = match tables.and_then(|tables| tables.known(&one.hop)) {
-        // Where the kernel does not say, who is asked later finds out.
+        // Without an answer of the kernel, the address counts as resolved; connecting then finds
+        // the error.
         Some(Known::There) | None => Ok(one.way),
         Some(Known::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
         Some(Known::Nothing) if now >= one.until => Err(Errno::from_raw(libc::ETIMEDOUT)),

@@ -1,7 +1,10 @@
-//! Hosts that answer no request since nobody is there who could: not one process has its UDP port 4791, and its kernel says so (ICMP, "port unreachable"). An adapter, the kernel's rxe and
-//! any process with soft has the port, so that who is only slow, or stopped, is not taken for absent.
+//! Detection of hosts without any RDMA process, so that a connection attempt fails early.
+//! On such a host no socket has UDP port 4791, and the kernel reports that (ICMP, "port
+//! unreachable"). An adapter, rxe and every process with soft hold the port, so a slow or stopped
+//! process is not taken for absent.
 //!
-//! Requests themselves hear nothing of it, as they leave by soft. So an empty datagram, which everybody throws away, goes to that port while a host is silent, by a socket that hears it.
+//! Requests themselves leave through soft and get no ICMP error. While a host is silent, a separate
+//! socket therefore sends an empty datagram to the port; a receiver drops the datagram.
 
 use crate::agent::Peer;
 use ferroverbs_cm::Time;
@@ -10,16 +13,17 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
-/// RoCE v2's.
+/// The UDP port of RoCE v2.
 const PORT: u16 = 4791;
-/// How long a host may be silent before it is looked at, and how long it has to answer each time.
+/// The silence after which a host is probed, and the time that each probe waits for an answer.
 const STEP: Duration = Duration::from_secs(2);
-/// How often in a row its kernel has to say that the port is nobody's: who takes the place of a process that has ended is there soon.
+/// The number of consecutive port-unreachable reports that make a host absent. A process that
+/// succeeds an ended process takes the port soon.
 const REFUSALS: u32 = 4;
-/// Hosts at most; others are waited for to the end.
+/// The largest number of probed hosts; attempts to further hosts wait for their timeout.
 const MOST: usize = 256;
 
-/// Hosts that were asked, and of which nothing was heard since.
+/// Hosts with a request and no answer since then.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     hosts: HashMap<Peer, Silent>,
@@ -27,15 +31,15 @@ pub(crate) struct Silence {
 
 #[derive(Debug)]
 struct Silent {
-    /// When it is looked at.
+    /// The time of the next probe.
     next: Time,
-    /// There is none before that.
+    /// The probe socket; None before the first probe.
     socket: Option<UdpSocket>,
     refusals: u32,
 }
 
 impl Silence {
-    /// A host is asked for something.
+    /// Records a request to a host.
     pub(crate) fn asked(&mut self, now: Time, peer: Peer) {
         if self.hosts.len() < MOST {
             let next = now.saturating_add(STEP);
@@ -43,17 +47,18 @@ impl Silence {
         }
     }
 
-    /// It says something.
+    /// Records an answer of a host.
     pub(crate) fn heard(&mut self, peer: &Peer) {
         self.hosts.remove(peer);
     }
 
-    /// When one is to be looked at.
+    /// The time of the next probe.
     pub(crate) fn next(&self) -> Option<Time> {
         self.hosts.values().map(|silent| silent.next).min()
     }
 
-    /// Hosts at which nobody is; of those for which `is_awaited` does not hold, nobody cares any more.
+    /// Probes hosts, and returns the hosts that are absent. A host for which `is_awaited` is false
+    /// is dropped.
     pub(crate) fn due(&mut self, now: Time, is_awaited: impl Fn(&Peer) -> bool) -> Vec<Peer> {
         let mut absent = vec![];
         self.hosts.retain(|peer, silent| {
@@ -67,7 +72,7 @@ impl Silence {
             match silent.look(*peer) {
                 Some(true) => silent.refusals += 1,
                 Some(false) => silent.refusals = 0,
-                // It cannot be seen.
+                // The host cannot be probed.
                 None => return false,
             }
             if silent.refusals >= REFUSALS {
@@ -80,7 +85,7 @@ impl Silence {
 }
 
 impl Silent {
-    /// Whether the last datagram was refused; sends another one. `None`: none can be sent.
+    /// Sends a probe, and returns whether the last probe was refused. `None`: no probe can be sent.
     fn look(&mut self, peer: Peer) -> Option<bool> {
         let was_refused = match &self.socket {
             None => {
@@ -89,7 +94,7 @@ impl Silent {
             }
             Some(socket) => is_refused(socket.recv(&mut [0; 1])),
         };
-        // What came between the two is told by whichever is called first.
+        // The first of the two calls after an ICMP report returns the error.
         let is_refused = is_refused(self.socket.as_ref()?.send(&[]));
         Some(was_refused || is_refused)
     }
@@ -99,7 +104,7 @@ fn is_refused(done: std::io::Result<usize>) -> bool {
     done.is_err_and(|why| why.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// A socket for datagrams to that port of a host, from the address that it knows us by.
+/// A socket for datagrams to that port of a host, from the local address that the host knows.
 fn open(peer: Peer) -> std::io::Result<UdpSocket> {
     let address = |gid| Ipv6Addr::from(gid).to_canonical();
     let (own, its): (IpAddr, IpAddr) = (address(peer.local), address(peer.remote));
@@ -119,7 +124,7 @@ mod tests {
         Peer { remote: gid(last), local: gid(1) }
     }
 
-    /// Looks until something comes of it, a few steps at most.
+    /// Probes until the result is known, for a few steps at most.
     fn looked(silence: &mut Silence, is_awaited: bool) -> (Vec<Peer>, u32) {
         for step in 1..=2 * REFUSALS {
             let now = STEP * step;
@@ -127,7 +132,7 @@ mod tests {
             if !absent.is_empty() || silence.next().is_none() {
                 return (absent, step);
             }
-            // The kernel answers at once where no cable is between.
+            // Over loopback, the kernel answers at once.
             std::thread::sleep(Duration::from_millis(20));
         }
         (vec![], 0)
@@ -135,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_host_whose_port_is_nobodys_is_absent_and_one_that_has_it_or_speaks_is_not() {
-        // Whatever processes of this machine have the port at all addresses is this one's, too.
+        // A process of this machine that has the port at all addresses would also have it at this
+        // address.
         let Ok(held) = UdpSocket::bind((Ipv4Addr::new(127, 47, 91, 3), PORT)) else {
             eprintln!("skipped: UDP port 4791 is somebody's on this machine");
             return;
@@ -144,7 +150,7 @@ mod tests {
         silence.asked(Time::ZERO, peer(2));
         silence.asked(Time::ZERO, peer(2));
         assert_eq!((silence.next(), silence.due(STEP / 2, |_| true)), (Some(STEP), vec![]));
-        // The first look sends only.
+        // The first probe only sends.
         assert_eq!(looked(&mut silence, true), (vec![peer(2)], 1 + REFUSALS));
         assert_eq!(silence.next(), None);
 

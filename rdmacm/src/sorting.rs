@@ -1,27 +1,27 @@
-//! Whom a message is for, of the processes of a host.
+//! Sorting of MADs: the process of the host that a MAD is for.
+//! The agent asks here for each received MAD, before the state machine parses the MAD.
 
 use crate::processes::OWNER_BITS;
 use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whom a message is for.
+/// The receiver of a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Whoever listens to the service at this address.
+    /// The listener to the service at this address.
     Service(ServiceId, IpAddr),
-    /// The process of that number.
+    /// The process with the number.
     Owner(u32),
-    /// It does not say, and may be about a connection of any process: a REJ by whom a REQ was given
-    /// up.
+    /// Unknown, perhaps a connection of any process: a REJ from a client that gave up its REQ.
     Anyone,
-    /// A process that no host has. One process answers for all.
+    /// A process that does not exist. One process of the host answers.
     Nobody,
 }
 
 impl For {
-    /// Whether the process of number `own` takes a message that is for no service. `lives` tells
-    /// whether a process has a number, `speaks` whether this one answers for those that do not
-    /// exist: of all processes of a host at most one takes what brings an answer.
+    /// Whether the process `own` accepts a MAD that is for no service. `lives` returns whether a
+    /// process exists, and `speaks` whether this process answers for the host. At most one process
+    /// of a host accepts a MAD that is answered.
     pub(crate) fn is_taken_by(
         self,
         own: u32,
@@ -37,21 +37,22 @@ impl For {
     }
 }
 
-// Attributes (IBTA vol 1, 16.7.2).
+// Attribute ids (IBTA vol 1, 16.7.2).
 const REQUEST: u16 = 0x10;
 const REJECT: u16 = 0x12;
 const DATAGRAM_REQUEST: u16 = 0x17;
 const DATAGRAM_REPLY: u16 = 0x18;
-/// Where the attribute is, the body begins, and in it the service and the receiver's name are.
+/// Offsets of the attribute id, the body, and in the body the service id and the receiver's
+/// communication id.
 const ATTRIBUTE: usize = 16;
 const BODY: usize = 24;
 const SERVICE: usize = BODY + 8;
 const RECEIVER: usize = BODY + 4;
-/// Where requests have their private data.
+/// Offsets of the private data in requests.
 const REQUEST_PRIVATE: usize = BODY + 140;
 const DATAGRAM_PRIVATE: usize = BODY + 16;
 
-/// Whom a message is for.
+/// The receiver of a MAD.
 pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     let chunk = |at: usize| mad.get(at..).unwrap_or_default();
     let attribute = chunk(ATTRIBUTE).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
@@ -67,24 +68,24 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     };
     let name = chunk(name_at).first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
     match owner(CommId(name)) {
-        // No answer follows, whoever takes it.
+        // A REJ has no answer, so every process may accept it.
         0 if attribute == REJECT => For::Anyone,
         0 => For::Nobody,
         owner => For::Owner(owner),
     }
 }
 
-/// Whether it is a request.
+/// Whether a MAD is a request.
 pub(crate) fn asks(mad: &[u8; MAD_LEN]) -> bool {
     matches!(whose(mad), For::Service(..))
 }
 
-/// Where in the header of who asks by addresses the destination is; an IPv4 address is in the last
-/// bytes of its place.
+/// The offset of the destination in the IP header of private data; an IPv4 address is in the last
+/// bytes of the field.
 const DESTINATION: usize = 20;
 
-/// Which address is asked for, by private data; `0.0.0.0`, which is nobody's own, where they do not
-/// say.
+/// The requested address, from the IP header in private data; `0.0.0.0`, which no id is bound to,
+/// for shorter data.
 fn asked_for(private: &[u8]) -> IpAddr {
     let is_six = private.get(1).is_some_and(|byte| byte >> 4 == 6);
     let place = private.get(DESTINATION..).and_then(|rest| rest.first_chunk::<16>());
@@ -95,13 +96,13 @@ fn asked_for(private: &[u8]) -> IpAddr {
     }
 }
 
-/// The number of the process that gave a connection its name; 0: none of ours.
+/// The process number in a communication id; 0: no process of this library.
 pub(crate) const fn owner(name: CommId) -> u32 {
     name.0 >> (32 - OWNER_BITS)
 }
 
-/// Who sent a datagram, and to which of our addresses, by the 40 bytes in front of it: an IPv6
-/// header, or an IPv4 header in the last 20.
+/// The source and destination GIDs of a datagram, from the 40 bytes before it: an IPv6 header, or
+/// an IPv4 header in the last 20 bytes.
 pub(crate) fn ends(header: &[u8; 40]) -> Option<(Gid, Gid)> {
     let first = header.first()?;
     if first >> 4 == 6 {
@@ -115,7 +116,7 @@ pub(crate) fn ends(header: &[u8; 40]) -> Option<(Gid, Gid)> {
     Some((gid(32)?, gid(36)?))
 }
 
-/// The name that the sender of a request gave to what it asks for.
+/// The communication id that the sender of a request chose.
 pub(crate) fn asker(mad: &[u8; MAD_LEN]) -> u32 {
     let name = mad.get(BODY..).unwrap_or_default().first_chunk();
     name.map_or(0, |bytes| u32::from_be_bytes(*bytes))
@@ -175,7 +176,8 @@ mod tests {
         for message in nobodys {
             assert_eq!((takers(&message, 5), takers(&message, 99)), (1, 0), "{message:?}");
         }
-        // What is for one of them is for that one alone, and for a dead one for the speaker.
+        // A MAD for a living process is for that process alone; a MAD for a dead process is for the
+        // answering process.
         assert!(
             (1..=12).all(|own| For::Owner(3).is_taken_by(own, |_| true, || true) == (own == 3))
         );

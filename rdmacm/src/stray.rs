@@ -1,7 +1,9 @@
-//! Requests for services that nobody of this host has, or has any more: who took one may have been killed since. One process answers them for all: who took the name for it
-//! first, and after its end whoever needs it next.
+//! Requests for services without a listener on this host, or whose process was killed.
+//! One process answers them for the whole host: the first process that takes the name of the role,
+//! and after its end the next process that needs the role.
 //!
-//! A server that listens no more and still has requests says so by a name ([`ports::owe`]), as long as it has them.
+//! A server that stops listening with unanswered requests announces the requests by a name
+//! ([`ports::owe`]) until they are answered.
 
 use crate::agent::Peer;
 use crate::ports::{self, Name};
@@ -13,24 +15,25 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long a service may have no listener before its client hears that: a server that has its client may be about to listen anew.
+/// The time that a service may have no listener before its client is rejected: a server may close
+/// its listener and open a new one.
 pub(crate) const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
-/// The same for one of this host, which had a listener a moment ago.
+/// The same time for a client of this host, which saw a listener a moment before.
 const AFTER_A_LISTENER: Duration = Duration::from_secs(1);
-/// Requests at most that wait for a listener, and that are remembered to have come once.
+/// The largest number of waiting requests, and of remembered first requests.
 const MOST: usize = 256;
 
-/// A request: who asks, and what he calls it.
+/// The identity of a request: the peer, and the peer's communication id.
 type Asked = (Peer, u32);
 
-/// Requests that are not our own process's.
+/// Requests for services that this process does not have.
 #[derive(Debug, Default)]
 pub(crate) struct Strays {
-    /// We answer for all.
+    /// The host-wide role of answering requests without a process, if this process holds the role.
     voice: Option<Name>,
-    /// Of this host, that came once. Who asked had seen a listener before.
+    /// Local requests that arrived once. Their clients saw a listener before.
     local: VecDeque<Asked>,
-    /// Had none.
+    /// Requests that had no listener on arrival.
     doubted: VecDeque<Doubted>,
 }
 
@@ -44,7 +47,7 @@ struct Doubted {
 }
 
 impl Strays {
-    /// Whether it is us who answers for those that do not.
+    /// Whether this process answers for the host; claims the role if it is free.
     pub(crate) fn are_ours(&mut self) -> bool {
         if self.voice.is_none() {
             self.voice = processes::speak();
@@ -52,7 +55,7 @@ impl Strays {
         self.voice.is_some()
     }
 
-    /// A request of another host came, for a service that this process does not have.
+    /// Records a request of another host for a service that this process does not have.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -76,14 +79,15 @@ impl Strays {
         if is_known || self.doubted.len() >= MOST || !self.are_ours() {
             return;
         }
-        // Where it cannot be seen it comes again.
+        // If the state cannot be determined, the request is ignored, and the client sends it again.
         if ports::is_listened_to(service, to) == Ok(false) {
             let until = now.saturating_add(patience);
             self.doubted.push_back(Doubted { until, service, to, asked, mad: *mad });
         }
     }
 
-    /// As [`Strays::take`], for a request of this host. What comes for the first time had a listener just before, as its client has seen.
+    /// As [`Strays::take`], for a request of this host. The first copy of a request is only
+    /// remembered, because its client saw a listener just before.
     pub(crate) fn take_local(
         &mut self,
         now: Time,
@@ -99,12 +103,13 @@ impl Strays {
         self.local.push_front(asked);
     }
 
-    /// When `due` has something to say.
+    /// The next time at which `due` returns requests.
     pub(crate) fn next(&self) -> Option<Time> {
         self.doubted.iter().map(|doubted| doubted.until).min()
     }
 
-    /// Requests whose time has come, that still have no listener, and that nobody has taken. One of which that is not so, or cannot be seen, comes again.
+    /// The requests whose time is over and that still have neither a listener nor an announcement.
+    /// A client sends every other request again.
     pub(crate) fn due(&mut self, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
@@ -140,7 +145,7 @@ mod tests {
             mad
         };
         if !strays.are_ours() {
-            // A program on this machine has the voice; the rest is its own business.
+            // Another program of this machine holds the role; the test cannot go on.
             eprintln!("skipped: another process answers for this host");
             return;
         }
@@ -152,18 +157,18 @@ mod tests {
         assert_eq!(strays.due(BETWEEN_LISTENERS), [(from, mad(1))]);
         assert_eq!((strays.next(), strays.due(BETWEEN_LISTENERS)), (None, vec![]));
 
-        // Its listener goes, and it still has what it took.
+        // The listener goes, and its process still has the request.
         let owed = ports::owe(somebodys, 7).expect("a name is free");
         let another = ports::owe(somebodys, 7).expect("another one, too");
         drop((listener, another));
         strays.take(start, from, (somebodys, four), &mad(2));
         assert_eq!(strays.due(BETWEEN_LISTENERS), [], "somebody has it");
-        // It is killed.
+        // The process is killed.
         drop(owed);
         strays.take(start, from, (somebodys, four), &mad(2));
         assert_eq!(strays.due(BETWEEN_LISTENERS), [(from, mad(2))]);
 
-        // Of this host: its client has seen a listener.
+        // A request of this host: its client saw a listener.
         strays.take_local(start, from, (nobodys, four), &mad(3));
         assert_eq!(strays.next(), None);
         strays.take_local(start, from, (nobodys, four), &mad(3));

@@ -1,5 +1,7 @@
-//! Requests of this process for services of this host that no process listens to. A server may be between two listeners (perftest's listens anew for each connection), so
-//! such a request waits for a listener for a while. The thread of the agent looks for it, as `rdma_connect(3)` does not wait.
+//! Requests of this process for services of this host that have no listener yet.
+//! A server may be between two listeners (perftest's listens anew for each connection), so such a
+//! request waits for a listener for a while. The agent's thread waits, so that `rdma_connect(3)`
+//! returns at once.
 
 use crate::agent::Peer;
 use crate::id::Id;
@@ -11,10 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time between two looks for a listener.
+/// The interval between two checks for a listener.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a client asks a service for.
+/// The request of a client to a service.
 #[derive(Clone, Debug)]
 pub(crate) enum Question {
     /// A connection (REQ).
@@ -24,7 +26,7 @@ pub(crate) enum Question {
 }
 
 impl Question {
-    /// The service that is asked.
+    /// The requested service.
     pub(crate) const fn service(&self) -> ServiceId {
         match self {
             Self::Connection(request) => request.service,
@@ -33,24 +35,24 @@ impl Question {
     }
 }
 
-/// A request that was not sent yet.
+/// A request that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct Unserved {
     pub(crate) id: Arc<Id>,
     pub(crate) peer: Peer,
     pub(crate) question: Question,
-    /// The address that is asked, which a listener may be bound to.
+    /// The requested address, to which a listener may be bound.
     to: IpAddr,
-    /// When the request is refused.
+    /// The time at which the request is refused.
     until: Time,
 }
 
-/// A request whose waiting is over.
+/// A request whose wait is over.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// Somebody listens, or it cannot be seen: the request is to be sent.
+    /// A listener exists, or the state cannot be determined: send the request.
     Send(Unserved),
-    /// Nobody listens.
+    /// No listener exists: refuse the request.
     Refuse(Unserved),
 }
 
@@ -58,12 +60,12 @@ pub(crate) enum Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct UnservedRequests {
     waiting: Vec<Unserved>,
-    /// When listeners are looked for next.
+    /// The next time at which listeners are looked for.
     next: Time,
 }
 
 impl UnservedRequests {
-    /// Adds a request to `peer`, whose service nobody listens to at `to`.
+    /// Adds a request to `peer` for a service without a listener at `to`.
     pub(crate) fn push(
         &mut self,
         now: Time,
@@ -81,12 +83,13 @@ impl UnservedRequests {
         self.waiting.retain(|one| !Arc::ptr_eq(&one.id, id));
     }
 
-    /// When [`UnservedRequests::due`] is to be called.
+    /// The next time to call [`UnservedRequests::due`].
     pub(crate) fn next(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.next)
     }
 
-    /// The requests that wait no more at `now`. `is_listened_to` is asked once for each service and address.
+    /// The requests whose wait is over at `now`. `is_listened_to` is called once for each service
+    /// and address.
     pub(crate) fn due(
         &mut self,
         now: Time,
@@ -111,7 +114,8 @@ impl UnservedRequests {
             match look((one.question.service(), one.to)) {
                 Ok(true) => verdicts.push(Verdict::Send(one)),
                 Ok(false) if is_over => verdicts.push(Verdict::Refuse(one)),
-                // Descriptors are lacking, for example. The processes of the host answer for those that do not listen.
+                // Descriptors may be missing, for example. If no process listens, the host's
+                // answering process rejects the request.
                 Err(_) if is_over => verdicts.push(Verdict::Send(one)),
                 Ok(false) | Err(_) => self.waiting.push(one),
             }

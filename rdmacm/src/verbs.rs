@@ -1,5 +1,6 @@
-//! What is used of libibverbs.so.1, ours or upstream's: exported names, and what C code reaches by inline functions of `<infiniband/verbs.h>`.
-//! `build.rs` reads the names and their nodes for the linker.
+//! The functions of libibverbs.so.1 that this library uses, from this project or upstream: exported
+//! names, and operations behind inline functions of `<infiniband/verbs.h>`.
+//! `build.rs` reads the names and their version nodes for the linker.
 
 use abi::*;
 use std::ffi::{c_char, c_int, c_void};
@@ -74,12 +75,12 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// The operations in front of a context that is not one of the oldest.
+/// The extended operations before a context; `None` for the oldest layout.
 ///
 /// # Safety
 /// `context` is open.
 unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
-    // SAFETY: the context is open, and all ones mark one that is embedded (`<infiniband/verbs.h>`).
+    // SAFETY: the context is open; all ones mark an embedded context (`<infiniband/verbs.h>`).
     unsafe {
         if (*context).abi_compat as usize != usize::MAX {
             return None;
@@ -88,7 +89,7 @@ unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
     }
 }
 
-/// A member of the operations of an open context, where it has it.
+/// An extended operation of an open context, if the context has the operation.
 macro_rules! member {
     ($context:expr, $name:ident) => {
         // The distance to the end is the same in all sizes of this structure that have the member.
@@ -100,7 +101,7 @@ macro_rules! member {
     };
 }
 
-/// What an operation makes that not every context has.
+/// The result of an operation that a context lacks: NULL with `EOPNOTSUPP`.
 fn absent<T>() -> *mut T {
     cface::Errno::EOPNOTSUPP.set();
     std::ptr::null_mut()
@@ -109,19 +110,20 @@ fn absent<T>() -> *mut T {
 /// `ibv_create_qp_ex`, which is inline in C.
 ///
 /// # Safety
-/// `context` is open; `attr` is as ibv_create_qp_ex(3) wants it.
+/// `context` is open; `attr` is valid for ibv_create_qp_ex(3).
 pub(crate) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the context is open, and the function is of its own table; the caller answers for `attr`.
+    // SAFETY: the context is open, and the function is from its own table; `attr` is valid by
+    // contract.
     unsafe { member!(context, create_qp_ex).map_or_else(absent, |create| create(context, attr)) }
 }
 
 /// `ibv_create_srq_ex`, which is inline in C.
 ///
 /// # Safety
-/// `context` is open; `attr` is as ibv_create_srq_ex(3) wants it.
+/// `context` is open; `attr` is valid for ibv_create_srq_ex(3).
 pub(crate) unsafe fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -130,7 +132,7 @@ pub(crate) unsafe fn create_srq_ex(
     unsafe { member!(context, create_srq_ex).map_or_else(absent, |create| create(context, attr)) }
 }
 
-/// `ibv_open_xrcd`, which is inline in C: a new domain, of this process alone.
+/// `ibv_open_xrcd`, which is inline in C: a new domain for this process alone.
 ///
 /// # Safety
 /// `context` is open.
@@ -144,13 +146,13 @@ pub(crate) unsafe fn open_xrcd(context: *mut ibv_context) -> *mut ibv_xrcd {
     unsafe { member!(context, open_xrcd).map_or_else(absent, |open| open(context, &raw mut attr)) }
 }
 
-/// The entries of the GID table of a device.
+/// The entries of a device's GID table.
 ///
 /// # Safety
 /// `context` is open.
 pub(crate) unsafe fn gid_table(context: *mut ibv_context) -> Vec<ibv_gid_entry> {
     let mut entries: Vec<ibv_gid_entry> = Vec::with_capacity(256);
-    // SAFETY: the context is open, and there is room for as many entries as are said.
+    // SAFETY: the context is open, and the vector has room for `capacity` entries.
     let count = unsafe {
         _ibv_query_gid_table(
             context,
@@ -161,7 +163,7 @@ pub(crate) unsafe fn gid_table(context: *mut ibv_context) -> Vec<ibv_gid_entry> 
         )
     };
     let count = usize::try_from(count).unwrap_or(0).min(entries.capacity());
-    // SAFETY: as many were written.
+    // SAFETY: the call above wrote `count` entries.
     unsafe { entries.set_len(count) };
     entries
 }

@@ -1,5 +1,6 @@
-//! What other processes of this host are connected with on other hosts, as far as we have heard what came for them. The kernel's manager ends the connections of a
-//! process that was killed; here the processes that are left do it, and one of them for all: the one who answers for those that are gone ([`crate::stray`]).
+//! Connections of other processes of this host with other hosts, as seen from arriving MADs.
+//! The kernel's manager disconnects the connections of a killed process. Here one living process
+//! does that: the process that answers for the host ([`crate::stray`]).
 
 use crate::agent::Peer;
 use crate::processes::OWNER_BITS;
@@ -9,45 +10,48 @@ use ferroverbs_cm::wire::{CommId, MAD_LEN, Mad, Message, Qpn};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Requests at most that were not answered yet; the oldest are forgotten.
+/// The largest number of requests without an answer; the oldest are dropped.
 const MOST_ASKED: usize = 1024;
-/// Connections at most; what is beyond it is not ended by us.
+/// The largest number of connections; further connections are not disconnected.
 const MOST: usize = 16384;
-/// How soon it is tried again to become the one who speaks: who has died may have been that, and the kernel closes one socket after the other.
+/// The interval at which this process claims the host's role. The dead process may have held the
+/// role, and the kernel closes sockets one after the other.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How long. By then another one has spoken.
+/// The time after which this process gives up: another process has disconnected the connections by
+/// then.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection of another process of this host, named by its own name.
+/// A connection of another process of this host, identified by that process's communication id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Will {
     pub(crate) name: CommId,
     pub(crate) peer: Peer,
-    /// What the peer calls it, and the peer's queue pair.
+    /// The peer's communication id, and the peer's queue pair.
     pub(crate) remote_name: CommId,
     pub(crate) remote_qpn: Qpn,
 }
 
-/// All of them.
+/// All recorded connections of other local processes.
 #[derive(Debug, Default)]
 pub(crate) struct Wills {
-    /// Peers' requests: who asks, his name for it, his queue pair.
+    /// Requests of peers: the peer, its communication id, its queue pair.
     asked: VecDeque<(Peer, CommId, Qpn)>,
-    /// By the names that our neighbours gave, whose upper bits are the neighbours.
+    /// Connections by the communication id of the local process; the upper bits are the process.
     open: BTreeMap<u32, Will>,
-    /// Neighbours that have ended, since when, and when they are looked at again.
+    /// Ended processes, the time of the end, and the time of the next attempt.
     ended: Vec<(u32, Time)>,
     again: Time,
 }
 
-/// All names of a process.
+/// All communication ids of a process.
 const fn names(owner: u32) -> std::ops::RangeInclusive<u32> {
     let first = owner << (32 - OWNER_BITS);
     first..=first | (u32::MAX >> OWNER_BITS)
 }
 
 impl Wills {
-    /// A message of another host came, for another process of this one. Whose connection there is from now on.
+    /// Records a MAD of another host for another local process. Returns the process that now has a
+    /// connection, for the first MAD that shows the connection.
     pub(crate) fn hear(&mut self, from: Peer, mad: &[u8; MAD_LEN]) -> Option<u32> {
         let Ok(Mad { message, .. }) = Mad::parse(mad) else { return None };
         let (name, remote_name, remote_qpn) = match message {
@@ -57,7 +61,7 @@ impl Wills {
                 return None;
             }
             Message::Reply(reply) => {
-                // XRC has its number elsewhere.
+                // A reply for XRC has its number in the EE context field.
                 let qpn = if reply.qpn == Qpn::new(0) { reply.eecn } else { reply.qpn };
                 (reply.remote_id, reply.local_id, qpn)
             }
@@ -75,7 +79,7 @@ impl Wills {
             Message::DisconnectReply(reply) => return self.forget(from, reply.remote_id),
             _ => return None,
         };
-        // A repetition, or somebody who says another's name.
+        // The MAD is a repetition, or a forgery with a known communication id.
         if self.open.len() >= MOST || self.open.contains_key(&name.0) {
             return None;
         }
@@ -83,7 +87,7 @@ impl Wills {
         Some(sorting::owner(name))
     }
 
-    /// It is over, if it is its peer who says that.
+    /// Removes a connection, if its own peer has ended it.
     fn forget(&mut self, from: Peer, name: CommId) -> Option<u32> {
         if self.open.get(&name.0).is_some_and(|will| will.peer == from) {
             self.open.remove(&name.0);
@@ -91,7 +95,7 @@ impl Wills {
         None
     }
 
-    /// A process has ended.
+    /// Records the end of a process.
     pub(crate) fn ended(&mut self, now: Time, owner: u32) {
         if self.open.range(names(owner)).next().is_some() {
             self.ended.push((owner, now));
@@ -99,12 +103,12 @@ impl Wills {
         }
     }
 
-    /// When `due` has something to do.
+    /// The next time at which `due` has something to do.
     pub(crate) fn next(&self) -> Option<Time> {
         (!self.ended.is_empty()).then_some(self.again)
     }
 
-    /// What is to be ended now, if it is us who speaks.
+    /// The connections to disconnect now, if this process answers for the host (`speaks`).
     pub(crate) fn due(&mut self, now: Time, speaks: impl FnOnce() -> bool) -> Vec<Will> {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
@@ -133,11 +137,11 @@ mod tests {
 
     const PEER: Peer = Peer { remote: [1; 16], local: [2; 16] };
     const OTHER: Peer = Peer { remote: [3; 16], local: [2; 16] };
-    /// Of process 5.
+    /// A communication id of process 5.
     const OURS: CommId = CommId(0x0050_0001);
     const THEIRS: CommId = CommId(0x7700_0001);
 
-    /// The peer asks whether the connection is still there.
+    /// A DREQ by which the peer asks whether the connection still exists.
     fn question() -> [u8; MAD_LEN] {
         mad(Message::DisconnectRequest(DisconnectRequest {
             local_id: THEIRS,
@@ -179,7 +183,7 @@ mod tests {
             let mut wills = Wills::default();
             let owners: Vec<_> = heard.iter().filter_map(|mad| wills.hear(PEER, mad)).collect();
             assert_eq!(owners, [5]);
-            // Another process ends; it has nothing.
+            // Another process ends, without connections.
             wills.ended(Time::ZERO, 6);
             assert_eq!(wills.next(), None);
             wills.ended(Time::ZERO, 5);

@@ -1,5 +1,6 @@
-//! The built `librdmacm.so` has every name that upstream's exports (rdma-core 65), under the same
-//! version, and no other; and those of the library that is installed, where one is.
+//! The symbols of the built `librdmacm.so`: every name of upstream's library (rdma-core 65) with
+//! its version, and no other.
+//! The installed library of the system, if any, is compared as well.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
-//! What stands before libc's functions. Each looks whether the descriptor is an rsocket, and otherwise is libc's.
+//! Functions that precede those of libc: each serves rsockets itself, and passes any other
+//! descriptor to libc.
+//! Programs enter here; `waiting` and `epoll` have the functions that wait.
 
 use crate::forking::{self, Use};
 use crate::table::{self, Own, enter, find, leave, make_ordinary, placeholder, within};
@@ -7,20 +9,21 @@ use cface::Errno;
 use libc::*;
 use std::sync::Arc;
 
-/// A call that is either one of librdmacm's or libc's, with the same arguments behind the descriptor.
+/// A function of librdmacm or libc, with the same arguments after the descriptor.
 macro_rules! either {
     ($($(#[$meta:meta])* $name:ident => $ours:ident ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         $(
             $(#[$meta])*
             ///
             /// # Safety
-            /// As of libc's.
+            /// As libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> $ret {
                 match find(fd) {
-                    // SAFETY: the caller answers for the arguments, which are those of the other one.
+                    // SAFETY: the arguments are valid by the caller's contract, which is equal for
+                    // both functions.
                     Some(own) => within(|| unsafe { rdma::$ours(own.fd, $($arg),*) }),
-                    // SAFETY: likewise.
+                    // SAFETY: the arguments are valid by the caller's contract.
                     None => unsafe { real::$name(fd, $($arg),*) },
                 }
             }
@@ -39,22 +42,24 @@ either! {
     setsockopt => rsetsockopt(level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int;
 }
 
-/// A call that reads: what is left then, or comes, is news to who waits by edges.
+/// A function that reads. Afterwards, edge-triggered waiters are notified of remaining and new
+/// data.
 macro_rules! reading {
     ($($(#[$meta:meta])* $name:ident => $ours:ident ($($arg:ident: $ty:ty),*);)*) => {
         $(
             $(#[$meta])*
             ///
             /// # Safety
-            /// As of libc's.
+            /// As libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
                 forking::begin(fd, Use::Transfer);
                 let Some(own) = find(fd) else {
-                    // SAFETY: the caller answers for the arguments.
+                    // SAFETY: the arguments are valid by the caller's contract.
                     return unsafe { real::$name(fd, $($arg),*) };
                 };
-                // SAFETY: likewise; those of the other one are the same.
+                // SAFETY: the arguments are valid by the caller's contract, which is equal for both
+                // functions.
                 let done = within(|| unsafe { rdma::$ours(own.fd, $($arg),*) });
                 own.read();
                 done
@@ -74,22 +79,23 @@ reading! {
     readv => rreadv(vector: *const iovec, count: c_int);
 }
 
-/// A call that writes: where not all went, room is news to who waits by edges.
+/// A function that writes. After a partial write, edge-triggered waiters are notified of new room.
 macro_rules! writing {
     ($($(#[$meta:meta])* $name:ident => $ours:ident ($($arg:ident: $ty:ty),*), $wanted:expr;)*) => {
         $(
             $(#[$meta])*
             ///
             /// # Safety
-            /// As of libc's.
+            /// As libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
                 forking::begin(fd, Use::Transfer);
                 let Some(own) = find(fd) else {
-                    // SAFETY: the caller answers for the arguments.
+                    // SAFETY: the arguments are valid by the caller's contract.
                     return unsafe { real::$name(fd, $($arg),*) };
                 };
-                // SAFETY: likewise; those of the other one are the same, and are not changed by it.
+                // SAFETY: the arguments are valid by the caller's contract, which is equal for both
+                // functions; the call does not change them.
                 let (done, wanted) = unsafe { (within(|| rdma::$ours(own.fd, $($arg),*)), $wanted) };
                 if done < wanted.cast_signed() {
                     own.stuck();
@@ -111,10 +117,10 @@ writing! {
     writev => rwritev(vector: *const iovec, count: c_int), total(vector, usize::try_from(count).unwrap_or(0));
 }
 
-/// How many bytes a vector has.
+/// The number of bytes in a vector.
 ///
 /// # Safety
-/// It has so many entries.
+/// `vector` has `count` entries.
 unsafe fn total(vector: *const iovec, count: usize) -> usize {
     if count == 0 {
         return 0;
@@ -124,10 +130,10 @@ unsafe fn total(vector: *const iovec, count: usize) -> usize {
     entries.iter().map(|entry| entry.iov_len).sum()
 }
 
-/// `socket(2)`: an rsocket, where one is wanted and can be made.
+/// `socket(2)`: an rsocket, if the configuration selects it and librdmacm can create it.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if table::is_wanted(domain, kind, protocol) {
@@ -147,7 +153,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     unsafe { real::socket(domain, kind, protocol) }
 }
 
-/// A descriptor of the program for an rsocket.
+/// Creates a descriptor of the program for an rsocket.
 fn give(own: Own, close_on_exec: bool) -> c_int {
     let fd = placeholder(close_on_exec);
     if fd >= 0 {
@@ -159,7 +165,7 @@ fn give(own: Own, close_on_exec: bool) -> c_int {
 /// `listen(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match find(fd) {
@@ -167,7 +173,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         Some(own) => within(|| unsafe { rdma::rlisten(own.fd, backlog) }),
         None => {
             forking::listens(fd);
-            // SAFETY: likewise.
+            // SAFETY: no memory is involved.
             unsafe { real::listen(fd, backlog) }
         }
     }
@@ -176,14 +182,14 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// `accept(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match find(fd) {
-        // SAFETY: the caller answers for the addresses.
+        // SAFETY: the addresses are valid by the caller's contract.
         Some(own) => unsafe { accept_own(&own, addr, len, 0) },
         None => {
-            // SAFETY: likewise.
+            // SAFETY: the addresses are valid by the caller's contract.
             let new = unsafe { real::accept(fd, addr, len) };
             forking::accepted(fd, new);
             new
@@ -194,7 +200,7 @@ pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut sockle
 /// `accept4(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept4(
     fd: c_int,
@@ -203,10 +209,10 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     match find(fd) {
-        // SAFETY: the caller answers for the addresses.
+        // SAFETY: the addresses are valid by the caller's contract.
         Some(own) => unsafe { accept_own(&own, addr, len, flags) },
         None => {
-            // SAFETY: likewise.
+            // SAFETY: the addresses are valid by the caller's contract.
             let new = unsafe { real::accept4(fd, addr, len, flags) };
             forking::accepted(fd, new);
             new
@@ -215,14 +221,15 @@ pub unsafe extern "C" fn accept4(
 }
 
 /// # Safety
-/// As of libc's `accept4`.
+/// As libc's `accept4`.
 unsafe fn accept_own(
     own: &Arc<Own>,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller answers for the addresses; nothing else is memory. Linux's sockets do not take over that the one that listens does not block.
+    // SAFETY: the addresses are valid by the caller's contract; no other memory is involved. As in
+    // Linux, the new socket does not inherit `O_NONBLOCK`.
     let new = within(|| unsafe {
         let new = rdma::raccept(own.fd, addr, len);
         if new >= 0 {
@@ -237,13 +244,13 @@ unsafe fn accept_own(
     give(Own::new(new, own.domain), flags & SOCK_CLOEXEC != 0)
 }
 
-/// `bind(2)`: an ordinary socket takes over where no RDMA device has the address.
+/// `bind(2)`: an address without an RDMA device turns the rsocket into an ordinary socket.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the address is valid by the caller's contract.
     unsafe {
         if let Some(own) = find(fd) {
             if within(|| rdma::rbind(own.fd, addr, len)) == 0 {
@@ -259,13 +266,13 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     }
 }
 
-/// `connect(2)`: an ordinary socket takes over where there is no rsocket at the other end.
+/// `connect(2)`: a peer without rsockets turns the rsocket into an ordinary socket.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the address is valid by the caller's contract.
     unsafe {
         if let Some(own) = find(fd) {
             let done = within(|| rdma::rconnect(own.fd, addr, len));
@@ -286,13 +293,15 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 /// `close(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     let own = leave(fd);
     epoll::closed(fd);
     forking::closed(fd);
-    // SAFETY: the caller's own descriptor. First the number, then what takes long: the other way round somebody might find the rsocket by it.
+    // SAFETY: the descriptor belongs to the caller. The descriptor is closed before the rsocket,
+    // because closing the rsocket takes long, and another thread might find the rsocket by the
+    // descriptor meanwhile.
     let done = unsafe { real::close(fd) };
     let why = Errno::last();
     drop(own);
@@ -305,14 +314,14 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// `read(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize {
     forking::begin(fd, Use::Transfer);
     match find(fd) {
-        // SAFETY: the caller answers for the buffer.
+        // SAFETY: the buffer is valid by the caller's contract.
         Some(_) => unsafe { recv(fd, buf, len, 0) },
-        // SAFETY: likewise.
+        // SAFETY: the buffer is valid by the caller's contract.
         None => unsafe { real::read(fd, buf, len) },
     }
 }
@@ -320,34 +329,35 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize 
 /// `write(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     forking::begin(fd, Use::Transfer);
     match find(fd) {
-        // SAFETY: the caller answers for the buffer.
+        // SAFETY: the buffer is valid by the caller's contract.
         Some(_) => unsafe { send(fd, buf, len, 0) },
-        // SAFETY: likewise.
+        // SAFETY: the buffer is valid by the caller's contract.
         None => unsafe { real::write(fd, buf, len) },
     }
 }
 
-/// What programs that were compiled with `_FORTIFY_SOURCE` call instead of some of these: with the size of the buffer, which the program has checked against.
+/// The checked variants that programs call with `_FORTIFY_SOURCE`: the last argument is the size of
+/// the buffer.
 macro_rules! checked {
     ($($name:ident => $plain:ident ($buf:ident, $len:ident $(, $arg:ident: $ty:ty)*);)*) => {
         $(
             /// A checked call (`_FORTIFY_SOURCE`).
             ///
             /// # Safety
-            /// As of libc's.
+            /// As libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $buf: *mut c_void, $len: usize, room: usize $(, $arg: $ty)*) -> isize {
                 if $len > room {
-                    // As libc: the program would write over what is behind its buffer.
+                    // As libc's: the program would write beyond its buffer.
                     // SAFETY: abort has no requirements.
                     unsafe { abort() };
                 }
-                // SAFETY: the caller answers for the arguments.
+                // SAFETY: the arguments are valid by the caller's contract.
                 unsafe { $plain(fd, $buf, $len $(, $arg)*) }
             }
         )*
@@ -363,7 +373,7 @@ checked! {
 /// `getsockopt(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -372,10 +382,10 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller answers for the value.
+    // SAFETY: the value is valid by the caller's contract.
     unsafe {
         let Some(own) = find(fd) else { return real::getsockopt(fd, level, option, value, len) };
-        // Known here, and not there.
+        // Options that only this library stores.
         let number = match (level, option) {
             (SOL_SOCKET, SO_DOMAIN) => own.domain,
             (SOL_SOCKET, SO_TYPE) => SOCK_STREAM,
@@ -392,10 +402,10 @@ pub unsafe extern "C" fn getsockopt(
     }
 }
 
-/// `sendfile(2)`: by way of a buffer.
+/// `sendfile(2)`, through a buffer.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(
     out: c_int,
@@ -405,14 +415,14 @@ pub unsafe extern "C" fn sendfile(
 ) -> isize {
     forking::begin(out, Use::Transfer);
     let Some(own) = find(out) else {
-        // SAFETY: the caller answers for the offset.
+        // SAFETY: the offset is valid by the caller's contract.
         return unsafe { real::sendfile(out, from, offset, count) };
     };
     let mut buffer = vec![0_u8; count.min(1 << 16)];
     let mut sent = 0_usize;
     while sent < count {
         let most = buffer.len().min(count - sent);
-        // SAFETY: the buffer has so many bytes; the caller answers for the offset.
+        // SAFETY: the buffer has `most` bytes; the offset is valid by the caller's contract.
         let (got, went) = unsafe {
             let at = buffer.as_mut_ptr().cast();
             let got = if offset.is_null() {
@@ -431,14 +441,15 @@ pub unsafe extern "C" fn sendfile(
         let Ok(went) = usize::try_from(went) else {
             let why = Errno::last();
             if offset.is_null() {
-                // SAFETY: no memory is involved: what was read and did not go is read again.
+                // SAFETY: no memory is involved. The file position moves back, so that unsent bytes
+                // are read again.
                 unsafe { lseek(from, -(got as off_t), SEEK_CUR) };
             }
             why.set();
             return if sent > 0 { sent.cast_signed() } else { -1 };
         };
         sent += went;
-        // SAFETY: the caller answers for the offset, where there is one; otherwise no memory is involved.
+        // SAFETY: the offset is NULL, or valid by the caller's contract.
         unsafe {
             if !offset.is_null() {
                 *offset += went as off_t;
@@ -453,10 +464,10 @@ pub unsafe extern "C" fn sendfile(
     sent.cast_signed()
 }
 
-/// `sendfile64(2)`, which is the same where `off_t` has 64 bits.
+/// `sendfile64(2)`, which is equal where `off_t` has 64 bits.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile64(
     out: c_int,
@@ -464,14 +475,14 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut off_t,
     count: usize,
 ) -> isize {
-    // SAFETY: the caller answers for the offset.
+    // SAFETY: the offset is valid by the caller's contract.
     unsafe { sendfile(out, from, offset, count) }
 }
 
-/// `dup(2)`: both numbers are the same rsocket.
+/// `dup(2)`: both descriptors are the same rsocket.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     // SAFETY: no memory is involved.
@@ -481,7 +492,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 /// `dup2(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // SAFETY: no memory is involved.
@@ -491,14 +502,14 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 /// `dup3(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
     doubled(from, unsafe { real::dup3(from, to, flags) })
 }
 
-/// A number is the same as another one from now on; what it was is closed.
+/// Records that `to` is now a duplicate of `from`; an earlier rsocket of `to` is closed.
 fn doubled(from: c_int, to: c_int) -> c_int {
     if to >= 0 && from != to {
         match find(from) {
@@ -511,13 +522,14 @@ fn doubled(from: c_int, to: c_int) -> c_int {
     to
 }
 
-/// `fcntl(2)`. C passes the argument as one of a changing number; the calling conventions of Linux put it where a third one is.
+/// `fcntl(2)`. C declares the argument variadic; the calling conventions of Linux pass it like a
+/// third argument.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller answers for the argument.
+    // SAFETY: the argument is valid by the caller's contract.
     unsafe {
         let Some(own) = find(fd) else {
             let done = real::fcntl(fd, command, argument);
@@ -527,29 +539,29 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         match command {
             F_GETFL | F_SETFL => within(|| rdma::rfcntl(own.fd, command, argument as c_int)),
             F_DUPFD | F_DUPFD_CLOEXEC => doubled(fd, real::fcntl(fd, command, argument)),
-            // Of the number, which the placeholder has.
+            // Commands for the descriptor itself apply to the placeholder.
             _ => real::fcntl(fd, command, argument),
         }
     }
 }
 
-/// `fcntl64`, as programs of today call it.
+/// `fcntl64`, which current programs call.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller answers for the argument.
+    // SAFETY: the argument is valid by the caller's contract.
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// `ioctl(2)`: `FIONBIO` is known of rsockets.
+/// `ioctl(2)`: rsockets support `FIONBIO`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    // SAFETY: the caller answers for the argument.
+    // SAFETY: the argument is valid by the caller's contract.
     unsafe {
         match find(fd) {
             Some(own) if request == FIONBIO => {

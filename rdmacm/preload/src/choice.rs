@@ -1,9 +1,13 @@
-//! Which sockets become rsockets: `/etc/rdma/rsocket/preload_config`, lines of program, domain, type and protocol, each of them possibly `*`
-//! (rsocket(7)). Without the file, or without a line in it, all streams do: who sends datagrams to a server of names wants no rsocket.
+//! The sockets that become rsockets: `/etc/rdma/rsocket/preload_config`, lines of program, domain,
+//! type and protocol, each possibly `*` (rsocket(7)).
+//! `table` consults the choice for each new socket.
+//!
+//! Without the file, or without a line in it, all stream sockets become rsockets, but no datagram
+//! sockets: those mostly go to name servers.
 
 use std::ffi::c_int;
 
-/// One line.
+/// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     program: Option<String>,
@@ -12,11 +16,11 @@ struct Line {
     protocol: Option<c_int>,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice(Vec<Line>);
 
-/// A word: `*`, or one of the names of a number.
+/// Parses a word: `*`, or a name of a number.
 fn number(word: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);
@@ -27,7 +31,7 @@ fn number(word: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
 }
 
 impl Choice {
-    /// Takes the text of the file apart; lines that mean nothing are left out.
+    /// Parses the text of the file; invalid lines are ignored.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let line = |line: &str| {
@@ -55,7 +59,7 @@ impl Choice {
         Self(text.lines().filter_map(line).collect())
     }
 
-    /// Whether a socket of a program is to be an rsocket.
+    /// Whether a socket of a program becomes an rsocket.
     #[must_use]
     pub fn takes(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         let protocol = match (protocol, kind) {
@@ -63,7 +67,7 @@ impl Choice {
             (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
             (known, _) => known,
         };
-        // The file has the beginning of the name.
+        // The file contains a prefix of the program's name.
         let begins = |name: &str| {
             program.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
         };

@@ -1,5 +1,9 @@
-//! Sets of epoll(7) with rsockets in them. A set stays the kernel's, which knows the other descriptors; rsockets are kept beside it, and who waits does so by rpoll(3) for
-//! these and for the set together. What is waited for may change meanwhile, so each thread that waits leaves its bell.
+//! Sets of epoll(7) with rsockets.
+//! Programs enter by epoll_create(2), epoll_ctl(2) and epoll_wait(2).
+//!
+//! The kernel's set has the other descriptors, and a list beside it has the rsockets. A thread
+//! waits by rpoll(3) for the rsockets and the kernel's set together. Other threads may change a set
+//! meanwhile, so each waiting thread registers an eventfd.
 
 use crate::forking::{self, Use};
 use crate::interest::Interest;
@@ -29,25 +33,26 @@ impl Member {
     }
 }
 
-/// What is kept beside one of the kernel's sets.
+/// The rsockets of a kernel set.
 #[derive(Debug, Default)]
 struct Set {
     members: Vec<Member>,
-    /// Bells of the threads that wait.
+    /// The eventfds of waiting threads.
     waiting: Vec<Arc<Bell>>,
-    /// Whether the kernel's come first, and which of the members: each in its turn, as there may not be room for all.
+    /// Rotation of the results, for a small buffer: whether the kernel's descriptors come first,
+    /// and the first rsocket.
     kernel_first: bool,
     first: usize,
 }
 
 impl Set {
-    /// Has the threads that wait look again.
+    /// Wakes the waiting threads.
     fn ring(&mut self) {
         self.waiting.drain(..).for_each(|bell| bell.ring());
     }
 }
 
-/// All sets, by the numbers of their descriptors, of which one may have several.
+/// All sets by descriptor; a set may have several descriptors.
 #[derive(Debug, Default)]
 struct Sets {
     numbers: HashMap<c_int, u64>,
@@ -60,7 +65,7 @@ impl Sets {
         self.sets.get_mut(self.numbers.get(&epoll)?)
     }
 
-    /// The set of a number, which is one from now on.
+    /// The set of a descriptor, created if unknown.
     fn known(&mut self, epoll: c_int) -> &mut Set {
         let last = &mut self.last;
         let id = self.numbers.entry(epoll).or_insert_with(|| {
@@ -80,12 +85,12 @@ impl Sets {
     }
 }
 
-/// Its lock is taken by who forks, behind that of the table.
+/// The lock is taken at fork(2), after the lock of the table.
 static SETS: Shared<Option<Sets>> = Shared::new(None);
-/// Whether there was ever one: most calls of most programs need not look.
+/// Whether any set has ever existed: most calls of most programs need no lookup.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Does something with the sets, if there are any.
+/// Calls `f` with the sets, if there are any.
 fn with<T>(f: impl FnOnce(&mut Sets) -> T) -> Option<T> {
     if !ANY.load(Ordering::Acquire) || table::is_inside() {
         return None;
@@ -93,20 +98,21 @@ fn with<T>(f: impl FnOnce(&mut Sets) -> T) -> Option<T> {
     SETS.lock().as_mut().map(f)
 }
 
-/// The lock, for who forks.
+/// Takes the lock for fork(2).
 pub(crate) fn hold() -> Guard {
     SETS.hold()
 }
 
-/// How many forks lead to this process: a child has its parent's bells, whose rings its parent would hear.
+/// The number of forks that led to this process. In a child, an eventfd of the parent would wake
+/// the parent.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// In a child.
+/// Called in a child of fork(2).
 pub(crate) fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What wakes a thread that waits: an eventfd(2).
+/// The eventfd(2) that wakes a waiting thread.
 #[derive(Debug)]
 struct Bell {
     fd: c_int,
@@ -114,7 +120,7 @@ struct Bell {
 }
 
 impl Bell {
-    /// That of this thread; `None` and errno.
+    /// The eventfd of this thread; `None` with errno.
     fn own() -> Option<Arc<Self>> {
         thread_local!(static OWN: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) });
         let forks = FORKS.load(Ordering::Relaxed);
@@ -131,25 +137,25 @@ impl Bell {
 
     fn ring(&self) {
         let one = 1_u64;
-        // SAFETY: eight bytes are read; the descriptor does not block.
+        // SAFETY: eight bytes are read; the descriptor is non-blocking.
         unsafe { real::write(self.fd, (&raw const one).cast(), 8) };
     }
 
     fn still(&self) {
         let mut count = 0_u64;
-        // SAFETY: eight bytes are writable; the descriptor does not block.
+        // SAFETY: eight bytes are writable; the descriptor is non-blocking.
         unsafe { real::read(self.fd, (&raw mut count).cast(), 8) };
     }
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody else closes it.
+        // SAFETY: this value owns the descriptor, and closes it once.
         unsafe { real::close(self.fd) };
     }
 }
 
-/// A number is that of a set from now on, or of none.
+/// Records that `to` is now a duplicate of `from`, which may be a set.
 pub(crate) fn doubled(from: c_int, to: c_int) {
     with(|sets| {
         sets.forget(to);
@@ -159,26 +165,26 @@ pub(crate) fn doubled(from: c_int, to: c_int) {
     });
 }
 
-/// The program closes a descriptor.
+/// Records that the program closes a descriptor.
 pub(crate) fn closed(fd: c_int) {
     with(|sets| sets.forget(fd));
 }
 
-/// No descriptor of an rsocket is left: sets tell of it no more.
+/// Removes an rsocket without descriptors from all sets.
 pub(crate) fn gone(own: &Arc<Own>) {
     with(|sets| {
         for set in sets.sets.values_mut() {
             let before = set.members.len();
             set.members.retain(|member| !member.is(own));
             if set.members.len() != before {
-                // A thread that waits for it keeps it from its end.
+                // A waiting thread still holds the rsocket; once awake, the thread releases it.
                 set.ring();
             }
         }
     });
 }
 
-/// An rsocket may be told once more to who is told by edges.
+/// Wakes edge-triggered waiters of an rsocket, which may have a new event.
 pub(crate) fn again(own: &Arc<Own>) {
     with(|sets| {
         let waits = |set: &&mut Set| !set.waiting.is_empty();
@@ -190,7 +196,7 @@ pub(crate) fn again(own: &Arc<Own>) {
     });
 }
 
-/// An ordinary socket has taken the number of an rsocket: the kernel's sets get it.
+/// Adds an ordinary socket to the kernel's sets, after it has taken the descriptor of an rsocket.
 pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Own>) {
     with(|sets| {
         for (epoll, id) in &sets.numbers {
@@ -207,7 +213,8 @@ pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Own>) {
     });
 }
 
-/// A set that the kernel has made is known from now on, so that who waits for it before it has an rsocket hears of that.
+/// Records a new set of the kernel, so that a thread that waits for an empty set is notified of its
+/// first rsocket.
 fn made(fd: c_int) -> c_int {
     if fd >= 0 && !table::is_inside() {
         ANY.store(true, Ordering::Release);
@@ -222,7 +229,7 @@ fn made(fd: c_int) -> c_int {
 /// `epoll_create(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: no memory is involved.
@@ -232,7 +239,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 /// `epoll_create1(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
@@ -242,7 +249,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 /// `epoll_ctl(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
@@ -250,13 +257,14 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // Now, as who connected is in the kernel's set with what is closed then.
+    // The rsocket must exist now: a connected TCP socket would otherwise enter the kernel's set,
+    // and is closed later.
     forking::begin(fd, Use::Transfer);
     let Some(own) = find(fd) else {
-        // SAFETY: the caller answers for the event.
+        // SAFETY: the event is valid by the caller's contract.
         return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
     };
-    // SAFETY: the caller answers for the event.
+    // SAFETY: the event is valid by the caller's contract.
     let done = unsafe { change(epoll, operation, fd, &own, event) };
     done.map_or_else(
         |why| {
@@ -268,7 +276,7 @@ pub unsafe extern "C" fn epoll_ctl(
 }
 
 /// # Safety
-/// As of `epoll_ctl`.
+/// As `epoll_ctl`.
 unsafe fn change(
     epoll: c_int,
     operation: c_int,
@@ -276,7 +284,8 @@ unsafe fn change(
     own: &Arc<Own>,
     event: *mut epoll_event,
 ) -> Result<(), Errno> {
-    // The kernel says whether that is a set; it does not know what stands for the rsocket.
+    // The kernel checks that `epoll` is a set. The placeholder of the rsocket is in no set of the
+    // kernel.
     // SAFETY: no memory is involved.
     unsafe { real::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     let why = Errno::last();
@@ -289,7 +298,7 @@ unsafe fn change(
     let interest = if operation == EPOLL_CTL_DEL {
         Interest::new(0, 0)
     } else {
-        // SAFETY: the caller answers for the event; it need not be aligned.
+        // SAFETY: the event is valid by the caller's contract; it may be unaligned.
         let event = unsafe { event.read_unaligned() };
         Interest::new(event.events, event.u64)
     };
@@ -313,10 +322,10 @@ unsafe fn change(
     Ok(())
 }
 
-/// What a thread looks for.
+/// The descriptors that a thread waits for.
 struct Look {
     bell: Arc<Bell>,
-    /// The set itself, the bell, and the rsockets.
+    /// The kernel's set, the eventfd, and the rsockets.
     entries: Vec<pollfd>,
     of: Vec<Arc<Own>>,
 }
@@ -324,7 +333,7 @@ struct Look {
 const SET: usize = 0;
 const RSOCKETS: usize = 2;
 
-/// What there is to look for; `None`: that is no set of ours.
+/// Registers a thread with a set; `None`: the set has no list of rsockets.
 fn look(epoll: c_int, bell: &Arc<Bell>) -> Option<Look> {
     with(|sets| {
         let set = sets.of(epoll)?;
@@ -345,7 +354,7 @@ fn look(epoll: c_int, bell: &Arc<Bell>) -> Option<Look> {
 }
 
 impl Look {
-    /// Sleeps until something is there; negative and errno.
+    /// Sleeps until an event may have happened; negative with errno.
     ///
     /// # Safety
     /// `mask` is NULL or readable.
@@ -357,13 +366,13 @@ impl Look {
         });
         if self.of.is_empty() {
             let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            // SAFETY: as many entries as are said; the rest is NULL or readable.
+            // SAFETY: the array has `count` entries; the other pointers are NULL or readable.
             return unsafe { ppoll(self.entries.as_mut_ptr(), count, time, mask) };
         }
         let limit = left.map_or(-1, |left| {
             c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
         });
-        // SAFETY: as many entries as are said; the masks are of this function or the caller's.
+        // SAFETY: the array has `count` entries; the masks are local or the caller's.
         unsafe {
             let mut before = std::mem::zeroed();
             if !mask.is_null() {
@@ -379,7 +388,7 @@ impl Look {
         }
     }
 
-    /// Tells of the rsockets that were found ready, at most of `most`.
+    /// The events of rsockets that are ready, at most `most`.
     fn tell(&self, epoll: c_int, most: usize) -> Vec<epoll_event> {
         let found = self.entries[RSOCKETS..].iter().zip(&self.of);
         let found: HashMap<_, _> = found
@@ -410,7 +419,7 @@ impl Look {
         told.unwrap_or_default()
     }
 
-    /// Takes the bell back. Whether the kernel's descriptors come first this time.
+    /// Unregisters the thread. Returns whether the kernel's descriptors come first this time.
     fn get_up(&self, epoll: c_int) -> bool {
         let first = with(|sets| {
             let set = sets.of(epoll)?;
@@ -423,10 +432,10 @@ impl Look {
     }
 }
 
-/// epoll_pwait2(2), with a time of Rust's; `None`: for ever.
+/// epoll_pwait2(2) with a Rust duration; `None`: no time limit.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 unsafe fn wait(
     epoll: c_int,
     events: *mut epoll_event,
@@ -437,8 +446,8 @@ unsafe fn wait(
     let begun = Instant::now();
     let alone = with(|sets| sets.of(epoll).is_none_or(|set| set.members.is_empty()));
     if alone != Some(false) || most <= 0 {
-        // What the kernel has now, which is all, or what it says of the arguments.
-        // SAFETY: the caller answers for all of this.
+        // First the kernel's events without a wait; this call also checks the arguments.
+        // SAFETY: the arguments are valid by the caller's contract.
         let there = unsafe { real::epoll_wait(epoll, events, most, 0) };
         if there != 0 || limit == Some(Duration::ZERO) {
             return there;
@@ -456,7 +465,7 @@ unsafe fn wait(
             return -1;
         };
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-        // SAFETY: the caller answers for the mask.
+        // SAFETY: the mask is valid by the caller's contract.
         let found = unsafe { look.sleep(left, mask) };
         let why = Errno::last();
         let kernel_first = look.get_up(epoll);
@@ -467,7 +476,7 @@ unsafe fn wait(
         let mut have = 0;
         let kernels = |have: &mut usize| {
             if look.entries[SET].revents != 0 && *have < room {
-                // SAFETY: the caller has room for `most`, of which `have` are filled.
+                // SAFETY: the array has room for `most` entries, of which `have` are filled.
                 let more = unsafe {
                     real::epoll_wait(epoll, events.add(*have), (room - *have) as c_int, 0)
                 };
@@ -478,7 +487,7 @@ unsafe fn wait(
             kernels(&mut have);
         }
         for event in look.tell(epoll, room - have) {
-            // SAFETY: as above; entries of the program need not be aligned.
+            // SAFETY: as above; entries of the program may be unaligned.
             unsafe { events.add(have).write_unaligned(event) };
             have += 1;
         }
@@ -491,7 +500,7 @@ unsafe fn wait(
     }
 }
 
-/// Whether the program waits for a set that may have rsockets.
+/// Whether a set may contain rsockets.
 fn is_own(epoll: c_int) -> bool {
     with(|sets| sets.of(epoll).is_some()).unwrap_or(false)
 }
@@ -503,7 +512,7 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
 /// `epoll_wait(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_wait(
     epoll: c_int,
@@ -511,7 +520,7 @@ pub unsafe extern "C" fn epoll_wait(
     most: c_int,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: the caller answers for all of this.
+    // SAFETY: the arguments are valid by the caller's contract.
     unsafe {
         if is_own(epoll) {
             return wait(epoll, events, most, milliseconds(timeout), std::ptr::null());
@@ -523,7 +532,7 @@ pub unsafe extern "C" fn epoll_wait(
 /// `epoll_pwait(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
@@ -532,7 +541,7 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller answers for all of this.
+    // SAFETY: the arguments are valid by the caller's contract.
     unsafe {
         if is_own(epoll) {
             return wait(epoll, events, most, milliseconds(timeout), mask);
@@ -544,7 +553,7 @@ pub unsafe extern "C" fn epoll_pwait(
 /// `epoll_pwait2(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait2(
     epoll: c_int,
@@ -553,7 +562,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller answers for all of this.
+    // SAFETY: the arguments are valid by the caller's contract.
     unsafe {
         if is_own(epoll) {
             let limit = timeout.as_ref().map(|time| {

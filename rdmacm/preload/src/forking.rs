@@ -1,6 +1,10 @@
-//! Servers that fork after they accepted (`RDMAV_FORK_SAFE`, rsocket(7)). A queue pair is nothing to a child, so both ends first make a TCP connection, which is; the rsocket comes with the first
-//! call that reads, writes or waits. Then the process that accepted, or its child, listens at the same port, tells the other end so by four zero bytes over TCP, and both go on with the rsocket.
-//! Upstream's does the same, so either end may be upstream's.
+//! Servers that fork after accept(2) (`RDMAV_FORK_SAFE`, rsocket(7)).
+//! `calls`, `waiting` and `epoll` call `begin` before each use of a descriptor.
+//!
+//! A child cannot use its parent's queue pair, so both ends first make a TCP connection, which
+//! children inherit. The first call that reads, writes or waits replaces the TCP connection by an
+//! rsocket: the process that accepted, or its child, listens at the same port and announces that by
+//! four zero bytes over TCP. Upstream's library does the same, so either end may be upstream's.
 
 use crate::table::{self, Own, enter, placeholder, within};
 use crate::{rdma, real};
@@ -11,19 +15,19 @@ use libc::*;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// What a TCP socket is to become.
+/// The part of a TCP socket in the replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Neither end of anything yet.
+    /// Neither bound nor connected.
     Fresh,
     Listens,
-    /// Of who connected.
+    /// The socket has connected.
     Active,
-    /// Of who accepted.
+    /// The socket was accepted.
     Passive,
 }
 
-/// The sockets by their descriptors, of which one may have several: these have the same number here.
+/// TCP sockets by descriptor, each with an id that duplicates share.
 #[derive(Debug, Default)]
 struct Sockets {
     numbers: HashMap<c_int, (u64, Role)>,
@@ -36,7 +40,7 @@ impl Sockets {
         self.numbers.insert(fd, (self.last, role));
     }
 
-    /// All descriptors of what has one; they are forgotten.
+    /// All descriptors of a socket, which are then removed.
     fn take(&mut self, fd: c_int) -> Vec<c_int> {
         let Some(&(id, _)) = self.numbers.get(&fd) else { return Vec::new() };
         let same = self.numbers.iter().filter(|(_, of)| of.0 == id);
@@ -48,15 +52,15 @@ impl Sockets {
     }
 }
 
-/// Its lock is taken by who forks, between those of the table and of the sets.
+/// The lock is taken at fork(2), between those of the table and the sets.
 static SOCKETS: Shared<Option<Sockets>> = Shared::new(None);
 
-/// The lock, for who forks.
+/// Takes the lock for fork(2).
 pub(crate) fn hold() -> Guard {
     SOCKETS.hold()
 }
 
-/// Whether the user wants this.
+/// Whether the user has enabled the replacement.
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| {
@@ -65,7 +69,7 @@ pub(crate) fn is_on() -> bool {
     })
 }
 
-/// Does something with the sockets, if there are any.
+/// Calls `f` with the sockets, if the replacement is enabled.
 fn with<T>(f: impl FnOnce(&mut Sockets) -> T) -> Option<T> {
     (is_on() && !table::is_inside()).then(|| f(SOCKETS.lock().get_or_insert_default()))
 }
@@ -74,19 +78,19 @@ fn role(fd: c_int) -> Option<Role> {
     with(|sockets| sockets.numbers.get(&fd).map(|of| of.1)).flatten()
 }
 
-/// The program has made a TCP socket.
+/// Records a new TCP socket.
 pub(crate) fn made(fd: c_int) {
     if fd >= 0 {
         with(|sockets| sockets.enter(fd, Role::Fresh));
     }
 }
 
-/// A socket listens.
+/// Records that a socket listens.
 pub(crate) fn listens(fd: c_int) {
     turn(fd, Role::Listens);
 }
 
-/// A socket connects.
+/// Records that a socket connects.
 pub(crate) fn connects(fd: c_int) {
     turn(fd, Role::Active);
 }
@@ -99,14 +103,14 @@ fn turn(fd: c_int, into: Role) {
     });
 }
 
-/// A socket has accepted another one.
+/// Records an accepted socket.
 pub(crate) fn accepted(listener: c_int, new: c_int) {
     if new >= 0 && role(listener) == Some(Role::Listens) {
         with(|sockets| sockets.enter(new, Role::Passive));
     }
 }
 
-/// A number is that of another descriptor, too.
+/// Records that `to` is now a duplicate of `from`.
 pub(crate) fn doubled(from: c_int, to: c_int) {
     with(|sockets| {
         let of = sockets.numbers.get(&from).copied();
@@ -117,21 +121,23 @@ pub(crate) fn doubled(from: c_int, to: c_int) {
     });
 }
 
-/// The program closes a descriptor.
+/// Records that the program closes a descriptor.
 pub(crate) fn closed(fd: c_int) {
     with(|sockets| sockets.numbers.remove(&fd));
 }
 
-/// What happens to a descriptor.
+/// The use of a descriptor by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Bytes.
+    /// The program reads or writes.
     Transfer,
-    /// The program waits. Who connected may wait for that, and for what the other end says first.
+    /// The program waits. A connecting socket stays TCP during a wait, for the connection and for
+    /// the first bytes of the server.
     Wait,
 }
 
-/// Has a socket become an rsocket, if it is to and this is the time; an ordinary one otherwise, for ever.
+/// Replaces a TCP socket by an rsocket, if the use requires that; if the replacement fails, the
+/// socket stays TCP.
 pub(crate) fn begin(fd: c_int, by: Use) {
     let is_time = match role(fd) {
         Some(Role::Passive) => true,
@@ -151,10 +157,10 @@ pub(crate) fn begin(fd: c_int, by: Use) {
     why.set();
 }
 
-/// An address, and how long it is.
+/// An address with its length.
 type Address = (sockaddr_storage, socklen_t);
 
-/// Where one end of a TCP socket is.
+/// The address of one end of a TCP socket.
 ///
 /// # Safety
 /// `ask` is `getsockname` or `getpeername`.
@@ -162,7 +168,7 @@ unsafe fn address(
     fd: c_int,
     ask: unsafe fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
 ) -> Option<Address> {
-    // SAFETY: all zero is a `sockaddr_storage`; it is as long as is said.
+    // SAFETY: zeros are a valid `sockaddr_storage`; the length is its size.
     unsafe {
         let mut at: sockaddr_storage = std::mem::zeroed();
         let mut len = size_of::<sockaddr_storage>() as socklen_t;
@@ -170,7 +176,7 @@ unsafe fn address(
     }
 }
 
-/// An rsocket that is closed unless it is kept.
+/// An rsocket that is closed on drop, unless it is kept.
 struct Fresh(c_int);
 
 impl Fresh {
@@ -189,28 +195,28 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        // SAFETY: ours.
+        // SAFETY: this value owns the rsocket.
         unsafe { rdma::rclose(self.0) };
     }
 }
 
-/// The side that connected: waits until the other one listens.
+/// The connecting side: waits until the other side listens.
 fn connect(fd: c_int) -> Option<(c_int, c_int)> {
     let mut word = [1_u8; 4];
     let mut ask = |flags| {
         let mut entry = pollfd { fd, events: POLLIN, revents: 0 };
-        // SAFETY: one entry; four bytes that are writable.
+        // SAFETY: one entry; four writable bytes.
         unsafe {
             while real::poll(&raw mut entry, 1, -1) < 0 && Errno::last().raw() == EINTR {}
             let got = real::recv(fd, word.as_mut_ptr().cast(), 4, MSG_DONTWAIT | flags);
             got == 4 && word == [0; 4]
         }
     };
-    // A server that does not do this may say something else, which is the program's.
+    // The first bytes of a server without this protocol belong to the program.
     if !ask(MSG_PEEK) || !ask(0) {
         return None;
     }
-    // SAFETY: as is asked; the address is as long as is said.
+    // SAFETY: `address` gets a function of the required type; the address has the stated length.
     unsafe {
         let (at, len) = address(fd, real::getpeername)?;
         let domain = c_int::from(at.ss_family);
@@ -219,22 +225,23 @@ fn connect(fd: c_int) -> Option<(c_int, c_int)> {
     }
 }
 
-/// How long to wait for one that listens at the same port for its own connection, in ms.
+/// The time to wait for another process that listens at the same port for its own connection, in
+/// ms.
 const PAUSE: c_int = 2;
 
-/// The side that accepted: listens, says so, and accepts once more.
+/// The accepting side: listens, announces that, and accepts the rsocket.
 fn accept(fd: c_int) -> Option<(c_int, c_int)> {
-    // SAFETY: as is asked.
+    // SAFETY: `address` gets a function of the required type.
     let at = unsafe { address(fd, real::getsockname) }?;
     let listener = loop {
         match listen(&at) {
             Ok(listener) => break listener,
-            // The second where it means all addresses, as loopback's do.
+            // `EADDRNOTAVAIL` if the other listener has a wildcard, which includes loopback.
             Err(why) if matches!(why.raw(), EADDRINUSE | EADDRNOTAVAIL) && !speaks(fd, PAUSE) => {}
             Err(_) => return None,
         }
     };
-    // SAFETY: four bytes that are readable; as many entries as are said; no addresses.
+    // SAFETY: four readable bytes; the array has the stated length; no addresses.
     unsafe {
         rdma::rfcntl(listener.0, F_SETFL, O_NONBLOCK);
         if real::send(fd, [0_u8; 4].as_ptr().cast(), 4, MSG_NOSIGNAL) != 4 {
@@ -250,7 +257,7 @@ fn accept(fd: c_int) -> Option<(c_int, c_int)> {
             if new >= 0 {
                 return Some((new, at.0.ss_family.into()));
             }
-            // Gone, or goes on by TCP.
+            // The peer has gone, or continues by TCP.
             if both[1].revents != 0 {
                 return None;
             }
@@ -260,24 +267,24 @@ fn accept(fd: c_int) -> Option<(c_int, c_int)> {
 
 fn listen(at: &Address) -> Result<Fresh, Errno> {
     let new = Fresh::new(at.0.ss_family.into()).ok_or_else(Errno::last)?;
-    // SAFETY: the address is as long as is said.
+    // SAFETY: the address has the stated length.
     let done = unsafe {
         rdma::rbind(new.0, (&raw const at.0).cast(), at.1) == 0 && rdma::rlisten(new.0, 1) == 0
     };
     if done { Ok(new) } else { Err(Errno::last()) }
 }
 
-/// Whether something comes from the other end by TCP, or its end, meanwhile.
+/// Whether the peer sends or closes within the time limit.
 fn speaks(fd: c_int, limit: c_int) -> bool {
     let mut entry = pollfd { fd, events: POLLIN, revents: 0 };
     // SAFETY: one entry.
     unsafe { real::poll(&raw mut entry, 1, limit) > 0 }
 }
 
-/// Has an rsocket take the place of a TCP socket, at all of its descriptors.
+/// Replaces a TCP socket by an rsocket, at all of its descriptors.
 fn replace(fd: c_int, same: &[c_int], new: c_int, domain: c_int) {
     let own = Arc::new(Own::new(new, domain));
-    // SAFETY: numbers and memory of this function only.
+    // SAFETY: descriptors and memory of this function only.
     unsafe {
         let flags = real::fcntl(fd, F_GETFL, 0);
         within(|| rdma::rfcntl(new, F_SETFL, flags & O_NONBLOCK));
@@ -289,7 +296,7 @@ fn replace(fd: c_int, same: &[c_int], new: c_int, domain: c_int) {
                 within(|| rdma::rsetsockopt(new, level, option, at, len));
             }
         }
-        // A parent may have it, too.
+        // A parent may hold the TCP socket too.
         real::shutdown(fd, SHUT_RDWR);
         for &fd in same {
             let close_on_exec = real::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC;

@@ -1,38 +1,41 @@
-//! What a set of epoll(7) is asked of an rsocket, and what was told of it: rpoll(3) knows only what is true now, so `EPOLLET` and `EPOLLONESHOT` are made here.
+//! The events that a set of epoll(7) requests of an rsocket, and the events reported so far.
+//! `epoll` keeps one value for each member. rpoll(3) is level-triggered, so `EPOLLET` and
+//! `EPOLLONESHOT` are implemented here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The bits that poll(2) and epoll(7) have alike, but for `EPOLLRDHUP`, which rsockets do not tell.
+/// The events that poll(2) and epoll(7) have in common, except `EPOLLRDHUP`, which rsockets do not
+/// report.
 const KNOWN: u32 = 0x3ff;
 const READABLE: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDHUP).cast_unsigned();
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
-/// What is told without being asked for.
+/// Events that are reported without a request.
 const OVER: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
 const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();
 const ONCE: u32 = libc::EPOLLONESHOT.cast_unsigned();
 
-/// What a program did with an rsocket after which it may be told of it once more.
+/// The uses of an rsocket after which edge-triggered waiters may be notified again.
 #[derive(Debug, Default)]
 pub struct Uses {
-    /// Calls that read, or accept.
+    /// The number of calls that read or accept.
     reads: AtomicU64,
-    /// Calls that could not write all.
+    /// The number of incomplete writes.
     stuck: AtomicU64,
-    /// Whether a set has had it, and whether one told of it by edges.
+    /// Whether a set has contained the rsocket. `edges`: whether such a set was edge-triggered.
     pub watched: AtomicBool,
     /// See `watched`.
     pub edges: AtomicBool,
 }
 
 impl Uses {
-    /// The program has read.
+    /// Counts a read.
     pub fn read(&self) {
         self.reads.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The program has written less than it wanted to.
+    /// Counts an incomplete write.
     pub fn stuck(&self) {
         self.stuck.fetch_add(1, Ordering::SeqCst);
     }
@@ -42,43 +45,44 @@ impl Uses {
     }
 }
 
-/// What is asked of one rsocket.
+/// The events requested of one rsocket.
 #[derive(Debug)]
 pub struct Interest {
     events: u32,
-    /// The program's own word.
+    /// The program's data.
     pub data: u64,
-    /// What was told since it was used last; by edges only.
+    /// For edge-triggered members: the events reported since the last use.
     told: u32,
-    /// How often it had been used when that was looked at.
+    /// The counts of uses at the last check.
     seen: [u64; 2],
-    /// Told once, which was all that was asked for.
+    /// True: a one-shot member has reported.
     spent: bool,
 }
 
 impl Interest {
-    /// What a program asks for.
+    /// The interest of an `epoll_ctl` call.
     #[must_use]
     pub const fn new(events: u32, data: u64) -> Self {
         Self { events, data, told: 0, seen: [0; 2], spent: false }
     }
 
-    /// As the program gave it.
+    /// The event that the program passed.
     #[must_use]
     pub const fn event(&self) -> libc::epoll_event {
         libc::epoll_event { events: self.events, u64: self.data }
     }
 
-    /// Whether it is told by edges.
+    /// Whether the member is edge-triggered.
     #[must_use]
     pub const fn by_edges(&self) -> bool {
         self.events & EDGES != 0
     }
 
-    /// What to look for now, as poll(2) has it; `None`: nothing, not even the end.
+    /// The events to wait for now, as in poll(2); `None`: no event, not even errors.
     ///
-    /// Linux' sockets tell once more of bytes to read when some come, and of room when there is some after there was none. Here the first is taken to be so after each call that reads:
-    /// that may tell of what is known, and misses nothing that a program may rely on, which has to read until nothing is left.
+    /// Linux notifies readers again when new bytes arrive, and writers when room becomes free. Here
+    /// each call that reads counts as an arrival. A notification may therefore repeat; none is
+    /// missed, because edge-triggered programs must read until no data remain.
     pub fn asks(&mut self, uses: &Uses) -> Option<i16> {
         let now = uses.now();
         if now[0] != self.seen[0] {
@@ -94,7 +98,7 @@ impl Interest {
         i16::try_from(self.events & !self.told & KNOWN).ok()
     }
 
-    /// What to tell of what was found; `None`: nothing, or another thread has told it.
+    /// The events to report; `None`: none, or another thread has reported them.
     pub fn found(&mut self, found: i16) -> Option<u32> {
         let mut events = u32::from(found.cast_unsigned()) & (self.events | OVER) & KNOWN;
         if events & OVER != 0 {

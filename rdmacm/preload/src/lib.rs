@@ -1,18 +1,20 @@
-//! `librspreload.so`: TCP programs over rsockets, unmodified (rsocket(7)). It stands before libc's calls of sockets.
+//! `librspreload.so`: unmodified TCP programs over rsockets (rsocket(7)).
+//! The library is preloaded, so its socket functions precede those of libc.
 //!
 //! | | |
 //! |---|---|
-//! | `calls` | what stands before libc's functions |
+//! | `calls` | functions that precede those of libc |
 //! | `waiting` | poll(2) and select(2) |
 //! | `epoll`, `interest` | epoll(7) |
-//! | `forking` | servers that fork after they accepted |
-//! | `table` | which descriptors are rsockets |
-//! | `choice` | for which sockets of which programs: `/etc/rdma/rsocket/preload_config` |
+//! | `forking` | servers that fork after accept(2) |
+//! | `table` | descriptors that are rsockets |
+//! | `choice` | sockets that become rsockets: `/etc/rdma/rsocket/preload_config` |
 //! | `real` | libc's own functions |
-//! | `rdma` | what is used of librdmacm.so.1 |
+//! | `rdma` | functions of librdmacm.so.1 |
 //!
-//! A socket that a program makes is a placeholder, an eventfd(2), and beside it there is an rsocket. Where no rsocket can do what is asked for, an ordinary socket takes the placeholder's
-//! number, and nothing of this library is left before it.
+//! The program's descriptor is a placeholder, an eventfd(2), and a table maps it to an rsocket. If
+//! rsockets cannot do what the program asks for, an ordinary socket takes the placeholder's
+//! descriptor.
 
 #[cfg(not(test))]
 pub mod calls;

@@ -1,4 +1,5 @@
-//! What is used of librdmacm.so.1, ours or upstream's. `build.rs` reads the names for the linker.
+//! The functions of librdmacm.so.1 that this library uses, from this project or upstream.
+//! `build.rs` reads the names for the linker.
 
 use libc::*;
 

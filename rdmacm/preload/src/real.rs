@@ -1,22 +1,23 @@
-//! libc's own functions: what the dynamic linker finds behind this library.
+//! libc's own functions, which the dynamic linker finds after this library.
+//! All other modules call libc through here.
 
 use libc::*;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of a function behind this library; looked up once.
+/// The address of a function after this library, looked up once.
 ///
 /// # Safety
-/// `name` is a function of libc's that takes what the caller passes it.
+/// `name` is a function of libc with the type of the caller's call.
 unsafe fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let at = known.load(Ordering::Relaxed);
     if !at.is_null() {
         return at;
     }
-    // SAFETY: `name` is a string.
+    // SAFETY: `name` ends with NUL.
     let at = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
     if at.is_null() {
-        // The name was taken from libc, which lies behind.
+        // libc exports the name, so the lookup does not fail.
         // SAFETY: abort has no requirements.
         unsafe { abort() };
     }
@@ -30,14 +31,15 @@ macro_rules! real {
             /// libc's function of this name.
             ///
             /// # Safety
-            /// As of libc's.
+            /// As libc's.
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => panic!("a name"),
                 };
-                // SAFETY: the function of this name has this type; the caller answers for the arguments.
+                // SAFETY: the function has this type; the arguments are valid by the caller's
+                // contract.
                 unsafe {
                     let at = behind(&KNOWN, NAME);
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at)($($arg),*)

@@ -1,4 +1,5 @@
-//! Which descriptors of the program are rsockets.
+//! The program's descriptors that are rsockets.
+//! Every socket function looks its descriptor up here.
 
 use crate::choice::Choice;
 use crate::interest::Uses;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-/// An rsocket, closed with the last descriptor of it.
+/// An rsocket, closed with its last descriptor.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) fd: c_int,
@@ -25,13 +26,13 @@ impl Own {
         Self { fd, domain, uses: Uses::default() }
     }
 
-    /// The program has read: what else there is may be news.
+    /// Counts a read; remaining data may be a new event.
     pub(crate) fn read(self: &Arc<Self>) {
         self.uses.read();
         self.may_be_told();
     }
 
-    /// The program has written less than it wanted to: room will be news.
+    /// Counts an incomplete write; new room is a new event.
     pub(crate) fn stuck(self: &Arc<Self>) {
         self.uses.stuck();
         self.may_be_told();
@@ -48,17 +49,18 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody else uses it any more. Whether the peer heard of it cannot be told by close(2) either.
+        // SAFETY: this value owns the rsocket, which no thread uses any more. As with close(2),
+        // errors of the peer are not reported.
         within(|| unsafe { rdma::rclose(self.fd) });
     }
 }
 
-/// Its lock is taken by who forks and given back in both processes: a child looks here at each call, whatever the descriptor.
+/// The lock is taken at fork(2) and released in both processes: a child looks here in each call.
 static KNOWN: Shared<Option<HashMap<c_int, Arc<Own>>>> = Shared::new(None);
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
-/// Runs `f`, whose own calls of sockets, in the library below, are libc's.
+/// Runs `f`, a call into librdmacm, whose own socket calls go to libc.
 pub(crate) fn within<T>(f: impl FnOnce() -> T) -> T {
     let before = INSIDE.replace(true);
     let done = f();
@@ -66,39 +68,39 @@ pub(crate) fn within<T>(f: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether the library below is at work.
+/// Whether this thread is inside a call into librdmacm.
 pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
 /// The rsocket of a descriptor of the program.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
-    // The library below asks for its own descriptors, which are none.
+    // librdmacm's own descriptors are not rsockets.
     if INSIDE.get() {
         return None;
     }
     KNOWN.lock().as_ref()?.get(&fd).cloned()
 }
 
-/// A descriptor of the program is an rsocket from now on.
+/// Records that a descriptor of the program is an rsocket.
 pub(crate) fn enter(fd: c_int, own: Arc<Own>) {
     let before = KNOWN.lock().get_or_insert_default().insert(fd, own);
-    // Closed without the lock.
+    // The earlier entry is dropped without the lock.
     before.inspect(unwatch);
 }
 
-/// A descriptor of the program is none any more.
+/// Removes the entry of a descriptor.
 pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
     if INSIDE.get() {
         return None;
     }
-    // Most are not: no lock that others wait for.
+    // Most descriptors are no rsockets; for those, the exclusive lock is not taken.
     find(fd)?;
     let own = KNOWN.lock().as_mut()?.remove(&fd);
     own.inspect(unwatch)
 }
 
-/// Sets of descriptors have an rsocket as long as a descriptor has.
+/// Removes an rsocket from all sets when its last descriptor is closed.
 fn unwatch(own: &Arc<Own>) {
     if !own.uses.watched.load(Ordering::SeqCst) {
         return;
@@ -109,13 +111,13 @@ fn unwatch(own: &Arc<Own>) {
     }
 }
 
-/// A descriptor of the program that only holds its number; -1 and errno.
+/// A descriptor of the program that only reserves its number; -1 with errno.
 pub(crate) fn placeholder(close_on_exec: bool) -> c_int {
     // SAFETY: eventfd has no requirements.
     unsafe { eventfd(0, if close_on_exec { EFD_CLOEXEC } else { 0 }) }
 }
 
-/// Whether a socket that the program makes is to be an rsocket.
+/// Whether a new socket of the program becomes an rsocket.
 pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     static CHOICE: OnceLock<(Choice, String)> = OnceLock::new();
     let kind = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -136,9 +138,10 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     choice.takes(program, domain, kind, protocol)
 }
 
-/// Has an ordinary socket take the number of an rsocket that did not do; -1 and errno.
+/// Replaces an rsocket by an ordinary socket, with the same descriptor; -1 with errno.
 pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Own>) -> c_int {
-    // SAFETY: numbers and memory of this function only; the descriptor is the program's, and becomes a socket at once.
+    // SAFETY: descriptors and memory of this function only; the program's descriptor becomes a
+    // socket at once.
     unsafe {
         let flags = rdma::rfcntl(own.fd, F_GETFL);
         let new = real::socket(own.domain, SOCK_STREAM, 0);
@@ -179,7 +182,8 @@ thread_local!(static HELD: RefCell<Option<[Guard; 3]>> = const { RefCell::new(No
 
 extern "C" fn before_fork() {
     let guards = [KNOWN.hold(), forking::hold(), epoll::hold()];
-    // A thread that forks while it ends has no place for them any more: they are given back at once.
+    // A thread that forks during its exit has no thread-local storage; the locks are then released
+    // at once.
     let _ = HELD.try_with(|held| held.replace(Some(guards)));
 }
 
@@ -192,12 +196,13 @@ extern "C" fn after_fork() {
     let _ = HELD.try_with(RefCell::take);
 }
 
-/// When the library is loaded, before anybody can look.
+/// Registered when the library is loaded, before any thread uses the table.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    // SAFETY: functions of this library, which is never unloaded. Without memory for them a child is at risk, and nothing else.
+    // SAFETY: the functions belong to this library, which is never unloaded. A failure only affects
+    // children.
     unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
 }

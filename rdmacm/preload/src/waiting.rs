@@ -1,4 +1,5 @@
-//! poll(2) and select(2), for rsockets and other descriptors together.
+//! poll(2) and select(2) for rsockets and other descriptors together.
+//! Functions that precede those of libc, over rpoll(3).
 
 use crate::forking::{self, Use};
 use crate::table::{Own, find, within};
@@ -7,7 +8,7 @@ use cface::Errno;
 use libc::*;
 use std::sync::Arc;
 
-/// The entries with the numbers of the library below, and what keeps these.
+/// The entries with librdmacm's descriptors, and the rsockets, which keeps them alive.
 fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Own>>>) {
     let known = |entry: &pollfd| {
         forking::begin(entry.fd, Use::Wait);
@@ -25,22 +26,22 @@ fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Own>>>) {
 /// `poll(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     let mut none = [];
     let entries = if count == 0 {
         &mut none[..]
     } else {
-        // SAFETY: the caller answers for so many entries.
+        // SAFETY: the array has `count` entries by the caller's contract.
         unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
     };
     let (mut below, own) = translate(entries);
     if own.iter().all(Option::is_none) {
-        // SAFETY: likewise.
+        // SAFETY: the array has `count` entries by the caller's contract.
         return unsafe { real::poll(fds, count, timeout) };
     }
-    // SAFETY: as many entries as are said.
+    // SAFETY: the array has `count` entries.
     let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), count, timeout) });
     for (entry, below) in entries.iter_mut().zip(below) {
         entry.revents = below.revents;
@@ -48,10 +49,10 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     found
 }
 
-/// poll, as programs call it that were compiled with `_FORTIFY_SOURCE`.
+/// poll for programs that were compiled with `_FORTIFY_SOURCE`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -60,22 +61,23 @@ pub unsafe extern "C" fn __poll_chk(
     room: usize,
 ) -> c_int {
     if room / size_of::<pollfd>() < count as usize {
-        // As libc.
+        // As libc's.
         // SAFETY: abort has no requirements.
         unsafe { abort() };
     }
-    // SAFETY: the caller answers for the entries.
+    // SAFETY: the entries are valid by the caller's contract.
     unsafe { poll(fds, count, timeout) }
 }
 
-/// What each set of select(2) asks for, and what the kernel counts for it (fs/select.c).
+/// For each set of select(2): the requested events, and the events that the kernel counts
+/// (fs/select.c).
 const SETS: [(i16, i16); 3] =
     [(POLLIN, POLLIN | POLLHUP | POLLERR), (POLLOUT, POLLOUT | POLLERR), (POLLPRI, POLLPRI)];
 
 /// `select(2)`.
 ///
 /// # Safety
-/// As of libc's.
+/// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn select(
     count: c_int,
@@ -87,7 +89,7 @@ pub unsafe extern "C" fn select(
     let sets = [readable, writable, special];
     let asks = |fd: c_int| {
         let of = sets.iter().zip(SETS).filter(|(set, _)| {
-            // SAFETY: NULL or the caller's; numbers are below FD_SETSIZE.
+            // SAFETY: the set is NULL or the caller's; descriptors are below FD_SETSIZE.
             !set.is_null() && unsafe { FD_ISSET(fd, **set) }
         });
         of.fold(0, |all, (_, (asked, _))| all | asked)
@@ -97,16 +99,16 @@ pub unsafe extern "C" fn select(
     let entries: Vec<_> = entries.filter(|entry| entry.events != 0).collect();
     let (mut below, own) = translate(&entries);
     if own.iter().all(Option::is_none) {
-        // SAFETY: the caller answers for all of these.
+        // SAFETY: the arguments are valid by the caller's contract.
         return unsafe { real::select(count, readable, writable, special, timeout) };
     }
-    // SAFETY: NULL or the caller's.
+    // SAFETY: the time is NULL or the caller's.
     let limit = unsafe { timeout.as_ref() }.map_or(-1, |time| {
         let milliseconds =
             time.tv_sec.saturating_mul(1000).saturating_add((time.tv_usec + 999) / 1000);
         c_int::try_from(milliseconds).unwrap_or(c_int::MAX)
     });
-    // SAFETY: as many entries as are said.
+    // SAFETY: the array has the stated length.
     let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), below.len() as nfds_t, limit) });
     if found < 0 {
         return found;
@@ -120,7 +122,7 @@ pub unsafe extern "C" fn select(
         if set.is_null() {
             continue;
         }
-        // SAFETY: the caller's; numbers are below FD_SETSIZE.
+        // SAFETY: the set is the caller's; descriptors are below FD_SETSIZE.
         unsafe {
             FD_ZERO(set);
             for (entry, below) in entries.iter().zip(&below) {

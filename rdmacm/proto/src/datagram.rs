@@ -1,19 +1,23 @@
-//! Datagrams of rsockets: what is before their bytes in a UD message, and what two ends say to each other by UDP until both know each other's queue pairs (rsocket(7)).
+//! Datagrams of rsockets: the header in a UD message, and the notices by UDP through which two ends
+//! learn each other's queue pairs (rsocket(7)).
+//! `rsocket::datagrams` of librdmacm sends and receives these bytes.
 //!
-//! The address of a datagram rsocket is that of a UDP socket that it has, too. Who does not know the queue pair of an address sends the datagram there by UDP, behind a
-//! [`Notice`] that names its own one. The receiver answers with a notice without a datagram. From then on each sends by its queue pair, and every message begins with a
-//! [`Header`]: a UD message does not say from which IP address and port it is.
+//! A datagram rsocket has the address of its UDP socket. An end that does not know the queue pair
+//! of an address sends the datagram there by UDP, after a [`Notice`] with its own queue pair. The
+//! receiver answers with a notice without a datagram. From then on both ends use their queue pairs,
+//! and every message begins with a [`Header`], because a UD message contains no IP address and
+//! port.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes that a message of either kind has at most, with what is in front.
+/// The largest message of either kind in bytes, with its header.
 pub const MOST: usize = 2048;
 
-/// What begins no message of a datagram rsocket.
+/// The error of a message that is from no datagram rsocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign;
 
-/// An IP address in front of a message: 4 or 6, and the bytes.
+/// The IP address in a header: version 4 or 6, and the bytes.
 fn ip(version: u8, v4: Option<&[u8; 4]>, v6: Option<&[u8; 16]>) -> Result<IpAddr, Foreign> {
     match (version, v4, v6) {
         (4, Some(bytes), _) => Ok(IpAddr::from(*bytes)),
@@ -22,7 +26,7 @@ fn ip(version: u8, v4: Option<&[u8; 4]>, v6: Option<&[u8; 16]>) -> Result<IpAddr
     }
 }
 
-/// What a UD message begins with: from whom it is.
+/// The header of a UD message: the sender's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     bytes: [u8; Self::MOST],
@@ -30,12 +34,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Bytes of the longer of the two forms, that of IPv6.
+    /// Bytes of the longer form, for IPv6.
     pub const MOST: usize = 24;
-    /// Those of IPv4's.
+    /// Bytes of the form for IPv4.
     const V4: usize = 8;
 
-    /// The header of who has this address.
+    /// The header of a sender with this address.
     #[must_use]
     pub fn of(from: SocketAddr) -> Self {
         let mut bytes = [0; Self::MOST];
@@ -45,7 +49,7 @@ impl Header {
                 Self::V4
             }
             SocketAddr::V6(v6) => {
-                // As sockets have it: in network order, whatever the host's.
+                // Network order, as in socket addresses, on any host.
                 bytes[4..8].copy_from_slice(&v6.flowinfo().to_ne_bytes());
                 bytes[8..24].copy_from_slice(&v6.ip().octets());
                 Self::MOST
@@ -57,16 +61,16 @@ impl Header {
         Self { bytes, len }
     }
 
-    /// What goes in front of a datagram.
+    /// The bytes in front of a datagram.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// From whom a message is that begins with these bytes, and where the datagram begins in it.
+    /// The sender of a message, and the offset of the datagram in it.
     ///
     /// # Errors
-    /// They are too few, or contradict themselves.
+    /// The header is too short or contradictory.
     pub fn parse(message: &[u8]) -> Result<(SocketAddr, usize), Foreign> {
         let (&[version, length, p1, p0], rest) = message.split_first_chunk().ok_or(Foreign)?;
         let ip = ip(version, rest.first_chunk(), rest.get(4..).and_then(<[u8]>::first_chunk))?;
@@ -78,14 +82,14 @@ impl Header {
     }
 }
 
-/// What is said by UDP.
+/// A message by UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// A datagram follows, and an answer is wanted.
+    /// True: a datagram follows, and an answer is required.
     pub brings: bool,
-    /// The queue pair of who says it.
+    /// The queue pair of the sender.
     pub qpn: u32,
-    /// The address of that queue pair.
+    /// The address of the queue pair.
     pub ip: IpAddr,
 }
 
@@ -96,11 +100,11 @@ const DATA: u8 = 0;
 const ANSWER: u8 = 7;
 
 impl Notice {
-    /// Bytes of the longer of the two forms.
+    /// Bytes of the longer form.
     pub const MOST: usize = 28;
     const V4: usize = 16;
 
-    /// What is sent, but for the datagram.
+    /// The bytes of the notice, without the datagram.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = TAG.to_be_bytes().to_vec();
@@ -117,10 +121,11 @@ impl Notice {
         bytes
     }
 
-    /// Takes a notice apart that came from an address of this family, and where the datagram begins behind it.
+    /// Parses a notice from an address of this family; returns the notice and the offset of the
+    /// datagram.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are no notice.
     pub fn parse(message: &[u8], from: IpAddr) -> Result<(Self, usize), Foreign> {
         let (tag, rest) = message.split_first_chunk().ok_or(Foreign)?;
         let (&[version, operation, length, _], rest) = rest.split_first_chunk().ok_or(Foreign)?;
@@ -170,7 +175,7 @@ mod tests {
         let v6 = Notice { brings: false, qpn: 9, ip: addr("[fd99::2]:0").ip() };
         assert_eq!(v6.emit()[4..12], [6, 7, 28, 0, 0, 0, 0, 9]);
         assert_eq!(Notice::parse(&v6.emit(), v6.ip), Ok((v6, 28)));
-        // Upstream's compare both families, too.
+        // As upstream's, both families must agree.
         assert_eq!(Notice::parse(&v6.emit(), notice.ip), Err(Foreign));
     }
 

@@ -1,4 +1,5 @@
-//! Ways in for a fuzzer: any bytes as what peers send.
+//! Entry points for a fuzzer: any bytes in place of a peer's messages.
+//! The crate `fuzz` calls these.
 
 use crate::datagram::{Header, Notice};
 use crate::stream::{self, Area, Done, Hello, Place, Settings, Stream, Update};
@@ -10,16 +11,18 @@ use crate::{Config, Event, Kind, Manager, Time};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Bytes of a step besides those of its MAD.
+/// Bytes of a step, without its MAD.
 const STEP: usize = 4;
-/// Bytes of a MAD that are taken from the input, from its attribute on; the rest is zero. Private data are of no interest.
+/// Bytes of a MAD that are taken from the input, from the attribute on; the rest is zero. Private
+/// data are not fuzzed.
 const TAKEN: usize = 96;
 
-/// A process with connections in all states gets a series of MADs, while time passes and its application acts. Names that it
-/// knows are put where the input only says so, as no fuzzer guesses them. Nothing may panic, and what is remembered stays within its limits.
+/// Feeds MADs to a process with connections in all states, while time passes and its application
+/// acts. The input only marks where a known communication id stands, because a fuzzer does not
+/// guess ids. No step may panic, and all tables must stay within their limits.
 ///
 /// # Panics
-/// Something is wrong.
+/// A table exceeds its limit, or an invariant fails.
 pub fn manager(data: &[u8]) {
     let mut config = Config::new(crate::wire::Guid(1));
     config.connections = 20;
@@ -56,7 +59,7 @@ pub fn manager(data: &[u8]) {
                 let code = TimeCode::new(10);
                 known.extend(manager.ask(now, &mut random, peer, request, code, 3).ok());
             }
-            // What the application wants. It may be wrong about the state, which is an answer.
+            // A call of the application. A call in a wrong state returns an error.
             action @ 2..=7 => {
                 if let Some(connection) = pick(&known) {
                     let none = Private::NONE;
@@ -73,13 +76,13 @@ pub fn manager(data: &[u8]) {
                     };
                 }
             }
-            // A peer's MAD.
+            // A MAD of a peer.
             _ => {
                 let take = rest.len().min(TAKEN);
                 let (part, after) = rest.split_at(take);
                 rest = after;
                 let mut bytes = mad(part);
-                // Both names, by the numbers of those that were seen.
+                // Both communication ids, by their index among the seen ids.
                 let ids = [part.first(), part.get(1)].map(|number| {
                     let number = usize::from(number.copied().unwrap_or(0));
                     names.get(number % names.len()).copied().unwrap_or_default()
@@ -88,7 +91,7 @@ pub fn manager(data: &[u8]) {
                     let ids = ids.iter().flat_map(|id| id.0.to_be_bytes());
                     bytes.iter_mut().skip(24).zip(ids).for_each(|(byte, id)| *byte = id);
                 }
-                // With those that wait, which may get their turn.
+                // Waiting requests count too, because a MAD may admit one.
                 let all = |manager: &Manager<u8>| manager.counts().0 + manager.waiting();
                 let (is_known, before) = (manager.knows(&peer, &bytes), all(&manager));
                 manager.receive(now, &mut random, &peer, &bytes);
@@ -129,7 +132,7 @@ pub fn manager(data: &[u8]) {
     assert_eq!(manager.counts(), (0, 0), "something is left");
 }
 
-/// A MAD of this class with these bytes from its body on, after two for the attribute.
+/// A MAD of the class: two bytes of input choose the attribute, and the rest is the body.
 fn mad(part: &[u8]) -> [u8; crate::wire::MAD_LEN] {
     let mut bytes = [0; crate::wire::MAD_LEN];
     let attribute = part.get(2).map_or(0x10, |byte| 0x10 + byte % 12);
@@ -139,10 +142,10 @@ fn mad(part: &[u8]) -> [u8; crate::wire::MAD_LEN] {
     bytes
 }
 
-/// Bytes as a MAD, or what rsockets say: what is understood can be sent, and is understood again.
+/// Parses bytes as a MAD or a message of rsockets. A parsed message must survive emit and parse.
 ///
 /// # Panics
-/// It is not.
+/// A message does not survive.
 pub fn mad_again(data: &[u8]) {
     rsockets(data);
     let mut bytes = [0; crate::wire::MAD_LEN];
@@ -161,10 +164,11 @@ pub fn mad_again(data: &[u8]) {
     }
 }
 
-/// Bytes as what a peer's rsockets say: what begins a datagram, and a conversation about a stream, of which nothing may lead out of the buffers.
+/// Parses bytes as messages of a peer's rsockets: the header of a datagram, and a stream, in which
+/// no address may lead out of the buffers.
 ///
 /// # Panics
-/// Something does.
+/// An address leads out of a buffer.
 pub fn rsockets(data: &[u8]) {
     if let Ok((from, len)) = Header::parse(data) {
         let again = Header::of(from);
@@ -189,7 +193,7 @@ pub fn rsockets(data: &[u8]) {
         if let Ok(Some(Update::Table)) = stream.receive(message, word[3].into()) {
             let Some((area, after)) = rest.split_first_chunk() else { return };
             rest = after;
-            // Refused, it ends the connection, which is left to the caller.
+            // A refused area ends the connection, which is the caller's task.
             if stream.outgoing.lend(Area::parse(*area)).is_err() {
                 return;
             }
@@ -229,7 +233,7 @@ mod tests {
                 .collect();
             super::manager(&data);
             super::mad_again(&data[..256]);
-            // No random bytes begin so.
+            // Random bytes do not begin with a valid version.
             let mut hello = data;
             hello[0] = 1;
             super::rsockets(&hello);

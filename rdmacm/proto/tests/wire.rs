@@ -1,5 +1,6 @@
-//! The bytes of every message. What is wanted stands here by the offsets of the specification's tables (IBTA vol 1, chapter 12),
-//! not by our codec; and tshark, where it is, reads our messages as well.
+//! The bytes of every message, by the offsets of the specification's tables (IBTA vol 1, chapter
+//! 12).
+//! Expected bytes are written by hand, and tshark, if installed, reads the messages as well.
 
 use ferroverbs_cm::wire::*;
 use std::io::Write as _;
@@ -14,7 +15,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// A MAD with these bytes of the body, the rest zero.
+/// A MAD with these parts of the body, the rest zero.
 fn golden(attribute: u16, modifier: u32, parts: &[(usize, &str)]) -> Vec<u8> {
     let mut bytes = hex("01070203 00000000 1122334455667788");
     bytes.extend(attribute.to_be_bytes());
@@ -299,7 +300,7 @@ fn other_lengths_than_a_mads_are_refused() {
     }
 }
 
-/// Some message with one byte changed.
+/// A message with one byte changed.
 fn changed(attribute: u8, at: usize, byte: u8) -> Result<Mad, Malformed> {
     let (_, mut bytes) = all()
         .into_iter()
@@ -332,7 +333,7 @@ fn lengths_that_lie_and_reserved_values_are_refused() {
     assert_eq!(changed(0x1a, 24 + 8, 73), Err(Malformed::Inner));
     assert_eq!(changed(0x12, 24 + 8, 0xc0), Err(Malformed::Reserved));
     assert_eq!(changed(0x11, 24 + 8, 0xc0), Err(Malformed::Reserved));
-    // Transport 3 with an extended transport that nobody defined.
+    // Transport 3 with an undefined extended transport.
     assert_eq!(changed(0x10, 24 + 51, 0xfa), Err(Malformed::Reserved));
     let whole = changed(0x12, 24 + 9, 72 << 1).expect("just fits");
     assert!(
@@ -352,7 +353,7 @@ fn xrc_has_its_queue_pair_where_the_context_is() {
     assert_eq!(reply().peer_qpn(Transport::Reliable), Bits::new(0x33_4455));
 }
 
-/// A RoCE v2 frame from QP1 to QP1. Checksums are zero, which tshark does not mind.
+/// A RoCE v2 frame from QP 1 to QP 1. Checksums are zero, which tshark accepts.
 fn frame(mad: &[u8]) -> Vec<u8> {
     let udp_len = (8 + 12 + 8 + mad.len() + 4) as u16;
     let mut frame = hex("020000000002 020000000001 0800 4500");
@@ -367,7 +368,7 @@ fn frame(mad: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// tshark's values of `fields` for `mad`; `None` where there is no tshark.
+/// tshark's values of `fields` for `mad`; `None` without tshark.
 fn dissect(mad: &[u8], fields: &[&str]) -> Option<String> {
     let mut file = Vec::new();
     let frame = frame(mad);

@@ -1,4 +1,5 @@
 //! `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`, `rdma_ack_cm_event(3)`.
+//! Entry points that take events from channels and perform the actions that events require.
 
 use crate::calls::qp;
 use crate::channel::{Channel, Deed, Ends, Event};
@@ -14,7 +15,7 @@ verb! {
     /// `rdma_create_event_channel(3)`.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn create() -> *mut rdma_event_channel {
         Ok(Channel::new()?.into_c())
     }
@@ -22,7 +23,7 @@ verb! {
     /// `rdma_destroy_event_channel(3)`.
     ///
     /// # Safety
-    /// `channel` is NULL or live, without ids, and used no more.
+    /// `channel` is NULL or live, without ids, and not used afterwards.
     pub(crate) fn destroy(channel: *mut rdma_event_channel) {
         if !channel.is_null() {
             // SAFETY: by the contract above.
@@ -34,7 +35,7 @@ verb! {
     /// `rdma_ack_cm_event(3)`.
     ///
     /// # Safety
-    /// `event` is NULL or was got, and is acknowledged once.
+    /// `event` is NULL or from `rdma_get_cm_event(3)`, and is acknowledged once.
     pub(crate) fn ack(event: *mut rdma_cm_event) -> MinusOne {
         if event.is_null() {
             return Err(Errno::EINVAL);
@@ -44,7 +45,7 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_write_cm_event(3)`: an event of the program's own, behind the others.
+    /// `rdma_write_cm_event(3)`: appends an event of the program.
     ///
     /// # Safety
     /// `id` is NULL or live.
@@ -71,15 +72,15 @@ verb! {
 }
 
 unsafe extern "C-unwind" {
-    /// `read(2)`, which a cancelled thread unwinds from.
+    /// `read(2)`, from which a cancelled thread unwinds.
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize;
-    /// `poll(2)`, likewise.
+    /// `poll(2)`, from which a cancelled thread unwinds.
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
 /// `rdma_get_cm_event(3)`: `EAGAIN` on a non-blocking descriptor without events.
 ///
-/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2).
+/// No `verb!`: a thread that sleeps here may be cancelled, and then unwinds as from read(2).
 ///
 /// # Safety
 /// `channel` is NULL or live; `event` is NULL or writable.
@@ -107,22 +108,22 @@ pub(crate) unsafe extern "C-unwind" fn get(
             }
             Ok(MinusOne(0))
         });
-        // Somebody took the event back between the two, or it is nobody's.
+        // The event was discarded between the two calls, or belongs to no id.
         if got != MinusOne(1) {
             return got;
         }
     }
 }
 
-/// What came.
+/// An arrival from one of the event sources.
 enum Came {
-    /// The number of an event of our own queue.
+    /// The count of one event in the library's queue.
     Own,
     /// An event of the kernel.
     Kernels(Box<rdma_ucm_event_resp>),
 }
 
-/// Waits for an event, as long as the descriptor `fd` says.
+/// Waits for an event, unless the descriptor `fd` is non-blocking.
 fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
     match ends {
         Ends::Own(bell) => number(bell),
@@ -136,7 +137,7 @@ fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
                 }
                 why => Err(why),
             });
-            // SAFETY: fcntl has no requirements here.
+            // SAFETY: fcntl has no memory requirements here.
             let sleeps = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
             match either {
                 Err(Errno::EAGAIN) if sleeps() => {
@@ -152,7 +153,7 @@ fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
     }
 }
 
-/// The number of an event of our own queue.
+/// Takes the count of one event from the eventfd.
 fn number(bell: c_int) -> Result<Came, Errno> {
     let mut count = 0_u64;
     // SAFETY: the eight bytes of `count` are writable.
@@ -160,17 +161,17 @@ fn number(bell: c_int) -> Result<Came, Errno> {
     if got == 8 { Ok(Came::Own) } else { Err(Errno::last()) }
 }
 
-/// The next event of a synchronous id's own channel.
+/// The next event of the own channel of a synchronous id.
 ///
 /// # Errors
-/// The descriptor's.
+/// The errno of the descriptor.
 pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: the channel is live while it is borrowed.
     let (ends, fd) = unsafe { Channel::ends_of(channel.as_c()) };
     loop {
         let came = match wait(ends, fd) {
             Ok(came) => came,
-            // The kernel's is told, as by upstream's library.
+            // For a kernel channel, the caller gets EINTR, as from upstream's library.
             Err(Errno::EINTR) if !matches!(ends, Ends::Kernel(_)) => continue,
             Err(why) => return Err(why),
         };
@@ -180,7 +181,7 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> 
     }
 }
 
-/// The next event of a channel that stays awake and that only this library reads, if there is one.
+/// The next event of a non-blocking channel that only this library reads; `None` without one.
 pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
     // SAFETY: the channel is live while it is borrowed.
     let (ends, _) = unsafe { Channel::ends_of(channel.as_c()) };
@@ -201,12 +202,12 @@ pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
     }
 }
 
-/// The program is done with an event.
+/// Frees an event that the program has acknowledged.
 ///
 /// # Safety
-/// It is one of ours, and given back once.
+/// `event` is from this library, and is freed once.
 pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
-    // SAFETY: `take` made the pointer of a box.
+    // SAFETY: `take` made the pointer from a box.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
     if let Some(group) = &event.group {
         group.acknowledge();
@@ -216,7 +217,7 @@ pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
     event.counts_for.acknowledge((&raw const event.verbs).addr());
 }
 
-/// Takes an event for the program, and does what is due with it.
+/// Takes an event for the program, and performs its pending action.
 fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
     if let Came::Kernels(said) = came {
         return kernel::event::take(said).map(|event| {
@@ -234,7 +235,7 @@ fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
                 let state = new.lock();
                 let (place, connection) = (state.place, state.connection);
                 drop(state);
-                // Where it is gone there is nothing to take.
+                // If the device has no agent, the connection does not exist any more.
                 let _gone = Id::carried(place, |_, carried| {
                     if let Some(connection) = connection {
                         carried.manager.taken(connection);
@@ -253,9 +254,11 @@ fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
     Some(Box::into_raw(event).cast())
 }
 
-/// A connection was granted: sets the queue pair up and tells the peer, where the id has one.
+/// Handles an accepted connection: sets the queue pair up and sends RTU, if the id has a queue
+/// pair. The work is done here, not when the REP arrives: rdma_get_cm_event(3) reports ESTABLISHED
+/// for an id with a queue pair, and upstream's library changes the queue pair at the same point.
 fn ready(id: &Arc<Id>, event: &mut Event) {
-    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently.
     if unsafe { (*id.as_c()).qp.is_null() } {
         return;
     }
@@ -274,12 +277,13 @@ fn ready(id: &Arc<Id>, event: &mut Event) {
     }
 }
 
-/// What an id keeps of its last event, which is given back with it.
+/// Frees the last event, which a synchronous id keeps.
 ///
 /// # Safety
-/// `id` is live, and nobody else uses it now.
+/// `id` is live, and no other thread uses it now.
 pub(crate) unsafe fn give_back_kept(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract above; `event` is NULL or one of ours that was not given back.
+    // SAFETY: by the contract above; `event` is NULL or an event of this library that was not
+    // freed.
     unsafe {
         if !(*id).event.is_null() {
             give_back((*id).event);

@@ -1,4 +1,7 @@
-//! Connections: `rdma_connect(3)`, `rdma_listen(3)`, `rdma_accept(3)`, `rdma_reject(3)`, `rdma_disconnect(3)`.
+//! Connections: `rdma_connect(3)`, `rdma_listen(3)`, `rdma_accept(3)`, `rdma_reject(3)`,
+//! `rdma_disconnect(3)`.
+//! Entry points that check the id's stage and pass MAD contents to the agent, or the call to the
+//! kernel.
 
 use super::{complete, qp, resolve};
 use crate::agent::Peer;
@@ -21,12 +24,12 @@ use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// How soon a message is answered, as a code; 4.3 s.
+/// The time in which a peer answers a MAD, as a time code: 4.3 s.
 pub(crate) const RESPONSE: TimeCode = TimeCode::new(20);
-/// How often one is sent again.
+/// The number of retransmissions of a MAD.
 pub(crate) const RETRIES: u32 = 15;
 
-/// The errno of a refusal.
+/// The errno of a refusal by the manager.
 pub(crate) const fn errno(why: Refused) -> Errno {
     match why {
         Refused::InUse => Errno::from_raw(libc::EADDRINUSE),
@@ -39,7 +42,7 @@ fn too_long(_: TooLong) -> Errno {
     Errno::EINVAL
 }
 
-/// Private data of the program.
+/// Copies private data of the program.
 ///
 /// # Safety
 /// `data` is NULL or has `len` readable bytes.
@@ -47,18 +50,18 @@ unsafe fn said(data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() {
         return vec![];
     }
-    // SAFETY: by the contract above; they are copied at once.
+    // SAFETY: by the contract above; the bytes are copied at once.
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()).to_vec() }
 }
 
-/// What a program wants of a connection; a copy.
+/// A copy of the connection parameters of the program.
 pub(crate) struct Wanted {
     pub(crate) conn: rdma_conn_param,
     pub(crate) data: Vec<u8>,
 }
 
 /// # Safety
-/// `param` is NULL or readable, and so are its private data.
+/// `param` is NULL or readable, with its private data.
 unsafe fn wanted(param: *const rdma_conn_param) -> Option<Wanted> {
     // SAFETY: by the contract above.
     unsafe {
@@ -75,21 +78,24 @@ const fn least(wanted: u8, most: u8) -> u8 {
     if wanted < most { wanted } else { most }
 }
 
-/// An answer has the vendor of the request, as upstream's.
+/// The ECE options of a reply, with the vendor of the request, as upstream's.
 fn answered_ece(state: &State) -> Ece {
     ece(ibv_ece { vendor_id: state.peer_ece.vendor_id, ..state.ece })
 }
 
-/// The timeout that a request says: our adapter's delay comes to that of the way, both as powers of two (`cm_ack_timeout` in Linux' `cm.c`).
+/// The ACK timeout in a request: the sum of the path's timeout and the adapter's delay, both powers
+/// of two (`cm_ack_timeout` in Linux' `cm.c`).
 const fn peers_timeout(way: u8, delay: u8) -> u8 {
     let (most, least) = if way < delay { (delay, way) } else { (way, delay) };
     let sum = if least + 1 >= most { most + 1 } else { most };
     if sum < 31 { sum } else { 31 }
 }
 
-/// The number of the id's queue pair, else of the program's own; whether it has a shared receive queue.
+/// The number of the id's queue pair, or of the queue pair in `conn`; and whether it has a shared
+/// receive queue.
 fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
-    // SAFETY: the program changes these only by calls that it does not make beside this one; its queue pair is live.
+    // SAFETY: the program changes these members only by calls that it does not make concurrently;
+    // its queue pair is live.
     unsafe {
         let qp = (*id.as_c()).qp;
         if let Some(qp) = qp.as_ref() {
@@ -100,7 +106,7 @@ fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
     }
 }
 
-/// The service of the destination, and the header of the request.
+/// The service of the destination, and the private data of the request with the IP header.
 fn asked_for<const N: usize>(
     id: &Id,
     state: &State,
@@ -147,7 +153,8 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     asked.inspect_err(|_| go_back(id, Stage::Routed))
 }
 
-/// The question for the queue pair of a datagram service. Not inlined, like the next one: what they are made of shall not be on the stack when an agent begins.
+/// The SIDR request for the queue pair of a datagram service. Not inlined, as the next function:
+/// their large values must not be on the stack while an agent starts.
 #[inline(never)]
 fn datagram_request(
     id: &Id,
@@ -159,7 +166,7 @@ fn datagram_request(
     Ok(Box::new(DatagramRequest { pkey: 0xffff, service, private, ..Default::default() }))
 }
 
-/// The request for a connection with `peer`, and what the id has to know of it.
+/// The connection request to `peer`, and the queue pair parameters for the id.
 #[inline(never)]
 fn request(
     id: &Id,
@@ -221,16 +228,18 @@ fn request(
     Ok((link, Box::new(request)))
 }
 
-/// Nothing came of what an id was about to do: it may try again, as with the kernel (`rdma_connect_locked` and `rdma_listen` in Linux'
+/// Returns an id to its previous stage after a failed call, so that the program may call again, as
+/// with the kernel (`rdma_connect_locked` and `rdma_listen` in Linux'
 /// `drivers/infiniband/core/cma.c`).
 fn go_back(id: &Id, stage: Stage) {
     id.lock().stage = stage;
 }
 
-/// Whether the service that an id is to be connected with has a listener, as far as this process can see: on another host it cannot. No lock is held meanwhile.
+/// Whether the service of an id's destination has a listener; true for a service on another host.
+/// Takes the id's lock only briefly.
 ///
 /// # Errors
-/// The system's: it cannot be seen.
+/// The errno of the system: the state cannot be determined.
 fn is_served(id: &Id) -> Result<bool, Errno> {
     let space = id.space()?;
     let state = id.lock();
@@ -243,7 +252,7 @@ fn is_served(id: &Id) -> Result<bool, Errno> {
     ports::is_listened_to(space.service(destination.port()), destination.ip())
 }
 
-/// Tells the program what a peer answers for whom nobody listens.
+/// Reports to the program the answer of a host without a listener.
 pub(crate) fn refuse(id: &Arc<Id>) {
     let (kind, status) = if id.is_datagram() {
         (RDMA_CM_EVENT_UNREACHABLE, i32::from(DatagramStatus::UNSUPPORTED.0))
@@ -253,25 +262,25 @@ pub(crate) fn refuse(id: &Arc<Id>) {
     end_request(id, kind, status);
 }
 
-/// Tells the program that a request of `id` could not be sent.
+/// Reports to the program that the request of `id` could not be sent.
 pub(crate) fn fail(id: &Arc<Id>, why: Errno) {
     end_request(id, RDMA_CM_EVENT_CONNECT_ERROR, -why.raw());
 }
 
-/// A request that waited for a listener is over, unless the id was destroyed meanwhile.
+/// Ends a request that waited for a listener, unless the id was destroyed meanwhile.
 fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
     let mut state = id.lock();
     if state.stage == Stage::Connecting {
         state.stage = Stage::Over;
-        // Under the lock: whoever destroys the id takes back its events after this.
+        // The lock is held: a thread that destroys the id discards its events afterwards.
         state.channel.push(Event::new(id, kind, status));
     }
 }
 
-/// The queue pair is set up: tells the peer.
+/// Sends RTU after the queue pair is set up.
 ///
 /// # Errors
-/// `EINVAL` nothing was granted.
+/// `EINVAL` the peer has not accepted.
 pub(crate) fn say_ready(id: &Arc<Id>) -> Result<(), Errno> {
     let state = id.lock();
     let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
@@ -309,7 +318,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes back what [`listen`] did.
+/// Undoes [`listen`].
 fn stop_listening(id: &Arc<Id>) {
     let listening = id.lock().listening.take();
     if let Some(listening) = listening {
@@ -318,7 +327,7 @@ fn stop_listening(id: &Arc<Id>) {
     }
 }
 
-/// Listens at the device of `place`, else at all.
+/// Listens on the device of `place`, or on all devices.
 fn listen_at(
     id: &Arc<Id>,
     place: Option<Place>,
@@ -326,7 +335,7 @@ fn listen_at(
     listening: &mut Listening,
 ) -> Result<(), Errno> {
     let kind = if id.is_datagram() { Kind::Datagrams } else { Kind::Connections };
-    // The kernel's limit where none is given (rdma_ucm: max_backlog).
+    // The kernel's limit if the program gives none (rdma_ucm: max_backlog).
     let backlog = usize::try_from(backlog).ok().filter(|&most| most > 0).unwrap_or(1024).min(1024);
     for device in device::all()? {
         if place.is_some_and(|place| !std::ptr::eq(place.device, device)) {
@@ -334,7 +343,8 @@ fn listen_at(
         }
         let agent = device.agent()?;
         let mut carried = agent.lock();
-        // Another id's of this process is of another address, since its names are.
+        // An existing listener belongs to an id of this process with another address, as the names
+        // differ.
         let listener = match carried.manager.listener(kind, listening.service) {
             Some(listener) => listener,
             None => carried.manager.listen(kind, listening.service, backlog).map_err(errno)?,
@@ -358,7 +368,8 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         return answer(id, connection, conn, data).inspect_err(|_| turn_down(id));
     }
     id.lock().link = granted(id, conn, asked);
-    // As upstream's: where the queue pair cannot be set up the peer does not hear of it, and the program may try again.
+    // As upstream's: if the queue pair cannot be set up, the peer is not told, and the program may
+    // try again.
     qp::set_up(id).inspect_err(|_| id.lock().link = asked)?;
     grant(id, connection, conn, data).inspect_err(|_| {
         qp::fail(id);
@@ -366,7 +377,7 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     })
 }
 
-/// Tells who asked for the queue pair of datagrams which it is.
+/// Sends the queue pair number of a datagram service to the client.
 fn answer(
     id: &Arc<Id>,
     connection: Connection,
@@ -393,7 +404,7 @@ fn answer(
     })
 }
 
-/// Of what a peer asked for, what the program and the device grant.
+/// The parameters that program and device accept, limited by the peer's request.
 fn granted(id: &Id, conn: Option<&rdma_conn_param>, asked: Link) -> Link {
     let mut link = asked;
     if let Some(conn) = conn {
@@ -408,7 +419,7 @@ fn granted(id: &Id, conn: Option<&rdma_conn_param>, asked: Link) -> Link {
     link
 }
 
-/// The queue pair is set up: tells who asked.
+/// Sends REP after the queue pair is set up.
 fn grant(
     id: &Arc<Id>,
     connection: Connection,
@@ -418,7 +429,7 @@ fn grant(
     let state = id.lock();
     let (place, link) = (state.place, state.link);
     let (qpn, srq) = own_qp(id, conn);
-    // XRC has its number elsewhere, and always receives by a shared queue.
+    // XRC has its number in the EE context field, and always receives by a shared queue.
     let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
     let nothing = Qpn::new(0);
     let reply = Reply {
@@ -437,21 +448,21 @@ fn grant(
     drop(state);
     Id::carried(place, |agent, carried| {
         carried.manager.accept(agent.now(), connection, reply).map_err(errno)?;
-        // Before the peer can say that it is ready, which comes by the lock that is held here.
+        // Set before the agent's lock is released: RTU arrives under the same lock.
         id.lock().stage = Stage::Granted;
         Ok(())
     })
 }
 
-/// A request that could not be granted, or a grant that could not be taken, is rejected, as the kernel does (`rdma_accept` and `cma_ib_handler` in Linux'
-/// `drivers/infiniband/core/cma.c`).
+/// Rejects a request that could not be accepted, or a reply that could not be used, as the kernel
+/// does (`rdma_accept` and `cma_ib_handler` in Linux' `drivers/infiniband/core/cma.c`).
 pub(crate) fn turn_down(id: &Id) {
-    // The peer has given up already, at worst.
+    // An error means that the peer has given up already.
     let _gone = reject(id, Reason::CONSUMER, &[]);
     id.lock().stage = Stage::Over;
 }
 
-/// Accepts what the kernel brought.
+/// Accepts a request of a kernel device.
 fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&Wanted>) -> Result<(), Errno> {
     let limits = kernel::connect::limits(id, wanted)?;
     if !id.is_datagram() {
@@ -507,10 +518,10 @@ verb! {
         let id = unsafe { Id::of(id)? };
         let side = id.side();
         if side == Side::Open {
-            // To all addresses of both, by the same port.
+            // Bind to all addresses of both kinds of devices, with one port.
             resolve::bind_both_if_idle(&id)?;
         }
-        // The kernel's part cannot be taken back, so it is the last.
+        // The kernel's part cannot be undone, so it comes last.
         if side != Side::Kernel {
             listen(&id, backlog)?;
         }
@@ -548,7 +559,7 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_reject_ece(3)`: the peer's vendor options are what is wrong.
+    /// `rdma_reject_ece(3)`: rejects a request because of its vendor options.
     ///
     /// # Safety
     /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
@@ -563,7 +574,7 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_disconnect(3)`: the queue pair flushes what it has; the peer is told.
+    /// `rdma_disconnect(3)`: moves the queue pair to the error state and sends DREQ.
     ///
     /// # Safety
     /// `id` is NULL or live.
@@ -581,7 +592,7 @@ verb! {
         qp::fail(&id);
         let done = Id::carried(place, |agent, carried| {
             match carried.manager.disconnect(agent.now(), connection, Private::NONE) {
-                // The peer was faster, and time wait is over.
+                // The peer has disconnected already, and time-wait is over.
                 Err(Refused::Gone) => Ok(()),
                 done => done.map_err(errno),
             }
@@ -590,14 +601,14 @@ verb! {
         complete(&id)
     }
 
-    /// `rdma_establish(3)`: the program's own queue pair is set up.
+    /// `rdma_establish(3)`: sends RTU for a queue pair that the program set up.
     ///
     /// # Safety
     /// `id` is NULL or live.
     pub(crate) fn establish(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        // SAFETY: the program changes the member only by calls that it does not make beside this one.
+        // SAFETY: the program changes the member only by calls that it does not make concurrently.
         if unsafe { !(*id.as_c()).qp.is_null() } {
             return Err(Errno::EINVAL);
         }
@@ -611,7 +622,7 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_notify(3)`: data came before the peer said that it is ready.
+    /// `rdma_notify(3)`: the queue pair received data before RTU arrived.
     ///
     /// # Safety
     /// `id` is NULL or live.
@@ -630,7 +641,7 @@ verb! {
         drop(state);
         Id::carried(place, |_, carried| match carried.manager.establish(connection) {
             Ok(()) => Ok(()),
-            // As the kernel (`cm_establish`): it knows already.
+            // As the kernel (`cm_establish`): the connection is already established.
             Err(Refused::State(ferroverbs_cm::Stage::Established)) => {
                 Err(Errno::from_raw(libc::EISCONN))
             }

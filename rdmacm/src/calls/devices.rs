@@ -1,4 +1,5 @@
-//! `rdma_get_devices(3)`.
+//! `rdma_get_devices(3)`, `rdma_free_devices(3)`.
+//! Entry points over the device list.
 
 use crate::device;
 use crate::kernel::adapter;
@@ -7,13 +8,13 @@ use cface::{mem, verb};
 use std::ffi::c_int;
 
 verb! {
-    /// `rdma_get_devices(3)`: the contexts stay open.
+    /// `rdma_get_devices(3)`: contexts of all devices, which stay open.
     ///
     /// # Safety
     /// `count` is NULL or writable.
     pub(crate) fn get(count: *mut c_int) -> *mut *mut ibv_context {
         if !count.is_null() {
-            // As upstream's, where there are none.
+            // As upstream's: 0 if the call fails.
             // SAFETY: by the contract above.
             unsafe { *count = 0 };
         }
@@ -24,7 +25,8 @@ verb! {
         }
         let list = mem::calloc_bytes((contexts.len() + 1) * size_of::<*mut ibv_context>())?;
         let list = list.cast::<*mut ibv_context>().as_ptr();
-        // SAFETY: there is room for all and a NULL behind them; `count` is writable where it is not NULL.
+        // SAFETY: the list has room for all contexts and a NULL; `count` is writable if it is not
+        // NULL.
         unsafe {
             for (at, context) in contexts.iter().enumerate() {
                 *list.add(at) = *context;
@@ -39,7 +41,7 @@ verb! {
     /// `rdma_free_devices(3)`.
     ///
     /// # Safety
-    /// `list` is NULL or from `get`, and used no more.
+    /// `list` is NULL or from `get`, and not used afterwards.
     pub(crate) fn free(list: *mut *mut ibv_context) {
         // SAFETY: by the contract above.
         unsafe { mem::free(list.cast()) };

@@ -1,4 +1,5 @@
 //! Synchronous ids in one step: `rdma_create_ep(3)`, `rdma_destroy_ep(3)`, `rdma_get_request(3)`.
+//! Entry points that combine those of the sibling modules.
 
 use super::{channel, complete, id as ids, options, qp, resolve};
 use crate::channel::Channel;
@@ -9,10 +10,10 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// How long an address may take, in milliseconds.
+/// The time limit of address resolution, in milliseconds.
 const RESOLVE_MS: c_int = 2000;
 
-/// What an id of `info` is to become.
+/// Binds or resolves an id as `info` states, and creates its queue pair.
 ///
 /// # Safety
 /// As `create`.
@@ -32,7 +33,7 @@ unsafe fn make(
             return Ok(());
         }
         done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
-        // Soft's paths follow from the addresses.
+        // For soft, paths follow from the addresses.
         if info.ai_route_len > 0 && held.side() == Side::Kernel {
             let (at, len) = (info.ai_route, info.ai_route_len);
             done(options::set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, at, len))?;
@@ -53,7 +54,7 @@ unsafe fn make(
     }
 }
 
-/// A call of ours as a result.
+/// The result of an own entry point.
 fn done(returned: MinusOne) -> Result<(), Errno> {
     if returned == MinusOne(0) { Ok(()) } else { Err(Errno::last()) }
 }
@@ -62,7 +63,8 @@ verb! {
     /// `rdma_create_ep(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or writable; `info` is NULL or readable, with what it names; `pd` is NULL or live; `init` is NULL, or readable and writable.
+    /// `id` is NULL or writable; `info` is NULL or readable, with its objects; `pd` is NULL or
+    /// live; `init` is NULL, or readable and writable.
     pub(crate) fn create(
         id: *mut *mut rdma_cm_id,
         info: *mut rdma_addrinfo,
@@ -88,10 +90,10 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_destroy_ep(3)`: its queue pair and shared receive queue go, too.
+    /// `rdma_destroy_ep(3)`: destroys the id with its queue pair and shared receive queue.
     ///
     /// # Safety
-    /// `id` is NULL or live, and used no more.
+    /// `id` is NULL or live, and not used afterwards.
     pub(crate) fn destroy(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe {
@@ -102,12 +104,12 @@ verb! {
         Ok(())
     }
 
-    /// `rdma_get_request(3)`: waits for a request; the new id has a channel of its own.
+    /// `rdma_get_request(3)`: waits for a request. The new id has a channel of its own.
     ///
     /// # Safety
     /// `listen` is NULL or live; `id` is NULL or writable.
     pub(crate) fn get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> MinusOne {
-        // SAFETY: by the contract above; a synchronous id is used by one thread at a time.
+        // SAFETY: by the contract above; one thread at a time uses a synchronous id.
         unsafe {
             let owner = Id::of(listen)?;
             if id.is_null() || !owner.lock().synchronous {
@@ -123,7 +125,7 @@ verb! {
             }
             let new = (*event).id;
             let held = Id::of(new)?;
-            // The kernel's was moved when it came.
+            // The kernel's id moved to a new channel when its event arrived.
             if held.side() != Side::Kernel {
                 ids::move_to(&held, Channel::new()?, true, ("rdma_get_request", 0));
             }

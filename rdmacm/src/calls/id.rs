@@ -1,4 +1,5 @@
 //! `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
+//! Entry points that create, move and end ids.
 
 use crate::channel::Channel;
 use crate::id::{Id, Side};
@@ -8,10 +9,10 @@ use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The type of queue pair of a space of ports.
+/// The queue pair type of a port space.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` an unknown one.
+/// `EPROTONOSUPPORT` the port space is unknown.
 pub(crate) const fn type_of(ps: rdma_port_space) -> Result<ibv_qp_type, Errno> {
     match ps {
         RDMA_PS_TCP | RDMA_PS_IB => Ok(IBV_QPT_RC),
@@ -20,10 +21,10 @@ pub(crate) const fn type_of(ps: rdma_port_space) -> Result<ibv_qp_type, Errno> {
     }
 }
 
-/// A new id; without a channel it gets its own, and is synchronous.
+/// A new id. Without a channel, the id gets its own and is synchronous.
 ///
 /// # Errors
-/// `ENODEV`; the system's.
+/// `ENODEV` no device is present; else the errno of the system.
 ///
 /// # Safety
 /// `channel` is NULL or live.
@@ -35,7 +36,7 @@ pub(crate) unsafe fn make(
 ) -> Result<Arc<Id>, Errno> {
     crate::device::present()?;
     let synchronous = channel.is_null();
-    // SAFETY: it is live where it is not NULL.
+    // SAFETY: the channel is live if it is not NULL.
     let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
     channel.refuse_parents()?;
     let side = channel.side();
@@ -69,21 +70,22 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_destroy_id(3)`: waits until all events that the program got of it are acknowledged.
+    /// `rdma_destroy_id(3)`: waits until the program has acknowledged all events of the id that it
+    /// took.
     ///
     /// # Safety
-    /// `id` is NULL or live, and used no more.
+    /// `id` is NULL or live, and not used afterwards.
     pub(crate) fn destroy(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe { end(id, "rdma_destroy_id") }
     }
 
-    /// `rdma_migrate_id(3)`: events that nobody got yet go along; without a channel the id becomes synchronous.
+    /// `rdma_migrate_id(3)`: pending events move too; without a channel the id becomes synchronous.
     ///
     /// # Safety
     /// `id` is NULL or live; `channel` is NULL or live.
     pub(crate) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> MinusOne {
-        // SAFETY: by the contract above; the kept event is the id's own.
+        // SAFETY: by the contract above; the kept event belongs to the id.
         unsafe {
             let held = Id::of(id)?;
             let synchronous = channel.is_null();
@@ -101,15 +103,15 @@ verb! {
     }
 }
 
-/// Destroys an id, for a call of the program.
+/// Destroys an id for the program's call `call`.
 ///
 /// # Errors
-/// `EINVAL` NULL; the kernel's.
+/// `EINVAL` NULL; else the errno of the kernel.
 ///
 /// # Safety
 /// As `rdma_destroy_id(3)`.
 pub(crate) unsafe fn end(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Errno> {
-    // SAFETY: by the contract above; the kept event is the id's own.
+    // SAFETY: by the contract above; the kept event belongs to the id.
     unsafe {
         let held = Id::of(id)?;
         let told = if kernel::event::is_there(&held) { kernel::id::destroy(&held)? } else { 0 };
@@ -118,13 +120,14 @@ pub(crate) unsafe fn end(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Er
         held.end();
         super::channel::give_back_kept(id);
         held.wait_for_acknowledgements(call, told);
-        // The program's.
+        // The count of the program.
         drop(Arc::from_raw(id.cast::<Id>().cast_const()));
     }
     Ok(MinusOne(0))
 }
 
-/// Has the events of `id` come to `channel`, for a call of the program; of those that the kernel brought, it told so many.
+/// Moves an id and its pending events to `channel`, for a call of the program; `told` is the number
+/// of events that the kernel has delivered.
 pub(crate) fn move_to(
     id: &Arc<Id>,
     channel: Arc<Channel>,
@@ -134,7 +137,7 @@ pub(crate) fn move_to(
     {
         let mut state = id.lock();
         state.synchronous = synchronous;
-        // SAFETY: the program does not look at the member during this call.
+        // SAFETY: the program does not read the member during this call.
         unsafe { (*id.as_c()).channel = channel.as_c() };
         for event in state.channel.take_back(|event| Arc::ptr_eq(&event.counts_for, id)) {
             channel.push(event);

@@ -1,4 +1,5 @@
-//! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`; for an id `rdma_resolve_addrinfo(3)`. They are resolved by the C library.
+//! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`; for an id `rdma_resolve_addrinfo(3)`.
+//! Entry points over the resolver of the C library.
 
 use super::complete;
 use crate::channel::Event;
@@ -9,7 +10,8 @@ use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
-/// What getaddrinfo(3) knows of a name: the first address, as a sockaddr from calloc(3), and its length; the type and the protocol of a socket for it.
+/// The result of getaddrinfo(3) for a name: the first address, as a sockaddr from calloc(3), with
+/// its length; socket type and protocol.
 struct Named {
     address: *mut libc::sockaddr,
     len: libc::socklen_t,
@@ -20,16 +22,17 @@ struct Named {
 /// Looks a name up.
 ///
 /// # Errors
-/// Its number, and an errno for it.
+/// The error number of getaddrinfo(3), and an errno for it.
 ///
 /// # Safety
-/// The strings are NULL or strings.
+/// The strings are NULL or end with NUL.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&libc::addrinfo>,
 ) -> Result<Named, (c_int, Errno)> {
-    // SAFETY: the caller's strings are NULL or end in a NUL (rdma_getaddrinfo(3)); the list is freed before this returns.
+    // SAFETY: the strings are NULL or end with NUL (rdma_getaddrinfo(3)); the list is freed before
+    // this function returns.
     unsafe {
         let mut list = null_mut();
         let hints = hints.map_or(std::ptr::null(), std::ptr::from_ref);
@@ -60,12 +63,12 @@ unsafe fn copy(
     len: libc::socklen_t,
 ) -> Result<(*mut libc::sockaddr, libc::socklen_t), Errno> {
     let made = mem::calloc_bytes((len as usize).max(size_of::<libc::sockaddr_storage>()))?;
-    // SAFETY: as many are readable, by contract, and writable.
+    // SAFETY: `len` bytes are readable, by contract, and writable.
     unsafe { libc::memcpy(made.as_ptr(), address.cast(), len as usize) };
     Ok((made.cast().as_ptr(), len))
 }
 
-/// What the resolver is asked for. What does not go together is refused by it.
+/// The hints for the C library. The C library refuses contradictory hints.
 fn wanted(hints: &rdma_addrinfo) -> libc::addrinfo {
     // SAFETY: zeros are valid hints.
     let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -74,7 +77,7 @@ fn wanted(hints: &rdma_addrinfo) -> libc::addrinfo {
             wanted.ai_flags |= its;
         }
     }
-    // InfiniBand's own has no names.
+    // The family `AF_IB` has no names.
     if hints.ai_family != AF_IB {
         wanted.ai_family = hints.ai_family;
     }
@@ -91,12 +94,12 @@ fn wanted(hints: &rdma_addrinfo) -> libc::addrinfo {
     wanted
 }
 
-/// Makes an address of InfiniBand's own family of a GID that was given as an IPv6 address. Of others nothing can be made.
+/// Converts a GID that was given as an IPv6 address to an `AF_IB` address. Other addresses stay.
 ///
 /// # Safety
-/// `found` is what [`look_up`] found.
+/// `found` is the result of [`look_up`].
 unsafe fn convert(found: &mut Named, space: c_int) {
-    // SAFETY: addresses have room for any kind (`copy`), and the family says which this one is.
+    // SAFETY: the address has room for any family (`copy`), and its family states its type.
     unsafe {
         if i32::from((*found.address).sa_family) != libc::AF_INET6 {
             return;
@@ -124,8 +127,9 @@ unsafe fn convert(found: &mut Named, space: c_int) {
     }
 }
 
-/// Fills in `info`, as upstream's does (`rdma_getaddrinfo` in rdma-core's `librdmacm/addrinfo.c`): a name leads to one address, and all else of it follows from what the resolver
-/// says; without a name `hints` are copied.
+/// Fills in `info`, as upstream's (`rdma_getaddrinfo` in rdma-core's `librdmacm/addrinfo.c`): a
+/// name gives one address, and the other members follow from the resolver's result. Without a name,
+/// `hints` are copied.
 ///
 /// # Safety
 /// As `get`.
@@ -136,7 +140,7 @@ unsafe fn fill(
     hints: Option<&rdma_addrinfo>,
 ) -> Result<(), (c_int, Errno)> {
     let memory = |why| (libc::EAI_MEMORY, why);
-    // SAFETY: `info` is fresh; what `hints` name is readable; the strings are strings.
+    // SAFETY: `info` is fresh; the objects of `hints` are readable; the strings end with NUL.
     unsafe {
         let info = &mut *info;
         if !node.is_null() || !service.is_null() {
@@ -194,28 +198,28 @@ unsafe fn fill(
     }
 }
 
-/// What was found for an id, as long as the id lives.
+/// The resolved addresses of an id, which live as long as the id.
 #[derive(Debug)]
 pub(crate) struct Found(*mut rdma_addrinfo);
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: `find` made it, and it was given to nobody.
+        // SAFETY: `find` made the list, and the program does not have it.
         unsafe { free(self.0) };
     }
 }
 
 impl Found {
-    /// It is the program's, to be freed by it.
+    /// Passes the list to the program, which frees it.
     fn give(self) -> *mut rdma_addrinfo {
         std::mem::ManuallyDrop::new(self).0
     }
 }
 
-/// Whether there is something to look for, and somebody to ask.
+/// Checks that a name or hints are given, and that no subnet manager is needed.
 ///
 /// # Errors
-/// `EINVAL` there is nothing; `EOPNOTSUPP` a subnet manager is to be asked, and there is none.
+/// `EINVAL` neither is given; `EOPNOTSUPP` the hints require a subnet manager, which soft lacks.
 ///
 /// # Safety
 /// `hints` is NULL or readable.
@@ -232,10 +236,10 @@ unsafe fn can_be_found(
     }
 }
 
-/// Looks up what is asked for; the errors are getaddrinfo(3)'s number, and errno.
+/// Resolves a name; an error has the number of getaddrinfo(3), and an errno.
 ///
 /// # Safety
-/// The strings are NULL or strings; `hints` is NULL or readable, with what it names.
+/// The strings are NULL or end with NUL; `hints` is NULL or readable, with its objects.
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -255,10 +259,12 @@ unsafe fn find(
     }
 }
 
-/// `rdma_getaddrinfo(3)`: as upstream's, -1 with errno (`EOPNOTSUPP` a subnet manager is to be asked) or the number of getaddrinfo(3).
+/// `rdma_getaddrinfo(3)`: as upstream's, -1 with errno (`EOPNOTSUPP` a subnet manager is required)
+/// or the error number of getaddrinfo(3).
 ///
 /// # Safety
-/// The strings are NULL or strings; `hints` is NULL or readable, with what it names; `res` is NULL or writable.
+/// The strings are NULL or end with NUL; `hints` is NULL or readable, with its objects; `res` is
+/// NULL or writable.
 pub(crate) unsafe extern "C" fn get(
     node: *const c_char,
     service: *const c_char,
@@ -289,10 +295,10 @@ verb! {
     /// `rdma_freeaddrinfo(3)`.
     ///
     /// # Safety
-    /// `info` is NULL or from `get`, and used no more.
+    /// `info` is NULL or from `get`, and not used afterwards.
     pub(crate) fn free(info: *mut rdma_addrinfo) {
         let mut at = info;
-        // SAFETY: by the contract above; all that it names is from calloc(3), or NULL.
+        // SAFETY: by the contract above; all members are from calloc(3), or NULL.
         unsafe {
             while !at.is_null() {
                 let next = (*at).ai_next;
@@ -309,10 +315,12 @@ verb! {
         Ok(())
     }
 
-    /// `rdma_resolve_addrinfo(3)`: `EOPNOTSUPP` a subnet manager is to be asked; `EBUSY` what was found before was not queried.
+    /// `rdma_resolve_addrinfo(3)`: `EOPNOTSUPP` a subnet manager is required; `EBUSY` an earlier
+    /// result was not queried.
     ///
     /// # Safety
-    /// `id` is NULL or live; the strings are NULL or strings; `hints` is NULL or readable, with what it names.
+    /// `id` is NULL or live; the strings are NULL or end with NUL; `hints` is NULL or readable,
+    /// with its objects.
     pub(crate) fn resolve(
         id: *mut rdma_cm_id,
         node: *const c_char,
@@ -329,7 +337,8 @@ verb! {
             let found = find(node, service, hints).map_err(|(_, why)| why)?;
             id.lock().found = Some(Found(found));
             if id.side() == Side::Kernel {
-                // The kernel brings the event, so that it is in order with its own.
+                // The kernel delivers the event, so that the event is in order with the kernel's
+                // events.
                 let kind = u64::from(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
                 kernel::id::write_event(&id, RDMA_CM_EVENT_INTERNAL, 0, kind)
                     .inspect_err(|_| id.lock().found = None)?;
@@ -340,7 +349,7 @@ verb! {
         }
     }
 
-    /// `rdma_query_addrinfo(3)`: what was found, once; `ENOENT` nothing was.
+    /// `rdma_query_addrinfo(3)`: returns the result once; `ENOENT` without a result.
     ///
     /// # Safety
     /// `id` is NULL or live; `info` is NULL or writable.

@@ -1,4 +1,5 @@
-//! What programs call, a file for each kind.
+//! Entry points of the program, a file for each group.
+//! Entry points check arguments, then call `id`, the agent or `kernel`.
 
 pub(crate) mod channel;
 pub(crate) mod connect;
@@ -17,7 +18,7 @@ use abi::*;
 use cface::{Errno, MinusOne};
 use std::sync::Arc;
 
-/// A synchronous id waits for the event of what it began, and keeps it until the next one.
+/// For a synchronous id, waits for the event of the call, and keeps the event until the next call.
 fn complete(id: &Arc<Id>) -> Result<MinusOne, Errno> {
     let state = id.lock();
     let (synchronous, channel) = (state.synchronous, Arc::clone(&state.channel));
@@ -25,7 +26,8 @@ fn complete(id: &Arc<Id>) -> Result<MinusOne, Errno> {
     if !synchronous {
         return Ok(MinusOne(0));
     }
-    // SAFETY: the program calls for a synchronous id from one thread at a time, so its last event is this call's.
+    // SAFETY: the program uses a synchronous id from one thread at a time, so the last event
+    // belongs to this call.
     let event = unsafe {
         let id = id.as_c();
         if !(*id).event.is_null() {
@@ -35,7 +37,7 @@ fn complete(id: &Arc<Id>) -> Result<MinusOne, Errno> {
         (*id).event = channel::next(&channel)?;
         (*id).event
     };
-    // SAFETY: live until the next call of this id.
+    // SAFETY: the event is live until the next call for this id.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match status {
         0 => Ok(MinusOne(0)),

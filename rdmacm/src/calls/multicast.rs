@@ -1,6 +1,8 @@
 //! Multicast groups: `rdma_join_multicast(3)`, `rdma_leave_multicast(3)`.
+//! Entry points that attach and detach the queue pair of an id.
 //!
-//! There is no subnet manager to ask: the group of an address is computed from it, and whoever attaches a queue pair to it is a member.
+//! No subnet manager takes part: the group GID follows from the address, and a queue pair that
+//! attaches to the GID is a member.
 
 use crate::address;
 use crate::channel::{Deed, Event};
@@ -13,7 +15,7 @@ use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What datagrams to a group carry (IBTA vol 1, 10.5.2).
+/// The destination queue pair number of multicast datagrams (IBTA vol 1, 10.5.2).
 const GROUP_QPN: u32 = 0xff_ffff;
 
 fn join(
@@ -54,10 +56,10 @@ fn join(
     super::complete(id)
 }
 
-/// The program hears that a group was joined: its queue pair is attached.
+/// Attaches the queue pair to a joined group, before the program gets the event.
 pub(crate) fn attach(id: &Arc<Id>, event: &mut Event) {
-    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
-    // What the event says was written by `join`.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
+    // queue pair is live. `join` wrote the event's parameters.
     unsafe {
         let qp = (*id.as_c()).qp;
         let gid = event.verbs.param.ud.ah_attr.grh.dgid;
@@ -89,7 +91,7 @@ fn detach(id: &Id, group: Group) {
     }
 }
 
-/// The id's queue pair leaves all groups.
+/// Detaches the id's queue pair from all groups.
 pub(crate) fn detach_all(id: &Arc<Id>) {
     let mut groups = std::mem::take(&mut id.lock().groups);
     for group in &mut groups {
@@ -99,7 +101,7 @@ pub(crate) fn detach_all(id: &Arc<Id>) {
     id.lock().groups = groups;
 }
 
-/// The id leaves all groups.
+/// Leaves all groups of the id.
 pub(crate) fn leave_all(id: &Arc<Id>) {
     for group in std::mem::take(&mut id.lock().groups) {
         detach(id, group);
@@ -123,7 +125,7 @@ verb! {
     /// `rdma_join_multicast_ex(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or live; `attr` is NULL or readable, and so is its address.
+    /// `id` is NULL or live; `attr` is NULL or readable, with its address.
     pub(crate) fn join_ex(
         id: *mut rdma_cm_id,
         attr: *mut rdma_cm_join_mc_attr_ex,
@@ -146,7 +148,7 @@ verb! {
         }
     }
 
-    /// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL` where the id is no member.
+    /// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL` the id is no member.
     ///
     /// # Safety
     /// `id` is NULL or live; `addr` is NULL or readable.

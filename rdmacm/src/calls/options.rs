@@ -1,4 +1,5 @@
-//! Settings of ids, and names of events: `rdma_set_option(3)`, `rdma_event_str(3)`, ECE.
+//! Options of ids, event names and ECE: `rdma_set_option(3)`, `rdma_event_str(3)`.
+//! Entry points that change settings of an id.
 
 use crate::id::{Id, Side, Stage, State};
 use crate::{kernel, random};
@@ -6,10 +7,10 @@ use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// A value of an option.
+/// Reads the value of an option.
 ///
 /// # Errors
-/// `EINVAL` it has another length, or there is none.
+/// `EINVAL` NULL, or another length.
 ///
 /// # Safety
 /// `value` is NULL or has `len` readable bytes.
@@ -17,15 +18,16 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
     if value.is_null() || len != size_of::<T>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by the contract above; numbers have no invalid bytes.
+    // SAFETY: by the contract above; every byte pattern is a valid number.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Whether others may be bound to the same address. It can be taken back only before the id is bound, and not be said of a listener, as with the kernel
-/// (`rdma_set_reuseaddr` in Linux' `drivers/infiniband/core/cma.c`).
+/// Sets whether other ids may have the same binding. A bound id can only allow sharing, and a
+/// listener cannot change the setting, as with the kernel (`rdma_set_reuseaddr` in Linux'
+/// `drivers/infiniband/core/cma.c`).
 ///
 /// # Errors
-/// `EINVAL` it is too late; the system's.
+/// `EINVAL` the id's stage allows no change; else the errno of the system.
 fn share_address(state: &mut State, shares: bool) -> Result<(), Errno> {
     if state.stage != Stage::Idle && (!shares || state.stage == Stage::Listening) {
         return Err(Errno::EINVAL);
@@ -37,10 +39,10 @@ fn share_address(state: &mut State, shares: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether an IPv6 wildcard leaves IPv4 alone (`rdma_set_afonly`).
+/// Sets whether an IPv6 wildcard excludes IPv4 (`rdma_set_afonly`).
 ///
 /// # Errors
-/// `EINVAL` it is too late; the system's.
+/// `EINVAL` the id's stage allows no change; else the errno of the system.
 fn keep_to_own_family(state: &mut State, only: bool) -> Result<(), Errno> {
     if ![Stage::Idle, Stage::Bound].contains(&state.stage) {
         return Err(Errno::EINVAL);
@@ -53,7 +55,7 @@ fn keep_to_own_family(state: &mut State, only: bool) -> Result<(), Errno> {
 }
 
 verb! {
-    /// `rdma_set_option(3)`: `ENOSYS` for what is unknown.
+    /// `rdma_set_option(3)`: `ENOSYS` for an unknown option.
     ///
     /// # Safety
     /// `id` is NULL or live; `option` is NULL or has `len` readable bytes.
@@ -89,7 +91,8 @@ verb! {
                 }
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
                     let timeout = value::<u8>(option, len)?;
-                    // As the kernel (`rdma_set_ack_timeout`): others do not wait for acknowledgements.
+                    // As the kernel (`rdma_set_ack_timeout`): other transports have no
+                    // acknowledgement timeout.
                     if ![IBV_QPT_RC, IBV_QPT_XRC_SEND].contains(&id.qp_type()) {
                         return Err(Errno::EINVAL);
                     }
@@ -108,7 +111,7 @@ verb! {
     pub(crate) fn set_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, ece) = unsafe { (Id::of(id)?, *ece.as_ref().ok_or(Errno::EINVAL)?) };
-        // SAFETY: the program changes the member only by calls that it does not make beside this one.
+        // SAFETY: the program changes the member only by calls that it does not make concurrently.
         let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
         if has_qp || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(Errno::EINVAL);
@@ -139,12 +142,12 @@ verb! {
 /// `rdma_event_str(3)`.
 ///
 /// # Safety
-/// Nothing is asked.
+/// No requirements.
 pub(crate) unsafe extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
     name(event).as_ptr()
 }
 
-/// The name of a kind of events.
+/// The name of an event type.
 pub(crate) const fn name(event: rdma_cm_event_type) -> &'static CStr {
     match event {
         RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",

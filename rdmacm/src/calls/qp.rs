@@ -1,4 +1,5 @@
 //! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
+//! Entry points and the state changes that connecting requires.
 
 use crate::device::{PORT, xrc_domain};
 use crate::id::{Id, Side, State};
@@ -11,10 +12,10 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// What the queue pair of an id is to become, for a state of it.
+/// The attributes of an id's queue pair for a state.
 ///
 /// # Errors
-/// `EINVAL` another state, or the id is not so far; the kernel's.
+/// `EINVAL` another state, or the id's stage is too early; else the errno of the kernel.
 fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     match id.side() {
         Side::Kernel => kernel::connect::attributes(id, to),
@@ -22,7 +23,7 @@ fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     }
 }
 
-/// The same for a device that is not the kernel's.
+/// The attributes on a device without a kernel driver.
 fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let link = state.link;
     let mut attr = ibv_qp_attr { qp_state: to, ..Zeroed::zeroed() };
@@ -38,7 +39,7 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
         };
         return Ok((attr, mask));
     }
-    // Of XRC only one end asks, and only the other one answers.
+    // With XRC, only the sending end requests and only the receiving end responds.
     let kind = id.qp_type();
     let asks = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_RECV;
     let answers = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_SEND;
@@ -68,7 +69,8 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
             attr.sq_psn = link.send_psn.raw();
             let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
             if asks || answers {
-                // The id's own, on either side, before what the request said (`rdma_init_qp_attr` in Linux' `drivers/infiniband/core/cma.c`).
+                // On either side, the id's own timeout comes before that of the request
+                // (`rdma_init_qp_attr` in Linux' `drivers/infiniband/core/cma.c`).
                 attr.timeout = state.ack_timeout.unwrap_or(link.ack_timeout);
                 mask |= IBV_QP_TIMEOUT;
             }
@@ -85,9 +87,10 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
     Ok((attr, mask))
 }
 
-/// Takes the id's queue pair to a state.
+/// Changes the id's queue pair; without a queue pair, does nothing.
 fn modify(id: &Id, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
-    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
+    // queue pair is live.
     let error = unsafe {
         let qp = (*id.as_c()).qp;
         if qp.is_null() {
@@ -98,21 +101,22 @@ fn modify(id: &Id, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
     if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
 }
 
-/// Has the queue pair of a granted connection send and receive. Those of datagrams do already.
+/// Brings the queue pair of an accepted connection to RTS. A datagram queue pair is there already.
 ///
 /// # Errors
-/// The device's.
+/// The errno of the device.
 pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
     set_up_within(id, None)
 }
 
-/// The same, with other responder resources and initiator depth than the kernel would have, each but for 255.
+/// As [`set_up`], with responder resources and initiator depth in place of the kernel's; 255 keeps
+/// the kernel's.
 ///
 /// # Errors
-/// The device's, or the kernel's.
+/// The errno of the device or kernel.
 pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<(), Errno> {
     let by_kernel = id.side() == Side::Kernel;
-    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently.
     let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
     if if by_kernel { !has_qp } else { id.is_datagram() } {
         return Ok(());
@@ -123,7 +127,7 @@ pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<()
         match to {
             IBV_QPS_RTR if by_kernel => {
                 if kernel::connect::is_infiniband(id) {
-                    // Of RoCE, where older kernels had its addresses.
+                    // Older kernels return attribute bits of RoCE for InfiniBand ports.
                     mask &= !0x00e0_0000;
                 }
                 if resources != u8::MAX {
@@ -138,25 +142,25 @@ pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<()
     Ok(())
 }
 
-/// Has the queue pair flush what it has.
+/// Moves the queue pair to the error state, in which the device flushes its work requests.
 pub(crate) fn fail(id: &Id) {
     if id.is_datagram() && id.side() != Side::Kernel {
         return;
     }
-    // One that cannot even fail is the program's to destroy.
+    // The program destroys a queue pair that cannot change to the error state.
     let _failed = take_to(id, IBV_QPS_ERR);
 }
 
-/// Takes the queue pair to a state that needs no more.
+/// Changes the queue pair to a state that needs no other attribute.
 ///
 /// # Errors
-/// The device's.
+/// The errno of the device.
 pub(crate) fn take_to(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     let mut attr = ibv_qp_attr { qp_state: state, ..Zeroed::zeroed() };
     modify(id, &mut attr, IBV_QP_STATE)
 }
 
-/// A completion queue and its channel, of an id that brings none.
+/// Creates a completion queue with its channel.
 ///
 /// # Safety
 /// `context` is open.
@@ -165,7 +169,7 @@ unsafe fn queue(
     entries: u32,
     id: *mut rdma_cm_id,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
-    // SAFETY: the context is open; the channel is given back where the queue fails.
+    // SAFETY: the context is open; the channel is destroyed if the queue cannot be created.
     unsafe {
         let channel = verbs::ibv_create_comp_channel(context);
         if channel.is_null() {
@@ -182,16 +186,17 @@ unsafe fn queue(
     }
 }
 
-/// An id that has no completion queue for what it receives gets one.
+/// Creates a receive completion queue for an id that has none.
 ///
 /// # Errors
-/// The device's.
+/// The errno of the device.
 ///
 /// # Safety
-/// `id` is live, and has a device.
+/// `id` is live and has a device.
 pub(crate) unsafe fn need_receive_queue(id: &Arc<Id>, entries: u32) -> Result<(), Errno> {
     let at = id.as_c();
-    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    // SAFETY: by the contract above; the members belong to the id, and no concurrent call of the
+    // program uses them.
     unsafe {
         if (*at).recv_cq.is_null() {
             ((*at).recv_cq_channel, (*at).recv_cq) = queue((*at).verbs, entries, at)?;
@@ -201,13 +206,14 @@ pub(crate) unsafe fn need_receive_queue(id: &Arc<Id>, entries: u32) -> Result<()
     Ok(())
 }
 
-/// Makes the queue pair of an id, by `init`, which names its domain.
+/// Creates the queue pair of an id from `init`, which names the domain.
 ///
 /// # Safety
-/// `id` is live; `init` is readable and writable, and what it names is live.
+/// `id` is live; `init` is readable and writable, with live objects.
 pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     let at = id.as_c();
-    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    // SAFETY: by the contract above; the members belong to the id, and no concurrent call of the
+    // program uses them.
     unsafe {
         if (*at).verbs.is_null() || !(*at).qp.is_null() {
             return Err(Errno::EINVAL);
@@ -275,7 +281,7 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
     Ok(())
 }
 
-/// A new queue pair can have receives posted; one of datagrams can send, too.
+/// Brings a new queue pair to INIT, where receives can be posted; a datagram queue pair to RTS.
 fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
     if id.side() == Side::Kernel {
         return prepare_by_kernel(id);
@@ -288,14 +294,14 @@ fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
         return Ok(());
     }
     let (mut attr, mask) = attributes(id, IBV_QPS_INIT)?;
-    // What a peer may do is known when there is one.
+    // Remote access is set when the peer is known.
     attr.qp_access_flags = 0;
     modify(id, &mut attr, mask)
 }
 
-/// The same by what the kernel says; vendors' options come before and after.
+/// As `prepare`, with the kernel's attributes; ECE options are set before and after.
 fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
-    // SAFETY: made just before, and live.
+    // SAFETY: created just before, and live.
     let qp = unsafe { (*id.as_c()).qp };
     kernel::connect::begin_ece(id, qp)?;
     let (mut attr, mask) = kernel::connect::first_attributes(id)?;
@@ -309,18 +315,20 @@ fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
     kernel::connect::settle_ece(id, qp)
 }
 
-/// Destroys the completion queues that we made. Those of XRC are its shared receive queue's, too, and go with the last of the two.
+/// Destroys the completion queues that the library created. With XRC, queue pair and shared receive
+/// queue share them, so the last of the two destroys them.
 ///
 /// # Safety
-/// The id's queue pair or its shared receive queue is gone, and the other one does not use them.
+/// The queue pair or the shared receive queue of the id is destroyed, and the remaining object does
+/// not use the queues.
 pub(crate) unsafe fn destroy_queues(id: &Arc<Id>) {
     let at = id.as_c();
-    // SAFETY: the program changes the members only by calls that it does not make beside this one.
+    // SAFETY: the program changes the members only by calls that it does not make concurrently.
     if unsafe { !(*at).qp.is_null() || id.qp_type() == IBV_QPT_XRC_RECV && !(*at).srq.is_null() } {
         return;
     }
     let made = std::mem::take(&mut id.lock().made);
-    // SAFETY: made by `queue`, and used by nobody any more.
+    // SAFETY: made by `queue`, and no object uses the queues any more.
     unsafe {
         if made.send_cq {
             verbs::ibv_destroy_cq((*at).send_cq);
@@ -335,10 +343,10 @@ pub(crate) unsafe fn destroy_queues(id: &Arc<Id>) {
     }
 }
 
-/// Destroys the queue pair of an id, and the completion queues that we made for it.
+/// Destroys the queue pair of an id, and the completion queues that the library created for it.
 ///
 /// # Safety
-/// Nobody uses them any more.
+/// No thread uses these objects any more.
 pub(crate) unsafe fn destroy(id: &Arc<Id>) {
     // SAFETY: by the contract above.
     unsafe {
@@ -352,7 +360,7 @@ pub(crate) unsafe fn destroy(id: &Arc<Id>) {
     }
 }
 
-/// A creation without more than the plain structure says.
+/// The extended attributes that correspond to plain attributes.
 pub(crate) fn extended(init: &ibv_qp_init_attr, pd: *mut ibv_pd) -> ibv_qp_init_attr_ex {
     ibv_qp_init_attr_ex {
         qp_context: init.qp_context,
@@ -372,7 +380,8 @@ verb! {
     /// `rdma_create_qp(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
+    /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable, with
+    /// live objects.
     pub(crate) fn create_c(
         id: *mut rdma_cm_id,
         pd: *mut ibv_pd,
@@ -393,7 +402,7 @@ verb! {
     /// `rdma_create_qp_ex(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
+    /// `id` is NULL or live; `init` is NULL, or readable and writable, with live objects.
     pub(crate) fn create_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_init_attr_ex) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe { create(&Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
@@ -403,14 +412,14 @@ verb! {
     /// `rdma_destroy_qp(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or live, and its queue pair used no more.
+    /// `id` is NULL or live, and its queue pair is not used afterwards.
     pub(crate) fn destroy_c(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe { destroy(&Id::of(id)?) };
         Ok(())
     }
 
-    /// `rdma_init_qp_attr(3)`: `attr->qp_state` says for which state.
+    /// `rdma_init_qp_attr(3)`: the attributes for the state `attr->qp_state`.
     ///
     /// # Safety
     /// `id` is NULL or live; `attr` and `mask` are NULL, or readable and writable.
@@ -422,7 +431,7 @@ verb! {
         if attr.is_null() || mask.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by the contract above; both are not NULL.
+        // SAFETY: by the contract above; neither is NULL.
         unsafe {
             let id = Id::of(id)?;
             let (found, bits) = attributes(&id, (*attr).qp_state)?;

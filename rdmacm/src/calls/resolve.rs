@@ -1,4 +1,5 @@
 //! Addresses: `rdma_bind_addr(3)`, `rdma_resolve_addr(3)`, `rdma_resolve_route(3)`.
+//! Entry points that bind an id, choose its device, and start neighbour discovery.
 
 use super::complete;
 use crate::channel::Event;
@@ -16,10 +17,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Binds an id to an address, and to a port.
+/// Binds an id to an address and a port.
 ///
 /// # Errors
-/// `EINVAL` it is bound already, or the address is link-local and names no interface; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; as [`Port::reserve`]; `EACCES` a port of the system's.
+/// `EINVAL` the id is bound, or a link-local address has no interface; `EADDRNOTAVAIL` no interface
+/// has the address; `ENODEV` no device has the address; `EACCES` a privileged port; as
+/// [`Port::reserve`].
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
     let mut state = id.lock();
@@ -42,7 +45,7 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where an address is; nowhere if it is the wildcard or loopback's.
+/// The device and GID of an address; None for the wildcard and loopback.
 fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
     if address::is_any(address.ip()) {
         return Ok(None);
@@ -55,8 +58,9 @@ fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
     place.map(Some).map_err(|why| address::refusal(address).unwrap_or(why))
 }
 
-/// A destination, where our own address says by which interface it is reached: that is the one of a link-local address (`rdma_copy_src_l2_addr` in Linux'
-/// `drivers/infiniband/core/addr.c`). On a way from loopback the destination's own counts.
+/// Adds the interface of the local address to a link-local destination (`rdma_copy_src_l2_addr` in
+/// Linux' `drivers/infiniband/core/addr.c`). From loopback, the destination keeps its own
+/// interface.
 fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
     match place.interface {
         0 => destination,
@@ -64,7 +68,7 @@ fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Where an id is to go, and from where.
+/// The addresses of a connection, and the local device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     source: SocketAddr,
@@ -84,7 +88,8 @@ fn find_way(state: &State, destination: SocketAddr) -> Result<Way, Errno> {
     Ok(Way { source, destination: reached_from(&place, destination), place })
 }
 
-/// The neighbour that has to be asked for whether the destination is there. `None`: it is known, or there is none to be asked, as on this host.
+/// Starts neighbour discovery for the next hop. `None`: the hop is known, or no discovery is
+/// needed, as on this host.
 fn unknown(way: &Way) -> Option<Hop> {
     let to = way.destination.ip();
     if address::is_any(to) || to.is_multicast() || to == way.source.ip() {
@@ -92,21 +97,23 @@ fn unknown(way: &Way) -> Option<Hop> {
     }
     let tables = Tables::open()?;
     let hop = tables.next_hop(way.source, way.destination)?;
-    // One that was asked in vain before is asked again: it may be there by now.
+    // A hop with failed discovery is asked again, because it may be reachable now.
     if tables.known(&hop)? == Known::There {
         return None;
     }
-    // Without a way or leave, who is asked later finds out.
+    // Without a route or permission, the address counts as resolved; connecting then finds the
+    // error.
     next_hop::ask_for(way.source, way.destination).is_ok().then_some(hop)
 }
 
-/// Sets out for the destination. Where it is not known whether that is there, the id hears later.
+/// Resolves the destination. If the next hop is unknown, the event comes later.
 fn resolve(id: &Arc<Id>, destination: SocketAddr, patience: Duration) {
     let way = find_way(&id.lock(), destination);
     id.lock().stage = Stage::Resolving;
     if let Ok(way) = &way
         && let Some(hop) = unknown(way)
-        // Without a thread that waits, who is asked later finds out.
+        // Without the resolver's thread, the address counts as resolved; connecting then finds the
+        // error.
         && resolver::wait_for(id, *way, hop, patience).is_ok()
     {
         return;
@@ -114,7 +121,8 @@ fn resolve(id: &Arc<Id>, destination: SocketAddr, patience: Duration) {
     resolved(id, way);
 }
 
-/// It is known whether there is a way: the id has it, unless it has ended meanwhile.
+/// Completes the resolution of an id: sets its addresses, or returns it to bound. Does nothing for
+/// an id that has ended meanwhile.
 pub(crate) fn resolved(id: &Arc<Id>, found: Result<Way, Errno>) {
     let mut state = id.lock();
     if state.stage != Stage::Resolving {
@@ -130,7 +138,7 @@ pub(crate) fn resolved(id: &Arc<Id>, found: Result<Way, Errno>) {
             (RDMA_CM_EVENT_ADDR_ERROR, -why.raw())
         }
     };
-    // Under the lock: who destroys it takes back its events after this.
+    // The lock is held: a thread that destroys the id discards its events afterwards.
     state.channel.push(Event::new(id, kind, status));
 }
 
@@ -141,12 +149,13 @@ fn take_way(id: &Id, state: &mut State, way: Way) {
     state.stage = Stage::Resolved;
     id.show(state);
     if let Some(gid) = Id::peer_gid(state) {
-        // SAFETY: the program reads it only after the event.
+        // SAFETY: the program reads the member only after the event.
         unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
     }
 }
 
-/// Binds an id of which is not known whose its device is, to all addresses: at both, to the port that the kernel has for it.
+/// Binds an undecided id to a wildcard on both kinds of devices, with the port that the kernel
+/// chose.
 fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     kernel::id::bind(id, &Bytes::of(address))?;
     let mut address = address;
@@ -154,7 +163,7 @@ fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     bind(id, address)
 }
 
-/// The same before a listener that was not bound.
+/// Binds an undecided id before it listens, unless it is bound.
 ///
 /// # Errors
 /// As `rdma_bind_addr(3)`.
@@ -165,25 +174,26 @@ pub(crate) fn bind_both_if_idle(id: &Arc<Id>) -> Result<(), Errno> {
     bind_both(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
-/// The port of the address that the program sees.
+/// The port of the source address in the C object.
 fn shown_port(id: &Id) -> u16 {
-    // SAFETY: written by this library before, and always an address.
+    // SAFETY: this library wrote the storage, which always contains an address.
     let shown = unsafe { address::read((&raw const (*id.as_c()).route.addr.src_storage).cast()) };
     shown.map_or(0, |address| address.port())
 }
 
-/// An id of which is not known whose its device is, is to have an address: where that is one device's, the id is on its side.
+/// Decides the owner of an undecided id by its local address.
 fn choose(id: &Id, address: SocketAddr) {
     let kernels = kernel::claims(address);
     id.settle(if kernels { Side::Kernel } else { Side::Soft });
 }
 
-/// The same for one that is to have a way, from `source` or from wherever that begins.
+/// Decides the owner of an undecided id by its source, or by the source of the route to its
+/// destination.
 fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let given = source.filter(|source| !source.ip().is_unspecified());
     let from = match given {
         Some(source) => source,
-        // Where there is no way, the kernel says so.
+        // Without a route, the kernel reports the error.
         None => match address::source_for(destination) {
             Ok(from) => from,
             Err(_) => {
@@ -196,7 +206,8 @@ fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> R
     Ok(())
 }
 
-/// The source that a program names; none where it is NULL, or of no family (`cma_bind_addr` in Linux' `drivers/infiniband/core/cma.c`).
+/// The source that a program gives; None for NULL and `AF_UNSPEC` (`cma_bind_addr` in Linux'
+/// `drivers/infiniband/core/cma.c`).
 ///
 /// # Safety
 /// `address` is NULL or readable.
@@ -210,25 +221,27 @@ unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAdd
     }
 }
 
-/// Whether an id is bound to an address of another family than `destination` is of. No way leads there, not even to an IPv4 address in IPv6's form
-/// (`resolve_prepare_src` in Linux' `drivers/infiniband/core/cma.c`).
+/// Whether an id is bound to an address of another family than `destination`. No route leads to the
+/// other family, not even to a mapped IPv4 address (`resolve_prepare_src` in Linux'
+/// `drivers/infiniband/core/cma.c`).
 fn is_of_other_family(state: &State, destination: SocketAddr) -> bool {
     state.source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4())
 }
 
-/// How long a packet may live, as a code (IBTA vol 1, 12.7.34): what the kernel assumes for RoCE.
+/// The packet lifetime that the kernel assumes for RoCE, as a time code (IBTA vol 1, 12.7.34).
 const LIFETIME: u8 = 18;
 
-/// The same of an id's packets: half of what it has an acknowledgement take, if it says that, and not that it may take for ever
-/// (`cma_resolve_iboe_route`).
+/// The packet lifetime of an id: half of its acknowledgement timeout, if the program has set a
+/// finite timeout (`cma_resolve_iboe_route`).
 pub(crate) fn lifetime(state: &State) -> u8 {
     state.ack_timeout.and_then(|timeout| timeout.checked_sub(1)).unwrap_or(LIFETIME)
 }
 
-/// Fills in the path of an id that knows both addresses.
+/// Fills in the path record of an id with both addresses.
 pub(crate) fn show_path(id: &Id, state: &State) {
     let (Some(place), Some(dgid)) = (state.place, Id::peer_gid(state)) else { return };
-    // SAFETY: the program reads these only after the event that brings them; the record is the id's, and freed with it.
+    // SAFETY: the program reads these members only after the event that announces them; the record
+    // belongs to the id, and is freed with it.
     unsafe {
         let route = &raw mut (*id.as_c()).route;
         if (*route).path_rec.is_null() {
@@ -324,7 +337,7 @@ verb! {
         if is_of_other_family(&id.lock(), destination) {
             return Err(Errno::EINVAL);
         }
-        // As the kernel reads it: below 0 is for long.
+        // As the kernel reads the value: a negative timeout is a long one.
         resolve(&id, destination, Duration::from_millis(timeout.cast_unsigned().into()));
         complete(&id)
     }
@@ -360,7 +373,7 @@ const fn port_of(address: Option<SocketAddr>) -> u16 {
     }
 }
 
-/// The port of an address of any family, in network order; 0 where it has none.
+/// The port of an address of any family, in network order; 0 for an unknown family.
 ///
 /// # Safety
 /// `at` is readable.

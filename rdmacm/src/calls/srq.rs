@@ -1,4 +1,5 @@
 //! Shared receive queues of ids: `rdma_create_srq(3)`, `rdma_destroy_srq(3)`.
+//! Entry points beside those of queue pairs.
 
 use super::qp;
 use crate::device::xrc_domain;
@@ -10,7 +11,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 verb! {
-    /// `rdma_create_srq(3)`. One that the id had is the program's from then on, as with upstream's.
+    /// `rdma_create_srq(3)`. An earlier queue of the id then belongs to the program, as with
+    /// upstream's.
     ///
     /// # Safety
     /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable.
@@ -49,10 +51,11 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_create_srq_ex(3)`: one of XRC gets the XRC domain of ids and the id's receive completion queue, unless it brings them.
+    /// `rdma_create_srq_ex(3)`: an XRC queue without a domain and completion queue gets the XRC
+    /// domain of ids and the id's receive completion queue.
     ///
     /// # Safety
-    /// `id` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
+    /// `id` is NULL or live; `init` is NULL, or readable and writable, with live objects.
     pub(crate) fn create_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
@@ -64,7 +67,7 @@ verb! {
     /// `rdma_destroy_srq(3)`.
     ///
     /// # Safety
-    /// `id` is NULL or live, and its shared receive queue used no more.
+    /// `id` is NULL or live, and its shared receive queue is not used afterwards.
     pub(crate) fn destroy(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe {
@@ -80,13 +83,14 @@ verb! {
     }
 }
 
-/// Makes the shared receive queue of an id.
+/// Creates the shared receive queue of an id.
 ///
 /// # Safety
-/// `id` is live; what `init` names is live.
+/// `id` is live; the objects of `init` are live.
 unsafe fn create_full(id: &Arc<Id>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let at = id.as_c();
-    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    // SAFETY: by the contract above; the members belong to the id, and no concurrent call of the
+    // program uses them.
     unsafe {
         if (*at).verbs.is_null() {
             return Err(Errno::EINVAL);

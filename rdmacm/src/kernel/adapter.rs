@@ -1,4 +1,5 @@
-//! Devices of the kernel: opened when the kernel's connection manager first says that an id is on one.
+//! Devices of the kernel, opened when the kernel's connection manager first places an id on them.
+//! `kernel::id` and `kernel::connect` read limits and contexts here.
 
 use crate::anew::Anew;
 use crate::{device, verbs};
@@ -6,35 +7,37 @@ use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
 
-/// An open device of the kernel. It is never closed: ids and programs keep its context.
+/// An open device of the kernel. Adapters are never closed, because ids and programs keep the
+/// context.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pub(crate) context: *mut ibv_context,
-    /// Of all ids that bring none.
+    /// The domain of all ids for which the program gives none.
     pub(crate) pd: *mut ibv_pd,
-    /// As the kernel names it: in network byte order.
+    /// The node GUID in network byte order, as the kernel reports it.
     guid: u64,
-    /// The kernel's number of it; -1 where it does not tell.
+    /// The kernel's index of the device; -1 if unknown.
     index: i32,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
-    /// Which ports are InfiniBand's, the first one first.
+    /// Whether each port is an InfiniBand port, from port 1.
     is_infiniband: Vec<bool>,
 }
 
-// SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
+// SAFETY: any thread may use context and domain (verbs are thread safe); neither is ever closed.
 unsafe impl Send for Adapter {}
-// SAFETY: nothing in it changes after it was made; the objects behind its pointers are for any thread.
+// SAFETY: no field changes after construction; any thread may use the objects behind the pointers.
 unsafe impl Sync for Adapter {}
 
-/// Those that were opened.
+/// The adapters opened so far.
 static OPEN: Anew<Mutex<Vec<&'static Adapter>>> = Anew::new();
 
 impl Adapter {
     /// # Safety
-    /// `device` is of a list that was not freed.
+    /// `device` is of a list that is not freed.
     unsafe fn open(device: *mut ibv_device) -> Result<Self, Errno> {
-        // SAFETY: `device` is live, the context is open and never closed; `attr` and `port` are writable.
+        // SAFETY: `device` is live; the context is open and never closed; `attr` and `port` are
+        // writable.
         unsafe {
             let context = verbs::ibv_open_device(device);
             if context.is_null() {
@@ -59,7 +62,7 @@ impl Adapter {
                 pd,
                 guid: verbs::ibv_get_device_guid(device),
                 index: verbs::ibv_get_device_index(device),
-                // As C code takes them.
+                // Truncated, as in upstream's C code.
                 most_responder_resources: attr.max_qp_rd_atom as u8,
                 most_initiator_depth: attr.max_qp_init_rd_atom as u8,
                 is_infiniband: (1..=attr.phys_port_cnt).map(is_infiniband).collect(),
@@ -67,7 +70,7 @@ impl Adapter {
         }
     }
 
-    /// Whether a port speaks InfiniBand.
+    /// Whether a port is an InfiniBand port.
     pub(super) fn is_infiniband(&self, port: u8) -> bool {
         let at = usize::from(port).wrapping_sub(1);
         self.is_infiniband.get(at).copied().unwrap_or(false)
@@ -78,10 +81,10 @@ fn is_it(guid: u64, index: i32, (wanted, at): (u64, i32)) -> bool {
     guid == wanted && (index == at || index == -1 || at == -1)
 }
 
-/// The device that the kernel means.
+/// The device that the kernel identifies.
 ///
 /// # Errors
-/// `ENODEV` there is none; the device's.
+/// `ENODEV` no such device is present; else the errno of the device.
 pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
     let wanted = (guid, index);
     let mut open = OPEN.get().lock();
@@ -89,7 +92,7 @@ pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
         return Ok(known);
     }
     let found = device::each_of_kernel(|device| {
-        // SAFETY: the device is of a list that is not freed before this returns.
+        // SAFETY: the list of the device is freed after this closure has returned.
         unsafe {
             let (guid, index) =
                 (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device));
@@ -101,11 +104,11 @@ pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
     Ok(adapter)
 }
 
-/// All that can be opened.
+/// All kernel devices that can be opened.
 pub(crate) fn all() -> Vec<&'static Adapter> {
     let mut names = vec![];
     device::each_of_kernel(|device| {
-        // SAFETY: the device is of a list that is not freed before this returns.
+        // SAFETY: the list of the device is freed after this closure has returned.
         let name =
             unsafe { (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device)) };
         names.push(name);

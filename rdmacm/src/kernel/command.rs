@@ -1,16 +1,18 @@
-//! A command to the kernel's connection manager: one write(2) of a header and a structure (`<rdma/rdma_user_cm.h>`). What it answers it writes to an
-//! address in the structure.
+//! A command to the kernel's connection manager: one write(2) of a header and a structure
+//! (`<rdma/rdma_user_cm.h>`).
+//! The kernel writes its answer to an address in the structure. All other files of `kernel` send
+//! through here.
 
 use abi::*;
 use cface::Errno;
 use std::ffi::{c_int, c_void};
 
 unsafe extern "C-unwind" {
-    /// `write(2)`, which a cancelled thread unwinds from where it sleeps for an event.
+    /// `write(2)`, from which a cancelled thread unwinds while it waits for an event.
     fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize;
 }
 
-/// As it is written: no structure of a command is aligned to more than the eight bytes of the header.
+/// A command as written: no structure has an alignment above the eight bytes of the header.
 #[repr(C)]
 struct Command<T> {
     header: rdma_ucm_cmd_hdr,
@@ -20,10 +22,11 @@ struct Command<T> {
 /// Sends a command whose answer has room for `out` bytes.
 ///
 /// # Errors
-/// The kernel's; `ENODATA` where it took less than all.
+/// The errno of the kernel; `ENODATA` the kernel accepted fewer bytes.
 ///
 /// # Safety
-/// `T` is the structure of `command`, without padding; the addresses in it are as the command wants them, and writable where they are for answers.
+/// `T` is the structure of `command`, without padding. Its addresses are valid for the command, and
+/// writable for answers.
 pub(super) unsafe fn send<T: Copy>(
     fd: c_int,
     command: u32,
@@ -34,7 +37,7 @@ pub(super) unsafe fn send<T: Copy>(
     let header = rdma_ucm_cmd_hdr { cmd: command, in_: size_of::<T>() as u16, out: out as u16 };
     let whole = Command { header, body };
     let bytes = size_of::<Command<T>>();
-    // SAFETY: as many bytes are readable; what the kernel does with the addresses in them is the caller's part.
+    // SAFETY: `bytes` bytes are readable; the addresses in the structure are valid by contract.
     let done = unsafe { write(fd, (&raw const whole).cast(), bytes) };
     match usize::try_from(done) {
         Ok(done) if done == bytes => Ok(()),
@@ -43,15 +46,15 @@ pub(super) unsafe fn send<T: Copy>(
     }
 }
 
-/// The address of an answer, as a command has it.
+/// The address of an answer, as a command contains it.
 pub(super) fn answer<T>(to: &mut T) -> u64 {
     (&raw mut *to) as u64
 }
 
-/// Asks for the next event; sleeps where the descriptor does.
+/// Takes the next event; waits unless the descriptor is non-blocking.
 ///
 /// # Errors
-/// As [`send`]; `EAGAIN` there is none, and the descriptor does not sleep.
+/// As [`send`]; `EAGAIN` no event waits, and the descriptor is non-blocking.
 pub(crate) fn next_event(fd: c_int) -> Result<rdma_ucm_event_resp, Errno> {
     let mut said = rdma_ucm_event_resp::zeroed();
     let ask = rdma_ucm_get_event { response: answer(&mut said) };

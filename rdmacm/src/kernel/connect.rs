@@ -1,4 +1,6 @@
-//! Connections: what is said to the kernel about them, and what it says of queue pairs.
+//! Connections on kernel devices: commands to the kernel, and attributes of queue pairs from the
+//! kernel.
+//! `calls::connect` and `calls::qp` enter here for kernel ids.
 
 use super::adapter::Adapter;
 use super::command::{answer, send};
@@ -10,13 +12,13 @@ use abi::*;
 use cface::Errno;
 use std::ffi::c_int;
 
-/// As many as the device can (`rdma_cma.h`: `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+/// The device's maximum (`rdma_cma.h`: `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
 const ALL: u8 = 0xff;
 
-/// Attributes for a state of the id's queue pair. What they leave open is zero.
+/// The attributes of the id's queue pair for a state. Members outside of the mask are zero.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let (kernel, fd) = part(id)?;
     let mut said: ib_uverbs_qp_attr = zeroed();
@@ -61,7 +63,7 @@ pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32)
     Ok((attr, said.qp_attr_mask))
 }
 
-/// An address vector of the kernel's.
+/// Converts an address vector of the kernel.
 pub(super) fn way(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -80,10 +82,10 @@ pub(super) fn way(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// What a new queue pair of the id is to be: as the kernel says, or for an old kernel as we know.
+/// The first attributes of a queue pair: from the kernel, or for an old kernel computed here.
 ///
 /// # Errors
-/// The kernel's; `EINVAL` the port lacks the partition.
+/// The errno of the kernel; `EINVAL` the port lacks the partition key.
 pub(crate) fn first_attributes(id: &Id) -> Result<(ibv_qp_attr, u32), Errno> {
     if node::node()?.version > 3 {
         return attributes(id, IBV_QPS_INIT);
@@ -105,10 +107,11 @@ pub(crate) fn first_attributes(id: &Id) -> Result<(ibv_qp_attr, u32), Errno> {
     Ok((attr, mask | IBV_QP_ACCESS_FLAGS))
 }
 
-/// Whether the id's port speaks InfiniBand. Of those the kernel tells attributes in excess: bits that older ones had for RoCE.
+/// Whether the id's port is an InfiniBand port. For such ports, the kernel returns attribute bits
+/// that older kernels used for RoCE.
 pub(crate) fn is_infiniband(id: &Id) -> bool {
     let Some(adapter) = adapter(id) else { return false };
-    // SAFETY: written before the id had a device.
+    // SAFETY: the member is written before the id has a device.
     adapter.is_infiniband(unsafe { (*id.as_c()).port_num })
 }
 
@@ -116,13 +119,13 @@ fn adapter(id: &Id) -> Option<&'static Adapter> {
     id.kernel.as_ref()?.known.lock().adapter
 }
 
-/// Refuses what the device cannot.
+/// Checks parameters against the device's limits.
 ///
 /// # Errors
-/// `EINVAL`, as upstream's library.
+/// `EINVAL` a limit is exceeded, as in upstream's library.
 fn check(id: &Id, wanted: Option<&Wanted>) -> Result<&'static Adapter, Errno> {
     let adapter = adapter(id).ok_or(Errno::EINVAL)?;
-    // SAFETY: the program changes these only by calls that it does not make beside this one.
+    // SAFETY: the program changes these members only by calls that it does not make concurrently.
     let (ps, has_qp) = unsafe { ((*id.as_c()).ps, !(*id.as_c()).qp.is_null()) };
     if ps != RDMA_PS_TCP {
         return Ok(adapter);
@@ -138,7 +141,8 @@ fn check(id: &Id, wanted: Option<&Wanted>) -> Result<&'static Adapter, Errno> {
     if well { Ok(adapter) } else { Err(Errno::EINVAL) }
 }
 
-/// What the program wants, as the kernel has it; `greeting` is private data in front.
+/// Converts the program's parameters for the kernel; `greeting` precedes the program's private
+/// data.
 fn parameters(
     id: &Id,
     wanted: Option<&Wanted>,
@@ -155,7 +159,8 @@ fn parameters(
         ..zeroed()
     };
     drop(known);
-    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
+    // queue pair is live.
     let own = unsafe { (*id.as_c()).qp.as_ref().map(|qp| (qp.qp_num, !qp.srq.is_null())) };
     let conn = wanted.map(|wanted| &wanted.conn);
     (to.qp_num, to.srq) = match own {
@@ -176,10 +181,10 @@ fn parameters(
     Ok(to)
 }
 
-/// `rdma_connect(3)`; an event answers.
+/// `rdma_connect(3)`; an event reports the result.
 ///
 /// # Errors
-/// `EINVAL` the device cannot; the kernel's.
+/// `EINVAL` the device's limits are exceeded; else the errno of the kernel.
 pub(crate) fn connect(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
     let adapter = check(id, wanted)?;
     let (kernel, fd) = part(id)?;
@@ -201,16 +206,16 @@ pub(crate) fn connect(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
         reserved: 0,
         ece: rdma_ucm_ece { vendor_id: ece.vendor_id, attr_mod: ece.options },
     };
-    // SAFETY: the structure is the command's, which answers nothing.
+    // SAFETY: the structure is the command's, which has no answer.
     unsafe { send(fd, RDMA_USER_CM_CMD_CONNECT, 0, ask)? };
     id.lock().greeting.clear();
     Ok(())
 }
 
-/// `rdma_listen(3)`: afterwards the id's address is known as a whole.
+/// `rdma_listen(3)`. Afterwards the id's address is complete.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_listen { id: kernel.handle(), backlog: backlog.cast_unsigned() };
@@ -219,10 +224,11 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     if takes_any_family() { id::query_addresses(id) } else { id::query_route(id) }
 }
 
-/// What rdma_accept(3) decides before the queue pair is set up: responder resources and initiator depth.
+/// Responder resources and initiator depth, which rdma_accept(3) decides before the queue pair is
+/// set up.
 ///
 /// # Errors
-/// `EINVAL` the device cannot.
+/// `EINVAL` the device's limits are exceeded.
 pub(crate) fn limits(id: &Id, wanted: Option<&Wanted>) -> Result<(u8, u8), Errno> {
     let adapter = check(id, wanted)?;
     let (kernel, _) = part(id)?;
@@ -239,14 +245,15 @@ pub(crate) fn limits(id: &Id, wanted: Option<&Wanted>) -> Result<(u8, u8), Errno
     Ok((known.responder_resources, known.initiator_depth))
 }
 
-/// `rdma_accept(3)`: the queue pair is set up. From now on events name the id by our name.
+/// `rdma_accept(3)`, after the queue pair is set up. From then on, events carry the library's name
+/// of the id.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let state = id.lock();
-    // The vendor is the one that was asked for, the options are ours.
+    // The vendor is the peer's, and the options are the program's.
     let ece = rdma_ucm_ece { vendor_id: state.peer_ece.vendor_id, attr_mod: state.ece.options };
     drop(state);
     let ask = rdma_ucm_accept {
@@ -260,10 +267,10 @@ pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
     unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
 }
 
-/// The queue pair of a granted connection is set up: tells the peer.
+/// Reports to the kernel that the queue pair is set up; the kernel sends RTU.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn say_ready(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_accept { id: kernel.handle(), ..zeroed() };
@@ -271,10 +278,10 @@ pub(crate) fn say_ready(id: &Id) -> Result<(), Errno> {
     unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
 }
 
-/// `rdma_reject(3)`; reason 0 is the kernel's to choose.
+/// `rdma_reject(3)`; for reason 0, the kernel chooses.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let mut ask = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed() };
@@ -286,10 +293,10 @@ pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
     unsafe { send(fd, RDMA_USER_CM_CMD_REJECT, 0, ask) }
 }
 
-/// `rdma_disconnect(3)`; an event answers.
+/// `rdma_disconnect(3)`; an event reports the result.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_disconnect { id: kernel.handle() };
@@ -297,10 +304,10 @@ pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
     unsafe { send(fd, RDMA_USER_CM_CMD_DISCONNECT, 0, ask) }
 }
 
-/// To which state a disconnected queue pair goes: iWARP's ends in order.
+/// The state of a disconnected queue pair: an iWARP queue pair drains its send queue first.
 ///
 /// # Errors
-/// `EINVAL` there is no device, or one of another kind.
+/// `EINVAL` the id has no device, or a device of another transport.
 pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
     // SAFETY: an open context has a device.
     let transport = unsafe {
@@ -320,7 +327,7 @@ pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
 /// `rdma_notify(3)`.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn notify(id: &Id, event: ibv_event_type) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_notify { id: kernel.handle(), event };
@@ -328,13 +335,13 @@ pub(crate) fn notify(id: &Id, event: ibv_event_type) -> Result<(), Errno> {
     unsafe { send(fd, RDMA_USER_CM_CMD_NOTIFY, 0, ask) }
 }
 
-/// What a queue pair can of vendors' options, and what of them the peer asked for.
+/// Queries the ECE options of a queue pair, and sets the options of the peer's request.
 ///
 /// # Errors
-/// The device's; one that has no such options is none.
+/// The errno of the device. A device without ECE is no error.
 pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     let mut ece = ibv_ece::zeroed();
-    // SAFETY: the queue pair was just made.
+    // SAFETY: the queue pair was just created.
     none_is_well(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
     let mut state = id.lock();
     (state.ece.vendor_id, state.ece.options) = (ece.vendor_id, ece.options);
@@ -343,14 +350,14 @@ pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     if peer.vendor_id == 0 {
         return Ok(());
     }
-    // Another vendor's are nothing to this device.
+    // Options of another vendor have no meaning for this device.
     let options = if peer.vendor_id == own.vendor_id { peer.options } else { 0 };
     (ece.vendor_id, ece.options) = (own.vendor_id, options);
-    // SAFETY: the queue pair was just made; `ece` is readable.
+    // SAFETY: the queue pair was just created; `ece` is readable.
     none_is_well(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
 }
 
-/// What of them the queue pair has now.
+/// Stores the ECE options that the queue pair now has.
 ///
 /// # Errors
 /// As [`begin_ece`].

@@ -1,4 +1,5 @@
-//! Events of the kernel, and what is due with each before the program gets it.
+//! Events of the kernel, and the work that each needs before the program gets it.
+//! `calls::channel` passes events of the kernel's descriptor to this module.
 
 use super::multicast::{Group, attach};
 use super::{connect, id, registry, takes_any_family};
@@ -11,10 +12,11 @@ use cface::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The status of an event whose follow-up failed; errno says why.
+/// The status of an event whose follow-up failed; errno has the cause.
 const FAILED: i32 = -1;
 
-/// Makes an event of what the kernel said; `None`: it is nobody's, or no news.
+/// Converts an event of the kernel; `None`: the event belongs to no id, or the program need not
+/// know.
 pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let kind = said.event;
     if kind == RDMA_CM_EVENT_MULTICAST_JOIN || kind == RDMA_CM_EVENT_MULTICAST_ERROR {
@@ -23,7 +25,8 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let owner = if said.uid != 0 {
         registry::by_name(said.uid)?
     } else {
-        // Of a connection that was not accepted yet, which has no name of ours. Only this is worth to be told.
+        // The event of a connection that was not accepted yet, which carries no name. Only
+        // ESTABLISHED is reported.
         let owner = registry::by_handle(said.id)?;
         if kind != RDMA_CM_EVENT_ESTABLISHED {
             owner.acknowledge(0);
@@ -57,24 +60,24 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
             }
         }
         RDMA_CM_EVENT_USER => {
-            // SAFETY: the kernel wrote all of it; the program's number is in its first eight bytes.
+            // SAFETY: the kernel wrote all bytes; the program's number is in the first eight.
             event.verbs.param.arg =
                 unsafe { (&raw const said.param).cast::<u64>().read_unaligned() };
         }
-        // The only one that we have the kernel bring: what was looked up is there.
+        // The library requests this event for one purpose: an address lookup has finished.
         RDMA_CM_EVENT_INTERNAL => event.verbs.event = RDMA_CM_EVENT_ADDRINFO_RESOLVED,
         _ => event = with_parameters(event, &owner, said),
     }
     Some(event)
 }
 
-/// With the parameters that ids of this kind have.
+/// Adds the parameters for the type of the id.
 fn with_parameters(event: Box<Event>, owner: &Id, said: &rdma_ucm_event_resp) -> Box<Event> {
     if owner.is_datagram() { with_datagrams(event, said) } else { with_connection(event, said) }
 }
 
 fn with_connection(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
-    // SAFETY: numbers; the kernel wrote them, or they are zero.
+    // SAFETY: the members are numbers, written by the kernel or zero.
     let from = unsafe { &said.param.conn };
     let conn = rdma_conn_param {
         private_data: std::ptr::null(),
@@ -105,13 +108,13 @@ fn with_datagrams(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
     event.datagram(ud, data)
 }
 
-/// An event becomes that of a failure.
+/// Turns an event into a failure.
 fn fail(event: &mut Event, kind: rdma_cm_event_type, why: Errno) {
     why.set();
     (event.verbs.event, event.verbs.status) = (kind, FAILED);
 }
 
-/// Whether the id's device speaks InfiniBand's transport, as RoCE's do.
+/// Whether the id's device has the InfiniBand transport, which includes RoCE.
 fn has_gids(owner: &Id) -> Result<bool, Errno> {
     // SAFETY: an open context has a device.
     unsafe {
@@ -123,7 +126,7 @@ fn has_gids(owner: &Id) -> Result<bool, Errno> {
     }
 }
 
-/// The kernel knows the way.
+/// Reads addresses and device after the kernel has resolved an address.
 fn resolved(owner: &Id, event: &mut Event) {
     let learn = || {
         if !takes_any_family() {
@@ -138,7 +141,7 @@ fn resolved(owner: &Id, event: &mut Event) {
     }
 }
 
-/// The kernel knows the path.
+/// Reads the path after the kernel has resolved a route.
 fn routed(owner: &Id, event: &mut Event) {
     let learn = || match has_gids(owner)? {
         false => Ok(()),
@@ -150,7 +153,7 @@ fn routed(owner: &Id, event: &mut Event) {
     }
 }
 
-/// A peer asks: the kernel has made an id for it, and so do we.
+/// Creates the id of a connection request, for which the kernel has created its own.
 fn requested(
     listener: &Arc<Id>,
     event: &mut Event,
@@ -161,7 +164,7 @@ fn requested(
     drop(state);
     let new = id::adopt(listener, Arc::clone(&channel), said.id);
     if let Some(kernel) = &new.kernel {
-        // SAFETY: numbers. Of datagrams they mean nothing, and are not used.
+        // SAFETY: the members are numbers, which are meaningless and unused for datagrams.
         let conn = unsafe { &said.param.conn };
         let mut known = kernel.known.lock();
         known.initiator_depth = conn.initiator_depth;
@@ -174,7 +177,7 @@ fn requested(
     }
     let learn = || {
         if synchronous {
-            // One of rdma_get_request(3) has a channel of its own.
+            // An id for rdma_get_request(3) has a channel of its own.
             let own = Channel::new()?;
             id::migrate(&new, &own)?;
             new.take_channel(own, true);
@@ -187,20 +190,21 @@ fn requested(
         id::query_paths(&new)
     };
     if let Err(why) = learn() {
-        // Nobody has it.
+        // The id is not shared, so its destruction needs no wait.
         let _gone = id::destroy(&new);
         return Err(why);
     }
     event.verbs.listen_id = listener.as_c();
     event.verbs.id = new.as_c();
-    // The program's, until it destroys it.
+    // The program holds this count until it destroys the id.
     std::mem::forget(new);
     Ok(())
 }
 
-/// The peer grants: the queue pair is set up, and the peer told. An id without one leaves both to the program.
+/// Handles the acceptance of a peer: sets the queue pair up and sends RTU. Without a queue pair,
+/// the program does both.
 fn granted(owner: &Arc<Id>, event: &mut Event, said: &rdma_ucm_event_resp) {
-    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently.
     let qp = unsafe { (*owner.as_c()).qp };
     if qp.is_null() {
         let mut state = owner.lock();
@@ -219,12 +223,12 @@ fn granted(owner: &Arc<Id>, event: &mut Event, said: &rdma_ucm_event_resp) {
     }
 }
 
-/// The status of an error.
+/// Sets the queue pair and its ECE options up; an error is the status of the event.
 fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i32> {
     let own = owner.lock().ece;
     let mut ece = ibv_ece { vendor_id: said.vendor_id, options: said.attr_mod, ..Zeroed::zeroed() };
     if said.vendor_id == 0 {
-        // The peer, or the kernel, knows of no such options.
+        // The peer or the kernel has no ECE support.
         (ece.vendor_id, ece.options) = (own.vendor_id, 0);
     } else if said.vendor_id != own.vendor_id {
         qp::fail(owner);
@@ -241,7 +245,7 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i3
         why.set();
         return Err(FAILED);
     }
-    // SAFETY: the id's queue pair is live, which only its owner may destroy; `ece` is writable.
+    // SAFETY: the id's queue pair is live, and only its owner may destroy it; `ece` is writable.
     let error = unsafe { verbs::ibv_query_ece(qp, &raw mut ece) };
     if let Err(why) = connect::none_is_well(error) {
         qp::fail(owner);
@@ -251,14 +255,14 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i3
     Ok(())
 }
 
-/// A group was joined, or not.
+/// The event of a multicast group.
 fn of_group(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let group: Arc<Group> = registry::group(said.uid)?;
     let owner = group.id.upgrade()?;
     let mut event = Event::new(&owner, said.event, said.status.cast_signed());
     if said.event == RDMA_CM_EVENT_MULTICAST_JOIN {
         event = with_datagrams(event, said);
-        // SAFETY: written just now.
+        // SAFETY: written just above.
         let way = unsafe { event.verbs.param.ud.ah_attr };
         *group.at.lock() = (way.grh.dgid, way.dlid);
         event.verbs.status = 0;
@@ -271,7 +275,7 @@ fn of_group(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     Some(event)
 }
 
-/// Whether the kernel still has its part of an id.
+/// Whether the kernel has an id for this id.
 pub(crate) fn is_there(id: &Id) -> bool {
     id.kernel.as_ref().is_some_and(|kernel| !kernel.gone.load(Ordering::Relaxed))
 }

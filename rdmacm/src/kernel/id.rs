@@ -1,4 +1,5 @@
-//! Ids: made, bound, resolved, asked about, moved, destroyed.
+//! Commands for ids on kernel devices: create, bind, resolve, query, migrate, destroy.
+//! Entry points in `calls` and the event module call these.
 
 use super::adapter;
 use super::command::{answer, send};
@@ -11,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The family of InfiniBand's own addresses.
+/// The address family of InfiniBand.
 pub(crate) const AF_IB: i32 = 27;
 
 /// An address of any family, as the program gave it.
@@ -25,10 +26,10 @@ impl Bytes {
     /// Copies an address.
     ///
     /// # Errors
-    /// `EINVAL` NULL, or of a family that the kernel does not take.
+    /// `EINVAL` NULL, or a family that the kernel does not support.
     ///
     /// # Safety
-    /// `address` is NULL or readable, as many bytes as its family has.
+    /// `address` is NULL, or readable with the size of its family.
     pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<Self, Errno> {
         if address.is_null() {
             return Err(Errno::EINVAL);
@@ -41,45 +42,46 @@ impl Bytes {
             _ => return Err(Errno::EINVAL),
         };
         let mut storage: libc::sockaddr_storage = zeroed();
-        // SAFETY: as many are readable, and there is room for any.
+        // SAFETY: `len` bytes are readable, and the storage has room for any address.
         unsafe { libc::memcpy((&raw mut storage).cast(), address.cast(), len) };
         Ok(Self { storage, len })
     }
 
-    /// Of an IPv4 or IPv6 address.
+    /// Converts an IPv4 or IPv6 address.
     pub(crate) fn of(address: std::net::SocketAddr) -> Self {
         let mut storage: libc::sockaddr_storage = zeroed();
-        // SAFETY: a local of ours.
+        // SAFETY: the storage is a local variable.
         let len = unsafe { crate::address::write(&raw mut storage, address) };
         Self { storage, len }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         let at: *const u8 = (&raw const self.storage).cast();
-        // SAFETY: `len` is that of a family, and none has more than the storage; all of it was written.
+        // SAFETY: `len` is the size of a family, at most that of the storage; all bytes are
+        // initialised.
         unsafe { std::slice::from_raw_parts(at, self.len) }
     }
 
     pub(super) fn as_kernel(&self) -> __kernel_sockaddr_storage {
-        // SAFETY: both are 128 bytes, and any bytes are valid.
+        // SAFETY: both have 128 bytes, and all byte patterns are valid.
         unsafe { std::mem::transmute(self.storage) }
     }
 
-    /// As commands have it that know IPv4 and IPv6 only.
+    /// The address for commands that support only IPv4 and IPv6.
     pub(super) fn as_ip(&self) -> libc::sockaddr_in6 {
-        // SAFETY: the storage is larger, and any bytes are valid.
+        // SAFETY: the storage is larger, and all byte patterns are valid.
         unsafe { (&raw const self.storage).cast::<libc::sockaddr_in6>().read() }
     }
 }
 
-/// Has the kernel make its part of an id.
+/// Creates the kernel's id for an id.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let mut said = rdma_ucm_create_id_resp { id: 0 };
-    // SAFETY: written when the id was made.
+    // SAFETY: the members were written when the id was created.
     let (ps, qp_type) = unsafe { ((*id.as_c()).ps, (*id.as_c()).qp_type) };
     let ask = rdma_ucm_create_id {
         uid: registry::name_of(id),
@@ -95,9 +97,9 @@ pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The id that the kernel made for a request to `listener`.
+/// The id for a request to `listener`, for which the kernel has created its own.
 pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id> {
-    // SAFETY: the listener is live, and these do not change while it listens.
+    // SAFETY: the listener is live, and these members do not change while it listens.
     let (context, ps, qp_type) = unsafe {
         let owner = listener.as_c();
         ((*owner).context, (*owner).ps, (*owner).qp_type)
@@ -110,7 +112,8 @@ pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id
     id
 }
 
-/// Has the kernel destroy an id by its name; returns how many events it told of it.
+/// Destroys the kernel's id with this handle; returns the number of events that the kernel
+/// delivered.
 pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
     let mut said = rdma_ucm_destroy_id_resp { events_reported: 0 };
     let ask = rdma_ucm_destroy_id { response: answer(&mut said), id: handle, reserved: 0 };
@@ -119,10 +122,10 @@ pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
     Ok(said.events_reported.into())
 }
 
-/// The kernel's part of an id goes; returns how many events the kernel told of it.
+/// Destroys the kernel's id of an id; returns the number of events that the kernel delivered.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
     let (kernel, fd) = part(id)?;
     if kernel.gone.load(Ordering::Relaxed) {
@@ -134,10 +137,11 @@ pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
     Ok(told)
 }
 
-/// Has the events of an id come to another channel; returns how many the kernel told so far.
+/// Moves the kernel's events of an id to another channel; returns the number of events delivered so
+/// far.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn migrate(id: &Id, to: &Channel) -> Result<u64, Errno> {
     let (kernel, from) = part(id)?;
     let mut said = rdma_ucm_migrate_resp { events_reported: 0 };
@@ -151,7 +155,7 @@ pub(crate) fn migrate(id: &Id, to: &Channel) -> Result<u64, Errno> {
     Ok(said.events_reported.into())
 }
 
-/// The id is on a device that the kernel names.
+/// Records the device that the kernel chose for the id.
 fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result<(), Errno> {
     let (kernel, _) = part(id)?;
     if guid == 0 || kernel.known.lock().adapter.is_some() {
@@ -159,7 +163,7 @@ fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result
     }
     let adapter = adapter::named(guid, index.cast_signed())?;
     kernel.known.lock().adapter = Some(adapter);
-    // SAFETY: the program reads these only after the call or the event that brings them.
+    // SAFETY: the program reads these members only after the call or the event that announces them.
     unsafe {
         let at = id.as_c();
         ((*at).verbs, (*at).pd, (*at).port_num) = (adapter.context, adapter.pd, port);
@@ -170,22 +174,22 @@ fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result
     Ok(())
 }
 
-/// Where both addresses are, for a query.
+/// Sends a query for an id.
 fn query<T: Copy>(id: &Id, command: u32, option: u32, said: &mut T) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_query { response: answer(said), id: kernel.handle(), option };
-    // SAFETY: the structure is that of both queries; `said` is the answer.
+    // SAFETY: both query commands have this structure; `said` is the answer.
     unsafe { send(fd, command, size_of::<T>(), ask) }
 }
 
-/// Addresses and device.
+/// Reads addresses and device.
 pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
     let mut said: rdma_ucm_query_addr_resp = zeroed();
-    // What an older kernel leaves as it is.
+    // An older kernel leaves this member unchanged.
     said.ibdev_index = u32::MAX;
     query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_ADDR, &mut said)?;
     let most = size_of::<libc::sockaddr_storage>();
-    // SAFETY: as in `settle`; neither is longer than its place.
+    // SAFETY: as in `settle`; each length is limited to the size of its destination.
     unsafe {
         let to = &raw mut (*id.as_c()).route.addr;
         let len = |size: u16| usize::from(size).min(most);
@@ -197,11 +201,11 @@ pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
     settle(id, said.node_guid, said.ibdev_index, said.port_num, Some(said.pkey))
 }
 
-/// GIDs.
+/// Reads the GIDs.
 pub(super) fn query_gids(id: &Id) -> Result<(), Errno> {
     let mut said: rdma_ucm_query_addr_resp = zeroed();
     query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_GID, &mut said)?;
-    // SAFETY: as in `settle`; both are addresses of InfiniBand's family, and fit.
+    // SAFETY: as in `settle`; both are `AF_IB` addresses, which fit.
     unsafe {
         let gid = |at: *const __kernel_sockaddr_storage| (*at.cast::<sockaddr_ib>()).sib_addr;
         let to = &raw mut (*id.as_c()).route.addr.addr;
@@ -211,10 +215,10 @@ pub(super) fn query_gids(id: &Id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Paths that an answer has room for, as upstream's.
+/// The number of paths that an answer has room for, as upstream's.
 const MOST_PATHS: usize = 6;
 
-/// The answer to a query of paths, with room for some.
+/// The answer to a query of paths.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Paths {
@@ -222,13 +226,13 @@ struct Paths {
     paths: [ibv_path_data; MOST_PATHS],
 }
 
-/// Shows the program the paths of an id.
+/// Copies the paths of an id to the C object.
 fn show_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), Errno> {
     if count == 0 {
         return Ok(());
     }
     let made = mem::calloc_bytes(size_of_val(paths).max(size_of::<ibv_sa_path_rec>()))?;
-    // SAFETY: there is room for all; the record of before is the id's own, or NULL.
+    // SAFETY: the new array has room for all paths; the old one belongs to the id, or is NULL.
     unsafe {
         let records: *mut ibv_sa_path_rec = made.cast().as_ptr();
         records.copy_from_nonoverlapping(paths.as_ptr(), paths.len());
@@ -247,7 +251,7 @@ pub(super) fn query_paths(id: &Id) -> Result<(), Errno> {
     show_paths(id, &paths, said.head.num_paths)
 }
 
-/// A path as on the wire (IBTA vol 1, 15.2.5.16), unpacked.
+/// Unpacks a path in wire format (IBTA vol 1, 15.2.5.16).
 fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
     let (flags, from) = (from.flags, &from.path);
     let flow = u32::from_be(from.flowlabel_hoplimit);
@@ -274,7 +278,7 @@ fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
     }
 }
 
-/// All of it in one answer: what kernels without `AF_IB` have.
+/// Reads addresses, device and paths in one answer, for kernels without `AF_IB`.
 pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
     let mut said: rdma_ucm_query_route_resp = zeroed();
     said.ibdev_index = u32::MAX;
@@ -283,7 +287,7 @@ pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
         said.ib_route.iter().take(said.num_paths as usize).map(ibv_sa_path_rec::from).collect();
     show_paths(id, &paths, said.num_paths)?;
     let [first, _] = &said.ib_route;
-    // SAFETY: as in `settle`; both places are larger.
+    // SAFETY: as in `settle`; both destinations are larger.
     unsafe {
         let to = &raw mut (*id.as_c()).route.addr;
         (*to).addr.sgid.raw = first.sgid;
@@ -295,17 +299,17 @@ pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
     settle(id, said.node_guid, said.ibdev_index, said.port_num, None)
 }
 
-/// Binds an id, and learns where it is.
+/// Binds an id, and reads its addresses and device.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn bind(id: &Id, address: &Bytes) -> Result<(), Errno> {
     if takes_any_family() {
         return bind_any(id, address);
     }
     let (kernel, fd) = part(id)?;
     let ask = rdma_ucm_bind_ip { response: 0, addr: address.as_ip(), id: kernel.handle() };
-    // SAFETY: the structure is the command's, which answers nothing.
+    // SAFETY: the structure is the command's, which has no answer.
     unsafe { send(fd, RDMA_USER_CM_CMD_BIND_IP, 0, ask)? };
     query_route(id)
 }
@@ -324,10 +328,10 @@ fn bind_any(id: &Id, address: &Bytes) -> Result<(), Errno> {
     query_gids(id)
 }
 
-/// Asks for the way to an address; an event answers.
+/// Starts the resolution of an address; an event reports the result.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn resolve(
     id: &Id,
     source: Option<&Bytes>,
@@ -336,7 +340,7 @@ pub(crate) fn resolve(
 ) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let timeout_ms = timeout.cast_unsigned();
-    // SAFETY: the structures are those of the commands, which answer nothing.
+    // SAFETY: the structures are those of the commands, which have no answer.
     unsafe {
         if takes_any_family() {
             let ask = rdma_ucm_resolve_addr {
@@ -365,10 +369,10 @@ pub(crate) fn resolve(
     Ok(())
 }
 
-/// Asks for a path; an event answers.
+/// Starts the resolution of a path; an event reports the result.
 ///
 /// # Errors
-/// `EINVAL` there is no device yet; the kernel's.
+/// `EINVAL` the id has no device yet; else the errno of the kernel.
 pub(crate) fn resolve_route(id: &Id, timeout: c_int) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     if kernel.known.lock().adapter.is_none() {
@@ -382,7 +386,7 @@ pub(crate) fn resolve_route(id: &Id, timeout: c_int) -> Result<(), Errno> {
 /// Sets an option.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 ///
 /// # Safety
 /// `value` has `len` readable bytes, or is NULL.
@@ -404,10 +408,10 @@ pub(crate) unsafe fn set_option(
     unsafe { send(fd, RDMA_USER_CM_CMD_SET_OPTION, 0, ask) }
 }
 
-/// Has the kernel bring an event of the program's own, or of ours. Newer kernels do.
+/// Makes the kernel deliver an event of the program or the library, which newer kernels support.
 ///
 /// # Errors
-/// The kernel's: `EINVAL` an older one.
+/// The errno of the kernel: `EINVAL` an older kernel.
 pub(crate) fn write_event(
     id: &Id,
     event: rdma_cm_event_type,
@@ -428,7 +432,7 @@ pub(crate) fn write_event(
     unsafe { send(fd, RDMA_USER_CM_CMD_WRITE_CM_EVENT, 0, ask) }
 }
 
-/// A moment's id, with a channel of its own.
+/// A temporary id, with a channel of its own.
 fn momentary(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
     let qp_type = IBV_QPT_RC;
     let channel = Channel::of_kernel()?;
@@ -437,14 +441,14 @@ fn momentary(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
     Ok(id)
 }
 
-/// Whether the kernel takes an address of InfiniBand's own family.
+/// Tests whether the kernel supports `AF_IB` addresses.
 ///
 /// # Errors
-/// It does not.
+/// The errno of the kernel, without that support.
 pub(super) fn try_infiniband() -> Result<(), Errno> {
     let id = momentary(RDMA_PS_IB)?;
     let mut storage: libc::sockaddr_storage = zeroed();
-    // Any address, and a service of TCP's ports (IBTA annex A11).
+    // A wildcard address, and a service of TCP's port space (IBTA annex A11).
     let any = sockaddr_ib {
         sib_family: AF_IB as u16,
         sib_sid: 0x0000_0000_0106_0000_u64.to_be(),
@@ -455,15 +459,15 @@ pub(super) fn try_infiniband() -> Result<(), Errno> {
     unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(any) };
     let len = size_of::<sockaddr_ib>();
     let bound = bind_any(&id, &Bytes { storage, len });
-    // One that was made can be destroyed.
+    // The destruction of an id that was just created does not fail.
     let _gone = destroy(&id);
     bound
 }
 
-/// Whether an id of the kernel that is bound to an address has a device.
+/// Whether an id of the kernel gets a device when bound to an address.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(super) fn probe(ps: rdma_port_space, address: &Bytes) -> Result<bool, Errno> {
     let id = momentary(ps)?;
     let bound = bind(&id, address);

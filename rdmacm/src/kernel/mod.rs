@@ -1,15 +1,17 @@
-//! Ids on devices of the kernel, by its own connection manager `/dev/infiniband/rdma_cm`: the same commands in the same order as upstream's library.
+//! Ids on devices of the kernel, by the kernel's connection manager `/dev/infiniband/rdma_cm`.
+//! `calls` enters here for kernel ids. Commands and their order are those of upstream's library.
 //!
 //! | | |
 //! |---|---|
-//! | `node` | which device that is, and its version |
+//! | `node` | the character device and its version |
 //! | `command` | one write(2) |
 //! | `adapter` | the kernel's RDMA devices |
-//! | `id`, `connect`, `multicast` | what calls ask of it |
-//! | `event` | what it says |
-//! | `registry` | whose an event is |
+//! | `id`, `connect`, `multicast` | commands for calls of the program |
+//! | `event` | events of the kernel |
+//! | `registry` | the id that an event belongs to |
 //!
-//! Where a process has devices of both kinds, an id is on neither until its address says on which: the kernel is asked first ([`claims`]).
+//! With devices of both kinds, an id is undecided until its address decides: the kernel is asked
+//! first ([`claims`]).
 
 pub(crate) mod adapter;
 mod command;
@@ -36,29 +38,29 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
-/// What the kernel has of an id.
+/// The kernel's part of an id.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The kernel's name of it.
+    /// The kernel's handle of the id.
     handle: AtomicU32,
-    /// It has it no more, or not yet.
+    /// True: the kernel has no id, either not yet or no longer.
     gone: AtomicBool,
     pub(crate) known: Mutex<Known>,
 }
 
-/// What is known of an id on a device of the kernel.
+/// The state of an id on a kernel device.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) adapter: Option<&'static Adapter>,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
-    /// We could not set its queue pair up: what the peer says to that is no news.
+    /// True: setting up the queue pair failed, so the peer's later messages are not reported.
     failed: bool,
     groups: Vec<Arc<Group>>,
 }
 
 impl Kernel {
-    /// Of an id that the kernel does not have yet.
+    /// The value for an id that the kernel does not have yet.
     pub(crate) fn new() -> Self {
         let known = Mutex::new(Known::default());
         Self { handle: AtomicU32::new(u32::MAX), gone: AtomicBool::new(true), known }
@@ -68,28 +70,28 @@ impl Kernel {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// The kernel has it, by this name.
+    /// Records that the kernel has the id, with this handle.
     fn begin(&self, handle: u32) {
         self.handle.store(handle, Ordering::Relaxed);
         self.gone.store(false, Ordering::Relaxed);
     }
 }
 
-/// The kernel's part of an id, and the descriptor by which it is asked.
+/// The kernel's part of an id, and the descriptor for its commands.
 ///
 /// # Errors
-/// `EINVAL` it has none.
+/// `EINVAL` the id has no kernel part.
 fn part(id: &Id) -> Result<(&Kernel, c_int), Errno> {
     let kernel = id.kernel.as_ref().ok_or(Errno::EINVAL)?;
     Ok((kernel, id.lock().channel.kernel_fd()))
 }
 
-/// Whether an RDMA device is the kernel's.
+/// Whether an RDMA device belongs to the kernel.
 ///
 /// # Safety
-/// `device` is of a list that was not freed.
+/// `device` is of a list that is not freed.
 pub(crate) unsafe fn has(device: *mut ibv_device) -> bool {
-    // SAFETY: libraries end both with a zero.
+    // SAFETY: libraries end both strings with NUL.
     let (name, folder) = unsafe {
         (CStr::from_ptr((*device).name.as_ptr()), CStr::from_ptr((*device).ibdev_path.as_ptr()))
     };
@@ -98,10 +100,11 @@ pub(crate) unsafe fn has(device: *mut ibv_device) -> bool {
         || (!folder.is_empty() && Path::new(&*folder).is_dir())
 }
 
-/// Opens the kernel's connection manager, for one event channel.
+/// Opens the kernel's connection manager, for one event channel. The first failure prints a line on
+/// stderr.
 ///
 /// # Errors
-/// The system's; `EPERM` it speaks another version. A line on stderr says so once.
+/// The errno of the system; `EPERM` an unsupported version.
 pub(crate) fn open() -> Result<c_int, Errno> {
     let opened = node::node().and_then(node::Node::open);
     opened.inspect_err(|why| {
@@ -113,7 +116,7 @@ pub(crate) fn open() -> Result<c_int, Errno> {
 fn explain(why: Errno) {
     let mut name = String::from("an RDMA device");
     let _found = device::each_of_kernel(|device| {
-        // SAFETY: live, and libraries end the name with a zero.
+        // SAFETY: the device is live, and its name ends with NUL.
         name = unsafe { CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned() };
         Some(())
     });
@@ -127,14 +130,14 @@ fn explain(why: Errno) {
     cface::say!("ferroverbs: {name} is a device of the kernel, and makes no connections: {reason}");
 }
 
-/// Whether the kernel takes addresses of the family `AF_IB`, and with it the commands that came then. Asked once, by an id of its own, as upstream's
-/// library does.
+/// Whether the kernel supports the family `AF_IB` and the commands of that generation. Tested once
+/// with an id of its own, as in upstream's library.
 pub(crate) fn takes_any_family() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     *TAKES.get_or_init(|| id::try_infiniband().is_ok())
 }
 
-/// Whether an address is one of the kernel's devices: an id of its own is bound to it, for a moment.
+/// Whether a kernel device has an address: a temporary id is bound to the address.
 pub(crate) fn claims(mut address: SocketAddr) -> bool {
     takes_any_family();
     address.set_port(0);
@@ -142,8 +145,8 @@ pub(crate) fn claims(mut address: SocketAddr) -> bool {
     id::probe(RDMA_PS_TCP, &bytes).is_ok_and(|found| found)
 }
 
-/// Zeros.
+/// A value of zeros.
 fn zeroed<T: Copy>() -> T {
-    // SAFETY: what the kernel's header has consists of numbers and bytes, and of unions of them.
+    // SAFETY: the structures of the kernel's header consist of numbers, bytes and unions of them.
     unsafe { std::mem::zeroed() }
 }

@@ -1,4 +1,5 @@
-//! Multicast groups: the kernel joins, and says by an event where the group is.
+//! Multicast groups on kernel devices: the kernel joins, and an event reports the group's GID.
+//! `calls::multicast` enters here for kernel ids.
 
 use super::command::{answer, send};
 use super::id::Bytes;
@@ -12,17 +13,17 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A membership of an id.
+/// The membership of an id in a group.
 pub(crate) struct Group {
     pub(super) id: Weak<Id>,
-    /// The program's, which its events bring.
+    /// The program's context, which the group's events carry.
     pub(super) context: usize,
     pub(super) sends_only: bool,
     address: Bytes,
     handle: AtomicU32,
-    /// GID and LID, once the kernel has told them.
+    /// GID and LID, after the event of the kernel.
     pub(super) at: Mutex<(ibv_gid, u16)>,
-    /// Events that the program has acknowledged.
+    /// The number of events that the program has acknowledged.
     acknowledged: AtomicU64,
 }
 
@@ -33,7 +34,8 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// The program is done with one of its events. Whoever waits for that is woken by the id, which is told next.
+    /// Counts an acknowledgement. The id's own acknowledgement, which follows, wakes a waiting
+    /// thread.
     pub(crate) fn acknowledge(&self) {
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
     }
@@ -43,10 +45,10 @@ impl Group {
     }
 }
 
-/// Joins a group; an event answers.
+/// Joins a group; an event reports the result.
 ///
 /// # Errors
-/// The kernel's.
+/// The errno of the kernel.
 pub(crate) fn join(
     id: &Arc<Id>,
     address: &Bytes,
@@ -64,7 +66,7 @@ pub(crate) fn join(
         acknowledged: AtomicU64::new(0),
     });
     let uid = registry::add_group(&group);
-    // The event may be there before the command returns.
+    // The event may arrive before the command returns.
     kernel.known.lock().groups.insert(0, Arc::clone(&group));
     let mut said = rdma_ucm_create_id_resp { id: 0 };
     let (response, room) = (answer(&mut said), size_of::<rdma_ucm_create_id_resp>());
@@ -95,10 +97,10 @@ pub(crate) fn join(
     Ok(())
 }
 
-/// Leaves a group, and waits until the program has acknowledged what it got of it.
+/// Leaves a group, and waits until the program has acknowledged the group's events.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` the id is no member; the kernel's.
+/// `EADDRNOTAVAIL` the id is no member; else the errno of the kernel.
 pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let group = {
@@ -125,7 +127,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
     left
 }
 
-/// The id ends: the kernel leaves its groups with it.
+/// Forgets all groups of an ending id: the kernel leaves groups together with its id.
 pub(crate) fn forget_all(id: &Id) {
     let Some(kernel) = &id.kernel else { return };
     for group in std::mem::take(&mut kernel.known.lock().groups) {
@@ -133,12 +135,13 @@ pub(crate) fn forget_all(id: &Id) {
     }
 }
 
-/// A group was joined: the queue pair of the id is attached to it.
+/// Attaches the queue pair of the id to a joined group.
 ///
 /// # Errors
-/// The device's.
+/// The errno of the device.
 pub(super) fn attach(id: &Id, group: &Group) -> Result<(), Errno> {
-    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
+    // queue pair is live.
     unsafe {
         let qp = (*id.as_c()).qp;
         if qp.is_null() || group.sends_only {

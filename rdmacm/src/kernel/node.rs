@@ -1,4 +1,5 @@
-//! The kernel's connection manager as a character device: what it is called, which version it speaks, how it is opened.
+//! The character device of the kernel's connection manager: its name, version and opening.
+//! `kernel::open` makes an event channel from it.
 
 use crate::verbs;
 use cface::Errno;
@@ -13,19 +14,19 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     name: String,
-    /// Its number; 0 where the kernel does not tell.
+    /// The device number; 0 if unknown.
     number: libc::dev_t,
-    /// Version of its commands.
+    /// The version of the commands.
     pub(super) version: u32,
 }
 
-/// The versions that have these commands. 3 has no attributes of queue pairs before there is a connection.
+/// The supported versions. Version 3 returns no queue pair attributes before a connection exists.
 const VERSIONS: std::ops::RangeInclusive<u32> = 3..=4;
 
-/// What the kernel says of it; asked once.
+/// The description of the device, read once.
 ///
 /// # Errors
-/// `EPERM` it speaks another version, as upstream's library has it.
+/// `EPERM` an unsupported version, as in upstream's library.
 pub(super) fn node() -> Result<&'static Node, Errno> {
     static NODE: OnceLock<Node> = OnceLock::new();
     let node = NODE.get_or_init(|| by_netlink().unwrap_or_else(by_sysfs));
@@ -33,18 +34,19 @@ pub(super) fn node() -> Result<&'static Node, Errno> {
 }
 
 impl Node {
-    /// Where it is.
+    /// The path of the device node.
     pub(super) fn path(&self) -> PathBuf {
         Path::new("/dev/infiniband").join(&self.name)
     }
 
-    /// Opens it: each opening is an event channel.
+    /// Opens the device: each open file is an event channel.
     ///
     /// # Errors
-    /// The system's; `ENODEV` something else is at its place.
+    /// The errno of the system; `ENODEV` the path is another file.
     pub(super) fn open(&self) -> Result<c_int, Errno> {
         match self.open_at(&self.path()) {
-            // Where udev has other names, it has one by the number. Kernels that tell the number make the node before they do.
+            // With other udev names, a link by device number exists. Kernels that report the number
+            // create the node before.
             Err(why) if self.number != 0 => {
                 let number = (libc::major(self.number), libc::minor(self.number));
                 let link = format!("/dev/char/{}:{}", number.0, number.1);
@@ -65,7 +67,8 @@ impl Node {
     }
 }
 
-/// What sysfs says. A kernel that says nothing is taken to speak the newest version: it refuses what it does not.
+/// The description from sysfs. Without a version file the newest version is assumed; the kernel
+/// refuses unknown commands.
 fn by_sysfs() -> Node {
     let files = [c"class/misc/rdma_cm/abi_version", c"class/infiniband_ucma/abi_version"];
     let version = files.iter().find_map(|file| read_sysfs(file)).map_or(4, |text| {
@@ -77,7 +80,7 @@ fn by_sysfs() -> Node {
 
 fn read_sysfs(file: &CStr) -> Option<String> {
     let mut text = [0_u8; 8];
-    // SAFETY: the folder is the library's own string, and `text` has as many bytes as are said.
+    // SAFETY: the folder is a static string of the library, and `text` has the stated size.
     let len = unsafe {
         let root = verbs::ibv_get_sysfs_path();
         verbs::ibv_read_sysfs_file(root, file.as_ptr(), text.as_mut_ptr().cast(), text.len())
@@ -95,13 +98,13 @@ const CHARDEV_TYPE: u16 = 69;
 const CHARDEV_NAME: u16 = 70;
 const CHARDEV_ABI: u16 = 71;
 const CHARDEV: u16 = 72;
-/// Bytes of a header of a message, and of an attribute.
+/// Bytes of a message header and of an attribute header.
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
-/// How long an answer may take, which comes at once if at all.
+/// The time limit of an answer, which normally arrives at once.
 static ANSWER_TIMEOUT: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
 
-/// What the kernel answers by netlink; it loads the module that makes the device, where it has to.
+/// The description from netlink. The kernel loads the module of the device if necessary.
 fn by_netlink() -> Option<Node> {
     // SAFETY: socket has no requirements.
     let socket = unsafe {
@@ -110,11 +113,11 @@ fn by_netlink() -> Option<Node> {
     if socket < 0 {
         return None;
     }
-    // SAFETY: just opened, and only ours.
+    // SAFETY: the descriptor was just opened, and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let request = request();
     let mut answer = vec![0_u8; 8192];
-    // SAFETY: as many bytes as are said are readable, and writable.
+    // SAFETY: both buffers have the stated lengths.
     let len = unsafe {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let timeout: *const c_void = (&raw const ANSWER_TIMEOUT).cast();
@@ -142,7 +145,7 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// The device of an answer; `None` for an error, and for whatever lacks something.
+/// The device of an answer; `None` for an error or an incomplete answer.
 fn read_answer(bytes: &[u8]) -> Option<Node> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     if u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?) != GET_CHARDEV {
@@ -160,18 +163,18 @@ fn read_answer(bytes: &[u8]) -> Option<Node> {
                 let text = CStr::from_bytes_until_nul(value).ok()?.to_str().ok()?;
                 name = Some(text.to_owned());
             }
-            // The upper half is for later.
+            // The upper half is reserved.
             CHARDEV_ABI => version = Some(word()? as u32),
             CHARDEV => number = Some(word()?),
             _ => {}
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    // The kernel's own encoding of a device number.
+    // The kernel's encoding of a device number.
     let number = number?;
     let major = u32::try_from((number & 0xf_ff00) >> 8).ok()?;
     let minor = u32::try_from((number & 0xff) | ((number >> 12) & 0xf_ff00)).ok()?;
-    // A name, not a way to somewhere else.
+    // A plain name, without a path to another folder.
     let name = name.filter(|name| !name.is_empty() && !name.contains('/'))?;
     Some(Node { name, number: libc::makedev(major, minor), version: version? })
 }
@@ -215,7 +218,7 @@ mod tests {
         let elsewhere: [(u16, &[u8]); 3] =
             [(CHARDEV_NAME, b"../mem\0"), (CHARDEV_ABI, &abi), (CHARDEV, &number)];
         assert_eq!(read_answer(&told(&elsewhere)), None);
-        // An attribute of no length does not hold it up.
+        // An attribute of length zero must not stop the parser.
         let mut bytes = bytes;
         bytes[HEADER..HEADER + 2].fill(0);
         assert_eq!(read_answer(&bytes), None);

@@ -1,4 +1,6 @@
-//! Whose an event is: the kernel names an id by a number that we gave it, or by its own. Both are looked up; one that is unknown is nobody's.
+//! The ids and groups of kernel events.
+//! The kernel names an id by the library's number, or by its own handle. The event of an unknown
+//! name is dropped.
 
 use super::multicast::Group;
 use crate::anew::Anew;
@@ -9,28 +11,28 @@ use std::sync::{Arc, Weak};
 
 #[derive(Default)]
 struct Registry {
-    /// By the address of the id, which the kernel has for it.
+    /// Ids by address, which is the library's name of an id.
     ids: BTreeMap<u64, Weak<Id>>,
-    /// By the kernel's name.
+    /// Ids by the kernel's handle.
     handles: BTreeMap<u32, Weak<Id>>,
     groups: BTreeMap<u64, Weak<Group>>,
 }
 
 static REGISTRY: Anew<Mutex<Registry>> = Anew::new();
 
-/// What the kernel calls an id in events.
+/// The name of an id in events of the kernel.
 pub(super) fn name_of(id: &Id) -> u64 {
     id.as_c() as u64
 }
 
-/// An id that the kernel has.
+/// Adds an id that the kernel has.
 pub(super) fn add(id: &Arc<Id>, handle: u32) {
     let mut registry = REGISTRY.get().lock();
     registry.ids.insert(name_of(id), Arc::downgrade(id));
     registry.handles.insert(handle, Arc::downgrade(id));
 }
 
-/// The kernel has it no more: its name may become another one's.
+/// Removes a handle, which the kernel may give to another id afterwards.
 pub(super) fn remove_handle(id: &Id, handle: u32) {
     let mut registry = REGISTRY.get().lock();
     let own = registry.handles.get(&handle).is_some_and(|known| std::ptr::eq(known.as_ptr(), id));
@@ -39,7 +41,7 @@ pub(super) fn remove_handle(id: &Id, handle: u32) {
     }
 }
 
-/// An id ends.
+/// Removes an id that ends.
 pub(crate) fn forget(id: &Id) {
     if let Some(kernel) = &id.kernel {
         remove_handle(id, kernel.handle());
@@ -57,7 +59,7 @@ pub(super) fn by_handle(handle: u32) -> Option<Arc<Id>> {
     known?.upgrade()
 }
 
-/// A membership, and what the kernel calls it in events.
+/// Adds a membership; returns its name in events of the kernel.
 pub(super) fn add_group(group: &Arc<Group>) -> u64 {
     let name = Arc::as_ptr(group) as u64;
     REGISTRY.get().lock().groups.insert(name, Arc::downgrade(group));

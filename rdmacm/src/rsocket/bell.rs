@@ -1,4 +1,6 @@
-//! What wakes a thread that waits for a socket: a descriptor of its own, which other threads ring when they took news that it may wait for.
+//! The eventfd of a waiting thread.
+//! A thread that waits for a socket sleeps on its own descriptor; another thread that consumes a
+//! completion of the socket wakes it.
 
 use super::numbers;
 use cface::Errno;
@@ -11,50 +13,51 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Bell {
     fd: c_int,
-    /// Whose it is: a child has a copy, whose rings would be its parent's.
+    /// The process that owns the descriptor. In a child of fork(2), writes to the copy would wake
+    /// the parent.
     process: i32,
 }
 
 impl Bell {
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     fn new() -> Result<Self, Errno> {
         // SAFETY: eventfd has no requirements.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 { Err(Errno::last()) } else { Ok(Self { fd, process: numbers::process() }) }
     }
 
-    /// The number of the descriptor.
+    /// The descriptor.
     pub(super) const fn fd(&self) -> c_int {
         self.fd
     }
 
-    /// Nobody rang.
+    /// Resets the count.
     pub(super) fn still(&self) {
         let mut count = 0_u64;
-        // SAFETY: the eight bytes of `count` are writable; the descriptor does not block.
+        // SAFETY: the eight bytes of `count` are writable; the descriptor is non-blocking.
         unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut count, 8_usize) };
     }
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody else closes it.
+        // SAFETY: this value owns the descriptor, and closes it once.
         unsafe { libc::close(self.fd) };
     }
 }
 
-/// Rings the bell of a descriptor.
+/// Increments the eventfd, which wakes its thread.
 pub(super) fn ring(fd: c_int) {
     let one = 1_u64;
-    // SAFETY: eight bytes of `one` are read; the descriptor does not block.
+    // SAFETY: eight bytes of `one` are read; the descriptor is non-blocking.
     unsafe { libc::syscall(libc::SYS_write, fd, (&raw const one).cast::<c_void>(), 8_usize) };
 }
 
-/// Does something with the bell of this thread.
+/// Calls `f` with the eventfd of this thread.
 ///
 /// # Errors
-/// The system's; those of `f`.
+/// The errno of the system, or of `f`.
 pub(super) fn with<T>(f: impl FnOnce(&Bell) -> Result<T, Errno>) -> Result<T, Errno> {
     thread_local!(static OWN: RefCell<Option<Rc<Bell>>> = const { RefCell::new(None) });
     let known = OWN.with_borrow(Clone::clone);
@@ -69,10 +72,11 @@ pub(super) fn with<T>(f: impl FnOnce(&Bell) -> Result<T, Errno>) -> Result<T, Er
     f(&bell)
 }
 
-/// poll(2), which is no place where a thread is cancelled here. `None`: for ever. Tells how many are ready.
+/// poll(2) without a cancellation point. `None`: no time limit. Returns the number of ready
+/// entries.
 ///
 /// # Errors
-/// `EINTR`, and the system's.
+/// `EINTR`, or the errno of the system.
 pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
     let time = limit.map(|limit| libc::timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -80,7 +84,8 @@ pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let none = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: `entries` are as many as are said; the time is NULL or readable, and the kernel, which writes back what is left, gets a copy of ours by value's end.
+    // SAFETY: `entries` has the stated length; the time is NULL or a local copy, to which the
+    // kernel may write.
     let ready = unsafe {
         libc::syscall(libc::SYS_ppoll, entries.as_mut_ptr(), entries.len(), time, none, 8_usize)
     };

@@ -1,4 +1,6 @@
-//! `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rgetpeername`, `rgetsockname`: as socket(2) and its kin, by ids.
+//! `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rgetpeername`, `rgetsockname`: the calls
+//! of socket(2), over ids.
+//! Entry points that drive the connection of a socket.
 
 use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;
@@ -18,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// How long the kernel may look for a way, in milliseconds.
+/// The time limit for address resolution, in milliseconds.
 pub(super) const RESOLVE_MS: c_int = 2000;
 const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
@@ -49,12 +51,12 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errn
     Ok(socket)
 }
 
-/// Turns the result of a call for an id into ours.
+/// The result of an entry point for ids.
 pub(super) fn done(result: MinusOne) -> Result<(), Errno> {
     if result.0 == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// Parameters of a connection, with what we say to the peer.
+/// Connection parameters with this end's hello message as private data.
 fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: hello.as_ptr().cast(),
@@ -69,25 +71,25 @@ fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
     }
 }
 
-/// Sets out for the peer: asks for the way.
+/// Starts to connect: resolves the address of the peer.
 fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
-    // SAFETY: the id is ours and live; `to` is readable, by the caller's contract.
+    // SAFETY: the socket owns the live id; `to` is readable by the caller's contract.
     done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, RESOLVE_MS) })
 }
 
-/// The way is known, and now the path.
+/// Continues to connect after the address is resolved: resolves the route.
 ///
 /// # Errors
 /// As `rdma_resolve_route(3)`.
 pub(super) fn find_route(state: &State) -> Result<(), Errno> {
-    // SAFETY: the id is ours and live.
+    // SAFETY: the socket owns the live id.
     done(unsafe { resolve::resolve_route(state.id.as_c(), RESOLVE_MS) })
 }
 
-/// Everything is known: asks the peer.
+/// Continues to connect after the route is resolved: sends the request.
 ///
 /// # Errors
-/// The device's; as `rdma_connect(3)`.
+/// The errno of the device; as `rdma_connect(3)`.
 pub(super) fn ask(state: &mut State) -> Result<(), Errno> {
     let endpoint = Endpoint::new(&state.id, state.settings)?;
     state.watch(endpoint.fd())?;
@@ -95,11 +97,11 @@ pub(super) fn ask(state: &mut State) -> Result<(), Errno> {
     state.settings = endpoint.settings;
     state.endpoint = Some(endpoint);
     let mut said = parameters(&hello);
-    // SAFETY: the id is ours and live; what is said stays during the call.
+    // SAFETY: the socket owns the live id; the parameters live during the call.
     done(unsafe { connect::connect_c(state.id.as_c(), &raw mut said) })
 }
 
-/// Waits for the end of a connection's beginning.
+/// Waits until connecting has succeeded or failed.
 fn wait(socket: &Socket, state: MutexGuard<'_, State>) -> Result<(), Errno> {
     let at_once = state.options.nonblocking;
     let state = socket.until(state, at_once, |state| state.phase != Phase::Connecting);
@@ -113,19 +115,20 @@ fn wait(socket: &Socket, state: MutexGuard<'_, State>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Rejects a request, whose id is gone then.
+/// Rejects a request and destroys its id.
 pub(super) fn refuse(id: &Arc<Id>) {
-    // SAFETY: the id is ours and live. Where nobody waits for an answer, there is nobody to tell.
+    // SAFETY: the caller owns the live id. An error means that the peer has gone.
     unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
     destroy(id);
 }
 
-/// Grants a request: the socket of the new connection. One that cannot be granted is rejected, and its id is gone.
+/// Accepts a request: returns the socket of the new connection. After an error, the request is
+/// rejected and its id destroyed.
 fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Arc<Socket>, Errno> {
     let prepared = (|| {
         let hello = Hello::parse(said).map_err(|_| Errno::EPROTO)?;
         let channel = Channel::new()?;
-        // SAFETY: the id is ours and live, and so is the channel.
+        // SAFETY: id and channel are live and owned here.
         done(unsafe { ids::migrate(id.as_c(), channel.as_c()) })?;
         let endpoint = Endpoint::new(&id, listener.settings)?;
         let own = endpoint.hello()?.emit();
@@ -147,18 +150,19 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
         state.know(hello)?;
         state.phase = Phase::Accepting;
         let mut said = parameters(&own);
-        // SAFETY: the id is ours and live; what is said stays during the call.
+        // SAFETY: the socket owns the live id; the parameters live during the call.
         done(unsafe { connect::accept_c(id.as_c(), &raw mut said) })
     })();
     drop(state);
     if let Err(why) = accepted {
-        // SAFETY: the id is ours and live until the socket is given up. Where nobody waits for an answer, there is nobody to tell.
+        // SAFETY: the id is live until the socket is abandoned. An error means that the peer has
+        // gone.
         unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
         super::end::abandon(&socket);
         return Err(why);
     }
     if listener.options.keep_alive {
-        // Where there is no thread, it is not kept alive, and says so.
+        // Without a thread, the option is not set, and getsockopt shows that.
         let _unkept = super::options::keep_alive(&socket);
     }
     Ok(socket)
@@ -177,17 +181,17 @@ fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
         let mut state = socket.until(state, at_once, |state| state.asked.is_some())?;
         let Some(Request { id, said }) = state.asked.take() else { continue };
         match grant(socket.domain, &state, id, &said) {
-            // The peer is no rsocket, or gave up: the next one.
+            // The peer is no rsocket, or has given up: take the next request.
             Err(Errno::EPROTO | Errno::EINVAL) => {}
             granted => return granted,
         }
     }
 }
 
-/// Writes an address where the application wants it, as much as there is room for.
+/// Copies an address to the application, as far as its buffer allows.
 ///
 /// # Safety
-/// `to` and `len` are NULL or writable, `to` as many bytes as `len` says.
+/// `to` and `len` are NULL or writable; `to` has `*len` bytes.
 pub(super) unsafe fn tell(
     address: SocketAddr,
     to: *mut libc::sockaddr,
@@ -196,7 +200,7 @@ pub(super) unsafe fn tell(
     if to.is_null() || len.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: zeros are an address; both are writable, and no more bytes are copied than either has.
+    // SAFETY: zeros are a valid address; both are writable, and at most the smaller size is copied.
     unsafe {
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
         let bytes = address::write(&raw mut storage, address);
@@ -207,7 +211,7 @@ pub(super) unsafe fn tell(
     Ok(())
 }
 
-/// Nowhere, of a family.
+/// The wildcard address of a family.
 const fn unspecified(domain: c_int) -> SocketAddr {
     let ip = match domain {
         libc::AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -216,13 +220,13 @@ const fn unspecified(domain: c_int) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The address of a call that says how long it is.
+/// The address argument of a call, with a length argument.
 ///
 /// # Errors
-/// `EINVAL` it is too short; those of reading.
+/// `EINVAL` the length is too short; as [`address::read`].
 ///
 /// # Safety
-/// `addr` is NULL or readable, `len` bytes of it.
+/// `addr` is NULL, or `len` bytes are readable.
 pub(super) unsafe fn told(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
@@ -231,7 +235,7 @@ pub(super) unsafe fn told(
     if addr.is_null() || len < size_of::<libc::sa_family_t>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by the contract above; an address is read only where there is enough of it.
+    // SAFETY: by the contract above; the length is checked before the address is read.
     unsafe {
         let least = match i32::from((*addr).sa_family) {
             libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -241,35 +245,36 @@ pub(super) unsafe fn told(
     }
 }
 
-/// The peer's address.
+/// The address of the peer.
 ///
 /// # Errors
-/// `ENOTCONN` there is none.
+/// `ENOTCONN` the socket has no peer.
 pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
     let state = socket.lock();
     if let Some(datagrams) = &state.datagrams {
         return datagrams.peer.ok_or(Errno::ENOTCONN);
     }
     let destination = state.id.lock().destination;
-    // SAFETY: the id is ours and live.
+    // SAFETY: the socket owns the live id.
     let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.dst_storage) };
     destination.or_else(shown).ok_or(Errno::ENOTCONN)
 }
 
-/// What an id shows of an address that the kernel keeps for it.
+/// The address in an id's C object.
 ///
 /// # Safety
-/// `at` is readable: an address, or zeros.
+/// `at` is readable, and is an address or zeros.
 unsafe fn shown(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: by the contract above; zeros are of no family.
+    // SAFETY: by the contract above; zeros have no supported family.
     unsafe { address::read(at.cast()) }.ok()
 }
 
 verb! {
-    /// `rsocket(3)`: `EOPNOTSUPP` for what is no stream over IPv4 or IPv6; `ENODEV` without a device.
+    /// `rsocket(3)`: `EOPNOTSUPP` neither a stream nor datagrams over IPv4 or IPv6; `ENODEV` no
+    /// device is present.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> MinusOne {
         Ok(MinusOne(make(domain, kind, protocol)?.fd()))
     }
@@ -277,7 +282,7 @@ verb! {
     /// `rbind(3)`.
     ///
     /// # Safety
-    /// `addr` is NULL or readable, as many bytes as its family has.
+    /// `addr` is NULL, or readable with the size of its family.
     pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
@@ -287,7 +292,7 @@ verb! {
             state.phase = Phase::Bound;
             return Ok(MinusOne(0));
         }
-        // SAFETY: the id is ours and live; the caller answers for the address.
+        // SAFETY: the socket owns the live id; the address is valid by contract.
         done(unsafe { resolve::bind_addr(state.id.as_c(), addr.cast_mut()) })?;
         state.phase = Phase::Bound;
         Ok(MinusOne(0))
@@ -296,7 +301,7 @@ verb! {
     /// `rlisten(3)`.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn rlisten(socket: c_int, backlog: c_int) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
@@ -308,16 +313,16 @@ verb! {
             Phase::Idle | Phase::Bound => {}
             _ => return Err(Errno::EINVAL),
         }
-        // SAFETY: the id is ours and live.
+        // SAFETY: the socket owns the live id.
         done(unsafe { connect::listen_c(state.id.as_c(), backlog) })?;
         state.phase = Phase::Listening;
         Ok(MinusOne(0))
     }
 
-    /// `raccept(3)`: a new socket has the options of the one that listens.
+    /// `raccept(3)`: the new socket has the options of the listener.
     ///
     /// # Safety
-    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
     pub(crate) fn raccept(
         socket: c_int,
         addr: *mut libc::sockaddr,
@@ -331,10 +336,10 @@ verb! {
         Ok(MinusOne(new.fd()))
     }
 
-    /// `rconnect(3)`: `EINPROGRESS` where the socket does not block.
+    /// `rconnect(3)`: `EINPROGRESS` on a non-blocking socket.
     ///
     /// # Safety
-    /// `addr` is NULL or readable, as many bytes as its family has.
+    /// `addr` is NULL, or readable with the size of its family.
     pub(crate) fn rconnect(
         socket: c_int,
         addr: *const libc::sockaddr,
@@ -367,7 +372,7 @@ verb! {
     /// `rgetpeername(3)`.
     ///
     /// # Safety
-    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
     pub(crate) fn rgetpeername(
         socket: c_int,
         addr: *mut libc::sockaddr,
@@ -381,7 +386,7 @@ verb! {
     /// `rgetsockname(3)`.
     ///
     /// # Safety
-    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
     pub(crate) fn rgetsockname(
         socket: c_int,
         addr: *mut libc::sockaddr,
@@ -393,7 +398,7 @@ verb! {
             Some(datagrams) => datagrams.udp.local_addr()?,
             None => {
                 let source = state.id.lock().source;
-                // SAFETY: the id is ours and live.
+                // SAFETY: the socket owns the live id.
                 let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.src_storage) };
                 source.or_else(shown).unwrap_or_else(|| unspecified(socket.domain))
             }

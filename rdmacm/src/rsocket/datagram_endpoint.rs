@@ -1,4 +1,5 @@
-//! The UD queue pair of a datagram rsocket for one of its addresses, and its memory.
+//! The UD queue pair of a datagram rsocket for one local address, with its memory.
+//! `datagrams` has one for each address that the socket uses.
 
 use super::connect::{RESOLVE_MS, done};
 use super::memory::Memory;
@@ -16,20 +17,20 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Bytes before each message in a receive (IBTA vol 1, 11.4.1.2).
+/// Bytes of the GRH in front of a received message (IBTA vol 1, 11.4.1.2).
 const GRH: u32 = 40;
-/// Marks the requests that receive.
+/// Marks the ids of receive requests.
 const RECEIVE: u64 = 1 << 63;
 
-/// An id of datagrams that is nobody's but ours. Its calls wait.
+/// A synchronous datagram id that only this module uses.
 #[derive(Debug)]
 struct Own(Arc<Id>);
 
 impl Own {
     fn new() -> Result<Self, Errno> {
-        // SAFETY: there is no channel.
+        // SAFETY: a NULL channel is allowed.
         let id = unsafe { ids::make(null_mut(), null_mut(), RDMA_PS_UDP, IBV_QPT_UD)? };
-        // `destroy` gives it back.
+        // `destroy` releases this count.
         std::mem::forget(Arc::clone(&id));
         Ok(Self(id))
     }
@@ -41,62 +42,63 @@ impl Drop for Own {
     }
 }
 
-/// An address as C has it.
+/// An address as a C structure.
 fn stored(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: zeros are an address.
+    // SAFETY: zeros are a valid address.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: `storage` is writable.
     unsafe { address::write(&raw mut storage, address) };
     storage
 }
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     place: u16,
-    /// Bytes before it.
+    /// Bytes of the header in front of the datagram.
     header: u32,
     pub(super) len: usize,
 }
 
-/// The queue pair of an address.
+/// The queue pair of one address.
 #[derive(Debug)]
 pub(super) struct DatagramEndpoint {
-    /// The address of the UDP socket on this way, with its port.
+    /// The address of the UDP socket on this path, with its port.
     pub(super) address: SocketAddr,
     header: Header,
     qp: *mut ibv_qp,
     queue: Queue,
     outgoing: Memory,
     incoming: Memory,
-    /// Places of `outgoing` that no request uses.
+    /// Slots of `outgoing` that no request uses.
     free: Vec<u16>,
     places: u16,
     inline: u32,
-    /// Bytes that a message of its port can have.
+    /// The largest message of the port, in bytes.
     most: usize,
     id: Own,
 }
 
-// SAFETY: verbs objects may be used by any thread; all else is used under the socket's lock.
+// SAFETY: any thread may use verbs objects; other fields are used under the socket's lock.
 unsafe impl Send for DatagramEndpoint {}
 
 impl DatagramEndpoint {
-    /// The queue pair for an address, with all its receives posted, and its queue armed.
+    /// The queue pair for an address, with all receives posted and its completion queue armed.
     ///
     /// # Errors
-    /// `ENODEV` no device has the address; the device's.
+    /// `ENODEV` no device has the address; else the errno of the device.
     pub(super) fn new(address: SocketAddr, wanted: Settings) -> Result<Self, Errno> {
         let id = Own::new()?;
         let mut anyport = address;
-        // The port is the UDP socket's.
+        // The UDP socket holds the port.
         anyport.set_port(0);
         let mut from = stored(anyport);
-        // SAFETY: the id is ours and live; the address is readable. What a bound id has is never closed; what is made here is dropped in its turn.
+        // SAFETY: the id is live and owned here; the address is readable. The context is never
+        // closed, and new objects are dropped in order.
         unsafe {
             done(resolve::bind_addr(id.0.as_c(), (&raw mut from).cast()))?;
             if address.ip().is_loopback() {
-                // Who is bound there has no device; the way there does.
+                // An id that is bound to loopback has no device; resolving gives it one.
                 let at = (&raw mut from).cast();
                 done(resolve::resolve_addr(id.0.as_c(), null_mut(), at, RESOLVE_MS))?;
             }
@@ -112,7 +114,7 @@ impl DatagramEndpoint {
             let incoming = Memory::new(pd, room, IBV_ACCESS_LOCAL_WRITE)?;
             let mut port = compat_ibv_port_attr::zeroed();
             let asked = verbs::ibv_query_port(context, (*id.0.as_c()).port_num, &raw mut port) == 0;
-            // In the encoding of `enum ibv_mtu`.
+            // The path MTU, in the encoding of `enum ibv_mtu`.
             let mtu = if asked { 128_usize << port.active_mtu.min(5) } else { 1024 };
             let (qp, inline) = queue.pair(&id.0, pd, IBV_QPT_UD, &sizes)?;
             let mut endpoint = Self {
@@ -136,18 +138,18 @@ impl DatagramEndpoint {
         }
     }
 
-    /// The descriptor that becomes readable when a completion comes.
+    /// The descriptor that is readable after a completion.
     pub(super) fn fd(&self) -> c_int {
         self.queue.fd()
     }
 
-    /// Its number, for peers.
+    /// The number of the queue pair.
     pub(super) fn qpn(&self) -> u32 {
-        // SAFETY: live as long as this value.
+        // SAFETY: the queue pair lives as long as this value.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Bytes that a datagram can have.
+    /// The largest datagram, in bytes.
     pub(super) fn most(&self) -> usize {
         self.most - self.header.bytes().len()
     }
@@ -157,7 +159,7 @@ impl DatagramEndpoint {
         !self.free.is_empty()
     }
 
-    /// Whether all that was sent has left.
+    /// Whether all sends have completed.
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == usize::from(self.places)
     }
@@ -172,11 +174,13 @@ impl DatagramEndpoint {
             length: GRH + MOST as u32,
             lkey: self.incoming.lkey(),
         };
-        // SAFETY: the queue pair is live; nobody else uses the place, which stays as long as this value.
+        // SAFETY: the queue pair is live; no other request uses the slot, which lives as long as
+        // this value.
         unsafe { self.queue.receive(self.qp, RECEIVE | u64::from(place), Some(sge)) }
     }
 
-    /// Takes what completed: `f` gets what came and from whom. `false`: nothing did.
+    /// Processes completions: passes each datagram and its sender to `f`. Returns `false` without a
+    /// completion.
     pub(super) fn progress(&mut self, mut f: impl FnMut(SocketAddr, Received)) -> bool {
         let (mut any, mut came, mut back) = (false, vec![], vec![]);
         loop {
@@ -203,13 +207,14 @@ impl DatagramEndpoint {
             any = true;
         }
         for place in back {
-            // Refused only where the device is broken, or the queue pair is in the error state; nothing comes then.
+            // The post fails only on a broken device or in the error state, in which no datagram
+            // arrives.
             let _broken = self.receive(place);
         }
         any
     }
 
-    /// From whom a message is; `None`: it is of no rsocket.
+    /// The sender of a message; `None`: the message is from no rsocket.
     fn open(&self, place: u16, len: u32) -> Option<(SocketAddr, Received)> {
         let start: [u8; Header::MOST] = self.incoming.array(Self::at(place) + GRH).ok()?;
         let start = start.get(..start.len().min(len as usize))?;
@@ -218,13 +223,13 @@ impl DatagramEndpoint {
         Some((from, Received { place, header: header as u32, len }))
     }
 
-    /// Copies a received datagram from its byte `behind` on.
+    /// Copies a received datagram, from byte `behind` on.
     ///
     /// # Errors
     /// `EFAULT` out of range.
     ///
     /// # Safety
-    /// `to` has room for `bytes`.
+    /// `to` has room for `bytes` bytes.
     pub(super) unsafe fn read(
         &self,
         received: Received,
@@ -233,20 +238,21 @@ impl DatagramEndpoint {
         bytes: usize,
     ) -> Result<(), Errno> {
         let at = Self::at(received.place) + GRH + received.header + behind as u32;
-        // SAFETY: by the contract above; the application does not know this memory.
+        // SAFETY: by the contract above; the application has no access to this memory.
         unsafe { self.incoming.read(at, to, bytes) }
     }
 
-    /// A received datagram was read: its room is for another one.
+    /// Posts the slot of a received datagram again.
     pub(super) fn give_back(&self, received: Received) {
         // As in `progress`.
         let _broken = self.receive(received.place);
     }
 
-    /// Sends a datagram, which `fill` copies to where it is told. `false`: there is no room.
+    /// Sends a datagram, which `fill` copies to the given address. Returns `false` without a free
+    /// slot.
     ///
     /// # Errors
-    /// `EMSGSIZE` it is too long; the device's.
+    /// `EMSGSIZE` the datagram is too long; else the errno of the device.
     pub(super) fn send(
         &mut self,
         (ah, qpn): (*mut ibv_ah, u32),
@@ -261,7 +267,7 @@ impl DatagramEndpoint {
         let at = u32::from(place) * MOST as u32;
         let all = header.len() + bytes;
         let posted = self.outgoing.place(at, all).and_then(|to| {
-            // SAFETY: `place` found room for the header and the datagram, where no request reads.
+            // SAFETY: `place` checked the room for header and datagram, which no request reads.
             unsafe { to.copy_from_nonoverlapping(header.as_ptr(), header.len()) };
             fill(to.wrapping_add(header.len()));
             let length = all as u32;
@@ -269,7 +275,8 @@ impl DatagramEndpoint {
             let flags = if length <= self.inline { IBV_SEND_INLINE } else { 0 };
             let ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: RDMA_UDP_QKEY };
             let wr = request(place.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });
-            // SAFETY: the queue pair is live; the place is used anew only after the completion; the caller's handle is live.
+            // SAFETY: the queue pair is live; the slot is reused only after the completion; the
+            // caller's handle is live.
             unsafe { self.queue.send(self.qp, wr, Some(sge)) }
         });
         if posted.is_err() {
@@ -278,16 +285,17 @@ impl DatagramEndpoint {
         posted.map(|()| true)
     }
 
-    /// The way from here to an address.
+    /// The address handle for a destination.
     ///
     /// # Errors
-    /// There is none; the device's.
+    /// The errno of resolving the address, or of the device.
     pub(super) fn way(&self, to: SocketAddr) -> Result<*mut ibv_ah, Errno> {
         let id = Own::new()?;
         let mut anyport = self.address;
         anyport.set_port(0);
         let (mut from, mut to) = (stored(anyport), stored(to));
-        // SAFETY: the id is ours and live, and so is the one of the queue pair; both addresses are readable. The path is the id's, and as long as it.
+        // SAFETY: both ids are live and owned here; both addresses are readable. The path lives as
+        // long as its id.
         unsafe {
             let at = id.0.as_c();
             let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
@@ -295,7 +303,7 @@ impl DatagramEndpoint {
             done(resolve::resolve_route(at, RESOLVE_MS))?;
             let own = self.id.0.as_c();
             let path = (*at).route.path_rec.as_ref().ok_or(Errno::ENODEV)?;
-            // Of two entries with the same GID the one that routers understand, RoCE v2's.
+            // Among entries with the same GID, the routable type (RoCE v2) has the highest number.
             let entries = verbs::gid_table((*own).verbs);
             let port = u32::from((*own).port_num);
             let own_gid = |entry: &&ibv_gid_entry| {
@@ -323,12 +331,12 @@ impl DatagramEndpoint {
         }
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the completion queue, so that the next completion makes the descriptor readable.
     pub(super) fn arm(&mut self) {
         self.queue.arm();
     }
 
-    /// Takes the events off the descriptor.
+    /// Takes all events off the descriptor.
     pub(super) fn hush(&mut self) {
         self.queue.hush();
     }
@@ -336,7 +344,8 @@ impl DatagramEndpoint {
 
 impl Drop for DatagramEndpoint {
     fn drop(&mut self) {
-        // SAFETY: ours, and used by nobody any more. It goes before what it used.
+        // SAFETY: this value owns the queue pair, which no thread uses any more. The queue pair is
+        // destroyed before its memory.
         unsafe { qp::destroy(&self.id.0) };
     }
 }

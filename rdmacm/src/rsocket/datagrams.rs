@@ -1,5 +1,6 @@
-//! Datagram rsockets: a UDP socket by which peers find each other's queue pairs (`ferroverbs_cm::datagram`), a queue pair for each address of ours that they are reached from,
-//! and what came.
+//! Datagram rsockets: a UDP socket by which peers exchange queue pair numbers
+//! (`ferroverbs_cm::datagram`), a queue pair for each local address, and received datagrams.
+//! `transfer` sends and receives through here.
 
 use super::connect::told;
 use super::datagram_endpoint::{DatagramEndpoint, Received};
@@ -18,17 +19,17 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::ptr::null_mut;
 
-/// Peers that are remembered. A stranger can make himself known by a packet.
+/// The largest number of remembered peers. Any host can add itself by a packet.
 const MOST_PEERS: usize = 4096;
-/// Notices that are read at once.
+/// The largest number of notices that one call reads.
 const MOST_NOTICES: usize = 64;
 
-/// Somebody with a datagram rsocket.
+/// A remote datagram rsocket.
 #[derive(Debug)]
 struct Peer {
-    /// Our queue pair on the way to him.
+    /// The local queue pair on the path to the peer.
     endpoint: usize,
-    /// His; none before he has said which it is.
+    /// The peer's address handle and queue pair number; None before the peer's first notice.
     handle: Option<(Handle, u32)>,
 }
 
@@ -36,45 +37,45 @@ struct Peer {
 #[derive(Debug)]
 struct Handle(*mut ibv_ah);
 
-// SAFETY: handles may be used by any thread.
+// SAFETY: any thread may use address handles.
 unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: ours; what was posted with it does not need it any more.
+        // SAFETY: this value owns the handle; posted requests do not need it any more.
         unsafe { verbs::ibv_destroy_ah(self.0) };
     }
 }
 
-/// What came, and where it lies.
+/// A received datagram, by its location.
 #[derive(Debug)]
 enum Came {
     /// In the memory of a queue pair.
     Received(usize, Received),
-    /// By UDP.
+    /// Copied from a UDP packet.
     Copy(Vec<u8>),
 }
 
-/// What a datagram socket has.
+/// The state of a datagram socket.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     pub(super) udp: UdpSocket,
-    /// The socket's own descriptor, which watches.
+    /// The rsocket's descriptor, an epoll set that watches the others.
     fd: c_int,
-    /// Peers come before queue pairs: their handles use these.
+    /// Peers are dropped before queue pairs, because address handles use the queue pairs' domains.
     peers: HashMap<SocketAddr, Peer>,
     endpoints: Vec<DatagramEndpoint>,
-    /// Whom it is connected to.
+    /// The peer to which the socket is connected.
     pub(super) peer: Option<SocketAddr>,
     came: VecDeque<(SocketAddr, Came)>,
-    /// Of `came`, those that lie in no memory of queue pairs.
+    /// The number of copied datagrams in `came`.
     copies: usize,
-    /// Neither direction was shut down.
+    /// True until the direction is shut down.
     pub(super) readable: bool,
     pub(super) writable: bool,
 }
 
-/// As a peer is known: what belongs to a packet rather than to an address is left out.
+/// A peer's address without the flow information, which belongs to a packet.
 fn known(mut peer: SocketAddr) -> SocketAddr {
     if let SocketAddr::V6(v6) = &mut peer {
         v6.set_flowinfo(0);
@@ -83,19 +84,19 @@ fn known(mut peer: SocketAddr) -> SocketAddr {
 }
 
 impl Datagrams {
-    /// Those of a socket with the descriptor `fd`.
+    /// The state of a socket with the descriptor `fd`.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(super) fn new(domain: c_int, fd: c_int) -> Result<Self, Errno> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-        // SAFETY: socket has no requirements; straight to the kernel, as another library may stand before libc's.
+        // SAFETY: socket has no requirements. The direct system call bypasses a preloaded `socket`.
         let udp = unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) };
         let udp = c_int::try_from(udp).unwrap_or(-1);
         if udp < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: the descriptor was just created, and has no other owner.
         let udp = unsafe { UdpSocket::from_raw_fd(udp) };
         watch(fd, udp.as_raw_fd())?;
         Ok(Self {
@@ -114,34 +115,34 @@ impl Datagrams {
     /// `rbind(3)`.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     ///
     /// # Safety
-    /// `addr` is NULL or readable, `len` bytes of it.
+    /// `addr` is NULL, or `len` bytes are readable.
     pub(super) unsafe fn bind(
         &self,
         addr: *const libc::sockaddr,
         len: libc::socklen_t,
     ) -> Result<(), Errno> {
-        // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+        // SAFETY: by the contract above. The direct system call bypasses a preloaded `bind`.
         let done = unsafe { libc::syscall(libc::SYS_bind, self.udp.as_raw_fd(), addr, len) };
         if done == 0 { Ok(()) } else { Err(Errno::last()) }
     }
 
-    /// `rconnect(3)`: with whom the socket talks, and with nobody else. `AF_UNSPEC` takes that back.
+    /// `rconnect(3)`: limits the socket to one peer. `AF_UNSPEC` removes the limit.
     ///
     /// # Errors
-    /// As `know`; the system's.
+    /// As `know`; else the errno of the system.
     ///
     /// # Safety
-    /// `addr` is NULL or readable, `len` bytes of it.
+    /// `addr` is NULL, or `len` bytes are readable.
     pub(super) unsafe fn connect(
         &mut self,
         addr: *const libc::sockaddr,
         len: libc::socklen_t,
         settings: Settings,
     ) -> Result<(), Errno> {
-        // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+        // SAFETY: by the contract above. The direct system call bypasses a preloaded `connect`.
         unsafe {
             if libc::syscall(libc::SYS_connect, self.udp.as_raw_fd(), addr, len) != 0 {
                 return Err(Errno::last());
@@ -157,7 +158,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Gives the UDP socket a port, if it has none: queue pairs say it.
+    /// Binds the UDP socket to a port, if it has none: headers of datagrams contain the port.
     fn take_port(&self, like: SocketAddr) -> Result<SocketAddr, Errno> {
         let own = self.udp.local_addr()?;
         if own.port() != 0 {
@@ -167,7 +168,7 @@ impl Datagrams {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        // SAFETY: zeros are an address, and it is written before it is read.
+        // SAFETY: zeros are a valid address, which is written before it is read.
         unsafe {
             let mut storage: libc::sockaddr_storage = std::mem::zeroed();
             let bytes = address::write(&raw mut storage, any);
@@ -176,7 +177,7 @@ impl Datagrams {
         Ok(self.udp.local_addr()?)
     }
 
-    /// The queue pair on the way to a peer; made, if there is none.
+    /// The queue pair on the path to a peer, created if necessary.
     fn endpoint(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
         let mut own = self.take_port(to)?;
         if own.ip().is_unspecified() {
@@ -193,10 +194,10 @@ impl Datagrams {
         Ok(self.endpoints.len() - 1)
     }
 
-    /// The peer of an address is known afterwards.
+    /// Adds the peer with an address, if it is unknown.
     ///
     /// # Errors
-    /// There is no way to him, or no device on it.
+    /// The errno of routing, or of a path without a device.
     pub(super) fn know(&mut self, peer: SocketAddr, settings: Settings) -> Result<(), Errno> {
         let peer = known(peer);
         if self.peers.contains_key(&peer) {
@@ -211,7 +212,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Whether a datagram for somebody goes now. Who does not know him tries.
+    /// Whether a datagram can be sent now; true for an unknown peer.
     pub(super) fn has_room(&self, to: Option<SocketAddr>) -> bool {
         let Some(peer) = to.or(self.peer).and_then(|to| self.peers.get(&known(to))) else {
             return true;
@@ -220,17 +221,17 @@ impl Datagrams {
             || self.endpoints.get(peer.endpoint).is_none_or(DatagramEndpoint::has_room)
     }
 
-    /// Whether something came.
+    /// Whether a received datagram waits.
     pub(super) fn has_data(&self) -> bool {
         !self.came.is_empty()
     }
 
-    /// Whether all that was sent has left.
+    /// Whether all sends have completed.
     pub(super) fn is_idle(&self) -> bool {
         self.endpoints.iter().all(DatagramEndpoint::is_idle)
     }
 
-    /// Takes what came. `true`: there was something.
+    /// Processes completions and UDP packets. Returns `true` if there were any.
     pub(super) fn progress(&mut self, settings: Settings) -> bool {
         let mut any = false;
         for at in 0..self.endpoints.len() {
@@ -240,7 +241,7 @@ impl Datagrams {
             let mut strangers = vec![];
             let peer = self.peer;
             any |= endpoint.progress(|from, received| {
-                // A connected socket hears its peer only.
+                // A connected socket accepts only datagrams of its peer.
                 if peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port())) {
                     came.push_back((from, Came::Received(at, received)));
                 } else {
@@ -258,15 +259,16 @@ impl Datagrams {
             let message = bytes.get(..len).unwrap_or_default();
             let Ok((notice, at)) = Notice::parse(message, from.ip()) else { continue };
             let datagram = message.get(at..).unwrap_or_default();
-            // A peer that cannot be answered is not heard.
+            // A packet of a peer that cannot be answered is dropped.
             let _unheard = self.hear(from, notice, datagram, settings);
         }
         any
     }
 
-    /// The next packet of the UDP socket. Errors are those of what was sent before, which nobody waits for.
+    /// The next packet of the UDP socket. Errors belong to earlier packets, and are ignored.
     fn next_notice(&self, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        // SAFETY: zeros are an address; both buffers are as long as is said; straight to the kernel, as another library may stand before libc's.
+        // SAFETY: zeros are a valid address; both buffers have the stated lengths. The direct
+        // system call bypasses a preloaded `recvfrom`.
         unsafe {
             let mut from: libc::sockaddr_storage = std::mem::zeroed();
             let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -279,7 +281,7 @@ impl Datagrams {
         }
     }
 
-    /// A peer says which queue pair it has, and may bring a datagram.
+    /// Processes a notice: stores the queue pair of a peer, and the datagram behind the notice.
     fn hear(
         &mut self,
         from: SocketAddr,
@@ -296,9 +298,9 @@ impl Datagrams {
         }
         if notice.brings {
             let own = Notice { brings: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
-            // Lost, it is said anew with the peer's next datagram.
+            // If the reply is lost, the peer's next datagram triggers another.
             let _lost = self.say(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
-            // As many as a queue pair has receives, and no more.
+            // The limit is the number of receives of a queue pair.
             if self.copies < usize::from(settings.receive_queue) {
                 self.copies += 1;
                 self.came.push_back((from, Came::Copy(datagram.to_vec())));
@@ -307,7 +309,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends a notice by UDP, and a datagram behind it.
+    /// Sends a notice by UDP, with a datagram behind it.
     fn say(
         &self,
         to: SocketAddr,
@@ -319,12 +321,14 @@ impl Datagrams {
         let head = bytes.len();
         bytes.resize(head + datagram.left(), 0);
         datagram.each(datagram.left(), |from, behind, some| {
-            // SAFETY: the caller of `send` answers for the pieces; there is room for all of them behind the notice.
+            // SAFETY: the pieces are valid by the contract of `send`; the buffer has room for all
+            // of them behind the notice.
             unsafe {
                 bytes.as_mut_ptr().add(head + behind).copy_from_nonoverlapping(from, some);
             }
         });
-        // SAFETY: zeros are an address, and it is written before it is read; straight to the kernel, as another library may stand before libc's.
+        // SAFETY: zeros are a valid address, which is written before it is read. The direct system
+        // call bypasses a preloaded `sendto`.
         unsafe {
             let mut storage: libc::sockaddr_storage = std::mem::zeroed();
             let room = address::write(&raw mut storage, to);
@@ -335,7 +339,7 @@ impl Datagrams {
                 if libc::syscall(libc::SYS_sendto, fd, at, len, flags, at_to, room) >= 0 {
                     return Ok(());
                 }
-                // That is of an earlier one, which nobody took.
+                // The error may belong to an earlier packet.
                 if Errno::last() != Errno::ECONNREFUSED {
                     break;
                 }
@@ -344,7 +348,7 @@ impl Datagrams {
         Err(Errno::last())
     }
 
-    /// Sends a datagram; `false`: there is no room now.
+    /// Sends a datagram; returns `false` without a free slot.
     fn send(
         &mut self,
         to: SocketAddr,
@@ -359,7 +363,8 @@ impl Datagrams {
         if let Some((Handle(ah), qpn)) = &peer.handle {
             return endpoint.send((*ah, *qpn), len, |to| {
                 bytes.each(len, |from, behind, some| {
-                    // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part, in memory that it does not know.
+                    // SAFETY: the pieces are valid by the caller's contract; the slot has room for
+                    // `len` bytes, and the application has no access to it.
                     unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
                 });
             });
@@ -371,7 +376,8 @@ impl Datagrams {
         self.say(to, own, bytes, flags).map(|()| true)
     }
 
-    /// Copies the oldest datagram, and takes it away unless `peek`. Tells from whom it is, and how long it was.
+    /// Copies the oldest datagram, and removes it unless `peek`. Returns its sender and full
+    /// length.
     fn take(
         &mut self,
         bytes: &mut Vector,
@@ -384,7 +390,7 @@ impl Datagrams {
                 let endpoint = self.endpoints.get(*at).ok_or(Errno::ENOENT)?;
                 let some = received.len.min(bytes.left());
                 bytes.each(some, |to, behind, some| {
-                    // SAFETY: the caller answers for the pieces.
+                    // SAFETY: the pieces are valid by the caller's contract.
                     done = done.and(unsafe { endpoint.read(*received, behind, to, some) });
                 });
                 if !peek {
@@ -394,7 +400,8 @@ impl Datagrams {
             }
             Came::Copy(datagram) => {
                 bytes.each(datagram.len().min(bytes.left()), |to, behind, some| {
-                    // SAFETY: the caller answers for the pieces; no more than there are.
+                    // SAFETY: the pieces are valid by the caller's contract; the copy stays within
+                    // the datagram.
                     unsafe { datagram.as_ptr().add(behind).copy_to_nonoverlapping(to, some) };
                 });
                 if !peek {
@@ -409,21 +416,21 @@ impl Datagrams {
         done.map(|()| Some((from, len)))
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the completion queues, so that the next completion makes the descriptor readable.
     pub(super) fn arm(&mut self) {
         self.endpoints.iter_mut().for_each(DatagramEndpoint::arm);
     }
 
-    /// Takes the events of completions off the descriptor.
+    /// Takes all completion events off the descriptors.
     pub(super) fn hush(&mut self) {
         self.endpoints.iter_mut().for_each(DatagramEndpoint::hush);
     }
 }
 
-/// Sends a datagram, to whom the socket is connected with unless the call says to whom.
+/// Sends a datagram to `to`, or to the connected peer.
 ///
 /// # Errors
-/// `EDESTADDRREQ` nobody says; `EMSGSIZE`; `EPIPE`; those of waiting.
+/// `EDESTADDRREQ` no destination; `EMSGSIZE`; `EPIPE`; the errno of waiting.
 ///
 /// # Safety
 /// The pieces are readable.
@@ -453,10 +460,10 @@ pub(super) unsafe fn send<'a>(
     }
 }
 
-/// Takes a datagram: from whom it is, and how long it was. `None`: no more come.
+/// Receives a datagram: returns its sender and full length. `None`: the socket is shut down.
 ///
 /// # Errors
-/// Those of waiting.
+/// The errno of waiting.
 ///
 /// # Safety
 /// The pieces are writable.

@@ -1,4 +1,5 @@
 //! `rshutdown`, `rclose`: as shutdown(2) and close(2).
+//! Entry points that end the connection of a socket.
 
 use super::datagrams::Datagrams;
 use super::numbers::Parents;
@@ -9,7 +10,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
-/// Ends one direction or both, tells the peer, and waits until all that was sent is with it.
+/// Ends one direction or both, tells the peer, and waits until the peer has received all data.
 fn shut_down<'a>(
     socket: &'a Socket,
     mut state: MutexGuard<'a, State>,
@@ -21,12 +22,12 @@ fn shut_down<'a>(
         return Err(Errno::EINVAL);
     }
     if state.phase == Phase::Accepting && writing {
-        // What is said now would be lost.
+        // A message before the peer is ready would be lost.
         state = socket
             .until(state, false, |state| state.phase != Phase::Accepting || !state.is_open())?;
     }
     if let Some(datagrams) = &mut state.datagrams {
-        // Straight to the kernel, as another library may stand before libc's.
+        // The direct system call bypasses a preloaded `shutdown`.
         // SAFETY: shutdown has no requirements.
         if unsafe { libc::syscall(libc::SYS_shutdown, datagrams.udp.as_raw_fd(), how) } != 0 {
             return Err(Errno::last());
@@ -66,7 +67,7 @@ fn shut_down<'a>(
     Ok(state)
 }
 
-/// Nobody has the socket yet, and nobody will.
+/// Destroys a socket that the application does not have.
 pub(super) fn abandon(socket: &Arc<Socket>) {
     forget(socket.fd());
     socket.lock().close();
@@ -76,17 +77,18 @@ verb! {
     /// `rshutdown(3)`.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn rshutdown(socket: c_int, how: c_int) -> MinusOne {
         let socket = find(socket)?;
         drop(shut_down(&socket, socket.lock(), how)?);
         Ok(MinusOne(0))
     }
 
-    /// `rclose(3)`: waits until the peer has what was sent; until datagrams have left. Of a parent's, closes what this process has.
+    /// `rclose(3)`: waits until the peer has received all data, or until datagrams are sent. For a
+    /// parent's socket, closes the descriptor of this process.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn rclose(socket: c_int) -> MinusOne {
         if super::set::close(socket) || SOCKETS.close_parents(socket) == Parents::Closed {
             return Ok(MinusOne(0));
@@ -102,12 +104,12 @@ verb! {
             } else {
                 break;
             };
-            // A signal changes nothing: the number is free afterwards.
+            // A signal changes nothing: afterwards the descriptor is free.
             if shut != Err(Errno::EINTR) {
                 break;
             }
         }
-        // One of several threads that close it at once.
+        // Of several threads that close a socket at once, one succeeds.
         let socket = forget(socket.fd()).ok_or(Errno::EBADF)?;
         socket.lock().close();
         Ok(MinusOne(0))

@@ -1,4 +1,5 @@
-//! The queue pair of a connection, its completion queue and its memory.
+//! The queue pair of a stream connection, with its completion queue and memory.
+//! `socket` owns one for each connection; the protocol is in `ferroverbs_cm::stream`.
 
 use super::memory::Memory;
 use super::queue::{Queue, most_requests, request};
@@ -14,55 +15,55 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Marks the requests that receive.
+/// Marks the ids of receive requests.
 const RECEIVE: u64 = 1 << 63;
 
-/// What a completion tells.
+/// The content of a completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum News {
-    /// Immediate data, and how many bytes came with them.
+    /// Immediate data, and the number of bytes that arrived.
     Message(u32, u32),
-    /// A receive failed: the connection is over.
+    /// A receive failed: the connection has ended.
     Flushed,
-    /// A request of ours is done, or failed.
+    /// A send request completed, or failed.
     Done(Done, bool),
 }
 
-/// The queue pair of an id and what belongs to it.
+/// The queue pair of an id with its resources.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     id: Arc<Id>,
     qp: *mut ibv_qp,
     queue: Queue,
-    /// Its limits were applied.
+    /// The settings, limited by the device.
     pub(super) settings: Settings,
-    /// What is sent, what comes, and what the peer writes for us to read.
+    /// Memory for sends, for received data, and for tables that the peer writes.
     outgoing: Option<Memory>,
     incoming: Option<Memory>,
     tables: Option<Memory>,
-    /// The place of the next message of control with bytes.
+    /// The slot of the next control message with a body.
     control: u32,
-    /// Bytes that go inside a request, in one piece.
+    /// Contiguous bytes for an inline send.
     scratch: Vec<u8>,
-    /// What the peer said, once it did.
+    /// The peer's hello message, after its arrival.
     pub(super) peer: Option<Hello>,
 }
 
-// SAFETY: verbs objects may be used by any thread; all else is used under the socket's lock.
+// SAFETY: any thread may use verbs objects; other fields are used under the socket's lock.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// The queue pair of an id that knows its device, with all its receives posted.
+    /// The queue pair of an id with a device, with all receives posted.
     ///
     /// # Errors
-    /// The device's.
+    /// The errno of the device.
     pub(super) fn new(id: &Arc<Id>, wanted: Settings) -> Result<Self, Errno> {
-        // SAFETY: the id is live, and nobody changes its members meanwhile.
+        // SAFETY: the id is live, and no thread changes its members meanwhile.
         let (context, pd) = unsafe { ((*id.as_c()).verbs, (*id.as_c()).pd) };
         if context.is_null() || pd.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: an id's context is never closed.
+        // SAFETY: the context of an id is never closed.
         let (settings, queue) = unsafe {
             let settings = wanted.limited(most_requests(context, MOST_QUEUE));
             let entries = u32::from(settings.send_queue) + u32::from(settings.receive_queue);
@@ -87,7 +88,8 @@ impl Endpoint {
     fn make(&mut self, pd: *mut ibv_pd) -> Result<(), Errno> {
         let sizes = self.settings;
         let writable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-        // SAFETY: the context and the domain are never closed; what is made is destroyed by `drop`, also after an error.
+        // SAFETY: context and domain are never closed; `drop` destroys new objects, also after an
+        // error.
         unsafe {
             (self.qp, self.settings.inline) = self.queue.pair(&self.id, pd, IBV_QPT_RC, &sizes)?;
             self.outgoing = Some(Memory::new(
@@ -105,12 +107,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The descriptor that becomes readable when a completion comes.
+    /// The descriptor that is readable after a completion.
     pub(super) fn fd(&self) -> c_int {
         self.queue.fd()
     }
 
-    /// What the peer is to know of us.
+    /// The hello message of this end.
     pub(super) fn hello(&self) -> Result<Hello, Errno> {
         let table = self.tables.as_ref().ok_or(Errno::ENOTCONN)?;
         let buffer = self.incoming.as_ref().ok_or(Errno::ENOTCONN)?;
@@ -127,13 +129,14 @@ impl Endpoint {
         })
     }
 
-    /// Posts one receive. It has no memory: data are written elsewhere.
+    /// Posts one receive without memory: the peer writes data by RDMA WRITE.
     pub(super) fn receive(&self) -> Result<(), Errno> {
-        // SAFETY: the queue pair is live, and nothing is named.
+        // SAFETY: the queue pair is live, and the request names no memory.
         unsafe { self.queue.receive(self.qp, RECEIVE, None) }
     }
 
-    /// Posts a write of what `place` names to where `to` says; with immediate data, where there is a message.
+    /// Posts an RDMA WRITE from `place` to an address of the peer, with the message as immediate
+    /// data.
     fn post(
         &self,
         place: Option<ibv_sge>,
@@ -146,11 +149,12 @@ impl Endpoint {
         let opcode = if message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
         let mut request = request(done.emit(), opcode, flags, wr);
         request.imm.imm_data = message.map_or(0, |message| message.emit().to_be());
-        // SAFETY: the queue pair is live; memory that is named stays as long as this value, and what goes inline during the call.
+        // SAFETY: the queue pair is live; named memory lives as long as this value, and inline data
+        // live during the call.
         unsafe { self.queue.send(self.qp, request, place) }
     }
 
-    /// Posts bytes that `fill` copies to where it is told, as many as it is told.
+    /// Posts bytes that `fill` copies to the given address.
     pub(super) fn write(
         &mut self,
         write: Write,
@@ -174,17 +178,17 @@ impl Endpoint {
         self.post(Some(place), flags, (write.addr, write.key), message, write.done)
     }
 
-    /// Tells the peer something of control.
+    /// Sends a control message to the peer.
     pub(super) fn tell(&self, message: Message, done: Done) -> Result<(), Errno> {
         self.post(None, 0, (0, 0), Some(message), done)
     }
 
-    /// Sends nothing at all: the device finds out whether there is still a peer.
+    /// Posts an empty write, by which the device tests whether the peer exists.
     pub(super) fn probe(&self) -> Result<(), Errno> {
         self.post(None, 0, (0, 0), None, Done::Control)
     }
 
-    /// Grants the sender credits, and a half of the buffer with them.
+    /// Sends credits to the peer, and a half of the receive buffer if one is free.
     pub(super) fn grant(&mut self, grant: Grant, entry: u32) -> Result<(), Errno> {
         let message = Message::Credits(grant.limit);
         let (Some(half), Some(peer)) = (grant.half, self.peer) else {
@@ -198,29 +202,29 @@ impl Endpoint {
         let (place, flags) = if self.settings.inline >= length {
             (ibv_sge { addr: area.as_ptr() as u64, length, lkey: 0 }, IBV_SEND_INLINE)
         } else {
-            // Behind the bytes of the stream, one place for each message of control that can be under way.
+            // Behind the stream's bytes, memory has a slot for each control message in flight.
             let memory = self.outgoing.as_ref().ok_or(Errno::ENOTCONN)?;
             let at = self.settings.send_bytes + self.control * length;
             self.control = (self.control + 1) % u32::from(CONTROLS);
             let to = memory.place(at, Area::LEN)?;
-            // SAFETY: `place` found room for so many bytes there.
+            // SAFETY: `place` checked the room for these bytes.
             unsafe { to.copy_from_nonoverlapping(area.as_ptr(), Area::LEN) };
             (ibv_sge { addr: memory.addr(at), length, lkey: memory.lkey() }, 0)
         };
         self.post(Some(place), flags, (to, peer.table.key), Some(message), Done::Control)
     }
 
-    /// Copies bytes that came.
+    /// Copies received bytes.
     ///
     /// # Safety
-    /// `to` has room for `bytes`.
+    /// `to` has room for `bytes` bytes.
     pub(super) unsafe fn take(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
         let memory = self.incoming.as_ref().ok_or(Errno::ENOTCONN)?;
-        // SAFETY: by the contract above; the application does not know this memory.
+        // SAFETY: by the contract above; the application has no access to this memory.
         unsafe { memory.read(at, to, bytes) }
     }
 
-    /// An entry of the table of halves.
+    /// An entry of the table of buffer halves.
     pub(super) fn half(&self, entry: u32) -> Result<Area, Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::ENOTCONN)?;
         Ok(Area::parse(tables.array(entry * Area::LEN as u32)?))
@@ -233,14 +237,15 @@ impl Endpoint {
         Ok(Mapping::parse(&tables.array(at)?))
     }
 
-    /// Some of what completed; empty when nothing did.
+    /// The next completions; empty without any.
     pub(super) fn news(&self, found: &mut Vec<News>) {
         found.clear();
         self.queue.poll(|wc| {
             let ok = wc.status == IBV_WC_SUCCESS;
             found.push(if wc.wr_id == RECEIVE {
                 if ok {
-                    // SAFETY: all bits are a number; without immediate data it is nonsense, which is refused.
+                    // SAFETY: all bit patterns are valid; the parser refuses a completion without
+                    // immediate data.
                     News::Message(u32::from_be(unsafe { wc.imm.imm_data }), wc.byte_len)
                 } else {
                     News::Flushed
@@ -252,12 +257,12 @@ impl Endpoint {
         });
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the completion queue, so that the next completion makes the descriptor readable.
     pub(super) fn arm(&mut self) {
         self.queue.arm();
     }
 
-    /// Takes the events off the descriptor.
+    /// Takes all events off the descriptor.
     pub(super) fn hush(&mut self) {
         self.queue.hush();
     }
@@ -265,7 +270,8 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: ours, and used by nobody any more. It goes before what it used.
+        // SAFETY: this value owns the queue pair, which no thread uses any more. The queue pair is
+        // destroyed before its memory.
         unsafe { qp::destroy(&self.id) };
     }
 }

@@ -1,5 +1,9 @@
-//! `SO_KEEPALIVE` (rsocket(7)): a thread, which is there as long as a socket has the option, asks for each of them every `TCP_KEEPIDLE` seconds whether the peer is still there. It does so by an
-//! empty RDMA WRITE that the peer's adapter answers and the peer does not see, as upstream's (`tcp_svc_send_keepalive` in rdma-core's `librdmacm/rsocket.c`).
+//! `SO_KEEPALIVE` (rsocket(7)): a thread probes the peer of each such socket every `TCP_KEEPIDLE`
+//! seconds.
+//! The thread runs while a socket has the option.
+//!
+//! A probe is an empty RDMA WRITE, which the peer's adapter acknowledges and the peer does not
+//! notice, as upstream's (`tcp_svc_send_keepalive` in rdma-core's `librdmacm/rsocket.c`).
 
 use super::socket::{Phase, Socket};
 use crate::anew::Anew;
@@ -8,14 +12,14 @@ use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the adapter has an answer.
+/// The interval at which a pending acknowledgement is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A socket with the option.
 #[derive(Debug)]
 struct Kept {
     socket: Weak<Socket>,
-    /// When the peer is asked for next, and when the socket is looked at.
+    /// The times of the next probe, and of the next check of the socket.
     due: Instant,
     next: Instant,
 }
@@ -23,9 +27,9 @@ struct Kept {
 #[derive(Debug, Default)]
 struct List {
     kept: Vec<Kept>,
-    /// There is a thread.
+    /// Whether a thread serves the list.
     served: bool,
-    /// Some are to be looked at, whatever their time is.
+    /// True: check all sockets now.
     changed: bool,
 }
 
@@ -35,13 +39,13 @@ struct Service {
     changed: Condvar,
 }
 
-/// A child begins anew: it has neither the thread nor the sockets of its parent.
+/// A child of fork(2) gets a new value: it has neither the thread nor the sockets of its parent.
 static SERVICE: Anew<Service> = Anew::new();
 
-/// Begins to ask, `idle` from now on; what was begun before is forgotten.
+/// Starts to probe `idle` from now, in place of an earlier schedule.
 ///
 /// # Errors
-/// The system's: there is no thread.
+/// The errno of the system: the thread cannot start.
 pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     let service = SERVICE.get();
     let mut list = service.list.lock();
@@ -57,7 +61,7 @@ pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A socket may have the option no more.
+/// Reports that a socket may have lost the option.
 pub(super) fn look_again() {
     let service = SERVICE.get();
     let mut list = service.list.lock();
@@ -65,7 +69,7 @@ pub(super) fn look_again() {
     service.changed.notify_all();
 }
 
-/// What the thread does.
+/// The body of the thread.
 fn serve() {
     let service = SERVICE.get();
     let mut list = service.list.lock();
@@ -81,11 +85,11 @@ fn serve() {
         }
         list.changed = false;
         let all = std::mem::take(&mut list.kept);
-        // Sockets' locks come first.
+        // The list is unlocked: the lock of a socket comes before the lock of the list.
         drop(list);
         let left: Vec<_> = all.into_iter().filter_map(|one| one.look(now)).collect();
         list = service.list.lock();
-        // Some may have been told anew meanwhile.
+        // A socket may have been entered again meanwhile.
         for one in left {
             if !list.kept.iter().any(|other| other.is_same(&one)) {
                 list.kept.push(one);
@@ -99,7 +103,7 @@ impl Kept {
         Weak::ptr_eq(&self.socket, &other.socket)
     }
 
-    /// Does what is due; `None`: it is kept alive no more.
+    /// Performs the work that is due; `None`: the socket is not kept alive any more.
     fn look(mut self, now: Instant) -> Option<Self> {
         let socket = self.socket.upgrade()?;
         let mut state = socket.lock();

@@ -1,4 +1,5 @@
 //! Mappings: `riomap`, `riounmap`, `riowrite` (rsocket(7)).
+//! Entry points that register application memory and write to the peer's memory.
 
 use super::socket::{Phase, Socket, State, find};
 use super::vector::Vector;
@@ -9,40 +10,40 @@ use cface::{Errno, MinusOne, MinusOneLong, verb};
 use ferroverbs_cm::stream::{Area, Mapping, Message};
 use std::ffi::{c_int, c_void};
 
-/// A buffer of the application.
+/// A mapped buffer of the application.
 #[derive(Debug)]
 struct Buffer {
     addr: u64,
     bytes: usize,
     mr: *mut ibv_mr,
-    /// The entry of the peer's table; none where the peer does not write to it.
+    /// The entry in the peer's table; None if the peer may not write to the buffer.
     index: Option<u16>,
 }
 
-/// Buffers of the application.
+/// The mapped buffers of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     known: Vec<Buffer>,
-    /// Entries that the peer does not know yet.
+    /// Entries that the peer has not received yet.
     pending: Vec<(u16, Mapping)>,
-    /// How many entries the peer's table has.
+    /// The number of entries in the peer's table.
     pub(super) room: u16,
 }
 
-// SAFETY: regions may be used by any thread.
+// SAFETY: any thread may use memory regions.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// Whether the peer is to be told of some.
+    /// Whether entries must be sent to the peer.
     pub(super) const fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Gives all of them back.
+    /// Deregisters all buffers.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
         for one in self.known.drain(..) {
-            // SAFETY: ours, and of nobody else.
+            // SAFETY: this value owns the region.
             unsafe { verbs::ibv_dereg_mr(one.mr) };
         }
     }
@@ -52,10 +53,10 @@ impl Mapped {
     }
 }
 
-/// Tells the peer of new mappings, before anything else is sent.
+/// Sends new mappings to the peer, before any other data.
 ///
 /// # Errors
-/// Those of sending.
+/// The errno of sending.
 pub(super) fn announce<'a>(
     socket: &'a Socket,
     mut state: MutexGuard<'a, State>,
@@ -76,7 +77,7 @@ pub(super) fn announce<'a>(
         let length = Mapping::LEN as u32;
         let at = Area { addr: peer.table.addr.wrapping_add(behind), key: peer.table.key, length };
         let Some(write) = stream.outgoing.write_entry(at) else {
-            // In one piece it fits where nothing is under way.
+            // The entry must be contiguous, which is possible when no send is in flight.
             let done = |state: &State| {
                 state
                     .stream
@@ -89,7 +90,7 @@ pub(super) fn announce<'a>(
         };
         let bytes = mapping.emit(peer.order);
         let posted = endpoint.write(write, Some(Message::Mapping(index)), |to, len| {
-            // SAFETY: there is room for `len`, which is the length of an entry.
+            // SAFETY: the slot has room for `len` bytes, the length of an entry.
             unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len.min(bytes.len())) };
         });
         if let Err(why) = posted {
@@ -127,12 +128,14 @@ unsafe fn write(
         let (Some(endpoint), Some(stream)) = (&mut state.endpoint, &mut state.stream) else {
             break;
         };
-        // Where the peer has nothing, nothing is written: upstream's counts what was.
+        // Writing stops where the peer has no mapping; as upstream's, the call returns the bytes
+        // written.
         let Some(target) = state.targets.find(offset) else { break };
         let Some(write) = stream.outgoing.write_to(target, bytes.left()) else { continue };
         let posted = endpoint.write(write, None, |to, len| {
             bytes.each(len, |from, behind, some| {
-                // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part.
+                // SAFETY: the pieces are valid by the caller's contract; the slot has room for
+                // `len` bytes.
                 unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
             });
         });
@@ -146,10 +149,11 @@ unsafe fn write(
 }
 
 verb! {
-    /// `riomap(3)`: `EINVAL` other rights, or no device yet; `ENOMEM` the peer has no room for more.
+    /// `riomap(3)`: `EINVAL` unsupported rights, or no device yet; `ENOMEM` the peer's table is
+    /// full.
     ///
     /// # Safety
-    /// `buf` has `len` bytes that stay until `riounmap`.
+    /// `buf` has `len` bytes, which live until `riounmap`.
     pub(crate) fn riomap(
         socket: c_int,
         buf: *mut c_void,
@@ -160,7 +164,7 @@ verb! {
     ) -> MinusOneLong {
         let socket = find(socket)?;
         let mut state = socket.lock();
-        // SAFETY: the id is ours and live.
+        // SAFETY: the socket owns the live id.
         let pd = unsafe { (*state.id.as_c()).pd };
         if pd.is_null() || prot & !libc::PROT_WRITE != 0 {
             return Err(Errno::EINVAL);
@@ -169,7 +173,7 @@ verb! {
         let is_remote = prot & libc::PROT_WRITE != 0;
         let index = if is_remote { Some(state.mapped.free_index().ok_or(Errno::ENOMEM)?) } else { None };
         let access = if is_remote { IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_LOCAL_WRITE };
-        // SAFETY: the domain is never closed; the caller answers for the bytes.
+        // SAFETY: the domain is never closed; the bytes are valid by contract.
         let mr = unsafe { verbs::ibv_reg_mr(pd, buf, len, access.cast_signed()) };
         if mr.is_null() {
             return Err(Errno::last());
@@ -185,10 +189,10 @@ verb! {
         Ok(MinusOneLong(offset as isize))
     }
 
-    /// `riounmap(3)`: `EINVAL` it is not mapped.
+    /// `riounmap(3)`: `EINVAL` the buffer is not mapped.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
@@ -196,12 +200,12 @@ verb! {
         let at = mapped.known.iter().position(|one| one.addr == buf as u64 && one.bytes == len);
         let one = mapped.known.swap_remove(at.ok_or(Errno::EINVAL)?);
         mapped.pending.retain(|(index, _)| Some(*index) != one.index);
-        // SAFETY: ours, and of nobody else any more.
+        // SAFETY: the region belonged to this socket, and has no other user.
         unsafe { verbs::ibv_dereg_mr(one.mr) };
         Ok(MinusOne(0))
     }
 
-    /// `riowrite(3)`: how many bytes were written; fewer where the peer has nothing mapped.
+    /// `riowrite(3)`: the number of bytes written, which is smaller if the peer has no mapping.
     ///
     /// # Safety
     /// `buf` has `count` readable bytes.

@@ -1,11 +1,13 @@
-//! Registered memory: what the device writes to and reads from while this process does, too. So it is never behind a Rust reference.
+//! Registered memory for queue pairs of rsockets.
+//! The device reads and writes the memory while this process does, so no Rust reference to it
+//! exists.
 
 use crate::verbs;
 use abi::*;
 use cface::Errno;
 use std::ptr::null_mut;
 
-/// Pages of our own, and their region.
+/// Pages with their memory region.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: *mut u8,
@@ -14,23 +16,23 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Zeros.
+    /// New memory of zeros.
     ///
     /// # Errors
-    /// The system's, or the device's.
+    /// The errno of the system or device.
     ///
     /// # Safety
     /// `pd` is live until this value is dropped.
     pub(super) unsafe fn new(pd: *mut ibv_pd, bytes: usize, access: u32) -> Result<Self, Errno> {
         let (read, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new pages anywhere.
+        // SAFETY: new pages at an address of the kernel's choice.
         let base = unsafe { libc::mmap(null_mut(), bytes.max(1), read, kind, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
         }
         let mut memory = Self { base: base.cast(), bytes: bytes.max(1), mr: null_mut() };
-        // SAFETY: the domain is live, and the pages are ours until the region is gone.
+        // SAFETY: the domain is live, and the pages stay until the region is deregistered.
         memory.mr = unsafe { verbs::ibv_reg_mr(pd, base, memory.bytes, access.cast_signed()) };
         if memory.mr.is_null() { Err(Errno::last()) } else { Ok(memory) }
     }
@@ -40,19 +42,19 @@ impl Memory {
         self.base as u64 + u64::from(at)
     }
 
-    /// By which this process names it to its own device.
+    /// The local key.
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: live as long as this value.
+        // SAFETY: the region lives as long as this value.
         unsafe { (*self.mr).lkey }
     }
 
-    /// By which a peer names it.
+    /// The remote key.
     pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: live as long as this value.
+        // SAFETY: the region lives as long as this value.
         unsafe { (*self.mr).rkey }
     }
 
-    /// Where `bytes` from `at` lie.
+    /// A pointer to `bytes` bytes at `at`.
     ///
     /// # Errors
     /// `EFAULT` out of range.
@@ -68,21 +70,21 @@ impl Memory {
     /// `EFAULT` out of range.
     ///
     /// # Safety
-    /// `to` has room for `bytes`, and is none of this memory.
+    /// `to` has room for `bytes` bytes, and is outside of this memory.
     pub(super) unsafe fn read(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
         let from = self.place(at, bytes)?;
-        // SAFETY: in range; the caller answers for `to`.
+        // SAFETY: the range is checked; `to` is valid by contract.
         unsafe { from.copy_to_nonoverlapping(to, bytes) };
         Ok(())
     }
 
-    /// `N` bytes, as they are now.
+    /// A copy of `N` bytes.
     ///
     /// # Errors
     /// `EFAULT` out of range.
     pub(super) fn array<const N: usize>(&self, at: u32) -> Result<[u8; N], Errno> {
         let mut bytes = [0; N];
-        // SAFETY: `bytes` has room for `N`.
+        // SAFETY: `bytes` has room for `N` bytes.
         unsafe { self.read(at, bytes.as_mut_ptr(), N)? };
         Ok(bytes)
     }
@@ -90,7 +92,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: region and pages are ours; the region goes first, and a device that still has requests for it keeps both.
+        // SAFETY: this value owns region and pages. The region is deregistered first; if the device
+        // refuses, both stay.
         unsafe {
             if self.mr.is_null() || verbs::ibv_dereg_mr(self.mr) == 0 {
                 libc::munmap(self.base.cast(), self.bytes);

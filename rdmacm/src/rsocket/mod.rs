@@ -1,25 +1,28 @@
-//! rsockets: sockets over queue pairs (rsocket(7)). What both ends say to each other is in `ferroverbs_cm::stream`.
+//! rsockets: sockets over queue pairs (rsocket(7)).
+//! Programs and librspreload call these entry points; `ferroverbs_cm::stream` has the protocol.
 //!
 //! | | |
 //! |---|---|
-//! | `socket` | a socket, and how its callers wait |
-//! | `endpoint` | its queue pair, completion queue and memory |
-//! | `queue` | completion queues, and posting |
+//! | `socket` | a socket, and how callers wait |
+//! | `endpoint` | the queue pair, completion queue and memory of a stream |
+//! | `queue` | completion queues and posting of requests |
 //! | `memory` | registered memory |
-//! | `datagrams`, `datagram_endpoint` | sockets of datagrams, and the queue pair of each of their addresses |
+//! | `datagrams`, `datagram_endpoint` | datagram sockets, and the queue pair of each local address
+//! |
 //! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
 //! | `transfer`, `vector` | sending and receiving |
 //! | `mapping` | `riomap`, `riowrite` |
-//! | `numbers` | which numbers are of what |
+//! | `numbers` | tables of sockets and sets by descriptor |
 //! | `poll`, `set` | `rpoll`, `rselect`; `repoll_create` and its kin |
 //! | `end` | `rshutdown`, `rclose` |
 //! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
 //! | `keep_alive` | `SO_KEEPALIVE` |
-//! | `bell` | what wakes a thread that waits |
-//! | `settings` | files of the administrator |
+//! | `bell` | the eventfd of a waiting thread |
+//! | `settings` | default settings of the administrator |
 //!
-//! There are no threads but that of sockets that are kept alive: whoever calls does what is due for the socket. Its descriptor is an epoll(7) descriptor over what may bring news, so that poll(2) wakes a thread when somebody should look.
-//! The lock of a socket comes before those of ids and agents.
+//! Only `keep_alive` has a thread; otherwise the calling thread does the work of a socket. The
+//! socket's descriptor is an epoll(7) set of all event sources, so poll(2) returns when a call is
+//! needed. Lock order, outer first: socket, id, agent.
 
 mod bell;
 pub(crate) mod connect;

@@ -1,5 +1,7 @@
-//! Which numbers are of sockets, and which of sets. Their locks are taken by who forks and given back in both processes (`pthread_atfork(3)`), so that a child finds
-//! its own, and is told which were its parent's: what these have within, another thread may have been changing.
+//! Tables of sockets and sets by descriptor.
+//! Every call finds its socket here. fork(2) takes the locks of the tables and releases them in
+//! both processes (`pthread_atfork(3)`). A child thus finds its own entries, and recognises those
+//! of its parent, whose contents a thread of the parent may have been changing.
 
 use crate::device;
 use cface::Errno;
@@ -11,15 +13,15 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The number of this process, as a call for it at each look would cost more than the look.
+/// The id of this process, cached: getpid(2) would cost more than a lookup.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// The number of this process.
+/// The id of this process.
 pub(super) fn process() -> i32 {
     PROCESS.load(Ordering::Relaxed)
 }
 
-/// What has numbers.
+/// A table of sockets or sets.
 #[derive(Debug)]
 pub(super) struct Numbers<T: 'static>(Shared<Option<HashMap<c_int, Entry<T>>>>);
 
@@ -29,10 +31,10 @@ struct Entry<T> {
     what: Arc<T>,
 }
 
-/// Whether the end of what has a number is done.
+/// The result of closing a descriptor of a parent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parents {
-    /// It was a parent's: this process has closed what it had of it.
+    /// The entry belonged to a parent: the descriptor of this process is closed.
     Closed,
     Not,
 }
@@ -45,16 +47,17 @@ impl<T> Numbers<T> {
     pub(super) fn enter(&'static self, fd: c_int, what: Arc<T>) {
         let process = process();
         let before = self.0.lock().get_or_insert_default().insert(fd, Entry { process, what });
-        // A parent's, whose number is free in this process as somebody closed it: what is in it is not ours to end.
+        // A parent's entry with a descriptor that was closed directly: its contents are leaked,
+        // because they belong to the parent.
         if let Some(before) = before.filter(|before| before.process != process) {
             std::mem::forget(before);
         }
     }
 
-    /// What has a number.
+    /// The entry of a descriptor.
     ///
     /// # Errors
-    /// `EBADF` nothing has; `ENODEV` a parent's has.
+    /// `EBADF` no entry exists; `ENODEV` the entry belongs to a parent.
     pub(super) fn find(&'static self, fd: c_int) -> Result<Arc<T>, Errno> {
         let known = self.0.lock();
         let found = known.as_ref().and_then(|known| known.get(&fd)).ok_or(Errno::EBADF)?;
@@ -67,12 +70,13 @@ impl<T> Numbers<T> {
         Err(Errno::ENODEV)
     }
 
-    /// No call finds it any more; `None`: it is gone already.
+    /// Removes an entry; `None`: the entry is gone already.
     pub(super) fn forget(&'static self, fd: c_int) -> Option<Arc<T>> {
         Some(self.0.lock().as_mut()?.remove(&fd)?.what)
     }
 
-    /// Closes the descriptor of a parent's, as close(2) does in a child: its parent goes on with it.
+    /// Closes the descriptor of a parent's entry, as close(2) in a child; the parent's socket
+    /// stays.
     pub(super) fn close_parents(&'static self, fd: c_int) -> Parents {
         let mut known = self.0.lock();
         let own = process();
@@ -82,9 +86,10 @@ impl<T> Numbers<T> {
         });
         drop(known);
         let Some(entry) = entry else { return Parents::Not };
-        // Its end would be that of the connection, by locks that another thread may have had.
+        // The contents are leaked: dropping them would end the parent's connection, and take locks
+        // that a thread of the parent may have held.
         std::mem::forget(entry);
-        // SAFETY: close has no requirements; nothing else of this process has the descriptor.
+        // SAFETY: close has no requirements; no other value of this process uses the descriptor.
         unsafe { libc::close(fd) };
         Parents::Closed
     }
@@ -94,7 +99,8 @@ thread_local!(static HELD: RefCell<Option<[Guard; 2]>> = const { RefCell::new(No
 
 extern "C" fn before_fork() {
     let both = [super::set::SETS.0.hold(), super::socket::SOCKETS.0.hold()];
-    // A thread that forks while it ends has no place for them any more: they are given back at once.
+    // A thread that forks during its exit has no thread-local storage; the locks are then released
+    // at once.
     let _ = HELD.try_with(|held| held.replace(Some(both)));
 }
 
@@ -107,13 +113,15 @@ extern "C" fn in_child() {
     in_parent();
 }
 
-/// When the library is loaded, as a thread that forks while another one did so might not be told.
+/// Registered when the library is loaded: a registration during a concurrent fork might miss that
+/// fork.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     PROCESS.store(crate::anew::process(), Ordering::Relaxed);
-    // SAFETY: functions of this library; glibc forgets them should it be unloaded. Without memory for them a child is at risk, and nothing else.
+    // SAFETY: the functions belong to this library; glibc removes them if the library is unloaded.
+    // A failure only affects children.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }

@@ -1,4 +1,5 @@
 //! `rsetsockopt`, `rgetsockopt`, `rfcntl` (rsocket(7)).
+//! Entry points that change and read settings of a socket.
 
 use super::keep_alive;
 use super::socket::{Phase, Socket, State, find};
@@ -18,12 +19,12 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// What a socket remembers of what it was told.
+/// The option values of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
     pub(super) nonblocking: bool,
     pub(super) close_on_exec: bool,
-    /// The other flags of fcntl(2).
+    /// The remaining flags of fcntl(2).
     pub(super) flags: c_int,
     pub(super) reuse_address: bool,
     pub(super) keep_alive: bool,
@@ -36,16 +37,16 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// How long it takes until the peer of a socket that is kept alive is asked for (`TCP_KEEPIDLE`).
+    /// The idle time before a peer is probed (`TCP_KEEPIDLE`).
     pub(super) fn idle(&self) -> Duration {
         Duration::from_secs(self.keep_idle.max(1).unsigned_abs().into())
     }
 }
 
-/// Has a socket kept alive, or not any more, after its options have changed.
+/// Starts or stops keep-alive probes after a change of options.
 ///
 /// # Errors
-/// The system's: there is no thread for it. The option is off then.
+/// The errno of the system: the thread cannot start. The option is then off.
 pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
     let options = socket.lock().options;
     if !options.keep_alive {
@@ -56,7 +57,7 @@ pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
         .inspect_err(|_| socket.lock().options.keep_alive = false)
 }
 
-/// An `int` of the application.
+/// Reads an `int` of the application.
 ///
 /// # Safety
 /// `value` has `len` readable bytes.
@@ -67,30 +68,30 @@ unsafe fn int(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Errno
     if (len as usize) < size_of::<c_int>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by the contract above, and there are enough.
+    // SAFETY: by the contract above; the length is checked.
     Ok(unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
 /// Sets an option of the id.
 fn of_id(state: &State, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
     let (level, at) = (RDMA_OPTION_ID as c_int, value.as_mut_ptr().cast());
-    // SAFETY: the id is ours and live; the bytes are as many as are said.
+    // SAFETY: the socket owns the live id; the length is that of `value`.
     let done = unsafe { ids::set(state.id.as_c(), level, option, at, value.len()) };
     if done.0 == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// The UDP socket of a socket of datagrams, which knows its options.
+/// The UDP socket of a datagram socket, which stores socket options.
 fn udp_of(state: &State) -> Option<c_int> {
     state.datagrams.as_ref().map(|all| all.udp.as_raw_fd())
 }
 
-/// What TCP sockets have for `TCP_KEEPIDLE` (tcp(7)), in seconds.
+/// The system's `TCP_KEEPIDLE` for TCP sockets (tcp(7)), in seconds.
 fn system_keep_idle() -> c_int {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(7200)
 }
 
-/// Whether an option is the size of a buffer, of which the socket has its own.
+/// Whether an option is a buffer size, which the rsocket stores itself.
 const fn is_size(level: c_int, option: c_int) -> bool {
     level == libc::SOL_SOCKET && matches!(option, libc::SO_RCVBUF | libc::SO_SNDBUF)
 }
@@ -103,7 +104,7 @@ fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(
     match (level, option) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
             state.options.reuse_address = on;
-            // After it is bound it changes nothing.
+            // A bound socket does not change.
             if state.phase == Phase::Idle {
                 of_id(state, RDMA_OPTION_ID_REUSEADDR as c_int, &mut value.to_ne_bytes())?;
             }
@@ -170,7 +171,7 @@ fn get(state: &mut State, level: c_int, option: c_int) -> Result<c_int, Errno> {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay.into(),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_CONGESTION) => 1,
-        // SAFETY: the id is ours and live, and its path, which is the id's, does not change any more.
+        // SAFETY: the socket owns the live id, whose path does not change any more.
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => unsafe {
             let route = &raw const (*state.id.as_c()).route;
             if (*route).num_paths > 0 && !(*route).path_rec.is_null() {
@@ -188,15 +189,15 @@ fn get(state: &mut State, level: c_int, option: c_int) -> Result<c_int, Errno> {
     })
 }
 
-/// Writes as much of a value as there is room for.
+/// Copies a value to the application, as far as its buffer allows.
 ///
 /// # Safety
-/// `to` is writable, as many bytes as `len` says.
+/// `to` has `*len` writable bytes.
 unsafe fn give<T: Copy>(value: T, to: *mut c_void, len: *mut libc::socklen_t) -> Result<(), Errno> {
     if to.is_null() || len.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: by the contract above; no more bytes are copied than either has.
+    // SAFETY: by the contract above; at most the smaller size is copied.
     unsafe {
         let bytes = size_of::<T>().min(*len as usize);
         (&raw const value).cast::<u8>().copy_to_nonoverlapping(to.cast(), bytes);
@@ -206,7 +207,7 @@ unsafe fn give<T: Copy>(value: T, to: *mut c_void, len: *mut libc::socklen_t) ->
 }
 
 verb! {
-    /// `rsetsockopt(3)`: `EOPNOTSUPP` an option that there is not.
+    /// `rsetsockopt(3)`: `EOPNOTSUPP` an unknown option.
     ///
     /// # Safety
     /// `value` is NULL or has `len` readable bytes.
@@ -219,7 +220,8 @@ verb! {
     ) -> MinusOne {
         let socket = find(socket)?;
         if let (Some(udp), true) = (udp_of(&socket.lock()), level != SOL_RDMA) {
-            // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+            // SAFETY: by the contract above. The direct system call bypasses a preloaded
+            // `setsockopt`.
             if unsafe { libc::syscall(libc::SYS_setsockopt, udp, level, option, value, len) } != 0 {
                 return Err(Errno::last());
             }
@@ -227,11 +229,11 @@ verb! {
                 return Ok(MinusOne(0));
             }
         }
-        // A name, of which nothing is kept.
+        // The value is the name of an algorithm, and is ignored.
         let value = if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
             0
         } else {
-            // SAFETY: by the contract above. The first member of `struct linger` is an int, too.
+            // SAFETY: by the contract above. The first member of `struct linger` is also an int.
             unsafe { int(value, len)? }
         };
         let before = socket.lock().options.keep_alive;
@@ -247,10 +249,10 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rgetsockopt(3)`: `EOPNOTSUPP` an option that there is not.
+    /// `rgetsockopt(3)`: `EOPNOTSUPP` an unknown option.
     ///
     /// # Safety
-    /// `value` and `len` are NULL or writable, `value` as many bytes as `len` says.
+    /// `value` and `len` are NULL or writable; `value` has `*len` bytes.
     pub(crate) fn rgetsockopt(
         socket: c_int,
         level: c_int,
@@ -260,7 +262,7 @@ verb! {
     ) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
-        // SAFETY: by the contract above; to the kernel as in `rsetsockopt`.
+        // SAFETY: by the contract above. The direct system call bypasses a preloaded `getsockopt`.
         unsafe {
             if let (Some(udp), false) = (udp_of(&state), level == SOL_RDMA || is_size(level, option)) {
                 if libc::syscall(libc::SYS_getsockopt, udp, level, option, value, len) != 0 {
@@ -274,7 +276,8 @@ verb! {
                     give(libc::linger { l_onoff: on.into(), l_linger: 0 }, value, len)?;
                 }
                 (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-                    // tcpi_state: ESTABLISHED, CLOSE (`<netinet/tcp.h>`); nothing else is known.
+                    // tcpi_state: ESTABLISHED or CLOSE (`<netinet/tcp.h>`); the other members are
+                    // unknown.
                     let mut info = [0_u8; 104];
                     info[0] = if state.phase == Phase::Connected && state.is_open() { 1 } else { 7 };
                     give(info, value, len)?;
@@ -285,12 +288,13 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rfcntl(3)`: `F_GETFL`, `F_SETFL`, `F_GETFD`, `F_SETFD`; `EOPNOTSUPP` for others.
+    /// `rfcntl(3)`: `F_GETFL`, `F_SETFL`, `F_GETFD`, `F_SETFD`; `EOPNOTSUPP` another command.
     ///
-    /// C passes the last argument as one of a changing number; the calling conventions of Linux put it where a third one is.
+    /// C declares the last argument variadic; the calling conventions of Linux pass it like a third
+    /// argument.
     ///
     /// # Safety
-    /// Nothing is asked: an argument that was not given is not looked at.
+    /// No requirements: a missing argument is not read.
     pub(crate) fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();

@@ -1,4 +1,5 @@
-//! `rpoll`, `rselect`: as poll(2) and select(2), for rsockets and other descriptors together.
+//! `rpoll`, `rselect`: poll(2) and select(2) for rsockets and other descriptors together.
+//! Entry points; `set` also waits through `poll`.
 
 use super::bell;
 use super::settings::defaults;
@@ -9,7 +10,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is true of a socket, of what is asked for.
+/// The events that are true of a socket, among the wanted ones.
 fn events(state: &mut State, wanted: i16) -> i16 {
     state.progress();
     let readable = libc::POLLIN | libc::POLLRDNORM;
@@ -30,7 +31,8 @@ fn events(state: &mut State, wanted: i16) -> i16 {
                 found |= writable;
             }
             let over = match stream.life() {
-                // Not before what came was read: programs give up where they see this.
+                // The end is reported after all data are read: programs stop reading when they see
+                // the end.
                 _ if stream.incoming.unread() > 0 && wanted & readable != 0 => 0,
                 Life::Open => 0,
                 Life::Ended => libc::POLLHUP,
@@ -44,15 +46,15 @@ fn events(state: &mut State, wanted: i16) -> i16 {
     found & wanted
 }
 
-/// What is asked for, and of whom.
+/// The entries of a poll call, with their rsockets.
 struct Asked<'a> {
     entries: &'a mut [libc::pollfd],
-    /// The rsocket of an entry.
+    /// The rsocket of each entry.
     sockets: Vec<Option<Arc<Socket>>>,
 }
 
 impl Asked<'_> {
-    /// Fills in what is true now; tells of how many entries something is.
+    /// Fills in the current events; returns the number of entries with events.
     fn look(&mut self) -> Result<usize, Errno> {
         let others = self.sockets.iter().any(Option::is_none);
         if others {
@@ -70,7 +72,7 @@ impl Asked<'_> {
         Ok(self.entries.iter().filter(|entry| entry.revents != 0).count())
     }
 
-    /// The entries, of which those of sockets count for nothing.
+    /// A copy of the entries, in which those of rsockets are disabled.
     fn without_sockets(&self) -> Vec<libc::pollfd> {
         let both = self.entries.iter().zip(&self.sockets);
         let one = both.map(|(entry, socket)| libc::pollfd {
@@ -81,7 +83,7 @@ impl Asked<'_> {
         one.collect()
     }
 
-    /// Sleeps until there may be news, at most for `limit`.
+    /// Sleeps until an event may have happened, for at most `limit`.
     fn sleep(&self, limit: Option<Duration>) -> Result<(), Errno> {
         bell::with(|bell| {
             let mut entries = self.without_sockets();
@@ -104,10 +106,11 @@ impl Asked<'_> {
     }
 }
 
-/// poll(2) for both kinds; `None`: for ever. Tells of how many entries something is true.
+/// poll(2) for rsockets and other descriptors; `None`: no time limit. Returns the number of entries
+/// with events.
 ///
 /// # Errors
-/// `EINTR`; `ENODEV` a socket is a parent's; the system's.
+/// `EINTR`; `ENODEV` a socket belongs to a parent; else the errno of the system.
 pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
     let found = |entry: &libc::pollfd| match find(entry.fd) {
         Err(Errno::EBADF) => Ok(None),
@@ -140,12 +143,12 @@ pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
 /// The sets of select(2), as entries of poll(2).
 ///
 /// # Safety
-/// Each is NULL or readable.
+/// Each set is NULL or readable.
 unsafe fn entries(count: c_int, sets: [*mut libc::fd_set; 3]) -> Vec<libc::pollfd> {
     let of = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
     let entry = |fd| {
         let events = sets.iter().zip(of).filter(|(set, _)| {
-            // SAFETY: by the contract above; numbers are below FD_SETSIZE.
+            // SAFETY: by the contract above; descriptors are below FD_SETSIZE.
             !set.is_null() && unsafe { libc::FD_ISSET(fd, **set) }
         });
         let events = events.fold(0, |all, (_, one)| all | one);
@@ -196,7 +199,7 @@ verb! {
         if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
             return Err(Errno::EBADF);
         }
-        // What the kernel counts for each set (fs/select.c).
+        // The events that the kernel reports in each set (fs/select.c).
         let of = [
             libc::POLLIN | libc::POLLHUP | libc::POLLERR,
             libc::POLLOUT | libc::POLLERR,
@@ -208,7 +211,7 @@ verb! {
             if set.is_null() {
                 continue;
             }
-            // SAFETY: by the contract above; numbers are below FD_SETSIZE.
+            // SAFETY: by the contract above; descriptors are below FD_SETSIZE.
             unsafe {
                 libc::FD_ZERO(set);
                 for entry in entries.iter().filter(|entry| entry.events & asked != 0 && entry.revents & wanted != 0) {

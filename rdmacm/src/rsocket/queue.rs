@@ -1,4 +1,5 @@
-//! A completion queue, its channel, and what is posted to queue pairs that use it.
+//! A completion queue with its channel, and posting to the queue pairs that use it.
+//! Both kinds of endpoints send, receive and wait through here.
 
 use crate::calls::qp;
 use crate::id::Id;
@@ -10,7 +11,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Completions that are taken at once.
+/// The number of completions that one poll takes.
 const BATCH: usize = 32;
 
 /// A completion queue and its channel.
@@ -19,21 +20,21 @@ pub(super) struct Queue {
     context: *mut ibv_context,
     pub(super) cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    /// The next completion sends an event, or sent one that nobody took yet.
+    /// True: the next completion raises an event, or an event waits on the channel.
     armed: bool,
 }
 
 impl Queue {
-    /// One with room for so many completions.
+    /// A queue with room for `entries` completions.
     ///
     /// # Errors
-    /// The device's, or the system's.
+    /// The errno of the device or system.
     ///
     /// # Safety
     /// `context` is never closed.
     pub(super) unsafe fn new(context: *mut ibv_context, entries: u32) -> Result<Self, Errno> {
         let mut queue = Self { context, cq: null_mut(), channel: null_mut(), armed: false };
-        // SAFETY: the context is open; what is made is destroyed by `drop`, also after an error.
+        // SAFETY: the context is open; `drop` destroys new objects, also after an error.
         unsafe {
             queue.channel = verbs::ibv_create_comp_channel(context);
             if queue.channel.is_null() {
@@ -50,13 +51,13 @@ impl Queue {
         if queue.cq.is_null() { Err(Errno::last()) } else { Ok(queue) }
     }
 
-    /// The queue pair of an id, and how many bytes go inside its requests.
+    /// Creates the queue pair of an id; returns it with its inline limit in bytes.
     ///
     /// # Errors
-    /// The device's.
+    /// The errno of the device.
     ///
     /// # Safety
-    /// The id is live and knows its device, that of this queue; so is `pd`.
+    /// The id is live and on the device of this queue; `pd` is live.
     pub(super) unsafe fn pair(
         &self,
         id: &Arc<Id>,
@@ -87,29 +88,29 @@ impl Queue {
         }
     }
 
-    /// The descriptor that becomes readable when a completion comes.
+    /// The descriptor that is readable after a completion.
     pub(super) fn fd(&self) -> c_int {
-        // SAFETY: live as long as this value.
+        // SAFETY: the channel lives as long as this value.
         unsafe { (*self.channel).fd }
     }
 
-    /// Calls `f` with some of what completed. `false`: nothing did.
+    /// Calls `f` with each of the next completions. Returns `false` without any.
     pub(super) fn poll(&self, mut f: impl FnMut(&ibv_wc)) -> bool {
         let mut completions = [const { std::mem::MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        // SAFETY: context and queue are live; there is room for as many as are said.
+        // SAFETY: context and queue are live; the array has `BATCH` entries.
         let count = unsafe {
             let Some(poll) = (*self.context).ops.poll_cq else { return false };
             poll(self.cq, BATCH as c_int, completions.as_mut_ptr().cast())
         };
         let count = usize::try_from(count).unwrap_or(0);
         for wc in completions.iter().take(count) {
-            // SAFETY: the device filled in the first `count`.
+            // SAFETY: the device filled in the first `count` entries.
             f(unsafe { wc.assume_init_ref() });
         }
         count > 0
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the queue, so that the next completion makes the descriptor readable.
     pub(super) fn arm(&mut self) {
         if self.armed {
             return;
@@ -123,10 +124,10 @@ impl Queue {
         self.armed = true;
     }
 
-    /// Takes the events off the descriptor.
+    /// Takes all events off the descriptor.
     pub(super) fn hush(&mut self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: channel and queue are live, and the channel does not block.
+        // SAFETY: channel and queue are live, and the channel is non-blocking.
         unsafe {
             while verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
                 verbs::ibv_ack_cq_events(cq, 1);
@@ -135,13 +136,13 @@ impl Queue {
         }
     }
 
-    /// Posts a receive of a queue pair of this context, into `place` if there is one.
+    /// Posts a receive of a queue pair of this context, with optional memory.
     ///
     /// # Errors
-    /// The device's.
+    /// The errno of the device.
     ///
     /// # Safety
-    /// `qp` is live. What `place` names is registered, and nobody uses it until the receive completes.
+    /// `qp` is live. The memory of `place` is registered, and unused until the receive completes.
     pub(super) unsafe fn receive(
         &self,
         qp: *mut ibv_qp,
@@ -152,7 +153,8 @@ impl Queue {
         let num_sge = c_int::from(!sg_list.is_null());
         let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list, num_sge };
         let mut bad = null_mut();
-        // SAFETY: context and queue pair are live; the request stays during the call; the caller answers for the place.
+        // SAFETY: context and queue pair are live; the request lives during the call; `place` is
+        // valid by contract.
         let error = unsafe {
             let post = (*self.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
             post(qp, &raw mut request, &raw mut bad)
@@ -160,13 +162,14 @@ impl Queue {
         if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
     }
 
-    /// Posts a request of a queue pair of this context, with what `place` names if there is one.
+    /// Posts a send request of a queue pair of this context, with optional memory.
     ///
     /// # Errors
-    /// The device's.
+    /// The errno of the device.
     ///
     /// # Safety
-    /// `qp` is live. What `place` and `request` name stays until the request completes; during the call where it is inline.
+    /// `qp` is live. The memory of `place` and `request` lives until the request completes; inline
+    /// data live during the call.
     pub(super) unsafe fn send(
         &self,
         qp: *mut ibv_qp,
@@ -176,7 +179,8 @@ impl Queue {
         request.sg_list = place.as_mut().map_or(null_mut(), std::ptr::from_mut);
         request.num_sge = c_int::from(place.is_some());
         let mut bad = null_mut();
-        // SAFETY: context and queue pair are live; the request stays during the call; the caller answers for what it names.
+        // SAFETY: context and queue pair are live; the request lives during the call; its memory is
+        // valid by contract.
         let error = unsafe {
             let post = (*self.context).ops.post_send.ok_or(Errno::EOPNOTSUPP)?;
             post(qp, &raw mut request, &raw mut bad)
@@ -185,7 +189,7 @@ impl Queue {
     }
 }
 
-/// A request without a place.
+/// A send request without memory.
 pub(super) const fn request(
     name: u64,
     opcode: ibv_wr_opcode,
@@ -208,7 +212,7 @@ pub(super) const fn request(
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: both are ours, and no queue pair uses them any more.
+        // SAFETY: this value owns both, and no queue pair uses them any more.
         unsafe {
             if !self.cq.is_null() {
                 verbs::ibv_destroy_cq(self.cq);
@@ -220,7 +224,7 @@ impl Drop for Queue {
     }
 }
 
-/// How many requests a queue of the device has at most.
+/// The largest number of requests in a queue of the device.
 ///
 /// # Safety
 /// `context` is open.

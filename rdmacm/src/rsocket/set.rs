@@ -1,4 +1,6 @@
-//! `repoll_create`, `repoll_ctl`, `repoll_wait`: as epoll(7), for rsockets and other descriptors together. What is ready is told as long as it is.
+//! `repoll_create`, `repoll_ctl`, `repoll_wait`: epoll(7) for rsockets and other descriptors
+//! together, level-triggered.
+//! Entry points over `poll`.
 
 use super::numbers::{Numbers, Parents};
 use super::poll::poll;
@@ -8,7 +10,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A descriptor that somebody waits for.
+/// A descriptor in a set.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     fd: c_int,
@@ -19,7 +21,7 @@ struct Member {
 /// A set of descriptors.
 #[derive(Debug)]
 pub(super) struct Set {
-    /// Its number, an eventfd: one for each thread that is to look again.
+    /// The descriptor of the set, an eventfd that counts the threads to wake.
     fd: c_int,
     state: Mutex<State>,
 }
@@ -27,23 +29,23 @@ pub(super) struct Set {
 #[derive(Debug, Default)]
 struct State {
     members: Vec<Member>,
-    /// How often it changed.
+    /// The number of changes so far.
     changes: u64,
-    /// Threads that wait and know of all changes.
+    /// The number of waiting threads that have seen all changes.
     waiting: u64,
     closed: bool,
 }
 
 pub(super) static SETS: Numbers<Set> = Numbers::new();
 
-/// What poll(2) and epoll(7) call alike.
+/// The events that poll(2) and epoll(7) have in common.
 const KNOWN: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP) as u32;
 
 fn find(fd: c_int) -> Result<Arc<Set>, Errno> {
     SETS.find(fd)
 }
 
-/// Closes a set; `false`: there is none of that number.
+/// Closes a set; returns `false` for an unknown descriptor.
 pub(super) fn close(fd: c_int) -> bool {
     if SETS.close_parents(fd) == Parents::Closed {
         return true;
@@ -56,17 +58,18 @@ pub(super) fn close(fd: c_int) -> bool {
 }
 
 impl Set {
-    /// Has all threads that wait look again.
+    /// Wakes all waiting threads.
     fn tell(&self, state: &mut State) {
         state.changes += 1;
         let count = std::mem::take(&mut state.waiting);
         if count > 0 {
-            // SAFETY: eight bytes of `count` are read. The descriptor's count stays far below its limit, so this does not wait.
+            // SAFETY: eight bytes of `count` are read. The eventfd's count stays far below its
+            // limit, so the write does not block.
             unsafe { libc::syscall(libc::SYS_write, self.fd, &raw const count, 8_usize) };
         }
     }
 
-    /// Adds, changes or takes out a member.
+    /// Adds, changes or removes a member.
     fn change(&self, op: c_int, member: Member) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let at = state.members.iter().position(|one| one.fd == member.fd);
@@ -82,7 +85,7 @@ impl Set {
         Ok(())
     }
 
-    /// What is ready, of the members that there are now, or change while nothing is; at most `most`.
+    /// The ready members, at most `most`. Members may change during the wait.
     fn wait(&self, most: usize, limit: Option<Duration>) -> Result<Vec<(u32, u64)>, Errno> {
         let begun = Instant::now();
         loop {
@@ -104,10 +107,11 @@ impl Set {
                 state.waiting -= 1;
             } else {
                 let mut one = 0_u64;
-                // SAFETY: the eight bytes of `one` are writable. It was told of the change, so this does not wait.
+                // SAFETY: the eight bytes of `one` are writable. The change has been counted, so
+                // the read does not block.
                 unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut one, 8_usize) };
             }
-            // As with epoll(7), who is closed is no member any more.
+            // As with epoll(7), a closed descriptor leaves the set.
             let gone = |fd| entries.iter().any(|e| e.fd == fd && e.revents & libc::POLLNVAL != 0);
             state.members.retain(|one| !gone(one.fd));
             drop(state);
@@ -126,16 +130,16 @@ impl Set {
 
 impl Drop for Set {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody uses the set any more.
+        // SAFETY: this value owns the descriptor, and no thread uses the set any more.
         unsafe { libc::close(self.fd) };
     }
 }
 
 verb! {
-    /// `repoll_create(3)`: of the flags, `O_CLOEXEC` is known.
+    /// `repoll_create(3)`: of the flags, only `O_CLOEXEC` is used.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// No requirements.
     pub(crate) fn create(flags: c_int) -> MinusOne {
         let flags = flags & libc::O_CLOEXEC | libc::EFD_SEMAPHORE;
         // SAFETY: eventfd has no requirements.
@@ -180,7 +184,7 @@ verb! {
     /// `repoll_wait(3)`: as epoll_wait(2).
     ///
     /// # Safety
-    /// `events` has room for `most`.
+    /// `events` has room for `most` entries.
     pub(crate) fn wait(
         epfd: c_int,
         events: *mut libc::epoll_event,
@@ -195,7 +199,7 @@ verb! {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         let ready = set.wait(most, limit)?;
         for (at, &(events_of, data)) in ready.iter().enumerate() {
-            // SAFETY: there is room for `most`, and these are no more.
+            // SAFETY: the array has room for `most` entries, and `ready` has no more.
             unsafe { events.add(at).write_unaligned(libc::epoll_event { events: events_of, u64: data }) };
         }
         Ok(MinusOne(c_int::try_from(ready.len()).unwrap_or(c_int::MAX)))

@@ -1,4 +1,6 @@
-//! What an administrator set (rsocket(7)): one number in each file of `/etc/rdma/rsocket`.
+//! Default settings of the administrator (rsocket(7)): one number in each file of
+//! `/etc/rdma/rsocket`.
+//! New sockets and waiting calls read them.
 
 use ferroverbs_cm::stream::Settings;
 use std::path::Path;
@@ -15,14 +17,14 @@ const FILES: &[&str] = &[
     "iomap_size",
 ];
 
-/// What the files say, read once.
+/// The values of the files, read once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
-    /// Of new sockets.
+    /// The settings of new sockets.
     pub(super) settings: Settings,
-    /// How long a call looks for news before it sleeps.
+    /// The time that a call polls before it sleeps.
     pub(super) polling: Duration,
-    /// How long poll sleeps at most before it looks anew.
+    /// The longest sleep of rpoll(3) before it checks again.
     pub(super) wake_up: Duration,
 }
 

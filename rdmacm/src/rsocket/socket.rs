@@ -1,4 +1,8 @@
-//! A socket, and how its callers wait.
+//! A stream or datagram socket: its state, and how callers wait.
+//! Entry points lock the socket, call `progress`, and wait by `until`.
+//!
+//! Any thread enters by an entry point, and the keep-alive thread by `look` and `probe`. The one
+//! lock of a socket covers all fields of its state; ids' and agents' locks come after it.
 
 use super::datagrams::Datagrams;
 use super::endpoint::{Endpoint, News};
@@ -19,22 +23,23 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After how long without news a waiting socket asks whether its peer is still there: a host that died says nothing.
+/// The time without an event after which a waiting thread probes its peer: the end of a remote host
+/// is otherwise unnoticed.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// How far a socket is.
+/// The progress of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
     Bound,
     Listening,
-    /// A request of ours is under way.
+    /// A connection request is in progress.
     Connecting,
-    /// We granted a request, and the peer has not said yet that it knows.
+    /// The request of a peer is accepted, and the peer is not ready yet.
     Accepting,
-    /// What the stream says.
+    /// Connected; the stream has the state of the connection.
     Connected,
-    /// No connection came of it.
+    /// Connecting failed.
     Failed,
     Closed,
 }
@@ -42,68 +47,68 @@ pub(super) enum Phase {
 /// A socket.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// Its number, an epoll(7) descriptor.
+    /// The socket's descriptor, an epoll(7) set.
     fd: c_int,
     pub(super) domain: c_int,
     state: Mutex<State>,
 }
 
-/// Who asks a listener for a connection, and what he says.
+/// A connection request to a listener, with its private data.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: Arc<Id>,
     pub(super) said: Vec<u8>,
 }
 
-/// What changes.
+/// The state of a socket, behind its lock.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) id: Arc<Id>,
     pub(super) channel: Arc<Channel>,
-    /// The socket's own descriptor.
+    /// The socket's descriptor.
     fd: c_int,
-    /// Of a listener: the oldest request that nobody took.
+    /// For a listener: the oldest pending request.
     pub(super) asked: Option<Request>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) stream: Option<Stream>,
-    /// Of a socket of datagrams, which has none of the three above.
+    /// For a datagram socket, which uses none of the three fields above.
     pub(super) datagrams: Option<Datagrams>,
     pub(super) settings: Settings,
     pub(super) options: Options,
-    /// `SO_ERROR`.
+    /// The value of `SO_ERROR`.
     pub(super) error: Option<Errno>,
-    /// Buffers of ours that the peer may write to, and those of the peer.
+    /// Buffers of this end that the peer may write to, and buffers of the peer.
     pub(super) mapped: super::mapping::Mapped,
     pub(super) targets: Targets,
-    /// Makes the descriptor readable for good: the connection broke while nobody called.
+    /// A readable descriptor in the socket's set: the connection broke while no call was active.
     alarm: Option<OwnedFd>,
-    /// The bells of threads that sleep.
+    /// The eventfds of sleeping threads.
     sleepers: Vec<c_int>,
-    /// Room for completions, kept from one look to the next.
+    /// A buffer for completions, kept between calls.
     news: Vec<News>,
 }
 
 pub(super) static SOCKETS: Numbers<Socket> = Numbers::new();
 
-/// The socket of a number.
+/// The socket of a descriptor.
 ///
 /// # Errors
-/// `EBADF` it is of none; `ENODEV` of a parent's.
+/// `EBADF` no socket has the descriptor; `ENODEV` the socket belongs to a parent.
 pub(super) fn find(fd: c_int) -> Result<Arc<Socket>, Errno> {
     SOCKETS.find(fd)
 }
 
-/// No call finds the socket any more; `None`: it is gone already.
+/// Removes a socket from the table; `None`: the socket is gone already.
 pub(super) fn forget(fd: c_int) -> Option<Arc<Socket>> {
     SOCKETS.forget(fd)
 }
 
 impl Socket {
-    /// The socket of an id, whose events come to `channel`.
+    /// The socket of an id, whose events arrive on `channel`.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(super) fn new(
         domain: c_int,
         id: Arc<Id>,
@@ -142,15 +147,15 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The number that the application knows.
+    /// The descriptor that the application has.
     pub(super) const fn fd(&self) -> c_int {
         self.fd
     }
 
-    /// Has the socket's descriptor be readable when another one is.
+    /// Makes the socket's descriptor readable whenever `fd` is.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     fn watch(&self, fd: c_int) -> Result<(), Errno> {
         watch(self.fd, fd)
     }
@@ -159,10 +164,10 @@ impl Socket {
         self.state.lock()
     }
 
-    /// Waits until `test` holds.
+    /// Waits until `test` is true.
     ///
     /// # Errors
-    /// `EAGAIN` it does not, and the caller does not wait; `EINTR`; `EBADF` the socket was closed.
+    /// `EAGAIN` the caller does not wait; `EINTR`; `EBADF` the socket was closed.
     pub(super) fn until<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -191,7 +196,7 @@ impl Socket {
         }
     }
 
-    /// Sleeps until there may be news.
+    /// Sleeps until an event may have happened.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -215,40 +220,40 @@ impl Socket {
     }
 }
 
-/// Has a socket's descriptor `own` be readable when `fd` is.
+/// Makes the descriptor `own` readable whenever `fd` is.
 ///
 /// # Errors
-/// The system's.
+/// The errno of the system.
 pub(super) fn watch(own: c_int, fd: c_int) -> Result<(), Errno> {
     let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
-    // SAFETY: both descriptors are ours, and `event` readable.
+    // SAFETY: both descriptors are open, and `event` is readable.
     let done = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     if done == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours, and nobody uses the socket any more.
+        // SAFETY: the socket owns the descriptor, and no thread uses the socket any more.
         unsafe { libc::close(self.fd) };
     }
 }
 
 /// Destroys an id that no call uses any more.
 pub(super) fn destroy(id: &Arc<Id>) {
-    // SAFETY: `make` and requests give the id with a count of the program's, which is ours here; every event was given back.
+    // SAFETY: the caller holds the program's count of the id, and every event was freed.
     unsafe { ids::destroy(id.as_c()) };
 }
 
 impl State {
-    /// The limit of how long a thread sleeps.
+    /// The longest sleep of a thread.
     pub(super) const PROBE: Duration = PROBE;
 
-    /// Whether the connection lasts, as far as is known.
+    /// Whether the connection is open, as far as this end knows.
     pub(super) fn is_open(&self) -> bool {
         self.stream.as_ref().is_some_and(Stream::is_open)
     }
 
-    /// Whether a call for bytes has an answer: bytes, or that there are none any more.
+    /// Whether a receive call can return: data wait, or none will arrive any more.
     pub(super) fn has_data(&self) -> bool {
         match (&self.stream, self.phase) {
             (Some(stream), _) => stream.incoming.unread() > 0 || !stream.is_readable(),
@@ -256,7 +261,7 @@ impl State {
         }
     }
 
-    /// Whether a call to send goes on.
+    /// Whether a send call can continue.
     pub(super) fn has_room(&self) -> bool {
         match (&self.stream, self.phase) {
             (Some(stream), Phase::Connected) => stream.outgoing.has_room() || !stream.is_writable(),
@@ -265,15 +270,16 @@ impl State {
         }
     }
 
-    /// The bell of a thread that is going to sleep is known, and news will ring it. `true`: there were some just now.
+    /// Registers a thread that is about to sleep, by its eventfd, and arms the queues. Returns
+    /// `true` if events were processed, so that the thread must not sleep.
     pub(super) fn lie_down(&mut self, bell: c_int) -> bool {
         self.sleepers.push(bell);
         self.arm();
-        // What came before rings no bell.
+        // A completion before the queue was armed raises no event.
         self.progress()
     }
 
-    /// A thread has slept.
+    /// Removes a thread that has slept.
     pub(super) fn get_up(&mut self, bell: c_int) {
         if let Some(at) = self.sleepers.iter().position(|&known| known == bell) {
             self.sleepers.swap_remove(at);
@@ -284,14 +290,14 @@ impl State {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.hush();
         }
-        // Others that sleep want the next event, too.
+        // Other sleeping threads need the next event.
         if !self.sleepers.is_empty() {
             self.arm();
         }
         self.progress();
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the completion queues, so that the next completion makes the descriptor readable.
     fn arm(&mut self) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.arm();
@@ -301,14 +307,14 @@ impl State {
         }
     }
 
-    /// Has all threads look again.
+    /// Wakes all sleeping threads.
     pub(super) fn wake(&self) {
         for &bell in &self.sleepers {
             bell::ring(bell);
         }
     }
 
-    /// Finds out whether the peer is still there, unless that is under way.
+    /// Tests whether the peer exists, unless a request is in flight.
     pub(super) fn probe(&mut self) {
         let (Some(endpoint), Some(stream)) = (&self.endpoint, &mut self.stream) else { return };
         let idle = stream.outgoing.is_idle() && self.phase == Phase::Connected && stream.is_open();
@@ -317,7 +323,7 @@ impl State {
         }
     }
 
-    /// Takes what came, and tells the peer what is due. `true`: there was something.
+    /// Processes events and completions, and sends due credits. Returns `true` if there were any.
     pub(super) fn progress(&mut self) -> bool {
         let mut any = self.take_events();
         any |= self.take_completions();
@@ -330,7 +336,8 @@ impl State {
         any
     }
 
-    /// For who is not called: takes what the device says. Events of the id stay, as they are what a thread sees that polls the descriptor by itself.
+    /// Processes completions on behalf of the keep-alive thread. Events of the id stay for a thread
+    /// that polls the descriptor itself.
     pub(super) fn look(&mut self) {
         if !self.take_completions() {
             return;
@@ -338,17 +345,17 @@ impl State {
         self.pay();
         self.wake();
         if self.stream.as_ref().is_some_and(|stream| stream.life() == Life::Broken) {
-            // SAFETY: eventfd has no requirements, and what it made is ours.
+            // SAFETY: eventfd has no requirements; the new descriptor has no other owner.
             let alarm = unsafe {
                 let fd = libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
                 (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
             };
-            // Where descriptors are lacking, who calls next hears of it.
+            // Without a free descriptor, the next call reports the error.
             self.alarm = alarm.filter(|alarm| self.watch(alarm.as_raw_fd()).is_ok());
         }
     }
 
-    /// Whether requests of ours are under way.
+    /// Whether send requests are in flight.
     pub(super) fn awaits_answers(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| !stream.outgoing.is_idle())
     }
@@ -388,10 +395,10 @@ impl State {
         any
     }
 
-    /// Grants the peer what it is due.
+    /// Sends due credits to the peer.
     fn pay(&mut self) {
         let (Some(endpoint), Some(stream)) = (&mut self.endpoint, &mut self.stream) else { return };
-        // Before the peer is ready it would lose what is sent, and that takes seconds to mend.
+        // Before the peer is ready, a message would be lost, and its retransmission takes seconds.
         if self.phase != Phase::Connected {
             return;
         }
@@ -402,7 +409,8 @@ impl State {
         }
     }
 
-    /// Events of the id. Of the requests of a listener the oldest is taken only: the others fill its backlog.
+    /// Processes events of the id. A listener takes one request at a time: further requests fill
+    /// its backlog.
     fn take_events(&mut self) -> bool {
         let mut any = false;
         while self.asked.is_none()
@@ -410,7 +418,8 @@ impl State {
             && let Some(event) = events::next_now(&self.channel)
         {
             any = true;
-            // SAFETY: just taken, and given back below; private data are as many as are said, or none. The id of a request is ours from then on.
+            // SAFETY: the event was just taken, and is freed below; private data have the stated
+            // length, or are NULL. The socket owns a request's id from then on.
             unsafe {
                 let (kind, status, id) = ((*event).event, (*event).status, (*event).id);
                 let conn = (*event).param.conn;
@@ -452,7 +461,7 @@ impl State {
                 _,
             ) => Err(if status < 0 { Errno::from_raw(-status) } else { Errno::EIO }),
             (RDMA_CM_EVENT_DISCONNECTED, _) => {
-                // What was sent before is there already.
+                // All data that the peer sent before have already arrived.
                 self.take_completions();
                 let was_killed = self.id.lock().peer_was_killed;
                 match &mut self.stream {
@@ -470,7 +479,7 @@ impl State {
         }
     }
 
-    /// No connection comes of it.
+    /// Ends a failed connection attempt or connection.
     pub(super) fn give_up(&mut self, why: Errno) {
         match (&mut self.stream, self.phase) {
             (_, Phase::Closed) => return,
@@ -480,7 +489,7 @@ impl State {
         self.error.get_or_insert(why);
     }
 
-    /// The active side knows what the peer said.
+    /// Completes the connection of the active side, with the private data of the peer.
     fn begin(&mut self, said: &[u8]) -> Result<(), Errno> {
         let hello = Hello::parse(said).map_err(|_| Errno::EOPNOTSUPP)?;
         self.know(hello)?;
@@ -488,7 +497,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes over what the peer said.
+    /// Stores the hello message of the peer, and starts the stream.
     pub(super) fn know(&mut self, hello: Hello) -> Result<(), Errno> {
         let endpoint = self.endpoint.as_mut().ok_or(Errno::ENOTCONN)?;
         let stream = Stream::new(&endpoint.settings, &hello).map_err(|_| Errno::EPROTO)?;
@@ -499,15 +508,15 @@ impl State {
         Ok(())
     }
 
-    /// Has the socket's descriptor be readable when another one is.
+    /// Makes the socket's descriptor readable whenever `fd` is.
     ///
     /// # Errors
-    /// The system's.
+    /// The errno of the system.
     pub(super) fn watch(&self, fd: c_int) -> Result<(), Errno> {
         watch(self.fd, fd)
     }
 
-    /// Nothing of the connection is left; who sleeps wakes up.
+    /// Frees everything of the connection, and wakes sleeping threads.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
         if let Some(asked) = self.asked.take() {
@@ -527,7 +536,7 @@ impl State {
     }
 }
 
-/// Does what a message of the peer asks for.
+/// Performs the action that a message of the peer requires.
 fn obey(
     endpoint: &Endpoint,
     stream: &mut Stream,
@@ -553,20 +562,20 @@ fn obey(
     }
 }
 
-/// An id with a channel of its own, whose count is ours.
+/// An id with a channel of its own; the caller holds the program's count.
 ///
 /// # Errors
-/// `ENODEV`; the system's.
+/// `ENODEV` no device is present; else the errno of the system.
 pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
     let channel = Channel::new()?;
     // SAFETY: the channel is live.
     let id = unsafe { ids::make(channel.as_c(), null_mut(), space, ids::type_of(space)?)? };
-    // `destroy` gives it back.
+    // `destroy` releases this count.
     std::mem::forget(Arc::clone(&id));
     Ok((id, channel))
 }
 
-/// Takes a place for a message of control and sends it.
+/// Reserves a slot for a control message and sends the message.
 pub(super) fn tell(state: &mut State, message: ferroverbs_cm::stream::Message) {
     let (Some(endpoint), Some(stream)) = (&state.endpoint, &mut state.stream) else { return };
     let done = match message {

@@ -1,4 +1,5 @@
-//! Sending and receiving: `rsend`, `rrecv` and their kin, as send(2) and recv(2). No call raises SIGPIPE.
+//! Sending and receiving: `rsend`, `rrecv` and related calls, as send(2) and recv(2).
+//! Entry points for streams and datagrams. No call raises SIGPIPE.
 
 use super::connect::told;
 use super::datagrams;
@@ -10,12 +11,12 @@ use ferroverbs_cm::stream::{Life, Message};
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 
-/// Whether a call waits for no news.
+/// Whether a call must not block.
 pub(super) fn at_once(state: &State, flags: c_int) -> bool {
     state.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
 }
 
-/// The lock of a socket that has a connection, or is getting one.
+/// The locked state of a socket that is connected or connecting.
 fn connected(socket: &Socket) -> Result<MutexGuard<'_, State>, Errno> {
     let state = socket.lock();
     match state.phase {
@@ -36,7 +37,7 @@ unsafe fn send_stream(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Resu
     while bytes.left() > 0 {
         let next = match socket.until_room(state, flags) {
             Ok(next) => next,
-            // Some went: that is the answer.
+            // A partial send is the result.
             Err(_) if bytes.left() < all => return Ok((all - bytes.left()).cast_signed()),
             Err(why) => return Err(why),
         };
@@ -46,7 +47,8 @@ unsafe fn send_stream(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Resu
         let Some(write) = stream.outgoing.write(bytes.left()) else { continue };
         let posted = endpoint.write(write, Some(Message::Data(write.bytes)), |to, len| {
             bytes.each(len, |from, behind, some| {
-                // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part, in memory that it does not know.
+                // SAFETY: the pieces are valid by the caller's contract; the slot has room for
+                // `len` bytes, and the application has no access to it.
                 unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
             });
         });
@@ -93,7 +95,8 @@ unsafe fn receive_stream(
             }
             let mut taken = Ok(());
             bytes.each(some as usize, |to, behind, len| {
-                // SAFETY: the caller answers for the pieces. Both are part of `some`, which fits 32 bits.
+                // SAFETY: the pieces are valid by the caller's contract. Both lengths are part of
+                // `some`, which fits in 32 bits.
                 let done = unsafe { endpoint.take(at + behind as u32, to, len) };
                 taken = taken.and(done);
             });
@@ -108,12 +111,12 @@ unsafe fn receive_stream(
             break;
         }
     }
-    // The sender may go on.
+    // Returned credits let the sender continue.
     state.progress();
     Ok(all.wrapping_sub(bytes.left()).cast_signed())
 }
 
-/// Sends bytes of a stream, or a datagram, to `to` if it says so.
+/// Sends bytes of a stream, or a datagram to `to` if given.
 ///
 /// # Safety
 /// The pieces are readable.
@@ -136,17 +139,17 @@ unsafe fn send(
     Ok(MinusOneLong(sent))
 }
 
-/// What a call got.
+/// The result of a receive call.
 struct Got {
-    /// What it answers.
+    /// The return value.
     bytes: isize,
-    /// From whom a datagram is.
+    /// The sender of a datagram.
     from: Option<SocketAddr>,
-    /// There was more of it.
+    /// True: the datagram was longer than the buffer.
     cut: bool,
 }
 
-/// Takes bytes of a stream, or a datagram.
+/// Receives bytes of a stream, or a datagram.
 ///
 /// # Safety
 /// The pieces are writable.
@@ -170,10 +173,10 @@ unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<G
 }
 
 impl Socket {
-    /// Waits until something can be sent.
+    /// Waits until data can be sent.
     ///
     /// # Errors
-    /// `ECONNRESET` nothing can be sent any more; those of `until`.
+    /// `ECONNRESET` no data can be sent any more; as `until`.
     pub(super) fn until_room<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -196,7 +199,7 @@ impl Socket {
     }
 }
 
-/// To whom a call says that it sends; a stream takes no address.
+/// The destination address of a call; a stream accepts none.
 ///
 /// # Safety
 /// `to` is NULL or has `len` readable bytes.
@@ -221,7 +224,7 @@ unsafe fn whom(
 /// The pieces of a message.
 ///
 /// # Safety
-/// `message` is NULL or readable, and so is what it names.
+/// `message` is NULL or readable, with its pieces.
 unsafe fn pieces(message: *const libc::msghdr) -> Result<Vector, Errno> {
     // SAFETY: by the contract above.
     unsafe {
@@ -247,7 +250,7 @@ verb! {
     /// `rsendto(3)`: `EISCONN` a stream, with an address.
     ///
     /// # Safety
-    /// `buf` has `len` readable bytes, and `to` is NULL or has `to_len`.
+    /// `buf` has `len` readable bytes, and `to` is NULL or has `to_len` readable bytes.
     pub(crate) fn rsendto(
         socket: c_int,
         buf: *const c_void,
@@ -267,7 +270,7 @@ verb! {
     /// `rsendmsg(3)`: `EOPNOTSUPP` with control data.
     ///
     /// # Safety
-    /// `message` is NULL or readable, and so is what it names.
+    /// `message` is NULL or readable, with its pieces.
     pub(crate) fn rsendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
@@ -293,7 +296,7 @@ verb! {
     /// `rwritev(3)`.
     ///
     /// # Safety
-    /// `vector` has `count` readable entries, which name readable bytes.
+    /// `vector` has `count` readable entries, whose bytes are readable.
     pub(crate) fn rwritev(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
@@ -339,7 +342,7 @@ verb! {
     /// `rrecvmsg(3)`: `EOPNOTSUPP` with room for control data.
     ///
     /// # Safety
-    /// `message` is NULL, or readable and writable, and what it names is writable.
+    /// `message` is NULL, or readable and writable, with writable pieces.
     pub(crate) fn rrecvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
@@ -369,7 +372,7 @@ verb! {
     /// `rreadv(3)`.
     ///
     /// # Safety
-    /// `vector` has `count` readable entries, which name writable bytes.
+    /// `vector` has `count` readable entries, whose bytes are writable.
     pub(crate) fn rreadv(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.

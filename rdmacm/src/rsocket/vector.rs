@@ -1,28 +1,29 @@
-//! Bytes of an application in several places (`struct iovec`), gone through piece by piece.
+//! Scattered bytes of an application (`struct iovec`), visited piece by piece.
+//! Send and receive calls copy through a vector.
 
 use cface::Errno;
 use std::ffi::c_int;
 
-/// What is left of a vector.
+/// The rest of a vector.
 #[derive(Debug)]
 pub(super) struct Vector {
     pieces: Vec<(*mut u8, usize)>,
-    /// The first piece that is not done, and what of it is.
+    /// The current piece, and the offset in it.
     at: usize,
     within: usize,
     left: usize,
 }
 
 impl Vector {
-    /// One place.
+    /// A vector of one piece.
     pub(super) fn one(base: *mut u8, bytes: usize) -> Self {
         Self { pieces: vec![(base, bytes)], at: 0, within: 0, left: bytes }
     }
 
-    /// Those of a C vector.
+    /// A vector of C pieces.
     ///
     /// # Errors
-    /// `EINVAL` a negative number, or more bytes than can be counted.
+    /// `EINVAL` a negative count, or a total length above `isize::MAX`.
     ///
     /// # Safety
     /// `pieces` has `count` readable entries.
@@ -31,7 +32,7 @@ impl Vector {
         let mut left = 0_usize;
         let mut known = Vec::with_capacity(count);
         for at in 0..count {
-            // SAFETY: one of the entries that the caller answers for.
+            // SAFETY: one of the `count` entries, by contract.
             let piece = unsafe { pieces.add(at).read() };
             left = left
                 .checked_add(piece.iov_len)
@@ -42,12 +43,12 @@ impl Vector {
         Ok(Self { pieces: known, at: 0, within: 0, left })
     }
 
-    /// Bytes that are left.
+    /// The number of remaining bytes.
     pub(super) const fn left(&self) -> usize {
         self.left
     }
 
-    /// Goes through the next `bytes`: each piece, and how far behind their beginning it lies.
+    /// Visits the next `bytes` bytes: each piece, with its offset from the start of the visit.
     pub(super) fn each(&mut self, bytes: usize, mut f: impl FnMut(*mut u8, usize, usize)) {
         let mut done = 0;
         while done < bytes.min(self.left)
@@ -81,7 +82,7 @@ mod tests {
         };
         let pieces = [at(0, 3), at(3, 0), at(3, 1), at(4, 4)];
         for step in 1..10 {
-            // SAFETY: all four are readable.
+            // SAFETY: all four entries are readable.
             let mut vector = unsafe { Vector::of(pieces.as_ptr(), 4).expect("four pieces") };
             assert_eq!(vector.left(), 8);
             let mut got = vec![];
@@ -89,7 +90,7 @@ mod tests {
                 let before = got.len();
                 vector.each(step, |from, behind, bytes| {
                     assert_eq!(behind, got.len() - before);
-                    // SAFETY: part of `text`.
+                    // SAFETY: the piece is part of `text`.
                     got.extend_from_slice(unsafe { std::slice::from_raw_parts(from, bytes) });
                 });
             }
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn more_bytes_than_can_be_counted_are_refused() {
         let huge = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: usize::MAX };
-        // SAFETY: readable entries; nothing behind them is touched.
+        // SAFETY: readable entries; their memory is not accessed.
         unsafe {
             assert_eq!(Vector::of([huge].as_ptr(), 1).err(), Some(Errno::EINVAL));
             assert_eq!(Vector::of([huge].as_ptr(), -1).err(), Some(Errno::EINVAL));

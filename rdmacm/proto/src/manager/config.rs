@@ -1,20 +1,21 @@
-//! Settings, and what is counted.
+//! Settings and counters of a [`Manager`](super::Manager).
+//! The caller passes the settings once.
 
 use crate::wire::{CommId, Guid, TimeCode};
 use std::time::Duration;
 
-/// Which names this manager gives to connections. Several managers of one adapter divide them by
-/// their upper bits, so that a MAD can be brought to the right one.
+/// The range of communication ids of this manager. Several managers of one adapter divide the ids
+/// by their upper bits, so that a MAD can be delivered to the right manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// What the upper bits are.
+    /// The value of the upper bits.
     pub prefix: u32,
-    /// How many upper bits; at most 16, so that those below cannot be guessed soon.
+    /// The number of upper bits; at most 16, so that the lower bits cannot be guessed soon.
     pub bits: u32,
 }
 
 impl Names {
-    /// A name with this prefix.
+    /// A communication id with this prefix.
     pub(super) fn name(self, random: u64) -> CommId {
         let below = 32 - self.bits.min(16);
         let upper = u64::from(self.prefix) << below;
@@ -26,46 +27,45 @@ impl Names {
 /// Settings of a manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The adapter.
+    /// The GUID of the adapter.
     pub guid: Guid,
-    /// Names of connections.
+    /// The range of communication ids.
     pub names: Names,
-    /// When a message is sent for the second time.
+    /// The time before the first repetition of a message.
     pub first_resend: Duration,
-    /// What any single wait that a peer asks for is cut to.
+    /// The limit for any wait that a peer requests.
     pub longest_wait: Duration,
-    /// What the times of a REQ are cut to, by which its receiver repeats its own messages and keeps
-    /// what is over.
+    /// The limit for the times in a REQ, by which the receiver repeats its own messages and keeps
+    /// ended connections.
     pub longest_asked: Duration,
-    /// How long a grant is repeated at most to a peer that says nothing.
+    /// The time for which a REP is repeated to a silent peer.
     pub longest_grant: Duration,
-    /// What a slow application's peer is told to wait.
+    /// The service timeout in an MRA for a slow application.
     pub service_timeout: TimeCode,
-    /// How long an answer is remembered that may have to be said again.
+    /// The time for which an answer is remembered, in case it must be repeated.
     pub memory: Duration,
-    /// Connections and requests at most, in all states but those that are only remembered.
+    /// The largest number of connections and requests, without remembered ones.
     pub connections: usize,
-    /// Connections at most that are granted, or that the application is about to hear of, while
-    /// nothing shows that their peers are there. More wait.
+    /// The largest number of half-open connections: accepted, or about to be reported to the
+    /// application, without a sign that the peer exists. Further requests wait.
     pub half_open: usize,
-    /// The same, of one peer.
+    /// The limit of half-open connections for one peer.
     pub half_open_per_peer: usize,
-    /// How long a silent peer keeps such a place if others wait for it.
+    /// The time for which a silent peer keeps a half-open connection while others wait.
     pub half_open_grace: Duration,
-    /// Requests at most that wait for a place, or for room in a backlog.
+    /// The largest number of waiting requests.
     pub waiting: usize,
-    /// Requests of one peer at most that are not answered yet.
+    /// The largest number of unanswered requests of one peer.
     pub pending_per_peer: usize,
-    /// Answers that are remembered and connections in time wait at most. Beyond it the oldest are
-    /// forgotten.
+    /// The largest number of remembered answers and connections in time-wait. Beyond the limit, the
+    /// oldest are dropped.
     pub memories: usize,
-    /// MADs at most that wait to be taken by `poll_transmit`. What is beyond it is lost.
+    /// The largest number of MADs that wait for `poll_transmit`. Further MADs are dropped.
     pub outgoing: usize,
 }
 
 impl Config {
-    /// For an adapter, with what the kernel's connection manager has, but a first repetition after
-    /// 100 ms.
+    /// The settings of the kernel's connection manager, but a first repetition after 100 ms.
     #[must_use]
     pub const fn new(guid: Guid) -> Self {
         Self {
@@ -89,27 +89,27 @@ impl Config {
     }
 }
 
-/// What did not lead anywhere.
+/// Counters of MADs and requests without success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// MADs that are none.
+    /// Malformed MADs.
     pub malformed: u64,
-    /// MADs of no connection here, or not of its peer.
+    /// MADs for no connection, or not from the connection's peer.
     pub unknown: u64,
-    /// MADs that say nothing new in this state.
+    /// MADs without effect in their state.
     pub ignored: u64,
-    /// Requests that had to wait, because the service's backlog was full or too many connections
-    /// were half open.
+    /// Requests that waited for the service's backlog, or because of too many half-open
+    /// connections.
     pub backlog: u64,
-    /// Granted connections that were given up because their peers were silent and others waited.
+    /// Accepted connections that were given up, because their peers were silent and others waited.
     pub silent: u64,
-    /// Requests that were dropped because their peer had too many.
+    /// Requests that were dropped, because their peer had too many.
     pub crowded: u64,
-    /// Requests that were rejected because there was no room at all.
+    /// Requests that were rejected for lack of room.
     pub full: u64,
     /// Requests and replies that were rejected as stale.
     pub stale: u64,
-    /// MADs that were not sent because nobody took those before.
+    /// MADs that were dropped, because the caller did not take earlier MADs.
     pub unsent: u64,
 }

@@ -1,87 +1,91 @@
-//! What applications are to know.
+//! Events for applications.
+//! The caller takes them by `poll_event`.
 
 use super::{Connection, Listener};
 use crate::wire::{DatagramReply, DatagramRequest, Information, Private, Reason, Reply, Request};
 
-/// Why a connection was rejected.
+/// The contents of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The reason.
     pub reason: Reason,
-    /// What the reason adds to it.
+    /// Additional information of the reason.
     pub information: Information,
-    /// The peer's application's.
+    /// Private data of the peer's application.
     pub private: Private<148>,
 }
 
-/// Something happened. Where nothing else is said, nothing follows and the connection is gone.
+/// An event. Unless stated otherwise, the connection is gone, and no further event follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<A> {
-    /// Somebody wants a connection. It is there until it is rejected or destroyed.
+    /// A peer requests a connection. The connection exists until it is rejected or destroyed.
     Request {
-        /// Whom it is for.
+        /// The listener of the request.
         listener: Listener,
-        /// The new one.
+        /// The new connection.
         connection: Connection,
-        /// Who.
+        /// The peer.
         from: A,
-        /// What.
+        /// The contents of the REQ.
         request: Box<Request>,
     },
-    /// The peer grants it: the active side's queue pair can be set up, and then [`ready`](super::Manager::ready) be said.
+    /// The peer accepts: the active side sets its queue pair up, and then calls
+    /// [`ready`](super::Manager::ready).
     Reply {
-        /// Which one.
+        /// The connection.
         connection: Connection,
-        /// The peer's side of it.
+        /// The contents of the REP.
         reply: Box<Reply>,
     },
-    /// The passive side: the peer is ready.
+    /// For the passive side: the peer is ready.
     Established {
-        /// Which one.
+        /// The connection.
         connection: Connection,
     },
-    /// The peer does not want it, or no more. Was it set up, time wait follows.
+    /// The peer has rejected or ended the connection. An established connection enters time-wait.
     Rejected {
-        /// Which one.
+        /// The connection.
         connection: Connection,
-        /// Why.
+        /// The contents of the rejection.
         rejection: Box<Rejection>,
     },
     /// The peer did not answer REQ, REP or SIDR_REQ.
     Unreachable {
-        /// Which one.
+        /// The connection.
         connection: Connection,
-        /// It is known that nobody is there who could.
+        /// True if the peer's host reported that no process listens (ICMP), false if the peer was
+        /// silent.
         absent: bool,
     },
-    /// It ended. Time wait follows.
+    /// The connection was disconnected, and is now in time-wait.
     Disconnected {
-        /// Which one.
+        /// The connection.
         connection: Connection,
-        /// The peer's process was killed, as far as somebody knows: it has not said that there is nothing more to come.
+        /// True: the peer process was killed, as far as known, so the end of its data is unknown.
         killed: bool,
     },
-    /// Its queue pair can be used again.
+    /// Time-wait is over: the queue pair can be used again.
     TimeWaitOver {
-        /// Which one.
+        /// The connection.
         connection: Connection,
     },
-    /// Somebody asks for the queue pair of a service. It is there until it is answered or destroyed.
+    /// A peer asks for the queue pair of a service. The request exists until it is answered or
+    /// destroyed.
     DatagramRequest {
-        /// Whom it is for.
+        /// The listener of the request.
         listener: Listener,
-        /// The request.
+        /// The new request.
         connection: Connection,
-        /// Who.
+        /// The peer.
         from: A,
-        /// What.
+        /// The contents of the SIDR_REQ.
         request: Box<DatagramRequest>,
     },
-    /// The answer to such a question of ours.
+    /// The answer to a SIDR_REQ of this side.
     DatagramReply {
         /// The request.
         connection: Connection,
-        /// The answer.
+        /// The contents of the SIDR_REP.
         reply: Box<DatagramReply>,
     },
 }

@@ -1,4 +1,8 @@
-//! The states of connections: what the application wants of them, and what time does. What peers say is in [`receive`].
+//! The state machine of connections: calls of the application, and timeouts.
+//! The caller is librdmacm's agent; [`receive`] has the MADs of peers.
+//!
+//! A manager is a plain value without locks: its caller serialises all calls. `table` documents the
+//! state of a connection, `config` the limits.
 
 mod config;
 mod event;
@@ -23,18 +27,18 @@ use std::fmt;
 use std::time::Duration;
 use table::{End, State, Table, Times};
 
-/// A point in time: how long after any moment that the caller chose. It never goes back.
+/// A point in time, as the time since any fixed moment. Time does not go back.
 pub type Time = Duration;
 
-/// A connection, or a question about a datagram service. Never used again for another one.
+/// The name of a connection or datagram request. Names are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection(u64);
 
-/// Somebody who takes requests. Never used again for another one.
+/// The name of a listener. Names are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener(u64);
 
-/// What is asked of a service.
+/// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Connections: REQ.
@@ -43,14 +47,14 @@ pub enum Kind {
     Datagrams,
 }
 
-/// Why something cannot be done.
+/// The reason why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no such connection, or no more.
+    /// The connection does not exist any more.
     Gone,
-    /// Not in the state that it is in.
+    /// The connection is in another state.
     State(Stage),
-    /// Somebody listens on that service already.
+    /// The service has a listener already.
     InUse,
     /// The limit of connections is reached.
     NoRoom,
@@ -69,14 +73,14 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The state of a connection, by its name in the specification (IBTA vol 1, 12.9.7).
+/// The state of a connection, with the name in the specification (IBTA vol 1, 12.9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// A REQ was sent.
     RequestSent,
-    /// A REP came, RTU is to be said.
+    /// A REP arrived; the RTU is to be sent.
     ReplyReceived,
-    /// A REQ came and is to be answered.
+    /// A REQ arrived, and is to be answered.
     RequestReceived,
     /// A REP was sent.
     ReplySent,
@@ -84,15 +88,15 @@ pub enum Stage {
     Established,
     /// A DREQ was sent.
     DisconnectSent,
-    /// A DREQ came and is to be answered.
+    /// A DREQ arrived, and is to be answered.
     DisconnectReceived,
-    /// Packets may still be under way.
+    /// Packets may still be in flight.
     TimeWait,
-    /// A request was answered for good, and the answer is remembered.
+    /// A request has its final answer, which is remembered.
     Answered,
     /// A SIDR_REQ was sent.
     DatagramSent,
-    /// A SIDR_REQ came and is to be answered.
+    /// A SIDR_REQ arrived, and is to be answered.
     DatagramReceived,
 }
 
@@ -114,14 +118,14 @@ impl From<&State> for Stage {
     }
 }
 
-/// What a DREQ says that comes from another than the connection's process: that one was killed, and what it had to send may not all have come. Other connection
-/// managers do not look.
+/// Private data of a DREQ that another process sends for a killed process: the end of the
+/// connection's data is unknown. Other connection managers ignore the bytes.
 const KILLED: &[u8] = b"ferroverbs: killed";
 
-/// How often a REP is sent again at most: its receiver may be nobody who asked.
+/// The largest number of repetitions of a REP: the receiver's address may be forged.
 const REPLIES: u32 = 7;
 
-/// A source of random numbers. Names of connections are as hard to predict as what it gives.
+/// A source of random numbers. Communication ids are as unpredictable as its numbers.
 type Random<'a> = &'a mut dyn FnMut() -> u64;
 
 #[derive(Clone, Debug)]
@@ -131,7 +135,8 @@ struct Service {
     waiting: usize,
 }
 
-/// All connections of one adapter, as one process sees them. `A` is where a peer's QP1 is; nothing is known about it here.
+/// All connections of one adapter, as one process sees them. `A` is the address of a peer's QP 1,
+/// which the manager does not interpret.
 #[derive(Clone, Debug)]
 pub struct Manager<A> {
     config: Config,
@@ -146,7 +151,7 @@ pub struct Manager<A> {
 }
 
 impl<A: Clone + Ord> Manager<A> {
-    /// Without connections.
+    /// A manager without connections.
     #[must_use]
     pub const fn new(config: Config) -> Self {
         Self {
@@ -172,13 +177,13 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// What did not lead anywhere.
+    /// The counters.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How many connections and questions there are, and how many more are only remembered.
+    /// The number of connections and requests, and the number of remembered ones.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.table.live(), self.table.memories())
@@ -200,7 +205,7 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(&self.end(connection)?.peer)
     }
 
-    /// What the peer calls a connection, as far as it has said that.
+    /// The peer's communication id, if it is known.
     ///
     /// # Errors
     /// [`Refused::Gone`].
@@ -210,8 +215,8 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- the passive side
 
-    /// Requests for `service` are wanted, `backlog` of them at a time that were not [`taken`](Self::taken). More wait, and are
-    /// dropped where too many do.
+    /// Accepts requests for `service`. At most `backlog` requests are reported and not
+    /// [`taken`](Self::taken); further requests wait, and are dropped beyond a limit.
     ///
     /// # Errors
     /// [`Refused::InUse`].
@@ -231,41 +236,42 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(listener)
     }
 
-    /// Who takes requests for `service`.
+    /// The listener of `service`.
     #[must_use]
     pub fn listener(&self, kind: Kind, service: ServiceId) -> Option<Listener> {
         Some(self.services.get(&(kind, service))?.listener)
     }
 
-    /// Requests are not wanted any more. Those that were reported stay until they are answered.
+    /// Ends a listener. Reported requests stay until they are answered.
     pub fn unlisten(&mut self, listener: Listener) {
         if let Some(key) = self.by_listener.remove(&listener) {
             self.services.remove(&key);
-            // They come again, and somebody else may listen then.
+            // A peer repeats a waiting request, and another process may listen by then.
             self.room.requests.forget(|asking| asking.target() == key);
         }
     }
 
-    /// The requests of a listener whose peers may ask once more. Somebody has to know of them when the listener is gone.
+    /// The requests of a listener whose peers may repeat them. The caller must announce them when
+    /// the listener is gone.
     #[must_use]
     pub fn owed(&self, listener: Listener) -> Vec<Connection> {
         let of_it = self.table.iter().filter(|(_, end)| end.listener == Some(listener));
         of_it.filter(|(_, end)| end.owes()).map(|(connection, _)| connection).collect()
     }
 
-    /// Whether the peer of a request may ask once more.
+    /// Whether the peer of a request may repeat it.
     #[must_use]
     pub fn owes(&self, connection: Connection) -> bool {
         self.table.get(connection).is_some_and(End::owes)
     }
 
-    /// The application knows of the request: it does not fill the backlog any more.
+    /// Removes a request from the backlog, after the application has got it.
     pub fn taken(&mut self, connection: Connection) {
         self.take(connection);
         self.admit_waiting();
     }
 
-    /// The application knows of the request.
+    /// Removes a request from the backlog.
     fn take(&mut self, connection: Connection) {
         let Some(listener) = self.table.leave_backlog(connection) else { return };
         let service = self.by_listener.get(&listener).and_then(|key| self.services.get_mut(key));
@@ -275,7 +281,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.note_room();
     }
 
-    /// Grants a request. Names and GUID of `reply` are filled in here.
+    /// Accepts a request. Communication ids and GUID of `reply` are filled in here.
     ///
     /// # Errors
     /// [`Refused::Gone`], or [`Refused::State`] if there is no request.
@@ -308,10 +314,11 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(())
     }
 
-    /// Data came on a granted connection: the peer is ready, even if its RTU is lost.
+    /// Reports data on an accepted connection: the peer is ready, even if its RTU is lost.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if it is not granted, or known to be ready.
+    /// [`Refused::Gone`], or [`Refused::State`] if the connection is not accepted, or is
+    /// established.
     pub fn establish(&mut self, connection: Connection) -> Result<(), Refused> {
         match self.stage(connection)? {
             Stage::ReplySent => {
@@ -326,7 +333,7 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- the active side
 
-    /// Asks for a connection. Name and GUID of `request` are filled in here.
+    /// Sends a connection request. Communication id and GUID of `request` are filled in here.
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
@@ -356,10 +363,10 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(connection)
     }
 
-    /// The queue pair is set up by what the peer granted: says so.
+    /// Sends the RTU, after the queue pair is set up with the values of the reply.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if nothing was granted.
+    /// [`Refused::Gone`], or [`Refused::State`] if the peer has not accepted.
     pub fn ready(&mut self, connection: Connection) -> Result<(), Refused> {
         match self.stage(connection)? {
             Stage::ReplyReceived => {
@@ -373,10 +380,10 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- both sides
 
-    /// Does not want a connection that was asked for, or granted.
+    /// Rejects a request or a reply.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if it is not to be decided.
+    /// [`Refused::Gone`], or [`Refused::State`] if the connection does not wait for a decision.
     pub fn reject(
         &mut self,
         now: Time,
@@ -414,10 +421,11 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(())
     }
 
-    /// Ends a connection. Where its peer has ended it, that one's question is answered; nothing more is done where our end is under way.
+    /// Ends a connection: answers the peer's DREQ if one arrived, else sends a DREQ. Does nothing
+    /// if this end's DREQ is in flight.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if it never was established.
+    /// [`Refused::Gone`], or [`Refused::State`] if the connection was never established.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -450,8 +458,9 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(())
     }
 
-    /// Ends a connection of another manager of this adapter, which is gone: `names` are its own and the peer's. Nobody hears of it; the peer is told until it
-    /// answers.
+    /// Ends a connection of another manager of this adapter, whose process is dead. `names` are the
+    /// communication ids of that manager and of the peer. No event reports the end; the DREQ is
+    /// repeated until the peer answers.
     pub fn disconnect_for(
         &mut self,
         now: Time,
@@ -467,7 +476,7 @@ impl<A: Clone + Ord> Manager<A> {
         end.remote_id = Some(names.1);
         end.remote_qpn = remote_qpn;
         end.orphan = true;
-        // What was agreed upon is not known; these are usual.
+        // The agreed times are unknown; these are the usual ones.
         let request = Request {
             remote_response_timeout: TimeCode::new(20),
             local_response_timeout: TimeCode::new(20),
@@ -481,14 +490,14 @@ impl<A: Clone + Ord> Manager<A> {
         debug_assert!(done.is_ok(), "it is established");
     }
 
-    /// The peer is known to be gone without a word: what it would have ended is ended. Who waits for an answer goes on waiting, since somebody may
-    /// answer for it.
+    /// Ends a connection whose peer process is dead, as if the peer had ended it. A request without
+    /// an answer goes on, because another process may answer for the peer.
     pub fn lost(&mut self, now: Time, connection: Connection) {
         let event = match self.stage(connection) {
             Ok(Stage::Established | Stage::DisconnectSent) => {
                 Event::Disconnected { connection, killed: true }
             }
-            // It granted the connection, and does not wait for us any more.
+            // The peer had accepted, and does not wait for the RTU any more.
             Ok(Stage::ReplyReceived) => {
                 let (reason, private) = (Reason::CONSUMER, Private::NONE);
                 let rejection = Rejection { reason, information: Information::default(), private };
@@ -500,12 +509,12 @@ impl<A: Clone + Ord> Manager<A> {
         self.begin_time_wait(now, connection);
     }
 
-    /// Whether an answer of `peer` is waited for, to a REQ or a SIDR_REQ.
+    /// Whether a REQ or SIDR_REQ to `peer` waits for its answer.
     pub fn awaits(&self, peer: &A) -> bool {
         self.table.iter().any(|(_, end)| end.asks() && end.peer == *peer)
     }
 
-    /// Nobody is there who could answer for `peer`, as somebody knows: what was asked of it is over.
+    /// Ends the requests to `peer`, because no process exists that could answer.
     pub fn absent(&mut self, peer: &A) {
         let asks = self.table.iter().filter(|(_, end)| end.asks() && end.peer == *peer);
         let all: Vec<_> = asks.map(|(connection, _)| connection).collect();
@@ -515,8 +524,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Nobody is interested any more: no event will name it again. What the peer has to be told is told; an established connection is
-    /// ended.
+    /// Forgets a connection: no event names it afterwards. The peer is notified if necessary; an
+    /// established connection is ended.
     pub fn destroy(&mut self, now: Time, connection: Connection) {
         self.note_time(now);
         self.take(connection);
@@ -552,7 +561,7 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- datagrams
 
-    /// Asks for the queue pair of a service, `retries` times again at most, each answer within `response`.
+    /// Sends a SIDR_REQ, with at most `retries` repetitions, each answer within `response`.
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
@@ -579,10 +588,10 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(connection)
     }
 
-    /// Answers such a question. Its name is filled in here.
+    /// Answers a SIDR_REQ. Its communication id is filled in here.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if it is none.
+    /// [`Refused::Gone`], or [`Refused::State`] if the connection is no such request.
     pub fn answer(
         &mut self,
         now: Time,
@@ -605,13 +614,13 @@ impl<A: Clone + Ord> Manager<A> {
 
     // ---- time, MADs and events
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The next time to call [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.table.next_timer(), self.room_timeout()].into_iter().flatten().min()
     }
 
-    /// It is `now`.
+    /// Performs the work that is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(connection) = self.table.due(now) {
             self.due(now, connection);
@@ -620,7 +629,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.admit_waiting();
     }
 
-    /// The next MAD to send, and where its receiver's QP1 is.
+    /// The next MAD to send, with the address of its receiver.
     pub fn poll_transmit(&mut self) -> Option<(A, [u8; MAD_LEN])> {
         self.outgoing.pop_front()
     }
@@ -682,12 +691,12 @@ impl<A: Clone + Ord> Manager<A> {
         self.table.get_mut(connection).ok_or(Refused::Gone)
     }
 
-    /// A name that no connection has.
+    /// An unused communication id.
     fn new_name(&self, random: Random<'_>) -> Result<CommId, Refused> {
         if self.table.live() >= self.config.connections {
             return Err(Refused::NoRoom);
         }
-        // Of four million names (under the longest prefix 65 536) few are in use.
+        // Of four million ids (65 536 under the longest prefix), few are in use.
         let names = (0..256).map(|_| self.config.names.name(random()));
         let mut free = names.filter(|&id| id != CommId(0) && !self.table.is_named(id));
         free.next().ok_or(Refused::NoRoom)
@@ -716,7 +725,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.send_to(connection, bytes);
     }
 
-    /// The application ends what its peer has ended.
+    /// Answers the peer's DREQ when the application ends the connection.
     fn answer_disconnect(&mut self, now: Time, connection: Connection) {
         let Some(end) = self.table.get(connection) else { return };
         let State::DisconnectReceived { transaction } = end.state else { return };
@@ -732,8 +741,8 @@ impl<A: Clone + Ord> Manager<A> {
         self.send_to(connection, bytes);
     }
 
-    /// Tells the peer that nobody waits for it any more. The peer may not know our name for the connection, nor we its one; so our GUID is
-    /// added.
+    /// Sends a REJ to a peer whose request or reply is given up. Either end may not know the
+    /// other's communication id, so the REJ contains this end's GUID.
     fn give_up(&mut self, connection: Connection, rejected: Rejected) {
         let Some(end) = self.table.get(connection) else { return };
         let reject = Reject {
@@ -781,7 +790,7 @@ impl<A: Clone + Ord> Manager<A> {
 }
 
 impl<A> Event<A> {
-    /// Which connection it is about.
+    /// The connection of the event.
     pub const fn connection(&self) -> Connection {
         match self {
             Self::Request { connection, .. }

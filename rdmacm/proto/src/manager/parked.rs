@@ -1,8 +1,8 @@
-//! Requests that wait until there is room for them: in their service's backlog, and among the
-//! connections whose peers have not shown to be there.
+//! Requests that wait for room: in their service's backlog, or among half-open connections.
+//! `room` puts requests here and admits them later.
 //!
-//! Requests take turns by source, so that a source with many requests delays no other source. Nothing of the
-//! application's is held for them.
+//! Requests take turns by source, so that a source with many requests delays no other source. A
+//! waiting request holds no resources of the application.
 
 use super::{Kind, Time};
 use crate::wire::{CommId, DatagramRequest, Guid, Request, ServiceId};
@@ -10,36 +10,36 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// A request that its sender has not repeated for so long is forgotten: senders repeat at least
-/// every 6.4 s.
+/// The time after which a request without a repetition is dropped: senders repeat at least every
+/// 6.4 s.
 const FORGOTTEN: Duration = Duration::from_secs(15);
 
-/// What is asked for.
+/// The contents of a waiting request.
 #[derive(Clone, Debug)]
 pub(super) enum Asking {
     Connection(Box<Request>),
     Datagrams(Box<DatagramRequest>),
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) transaction: u64,
     pub(super) asking: Asking,
-    /// From which the name of its connection is made.
+    /// The seed of the communication id of its connection.
     pub(super) random: u64,
     name: (Option<Guid>, CommId),
     heard: Time,
 }
 
-/// All requests that wait. `A` is where a sender is.
+/// All waiting requests. `A` is the address of a sender.
 #[derive(Clone, Debug)]
 pub(super) struct Parked<A> {
-    /// By source, and in it by arrival.
+    /// Requests by source, and within a source by arrival.
     waiting: BTreeMap<(A, u64), Waiting>,
     by_name: BTreeMap<(A, Option<Guid>, CommId), u64>,
     of_source: BTreeMap<A, usize>,
-    /// Whose turn was last.
+    /// The source whose turn was last.
     last: Option<A>,
     arrivals: u64,
 }
@@ -52,7 +52,7 @@ impl Asking {
         }
     }
 
-    /// What is asked for.
+    /// The requested service.
     pub(super) fn target(&self) -> (Kind, ServiceId) {
         match self {
             Self::Connection(request) => (Kind::Connections, request.service),
@@ -80,12 +80,12 @@ impl<A: Clone + Ord> Parked<A> {
         self.waiting.is_empty()
     }
 
-    /// How many senders wait.
+    /// The number of sources with waiting requests.
     pub(super) fn sources(&self) -> usize {
         self.of_source.len()
     }
 
-    /// Whether a request waits here, which its sender has repeated now.
+    /// Whether a request waits here; records its repetition.
     pub(super) fn repeats(&mut self, now: Time, from: &A, guid: Option<Guid>, id: CommId) -> bool {
         let Some(&at) = self.by_name.get(&(from.clone(), guid, id)) else { return false };
         if let Some(waiting) = self.waiting.get_mut(&(from.clone(), at)) {
@@ -94,8 +94,9 @@ impl<A: Clone + Ord> Parked<A> {
         true
     }
 
-    /// A request is to wait; `most` wait together. Where there are as many, the source that has
-    /// most of them loses its newest one, and that may be this one. `false`: it is lost.
+    /// Adds a request; at most `most` wait together. At the limit, the source with the most
+    /// requests loses its newest request, which may be this one. Returns `false` if this request is
+    /// dropped.
     pub(super) fn park(
         &mut self,
         now: Time,
@@ -136,7 +137,7 @@ impl<A: Clone + Ord> Parked<A> {
         Some(next)
     }
 
-    /// The oldest request of a source, if it was repeated lately; those before it are forgotten.
+    /// The oldest request of a source that was repeated lately; older requests are dropped.
     pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&Waiting> {
         loop {
             let at = self.range_of(source).next()?;
@@ -148,19 +149,19 @@ impl<A: Clone + Ord> Parked<A> {
         }
     }
 
-    /// Takes that one.
+    /// Removes and returns the oldest request of a source.
     pub(super) fn take(&mut self, source: &A) -> Option<Waiting> {
         let at = self.range_of(source).next()?;
         self.remove(source, at)
     }
 
-    /// Its sender does not want it any more.
+    /// Removes a request that its sender has withdrawn.
     pub(super) fn withdraw(&mut self, from: &A, guid: Option<Guid>, id: CommId) -> bool {
         let at = self.by_name.get(&(from.clone(), guid, id)).copied();
         at.is_some_and(|at| self.remove(from, at).is_some())
     }
 
-    /// Requests for which this says so are forgotten.
+    /// Removes the requests for which `is_over` is true.
     pub(super) fn forget(&mut self, is_over: impl Fn(&Asking) -> bool) {
         let over = self.waiting.iter().filter(|(_, waiting)| is_over(&waiting.asking));
         let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();

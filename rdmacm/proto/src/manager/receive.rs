@@ -1,4 +1,5 @@
-//! What peers say (IBTA vol 1, 12.9.7 and 12.9.8: the tables of states).
+//! MADs of peers (IBTA vol 1, 12.9.7 and 12.9.8: the state tables).
+//! The agent passes each received MAD to [`Manager::receive`].
 
 use super::parked::Asking;
 use super::resend::Resend;
@@ -11,14 +12,13 @@ use crate::wire::{
     Rejected, Reply, Request, Transport,
 };
 
-/// A REP that is repeated after this time is answered by MRA.
+/// The time after which a repeated REP is answered by MRA.
 const SHOWN: Time = Time::from_millis(500);
-/// A peer is asked so often at most whether it still has a connection.
+/// The interval between two questions to a peer whether it still has a connection.
 const DOUBTS: Time = Time::from_secs(1);
 
 impl<A: Clone + Ord> Manager<A> {
-    /// A datagram came to QP1, from where `from` is: `bytes` are what follows its 40 bytes of
-    /// address.
+    /// Processes a datagram to QP 1 from `from`. `bytes` follow the 40 bytes of the GRH.
     pub fn receive(&mut self, now: Time, random: &mut dyn FnMut() -> u64, from: &A, bytes: &[u8]) {
         let Ok(Mad { transaction, message }) = Mad::parse(bytes) else {
             self.counters.malformed += 1;
@@ -50,7 +50,7 @@ impl<A: Clone + Ord> Manager<A> {
                 self.disconnect_reply(now, from, transaction, &reply);
             }
             Message::LoadPath(load) => self.load_path(from, transaction, &load),
-            // None was asked for.
+            // No LAP was sent, so no APR is expected.
             Message::PathReply(_) => self.counters.ignored += 1,
             Message::DatagramRequest(request) => {
                 self.datagram_request(now, random, from, transaction, request);
@@ -59,8 +59,7 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Whether a REQ or SIDR_REQ is the repetition of one that is known here, be it that nobody
-    /// listens to its service any more.
+    /// Whether a REQ or SIDR_REQ repeats a known request, even one of a service without a listener.
     #[must_use]
     pub fn knows(&self, from: &A, bytes: &[u8]) -> bool {
         let name = match Mad::parse(bytes).map(|mad| mad.message) {
@@ -131,7 +130,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.tell(connection, Event::Request { listener, connection, from, request });
     }
 
-    /// Answers the repetition of a REQ; `false` if this is another one under the same name.
+    /// Answers the repetition of a REQ; `false` for another REQ with the same communication id.
     fn repeats(&mut self, now: Time, known: Connection, request: &Request) -> bool {
         let Some(end) = self.table.get(known) else { return false };
         if end.active || end.remote_qpn != request.qpn {
@@ -155,8 +154,8 @@ impl<A: Clone + Ord> Manager<A> {
         true
     }
 
-    /// A REQ under a name or for a queue pair that is in use. Either its sender has forgotten the
-    /// connection, or it is forged.
+    /// Handles a REQ with a communication id or queue pair in use: its sender has forgotten the
+    /// connection, or the REQ is forged.
     fn stale_request(
         &mut self,
         now: Time,
@@ -171,11 +170,11 @@ impl<A: Clone + Ord> Manager<A> {
         self.ask_whether_it_lives(now, random, known);
     }
 
-    /// Asks the peer of an established connection whether it still has it, at most once in
-    /// [`DOUBTS`]. What only looks like the peer must not end the connection, as IBTA vol 1,
-    /// 12.9.8.3.1 has it. So what is sent is no DREQ for the peer's queue pair but one for
-    /// [`DisconnectRequest::NO_QPN`]: a manager that has the connection drops it, the kernel's as
-    /// well (`cm_dreq_handler` in Linux' `cm.c`), and one that has it no more answers DREP.
+    /// Asks the peer of an established connection whether the connection still exists, at most once
+    /// in [`DOUBTS`]. A forged REQ must not end the connection, although IBTA vol 1, 12.9.8.3.1
+    /// requires that. The question is a DREQ for [`DisconnectRequest::NO_QPN`] in place of the
+    /// peer's queue pair. A manager that has the connection drops such a DREQ, as the kernel does
+    /// (`cm_dreq_handler` in Linux' `cm.c`); any other manager answers DREP.
     fn ask_whether_it_lives(
         &mut self,
         now: Time,
@@ -199,7 +198,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.send_to(connection, bytes);
     }
 
-    /// A REJ for which nothing is remembered.
+    /// Sends a REJ without remembering it.
     fn refuse(&mut self, to: &A, transaction: u64, request: &Request, reason: Reason) {
         let reject = Reject { remote_id: request.local_id, reason, ..Reject::default() };
         let message = Message::Reject(Box::new(reject));
@@ -234,8 +233,8 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(connection, Event::Reply { connection, reply });
             }
             State::ReplyReceived { since } if same => {
-                // Soon, as the peer may give its place to others until something shows that we are
-                // here.
+                // The MRA is sent early: the peer may give up a connection whose other end has
+                // shown no sign of life.
                 if now.saturating_sub(*since) >= (end.times.expected / 2).min(SHOWN) {
                     self.send_acknowledge(connection, Rejected::Reply);
                 } else {
@@ -244,7 +243,7 @@ impl<A: Clone + Ord> Manager<A> {
             }
             // The RTU was lost.
             State::Established if same && end.active => self.send_ready(connection),
-            // The peer took a repetition of our REQ for another one.
+            // The peer took a repetition of the REQ for another request.
             _ if !same && end.active => {
                 self.refuse_reply(from, transaction, &reply, Reason::INVALID_COMM_ID);
             }
@@ -307,8 +306,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// What a REJ is about. A peer that rejects a REQ has no name for the connection; one that gave
-    /// up does not know ours.
+    /// The connection that a REJ is about. A peer that rejects a REQ has no communication id, and a
+    /// peer that gave up does not know this end's.
     fn of_rejection(&self, from: &A, reject: &Reject) -> Option<Connection> {
         if let Some((connection, end)) = self.table.of_peer(from, reject.remote_id) {
             let asked = matches!(end.state, State::RequestSent { .. });
@@ -372,7 +371,7 @@ impl<A: Clone + Ord> Manager<A> {
     ) {
         let found = self.table.of_both(from, request.remote_id, request.local_id);
         let Some((connection, end)) = found else {
-            // It is over here: the peer need not wait.
+            // The connection has ended here: the peer need not wait.
             self.counters.unknown += 1;
             let (local_id, remote_id) = (request.remote_id, request.local_id);
             let reply = DisconnectReply { local_id, remote_id, private: Private::NONE };
@@ -385,7 +384,7 @@ impl<A: Clone + Ord> Manager<A> {
         }
         let killed = request.private.bytes().starts_with(KILLED);
         match Stage::from(&end.state) {
-            // The answer is the application's, who ends it, too (`cm_dreq_handler` in Linux'
+            // The application answers when it ends the connection (`cm_dreq_handler` in Linux'
             // `cm.c`).
             Stage::ReplySent | Stage::Established if !killed => {
                 self.tell(connection, Event::Disconnected { connection, killed });
@@ -399,7 +398,8 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(connection, Event::Disconnected { connection, killed });
                 self.begin_time_wait(now, connection);
             }
-            // Its process has ended meanwhile: who asks for that process need not wait.
+            // The peer process has died meanwhile: the process that asks on its behalf need not
+            // wait.
             Stage::DisconnectReceived if killed => {
                 self.send_disconnect_reply(connection, transaction);
                 self.begin_time_wait(now, connection);
@@ -421,7 +421,7 @@ impl<A: Clone + Ord> Manager<A> {
                 self.tell(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
-            // It did not end the connection: it knows nothing of it any more.
+            // The peer did not end the connection: it does not know the connection any more.
             State::Established if has_none => {
                 self.tell(connection, Event::Disconnected { connection, killed: true });
                 self.begin_time_wait(now, connection);
@@ -430,7 +430,7 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Paths are not replaced here; the peer is told so.
+    /// Answers a LAP: this manager does not replace paths.
     fn load_path(&mut self, from: &A, transaction: u64, load: &LoadPath) {
         let found = self.table.of_both(from, load.remote_id, load.local_id);
         let established = found.is_some_and(|(_, end)| matches!(end.state, State::Established));
@@ -479,7 +479,7 @@ impl<A: Clone + Ord> Manager<A> {
             self.counters.crowded += 1;
             return;
         }
-        // It comes again: there is no answer that says "later".
+        // The peer sends the request again: a SIDR_REP cannot ask for patience.
         let Ok(local_id) = self.new_name(random) else {
             self.counters.full += 1;
             return;
@@ -507,7 +507,7 @@ impl<A: Clone + Ord> Manager<A> {
     }
 }
 
-/// The adapter that a REJ names, of who gave a REQ up.
+/// The adapter in a REJ of a sender that gave up its REQ.
 fn guid_of(reject: &Reject) -> Option<Guid> {
     reject.information.bytes().first_chunk().copied().map(|guid| Guid(u64::from_be_bytes(guid)))
 }

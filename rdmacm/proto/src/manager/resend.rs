@@ -1,30 +1,33 @@
-//! When a message that wants an answer is sent again.
+//! Repetition of messages that require an answer.
+//! Each sent message in `table` has one of these timers.
 
 use super::Time;
 use std::time::Duration;
 
-/// How often a message is sent again to a peer that has asked for patience: it may have been killed since, and then others answer for it.
+/// The repetition interval during a wait that the peer requested by MRA: the peer may have been
+/// killed, and another process answers for it.
 const MEANWHILE: Duration = Duration::from_secs(5);
 
-/// The repetitions of one message.
+/// The timer of one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resend {
-    /// Repetitions that are left.
+    /// Remaining repetitions.
     left: u32,
-    /// What to wait before the next one, unless there is less time for each.
+    /// The interval before the next repetition, unless the remaining time is shorter.
     interval: Duration,
-    /// Between two messages, if the time is shared out evenly from the beginning.
+    /// The interval if the whole time is divided evenly.
     plain: Duration,
-    /// The end, with an answer or without.
+    /// The time at which the sender gives up.
     deadline: Time,
-    /// The next repetition, or the end.
+    /// The time of the next repetition, or of giving up.
     at: Time,
-    /// The peer asked for patience after the last message, until then.
+    /// The end of the wait that the peer requested after the last message.
     patience: Option<Time>,
 }
 
 impl Resend {
-    /// For a message that was just sent: `retries` repetitions, and as much time as if each came `plain` after the one before.
+    /// The timer of a message just sent: `retries` repetitions, and the total time of repetitions
+    /// every `plain`.
     pub(super) fn begin(now: Time, first: Duration, plain: Duration, retries: u32) -> Self {
         let deadline = now.saturating_add(plain.saturating_mul(retries.saturating_add(1)));
         let mut resend =
@@ -33,15 +36,15 @@ impl Resend {
         resend
     }
 
-    /// When something is to be done.
+    /// The time of the next action.
     pub(super) const fn at(&self) -> Time {
         self.at
     }
 
-    /// At that time: `true` if the message is to be sent again, `false` if this was the end.
+    /// Called at that time: `true` to send the message again, `false` to give up.
     pub(super) fn due(&mut self, now: Time) -> bool {
         if self.patience.is_some_and(|end| now < end) {
-            // It does not count, and asks for no more patience.
+            // Repetitions during the wait do not count, and do not permit another MRA.
             self.wait(now);
             return true;
         }
@@ -53,7 +56,7 @@ impl Resend {
         true
     }
 
-    /// The peer needs `wait` to answer. It may say so once after each message.
+    /// Extends the wait by `wait` for an MRA of the peer. One MRA counts after each message.
     pub(super) fn extend(&mut self, now: Time, wait: Duration) -> bool {
         if self.patience.is_some() {
             return false;
@@ -66,7 +69,7 @@ impl Resend {
         true
     }
 
-    /// Until patience is over, or for a while.
+    /// Waits until the end of the requested time, or one interval.
     fn wait(&mut self, now: Time) {
         self.at = self.patience.map_or(now, |end| end.min(now.saturating_add(MEANWHILE)));
     }
@@ -131,7 +134,7 @@ mod tests {
         assert!(!resend.due(last));
     }
 
-    /// How often it comes before patience is over; it asks for more in vain.
+    /// The number of repetitions during the wait, in which further MRAs have no effect.
     fn meanwhile(resend: &mut Resend, end: Time) -> u32 {
         let mut times = 0;
         while resend.at() < end {

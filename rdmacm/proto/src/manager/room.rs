@@ -1,32 +1,32 @@
-//! Room for what strangers ask: who can forge addresses sends any number of requests, and none of
-//! them says whether anybody is there.
+//! Limits for requests of unknown peers.
+//! `receive` asks here before it admits a request. A peer with forged addresses can send any number
+//! of requests, and none shows that a process exists at its address.
 
 use super::parked::{Asking, Parked, Waiting};
 use super::table::{End, State};
 use super::{Connection, Event, Kind, Manager, Rejected, Time};
 use crate::wire::ServiceId;
 
-/// What waits, and when it is looked at again.
+/// Waiting requests, and the time of the next attempt to admit them.
 #[derive(Clone, Debug)]
 pub(super) struct WaitingRoom<A> {
     pub(super) requests: Parked<A>,
-    /// When the oldest silent peer has had its time.
+    /// The end of the grace time of the oldest silent peer.
     again: Option<Time>,
-    /// Something may have become free since.
+    /// Whether room may have become free.
     freed: bool,
-    /// The time when the manager was last called.
+    /// The time of the manager's last call.
     now: Time,
 }
 
-/// Whether there is room for a request.
+/// Whether a request can be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// There is.
+    /// The request can be admitted.
     Free,
-    /// Its service's backlog is full.
+    /// The service's backlog is full.
     Backlog,
-    /// Too many connections are granted, or about to be, whose peers have not shown to be there: of
-    /// all peers, or of this one.
+    /// Too many connections are half open, of all peers or of this peer.
     HalfOpen,
 }
 
@@ -37,7 +37,7 @@ impl<A: Clone + Ord> WaitingRoom<A> {
 }
 
 impl<A: Clone + Ord> Manager<A> {
-    /// How many requests wait until there is room for them.
+    /// The number of waiting requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.room.requests.len()
@@ -54,7 +54,7 @@ impl<A: Clone + Ord> Manager<A> {
         if is_half_open_free { Room::Free } else { Room::HalfOpen }
     }
 
-    /// Has a request wait.
+    /// Adds a waiting request.
     pub(super) fn park(
         &mut self,
         now: Time,
@@ -77,12 +77,12 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// When requests that wait are to be looked at though nothing comes.
+    /// The next time to try to admit waiting requests.
     pub(super) fn room_timeout(&self) -> Option<Time> {
         self.room.again
     }
 
-    /// It is now.
+    /// Records the current time.
     pub(super) fn note_time(&mut self, now: Time) {
         self.room.now = self.room.now.max(now);
         if self.room.again.is_some_and(|again| again <= now) {
@@ -90,30 +90,30 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// A place in a backlog became free.
+    /// Records that a backlog has room.
     pub(super) fn note_room(&mut self) {
         self.room.freed = true;
     }
 
-    /// When the connection was granted whose place `source` may have.
+    /// The time at which the connection was accepted whose room `source` may take.
     fn silent_since(&self, source: &A) -> Option<Time> {
         self.oldest_silent(source).map(|(at, _)| at)
     }
 
-    /// The oldest granted connection with a silent peer: of any peer where all places are taken,
-    /// else of `source` itself.
+    /// The oldest accepted connection with a silent peer: of any peer if the total limit is
+    /// reached, else of `source` itself.
     fn oldest_silent(&self, source: &A) -> Option<(Time, Connection)> {
         let all_taken = self.table.half_open() >= self.config.half_open;
         self.table.oldest_granted(|end| all_taken || end.peer == *source)
     }
 
-    /// Lets in what waits, as far as there is room: each source once, then each once more.
+    /// Admits waiting requests while there is room: sources take turns.
     pub(super) fn admit_waiting(&mut self) {
         if !std::mem::take(&mut self.room.freed) && !self.table.take_freed() {
             return;
         }
         let now = self.room.now;
-        // So many sources in a row had no room.
+        // The number of consecutive sources without room.
         let mut without = 0;
         while without < self.room.requests.sources() {
             let Some(source) = self.room.requests.next_source() else { break };
@@ -142,7 +142,8 @@ impl<A: Clone + Ord> Manager<A> {
     }
 
     fn admit(&mut self, now: Time, from: &A, waiting: Waiting) {
-        // SplitMix64 over a number of the kernel's: one name needs few of them.
+        // SplitMix64 seeded by a random number of the caller: one communication id needs few
+        // numbers.
         let mut seed = waiting.random;
         let mut random = || {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -159,8 +160,8 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    /// Gives up the oldest connection with a silent peer in favour of `source`. `false`: all of
-    /// them have time left.
+    /// Gives up the oldest connection with a silent peer in favour of `source`. Returns `false`
+    /// within the grace time.
     fn give_up_silent(&mut self, now: Time, source: &A) -> bool {
         let Some((at, connection)) = self.oldest_silent(source) else { return false };
         if now < at.saturating_add(self.config.half_open_grace) {
@@ -175,8 +176,8 @@ impl<A: Clone + Ord> Manager<A> {
 }
 
 impl<A> End<A> {
-    /// Whether the peer has not shown to be there, and the application has, or is about to have,
-    /// resources for it.
+    /// Whether the peer has shown no sign of life, and the application has resources for the
+    /// connection or is about to have.
     pub(super) const fn is_half_open(&self) -> bool {
         match self.state {
             State::RequestReceived { .. } => self.in_backlog,

@@ -1,4 +1,5 @@
-//! Connections by their names, and by when something is to be done for them.
+//! Connections by their communication ids, and their timers.
+//! The manager's other files look connections up and change their states here.
 
 use super::resend::Resend;
 use super::{Connection, Listener, Time};
@@ -6,17 +7,17 @@ use crate::wire::{CommId, Guid, MAD_LEN, Qpn, Request, Transport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// A MAD that is sent again.
+/// A MAD that may be sent again.
 pub(super) type Saved = Box<[u8; MAD_LEN]>;
 
-/// What a connection waits for.
+/// The state of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// A REQ was sent.
     RequestSent { request: Saved, resend: Resend },
-    /// A REP came; the application has not said yet that it is ready.
+    /// A REP arrived; the application has not called `ready` yet.
     ReplyReceived { since: Time },
-    /// A REQ came; the application has not answered yet.
+    /// A REQ arrived; the application has not answered yet.
     RequestReceived { since: Time },
     /// A REP was sent.
     ReplySent { reply: Saved, resend: Resend },
@@ -24,38 +25,39 @@ pub(super) enum State {
     Established,
     /// A DREQ was sent.
     DisconnectSent { request: Saved, resend: Resend },
-    /// A DREQ came, by which the answer is known; the application has not ended it yet.
+    /// A DREQ arrived; the application has not ended the connection yet. The answer repeats the
+    /// transaction.
     DisconnectReceived { transaction: u64 },
-    /// Packets of it may still be under way.
+    /// Packets of the connection may still be in flight.
     TimeWait,
-    /// A REQ or a SIDR_REQ was answered for good; the answer may have to be said again.
+    /// A REQ or a SIDR_REQ has its final answer, which may have to be repeated.
     Answered { answer: Saved },
     /// A SIDR_REQ was sent.
     DatagramSent { request: Saved, resend: Resend },
-    /// A SIDR_REQ came; the application has not answered yet.
+    /// A SIDR_REQ arrived; the application has not answered yet.
     DatagramReceived,
 }
 
-/// What the peer calls it: where it is, its adapter (none for datagrams) and its name.
+/// The peer's name of a connection: its address, adapter (None for datagrams) and communication id.
 pub(super) type RemoteName<A> = (A, Option<Guid>, CommId);
 /// The peer's queue pair.
 pub(super) type RemoteQp<A> = (A, Guid, Qpn);
 
-/// How long what takes, by a REQ, which both ends know.
+/// The times of a connection, from the REQ, which both ends know.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// Between two of our messages, if they are not repeated early.
+    /// The interval between two messages of this end, if none is repeated early.
     pub(super) plain: Duration,
-    /// How often a message is sent again.
+    /// The number of repetitions of a message.
     pub(super) retries: u32,
-    /// In which time the peer expects our answers.
+    /// The time in which the peer expects answers of this end.
     pub(super) expected: Duration,
-    /// How long packets may be under way.
+    /// The time for which packets may be in flight.
     pub(super) time_wait: Duration,
 }
 
 impl Times {
-    /// For who sent the REQ; `longest` is the longest of any.
+    /// The times of the sender of the REQ; `longest` limits each.
     pub(super) fn active(request: &Request, longest: Duration) -> Self {
         let (answers, expected) = (request.remote_response_timeout, request.local_response_timeout);
         let path = request.primary.ack_timeout.duration();
@@ -67,7 +69,7 @@ impl Times {
         }
     }
 
-    /// For who got it.
+    /// The times of the receiver of the REQ.
     pub(super) fn passive(request: &Request, longest: Duration) -> Self {
         let mirrored = Request {
             remote_response_timeout: request.local_response_timeout,
@@ -78,40 +80,40 @@ impl Times {
     }
 }
 
-/// A connection, or a question about a datagram service.
+/// A connection or a datagram request.
 #[derive(Clone, Debug)]
 pub(super) struct End<A> {
     pub(super) peer: A,
     pub(super) local_id: CommId,
-    /// The peer's name for it, once it is known.
+    /// The peer's communication id, if it is known.
     pub(super) remote_id: Option<CommId>,
     pub(super) local_qpn: Qpn,
     pub(super) remote_qpn: Qpn,
     pub(super) transaction: u64,
     pub(super) transport: Transport,
-    /// This side sent the REQ.
+    /// True: this end sent the REQ.
     pub(super) active: bool,
     pub(super) times: Times,
-    /// Whom the peer asked.
+    /// The listener of the request.
     pub(super) listener: Option<Listener>,
-    /// The application has not heard of it yet: it fills the listener's backlog.
+    /// True: the application has not got the request yet, which counts in the listener's backlog.
     pub(super) in_backlog: bool,
-    /// Nobody wants to know any more what becomes of it.
+    /// True: the application has forgotten the connection.
     pub(super) orphan: bool,
-    /// The peer has answered something that only it was told: it is there.
+    /// True: the peer has answered a message that only the peer received, so the peer exists.
     pub(super) heard: bool,
-    /// The peer was asked whether it still has the connection: when, and by which transaction.
+    /// The last question to the peer whether the connection still exists: its time and transaction.
     pub(super) doubt: Option<(Time, u64)>,
     pub(super) state: State,
     name: Option<RemoteName<A>>,
     qp: Option<RemoteQp<A>>,
     timer: Option<Time>,
-    /// When it was granted, while its peer is silent.
+    /// The time of acceptance, while the peer is silent.
     granted: Option<Time>,
 }
 
 impl<A> End<A> {
-    /// Of a question about a datagram service; what is of connections only is zero.
+    /// A datagram request; fields of connections are zero.
     pub(super) fn new(peer: A, local_id: CommId, transaction: u64, state: State) -> Self {
         Self {
             peer,
@@ -136,26 +138,26 @@ impl<A> End<A> {
         }
     }
 
-    /// Whether an application has yet to answer it.
+    /// Whether the application must answer.
     const fn pending(&self) -> bool {
         matches!(self.state, State::RequestReceived { .. } | State::DatagramReceived)
     }
 
-    /// Whether the peer may ask once more, since it does not know an answer yet.
+    /// Whether the peer may repeat its request, because the answer may not have arrived.
     pub(super) const fn owes(&self) -> bool {
         self.pending() || matches!(self.state, State::ReplySent { .. } | State::Answered { .. })
     }
 
-    /// Whether it waits for the first answer.
+    /// Whether this end waits for the first answer.
     pub(super) const fn asks(&self) -> bool {
         matches!(self.state, State::RequestSent { .. } | State::DatagramSent { .. })
     }
 
-    /// Whether another request for the peer's queue pair is stale. It is not where no connection
-    /// came about, or where one side has ended it: a peer that asks anew has given its queue pair's
-    /// number to another one, and duplicates of the old request are told by their name. So the
-    /// specification calls stale only what is connected (IBTA vol 1, 12.9.8.3.1); time-wait is kept
-    /// by whose queue pair it is.
+    /// Whether another request for the peer's queue pair is stale. A request is not stale if no
+    /// connection was made, or if one end has disconnected: a peer that asks again has given the
+    /// queue pair's number to another queue pair, and duplicates of the old request are recognised
+    /// by their communication id. The specification therefore calls stale only what is connected
+    /// (IBTA vol 1, 12.9.8.3.1); the owner of the queue pair observes time-wait.
     const fn occupies_qp(&self) -> bool {
         !matches!(
             self.state,
@@ -166,13 +168,13 @@ impl<A> End<A> {
         )
     }
 
-    /// Whether it is only remembered.
+    /// Whether the connection is only remembered.
     const fn remembered(&self) -> bool {
         matches!(self.state, State::TimeWait | State::Answered { .. })
     }
 }
 
-/// All of them.
+/// All connections of a manager.
 #[derive(Clone, Debug)]
 pub(super) struct Table<A> {
     ends: BTreeMap<Connection, End<A>>,
@@ -180,18 +182,18 @@ pub(super) struct Table<A> {
     by_name: BTreeMap<RemoteName<A>, Connection>,
     by_qp: BTreeMap<RemoteQp<A>, Connection>,
     timers: BTreeSet<(Time, Connection)>,
-    /// Those that are only remembered, the oldest first. Some may be gone.
+    /// Remembered connections, the oldest first. Some may be gone.
     remembered: VecDeque<Connection>,
-    /// How many are only remembered.
+    /// The number of remembered connections.
     memories: usize,
-    /// How many requests of a peer wait for an application.
+    /// The number of pending requests of each peer.
     pending: BTreeMap<A, usize>,
-    /// How many are [half open](End::is_half_open), by peer and together.
+    /// The number of [half-open](End::is_half_open) connections, of each peer and in total.
     half_open_of: BTreeMap<A, usize>,
     half_open: usize,
-    /// There are fewer of them than there were.
+    /// True: the number of half-open connections has decreased.
     freed: bool,
-    /// Those that are granted and whose peers are silent.
+    /// Accepted connections with silent peers, by time of acceptance.
     granted: BTreeSet<(Time, Connection)>,
     next: u64,
 }
@@ -215,37 +217,37 @@ impl<A: Clone + Ord> Table<A> {
         }
     }
 
-    /// How many there are that are more than remembered.
+    /// The number of connections that are not only remembered.
     pub(super) fn live(&self) -> usize {
         self.ends.len().saturating_sub(self.memories)
     }
 
-    /// How many are only remembered.
+    /// The number of remembered connections.
     pub(super) const fn memories(&self) -> usize {
         self.memories
     }
 
-    /// How many requests of `peer` wait for an application.
+    /// The number of pending requests of `peer`.
     pub(super) fn pending_of(&self, peer: &A) -> usize {
         self.pending.get(peer).copied().unwrap_or(0)
     }
 
-    /// How many are half open.
+    /// The number of half-open connections.
     pub(super) const fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// How many of `peer` are half open.
+    /// The number of half-open connections of `peer`.
     pub(super) fn half_open_of(&self, peer: &A) -> usize {
         self.half_open_of.get(peer).copied().unwrap_or(0)
     }
 
-    /// Whether fewer are half open than when this was asked before.
+    /// Whether the number of half-open connections has decreased since the last call.
     pub(super) const fn take_freed(&mut self) -> bool {
         std::mem::replace(&mut self.freed, false)
     }
 
-    /// The one that was granted first of those whose peers are silent, among those that are meant.
+    /// The first accepted connection with a silent peer, among those for which `is_meant` is true.
     pub(super) fn oldest_granted(
         &self,
         is_meant: impl Fn(&End<A>) -> bool,
@@ -254,13 +256,13 @@ impl<A: Clone + Ord> Table<A> {
         all.find(|(_, connection)| self.ends.get(connection).is_some_and(&is_meant))
     }
 
-    /// When the first was granted after `time`, of those whose peers are silent.
+    /// The first time of acceptance after `time`, among connections with silent peers.
     pub(super) fn granted_after(&self, time: Option<Time>) -> Option<Time> {
         let mut all = self.granted.iter().map(|(at, _)| *at);
         all.find(|at| time.is_none_or(|time| *at > time))
     }
 
-    /// It was granted now.
+    /// Records the acceptance of a connection.
     pub(super) fn grant(&mut self, now: Time, connection: Connection) {
         if let Some(end) = self.ends.get_mut(&connection) {
             end.granted = Some(now);
@@ -268,12 +270,12 @@ impl<A: Clone + Ord> Table<A> {
         }
     }
 
-    /// Its peer has shown to be there.
+    /// Records a sign of life of the peer.
     pub(super) fn hear(&mut self, connection: Connection) {
         self.change(connection, |end| end.heard = true);
     }
 
-    /// It leaves its listener's backlog, if it is in it: whose.
+    /// Removes a connection from its listener's backlog; returns the listener.
     pub(super) fn leave_backlog(&mut self, connection: Connection) -> Option<Listener> {
         let end = self.ends.get(&connection).filter(|end| end.in_backlog)?;
         let listener = end.listener;
@@ -281,7 +283,7 @@ impl<A: Clone + Ord> Table<A> {
         listener
     }
 
-    /// Changes one, and counts it anew.
+    /// Changes a connection, and updates the counts.
     fn change(&mut self, connection: Connection, change: impl FnOnce(&mut End<A>)) {
         let Some(end) = self.ends.get_mut(&connection) else { return };
         let before = end.is_half_open();
@@ -313,14 +315,14 @@ impl<A: Clone + Ord> Table<A> {
         self.ends.get_mut(&connection)
     }
 
-    /// By our name, if it is `peer` who says it.
+    /// The connection with this end's communication id, if its peer is `peer`.
     pub(super) fn of_peer(&self, peer: &A, local_id: CommId) -> Option<(Connection, &End<A>)> {
         let connection = *self.by_local.get(&local_id)?;
         let end = self.ends.get(&connection)?;
         (end.peer == *peer).then_some((connection, end))
     }
 
-    /// By both names, if it is `peer` who says them.
+    /// The connection with both communication ids, if its peer is `peer`.
     pub(super) fn of_both(
         &self,
         peer: &A,
@@ -338,7 +340,7 @@ impl<A: Clone + Ord> Table<A> {
         self.by_qp.get(qp).copied()
     }
 
-    /// A new one.
+    /// Adds a connection.
     pub(super) fn insert(&mut self, end: End<A>) -> Connection {
         let connection = Connection(self.next);
         self.next += 1;
@@ -354,7 +356,7 @@ impl<A: Clone + Ord> Table<A> {
         connection
     }
 
-    /// The peer's name for it and its queue pair become known.
+    /// Records the peer's communication id and queue pair.
     pub(super) fn identify(
         &mut self,
         connection: Connection,
@@ -372,7 +374,7 @@ impl<A: Clone + Ord> Table<A> {
         }
     }
 
-    /// Another state, and when something is to be done in it.
+    /// Changes the state of a connection, and its timer.
     pub(super) fn become_(&mut self, connection: Connection, state: State, timer: Option<Time>) {
         let Some(end) = self.ends.get(&connection) else { return };
         let (pending, remembered) = (end.pending(), end.remembered());
@@ -398,7 +400,7 @@ impl<A: Clone + Ord> Table<A> {
         self.wake(connection, timer);
     }
 
-    /// Only the timer.
+    /// Changes the timer of a connection.
     pub(super) fn wake(&mut self, connection: Connection, timer: Option<Time>) {
         let Some(end) = self.ends.get_mut(&connection) else { return };
         if let Some(old) = std::mem::replace(&mut end.timer, timer) {
@@ -409,7 +411,7 @@ impl<A: Clone + Ord> Table<A> {
         }
     }
 
-    /// It is gone.
+    /// Removes a connection.
     pub(super) fn remove(&mut self, connection: Connection) -> Option<End<A>> {
         self.wake(connection, None);
         let end = self.ends.remove(&connection)?;
@@ -433,7 +435,7 @@ impl<A: Clone + Ord> Table<A> {
         }
         if end.remembered() {
             self.memories -= 1;
-            // The oldest go first, nearly always.
+            // Nearly always the oldest is removed first.
             while self.remembered.front().is_some_and(|first| !self.ends.contains_key(first)) {
                 self.remembered.pop_front();
             }
@@ -441,22 +443,22 @@ impl<A: Clone + Ord> Table<A> {
         Some(end)
     }
 
-    /// The one that is remembered for the longest time.
+    /// The connection that has been remembered for the longest time.
     pub(super) fn oldest_memory(&self) -> Option<Connection> {
         self.remembered.iter().copied().find(|connection| self.ends.contains_key(connection))
     }
 
-    /// All of them.
+    /// All connections.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Connection, &End<A>)> {
         self.ends.iter().map(|(connection, end)| (*connection, end))
     }
 
-    /// When something is to be done next.
+    /// The time of the next timer.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// One whose time has come; its timer is off then.
+    /// A connection whose timer has expired; the timer is then off.
     pub(super) fn due(&mut self, now: Time) -> Option<Connection> {
         let &(at, connection) = self.timers.first()?;
         if at > now {

@@ -1,19 +1,20 @@
-//! What both ends tell each other in the private data of the connection: 40 bytes, in network order.
+//! The hello messages of a stream: 40 bytes of private data in REQ and REP, in network order.
+//! Both ends learn credits, tables and buffers from each other's message.
 
 use super::message::Broken;
 
 /// Memory that the peer may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Area {
-    /// As the host that has it names it.
+    /// The address on the host that owns the memory.
     pub addr: u64,
     /// The remote key.
     pub key: u32,
-    /// Bytes; of a table, its entries.
+    /// The length in bytes; for a table, the number of entries.
     pub length: u32,
 }
 
-/// The order in which a host has the bytes of what is written into its tables.
+/// The byte order of a host's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The least significant byte first.
@@ -23,7 +24,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// This host's.
+    /// The byte order of this host.
     pub const OWN: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
     pub(super) const fn u32(self, value: u32) -> [u8; 4] {
@@ -42,10 +43,10 @@ impl Order {
 }
 
 impl Area {
-    /// Bytes of an entry of a table.
+    /// Bytes of a table entry.
     pub const LEN: usize = 16;
 
-    /// As an entry of a table of a host.
+    /// The area as an entry of a table of a host.
     #[must_use]
     pub fn emit(self, order: Order) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -56,7 +57,7 @@ impl Area {
         bytes
     }
 
-    /// An entry of our own table.
+    /// Parses an entry of this end's table.
     #[must_use]
     pub fn parse(bytes: [u8; Self::LEN]) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = bytes;
@@ -71,15 +72,16 @@ impl Area {
 /// The private data of REQ and REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// That of the host that speaks.
+    /// The byte order of the sending host.
     pub order: Order,
-    /// The first credits: messages that its receive queue has room for.
+    /// The first credits: the number of messages in the receive queue.
     pub credits: u16,
-    /// Entries of its table of mappings, as one byte ([`super::scale`]); `None`: it knows no mappings.
+    /// The number of entries in the table of mappings, as one byte ([`super::scale`]); `None`: no
+    /// support for mappings.
     pub mappings: Option<u8>,
-    /// Its table of halves; that of mappings lies behind it.
+    /// The table of buffer halves; the table of mappings follows it.
     pub table: Area,
-    /// The first half of its buffer.
+    /// The first half of the receive buffer.
     pub buffer: Area,
 }
 
@@ -88,10 +90,10 @@ const BIG_ENDIAN: u8 = 1;
 const MAPPINGS: u8 = 2;
 
 impl Hello {
-    /// Bytes.
+    /// The length in bytes.
     pub const LEN: usize = 40;
 
-    /// As private data.
+    /// The message as private data.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -105,10 +107,10 @@ impl Hello {
         bytes
     }
 
-    /// Takes private data apart; what follows the 40 bytes is padding.
+    /// Parses private data; bytes after the first 40 are padding.
     ///
     /// # Errors
-    /// They are too short, or of another version.
+    /// The data are too short, or of another version.
     pub fn parse(data: &[u8]) -> Result<Self, Broken> {
         let Some((&[version, flags, c1, c0, _, _, _, mappings], rest)) = data.split_first_chunk()
         else {
@@ -156,7 +158,7 @@ mod tests {
             2, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x1a, 0x1b, 0x1c, 0x1d, 0, 1, 0, 0,
         ];
         assert_eq!(HELLO.emit(), golden);
-        // What comes is padded to the whole field.
+        // Received private data are padded to the whole field.
         let mut padded = golden.to_vec();
         padded.extend([0; 16]);
         assert_eq!(Hello::parse(&padded), Ok(HELLO));

@@ -1,43 +1,44 @@
-//! The receiver's side: what lies in the buffer, and what the sender may still write.
+//! The receiving side of a stream: unread bytes in the buffer, and the sender's credits.
+//! [`Stream`](super::Stream) has one; the caller reads bytes where `piece` says.
 
 use super::message::Broken;
 use super::settings::Settings;
 use std::collections::VecDeque;
 
-/// What the sender is to be told.
+/// The next message to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// It may send until its count is this.
+    /// The count of messages up to which the sender may send.
     pub limit: u16,
-    /// Where in the buffer the next half lies that it may write to.
+    /// The offset of the next half of the buffer, if one is granted.
     pub half: Option<u32>,
 }
 
-/// The receiver's side of a stream.
+/// The receiving side of a stream.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Bytes of half of the buffer.
+    /// Bytes of a half of the buffer.
     half: u32,
-    /// Messages of data that the queue has room for.
+    /// The number of data messages in the receive queue.
     capacity: u16,
-    /// Lengths of messages, the oldest one without what was read of it.
+    /// The lengths of unread messages; the oldest without its read part.
     messages: VecDeque<u32>,
     unread: u32,
-    /// Where the oldest byte lies.
+    /// The offset of the oldest unread byte.
     at: u32,
-    /// What the halves that were lent have room for, in their order.
+    /// The remaining room of each granted half, in order.
     lent: VecDeque<u32>,
-    /// Where the half lies that is lent next.
+    /// The offset of the next half to grant.
     next: u32,
-    /// Bytes that were read, and not lent again.
+    /// Bytes that were read, and not granted again.
     free: u32,
-    /// Messages that were done with, and the last limit that was told; modulo 2^16.
+    /// The number of processed messages, and the last announced limit; modulo 2^16.
     done: u16,
     told: u16,
 }
 
 impl Incoming {
-    /// The first half of the buffer is lent to begin with, and the second one is free.
+    /// At first, the first half of the buffer is granted, and the second is free.
     pub(super) fn new(settings: &Settings) -> Self {
         let half = settings.receive_bytes / 2;
         Self {
@@ -54,7 +55,7 @@ impl Incoming {
         }
     }
 
-    /// `bytes` were written.
+    /// Records that the sender has written `bytes` bytes.
     pub(super) fn data(&mut self, bytes: u32) -> Result<(), Broken> {
         if self.messages.len() >= self.capacity.into() {
             return Err(Broken::TooMany);
@@ -73,18 +74,19 @@ impl Incoming {
         Ok(())
     }
 
-    /// An entry of a table was written: that cost the sender a credit, too.
+    /// Records the write of a table entry, which also costs a credit.
     pub(super) const fn mapping(&mut self) {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Bytes that nobody has read.
+    /// The number of unread bytes.
     #[must_use]
     pub const fn unread(&self) -> u32 {
         self.unread
     }
 
-    /// Where the bytes lie that begin `skip` behind the oldest one: the place in the buffer, and how many follow each other there.
+    /// The location of the bytes that follow `skip` unread bytes: the offset in the buffer, and the
+    /// number of contiguous bytes.
     #[must_use]
     pub fn piece(&self, skip: u32) -> Option<(u32, u32)> {
         let left = self.unread.checked_sub(skip).filter(|&left| left > 0)?;
@@ -93,7 +95,7 @@ impl Incoming {
         Some((at, left.min(size - at)))
     }
 
-    /// The oldest `bytes` were read.
+    /// Records that the oldest `bytes` bytes were read.
     pub fn consume(&mut self, bytes: u32) {
         let bytes = bytes.min(self.unread);
         self.unread -= bytes;
@@ -111,7 +113,8 @@ impl Incoming {
         }
     }
 
-    /// What the sender is to be told now: a half of the buffer as soon as one is free, and credits when half of them are used.
+    /// The next message to the sender: a half of the buffer as soon as one is free, and credits
+    /// when half of them are used.
     pub(super) fn grant(&mut self) -> Option<Grant> {
         let limit = self.done.wrapping_add(self.capacity);
         let has_half = self.free >= self.half;
@@ -129,7 +132,7 @@ impl Incoming {
         Some(Grant { limit, half })
     }
 
-    /// Bytes of half of the buffer.
+    /// Bytes of a half of the buffer.
     #[must_use]
     pub const fn half(&self) -> u32 {
         self.half

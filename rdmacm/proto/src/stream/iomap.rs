@@ -1,16 +1,17 @@
 //! Mappings: buffers of an application that its peer may write to (`riomap(3)`, `riowrite(3)`).
+//! Entries of mappings follow the table of buffer halves.
 
 use super::hello::{Area, Order};
 
 const HALF: u16 = 1 << 7;
 
-/// A number of mappings as one byte: exact up to 128, above that in steps of 256.
+/// Encodes a number of mappings as one byte: exactly up to 128, above that in steps of 256.
 #[must_use]
 pub const fn scale(value: u16) -> u8 {
     if value <= HALF { value as u8 } else { (HALF | (value >> 8)) as u8 }
 }
 
-/// The number of a byte.
+/// Decodes the byte.
 #[must_use]
 pub const fn unscale(value: u8) -> u16 {
     let value = value as u16;
@@ -20,9 +21,9 @@ pub const fn unscale(value: u8) -> u16 {
 /// An entry of the table of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Which offset its first byte has, as the applications name it.
+    /// The offset of the first byte, as the applications name it.
     pub offset: u64,
-    /// Where it lies.
+    /// The memory.
     pub area: Area,
 }
 
@@ -30,7 +31,7 @@ impl Mapping {
     /// Bytes of an entry.
     pub const LEN: usize = 8 + Area::LEN;
 
-    /// As an entry of the table of a host.
+    /// The entry for a table of a host.
     #[must_use]
     pub fn emit(self, order: Order) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -40,7 +41,7 @@ impl Mapping {
         bytes
     }
 
-    /// An entry of our own table.
+    /// Parses an entry of this end's table.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut offset = [0; 8];
@@ -51,27 +52,27 @@ impl Mapping {
     }
 }
 
-/// The buffers of the peer.
+/// The mapped buffers of the peer.
 #[derive(Debug, Default)]
 pub struct Targets {
     known: Vec<Option<Mapping>>,
 }
 
 impl Targets {
-    /// With room for so many.
+    /// A table with `mappings` entries.
     #[must_use]
     pub fn new(mappings: u16) -> Self {
         Self { known: vec![None; mappings.into()] }
     }
 
-    /// The peer wrote an entry; `false`: there is none of that number.
+    /// Stores an entry that the peer wrote; `false`: the table has no such entry.
     pub fn learn(&mut self, index: u16, mapping: Mapping) -> bool {
         let Some(entry) = self.known.get_mut(usize::from(index)) else { return false };
         *entry = (mapping.area.length != 0).then_some(mapping);
         true
     }
 
-    /// Where the byte of an offset lies: address, key, and how many bytes follow it.
+    /// The memory at an offset: address, key, and the number of bytes that follow.
     #[must_use]
     pub fn find(&self, offset: u64) -> Option<Area> {
         self.known.iter().flatten().find_map(|mapping| {

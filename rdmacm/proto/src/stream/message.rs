@@ -1,24 +1,25 @@
-//! What a write was: immediate data, as 32 bits (rsocket(7); the numbers are those on the wire of librdmacm's rsockets).
+//! Messages of a stream: the 32 bits of immediate data of a write (rsocket(7)).
+//! The numbers are those of upstream's rsockets.
 
 use std::fmt;
 
-/// Why a connection cannot go on.
+/// The reason why a connection is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Its private data are of no rsocket, or of another version.
+    /// The private data are from no rsocket, or of another version.
     Hello,
-    /// Immediate data that say nothing.
+    /// The immediate data have no meaning.
     Message(u32),
-    /// More bytes than the buffer that was lent has room for.
+    /// A write is longer than the granted buffer.
     TooLong {
-        /// What it says that it wrote.
+        /// The length of the write.
         bytes: u32,
-        /// What there was room for.
+        /// The remaining room.
         room: u32,
     },
-    /// More messages than were granted.
+    /// More messages than credits.
     TooMany,
-    /// Half of a buffer, that is none or comes before its turn.
+    /// An invalid or premature half of a buffer.
     Area,
 }
 
@@ -41,17 +42,17 @@ impl std::error::Error for Broken {}
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written behind those that came before.
+    /// A number of bytes was written after the earlier ones.
     Data(u32),
-    /// The sender of data may send until its count is this, modulo 2^16.
+    /// The sender of data may send up to this count, modulo 2^16.
     Credits(u16),
-    /// The entry of this number of the table of mappings was written.
+    /// The entry with this number in the table of mappings was written.
     Mapping(u16),
-    /// The connection is over.
+    /// The connection ends.
     Disconnect,
-    /// Only there so that something is sent.
+    /// A message without content.
     KeepAlive,
-    /// No data come any more.
+    /// No further data follow.
     Shutdown,
 }
 
@@ -63,16 +64,16 @@ const MAPPING: u32 = 6;
 const CONTROL: u32 = 7;
 
 impl Message {
-    /// The most bytes that one message of data can tell.
+    /// The largest number of bytes in one data message.
     pub const MOST_BYTES: u32 = COUNT;
 
-    /// Takes immediate data apart.
+    /// Parses immediate data.
     ///
     /// # Errors
-    /// They mean nothing.
+    /// The data have no meaning.
     pub const fn parse(raw: u32) -> Result<Self, Broken> {
         let count = raw & COUNT;
-        // Senders do not cut their count to 16 bits: only these mean something.
+        // Senders do not limit their count to 16 bits; only the low 16 bits count.
         let low = count as u16;
         match (raw >> SHIFT, count) {
             (DATA, bytes) => Ok(Self::Data(bytes)),
@@ -85,7 +86,7 @@ impl Message {
         }
     }
 
-    /// As immediate data.
+    /// The message as immediate data.
     #[must_use]
     pub const fn emit(self) -> u32 {
         let (operation, count) = match self {

@@ -1,16 +1,22 @@
-//! rsocket streams without queue pairs: what both ends of a connection write to each other, and how much each may (rsocket(7)).
+//! rsocket streams without queue pairs: the protocol of a connection, and the limits of both ends
+//! (rsocket(7)).
+//! `rsocket::socket` of librdmacm has one [`Stream`] for each connection, and posts what the stream
+//! returns.
 //!
-//! Bytes travel as RDMA WRITEs with immediate data into a buffer of the receiver. The receiver lends its buffer by halves: the address of the first half is in the
-//! private data of the connection ([`Hello`]), those of later ones are written into a small table of the sender. Immediate data say what a write was ([`Message`]). Every
-//! message of data costs the sender one credit, and the receiver grants new ones as its application reads.
+//! Data are RDMA WRITEs with immediate data into a buffer of the receiver. The receiver grants its
+//! buffer by halves: the first half in the private data of the connection ([`Hello`]), later halves
+//! by a small table on the sender's side. The immediate data state the kind of a write
+//! ([`Message`]). Each data message costs the sender one credit, and the receiver returns credits
+//! as its application reads.
 //!
-//! [`Stream`] has both directions of one connection. There is no memory here and no device: the caller brings messages and completions, and carries out
-//! what it is told.
+//! The module has no memory and no device: the caller passes messages and completions, and performs
+//! the returned requests.
 //!
 //! # Trust
 //!
-//! A peer may write into the buffer that it was lent, and nowhere else; that is the device's to enforce. What it says about that is checked: lengths against what it was lent, the number of messages
-//! against its credits. [`Broken`] ends the connection, and nothing else.
+//! The device enforces that a peer writes only into granted buffers. The stream checks the peer's
+//! statements: lengths against granted room, and the number of messages against credits. A
+//! violation ([`Broken`]) ends the connection, and has no other effect.
 
 mod hello;
 mod incoming;
@@ -26,46 +32,46 @@ pub use message::{Broken, Message};
 pub use outgoing::{Done, Outgoing, Place, Write};
 pub use settings::{LEAST_QUEUE, MOST_QUEUE, Settings};
 
-/// Requests for messages of control that the send queue has room for, besides those for data.
+/// Send queue entries that are reserved for control messages.
 pub const CONTROLS: u16 = 4;
-/// Entries of the table that the receiver writes the halves of its buffer to.
+/// Entries of the table in which the receiver grants halves of its buffer.
 pub const TABLE: u32 = 2;
-/// A sender sleeps until there is room for so many bytes.
+/// A blocked sender continues when this number of bytes is free.
 pub const LOW_WATER: u32 = 2048;
 
-/// How far a connection is, as the peer and our application have it.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Both may talk, as far as nobody has shut his side down.
+    /// Both ends may send, unless a side was shut down.
     Open,
-    /// It was ended by either side, in order.
+    /// Either end has disconnected.
     Ended,
-    /// It broke.
+    /// The connection is broken.
     Broken,
 }
 
 /// Both directions of a connection.
 #[derive(Debug)]
 pub struct Stream {
-    /// What we send.
+    /// The sending side.
     pub outgoing: Outgoing,
-    /// What comes.
+    /// The receiving side.
     pub incoming: Incoming,
     life: Life,
-    /// More can come.
+    /// True: further data may arrive.
     readable: bool,
-    /// Our side was not shut down.
+    /// True: this end's side was not shut down.
     writable: bool,
-    /// The table of the peer: how many entries it has, and which one is next.
+    /// The number of entries in the peer's table, and the next entry.
     entries: u32,
     next_entry: u32,
 }
 
 impl Stream {
-    /// A connection to a peer that said `hello`.
+    /// The stream to a peer with this hello message.
     ///
     /// # Errors
-    /// No connection can be made by what it said.
+    /// The message does not allow a connection.
     pub fn new(settings: &Settings, hello: &Hello) -> Result<Self, Broken> {
         if hello.table.length == 0 {
             return Err(Broken::Hello);
@@ -81,34 +87,34 @@ impl Stream {
         })
     }
 
-    /// How far it is.
+    /// The state of the connection.
     #[must_use]
     pub const fn life(&self) -> Life {
         self.life
     }
 
-    /// Whether the connection lasts.
+    /// Whether the connection is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.life == Life::Open
     }
 
-    /// Whether more bytes may come.
+    /// Whether further data may arrive.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.is_open() && self.readable
     }
 
-    /// Whether bytes may be sent, as soon as there is room.
+    /// Whether data may be sent, as soon as there is room.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.is_open() && self.writable
     }
 
-    /// A message came; `written` bytes came with it.
+    /// Processes a message; `written` bytes arrived with it.
     ///
     /// # Errors
-    /// The peer broke the rules; the connection is broken.
+    /// The peer violated the protocol, and the connection is broken.
     pub fn receive(&mut self, message: Message, written: u32) -> Result<Option<Update>, Broken> {
         if !self.is_open() {
             return Ok(None);
@@ -141,7 +147,7 @@ impl Stream {
         Ok(None)
     }
 
-    /// A request of ours is done.
+    /// Processes the completion of a request.
     pub fn complete(&mut self, done: Done, ok: bool) {
         self.outgoing.complete(done);
         if done == Done::Disconnect && self.is_open() {
@@ -152,21 +158,21 @@ impl Stream {
         }
     }
 
-    /// The peer ended the connection without a message.
+    /// Records that the peer disconnected without a message.
     pub fn end(&mut self) {
         if self.is_open() {
             self.life = Life::Ended;
         }
     }
 
-    /// The connection broke, unless it had ended.
+    /// Marks the connection as broken, unless it has ended.
     pub fn fail(&mut self) {
         if self.is_open() {
             self.life = Life::Broken;
         }
     }
 
-    /// What the receiver should be granted now, and the entry of its table for the half of the buffer that is part of it.
+    /// The next grant to the sender, with the entry of the sender's table for a granted half.
     pub fn grant(&mut self) -> Option<(Grant, u32)> {
         if !self.is_open() || self.outgoing.controls() == 0 {
             return None;
@@ -180,7 +186,8 @@ impl Stream {
         Some((grant, entry))
     }
 
-    /// Ends one direction or both. Tells what the peer is to be told, for which a place for control is to be taken first ([`Outgoing::take_control`]).
+    /// Shuts one side or both down. Returns the message for the peer, for which the caller first
+    /// reserves a control slot ([`Outgoing::take_control`]).
     pub fn shut_down(&mut self, reading: bool, writing: bool) -> Option<Message> {
         if !self.is_open() {
             return None;
@@ -192,18 +199,18 @@ impl Stream {
             after if after == both_before => None,
             (false, false) => Some(Message::Disconnect),
             (true, false) => Some(Message::Shutdown),
-            // The peer goes on writing, and is not told: there is no message for it.
+            // The protocol has no message for a reader's shutdown: the peer goes on writing.
             (_, true) => None,
         }
     }
 }
 
-/// What else is to be looked at for a message.
+/// A table that the caller must read after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// The next entry of our table of halves was written.
+    /// The next entry of this end's table of buffer halves was written.
     Table,
-    /// An entry of our table of mappings was written.
+    /// An entry of this end's table of mappings was written.
     Mapping(u16),
 }
 

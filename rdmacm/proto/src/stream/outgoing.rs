@@ -1,4 +1,5 @@
-//! The sender's side: what may be sent now, and from where.
+//! The sending side of a stream: credits, granted buffers, and the send buffer.
+//! [`Stream`](super::Stream) has one; the caller posts the returned requests.
 
 use super::hello::{Area, Hello};
 use super::message::{Broken, Message};
@@ -6,46 +7,46 @@ use super::settings::Settings;
 use super::{CONTROLS, LOW_WATER, TABLE};
 use std::collections::VecDeque;
 
-/// The most bytes of one request: the peer reads the first ones while the next ones travel.
+/// The largest request in bytes: the peer reads earlier requests while later ones are in flight.
 const MOST: u32 = 1 << 16;
 
-/// Where the bytes of a request are.
+/// The location of a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the request itself.
     Inline,
-    /// At this place of the send buffer.
+    /// At this offset of the send buffer.
     Buffer(u32),
 }
 
-/// A request to write bytes of the application.
+/// A request to write application data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where they go, as the peer names it.
+    /// The destination address at the peer.
     pub addr: u64,
     /// The peer's key.
     pub key: u32,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u32,
-    /// Where they are to be put first.
+    /// The location of the bytes.
     pub from: Place,
-    /// What its completion is told as.
+    /// The completion of the request.
     pub done: Done,
 }
 
-/// A request that completes. Requests complete in the order in which they were made.
+/// The completion of a request. Requests complete in the order of posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Data, with so many bytes of the send buffer.
+    /// Data, with the number of bytes in the send buffer.
     Data(u32),
-    /// A message of control.
+    /// A control message.
     Control,
-    /// The last one of all.
+    /// The last request of the connection.
     Disconnect,
 }
 
 impl Done {
-    /// As the number of a request.
+    /// The completion as a request id.
     #[must_use]
     pub const fn emit(self) -> u64 {
         match self {
@@ -55,7 +56,7 @@ impl Done {
         }
     }
 
-    /// The request of a number; `None`: it is none of ours.
+    /// The completion of a request id; `None`: an unknown id.
     #[must_use]
     pub const fn parse(raw: u64) -> Option<Self> {
         match raw >> 32 {
@@ -67,23 +68,23 @@ impl Done {
     }
 }
 
-/// The sender's side of a stream.
+/// The sending side of a stream.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// Messages that were sent, and how many may be; modulo 2^16.
+    /// The number of sent messages, and the limit; modulo 2^16.
     sent: u16,
     limit: u16,
-    /// What we were lent, in its order.
+    /// The granted buffers of the peer, in order.
     targets: VecDeque<Area>,
-    /// Which entry of our table the peer writes next.
+    /// The entry of this end's table that the peer writes next.
     entry: u32,
-    /// Requests that the send queue has room for: data, and control.
+    /// Free entries of the send queue, for data and for control messages.
     slots: u16,
     controls: u16,
-    /// Requests for data that the send queue has room for when it is empty.
+    /// Entries for data in an empty send queue.
     all_slots: u16,
     inline: u32,
-    /// The send buffer: its bytes, where the next ones go, and how many are under way.
+    /// The send buffer: its size, the offset of the next byte, and the number of bytes in flight.
     size: u32,
     at: u32,
     used: u32,
@@ -112,7 +113,7 @@ impl Outgoing {
     }
 
     pub(super) fn credit(&mut self, limit: u16) -> Result<(), Broken> {
-        // What was granted once is never taken back.
+        // A limit never decreases.
         if limit.wrapping_sub(self.sent) < self.limit.wrapping_sub(self.sent) {
             return Err(Broken::TooMany);
         }
@@ -120,16 +121,16 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Which entry of our table is to be read after [`super::Update::Table`].
+    /// The entry of this end's table to read after [`super::Update::Table`].
     #[must_use]
     pub const fn entry(&self) -> u32 {
         self.entry
     }
 
-    /// The peer lends what that entry says.
+    /// Adds the granted buffer of that entry.
     ///
     /// # Errors
-    /// It is nothing, or there are two already.
+    /// The buffer is empty, or two are granted already.
     pub fn lend(&mut self, area: Area) -> Result<(), Broken> {
         if area.length == 0 || self.targets.len() >= TABLE as usize {
             return Err(Broken::Area);
@@ -139,7 +140,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether an application that waits for room should go on.
+    /// Whether a blocked sender should continue.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.has_space() && self.has_credit()
@@ -154,13 +155,13 @@ impl Outgoing {
         self.slots > 0 && self.size - self.used >= low
     }
 
-    /// Places for messages of control.
+    /// The number of free control slots.
     #[must_use]
     pub const fn controls(&self) -> u16 {
         self.controls
     }
 
-    /// Takes one; `false`: there is none.
+    /// Reserves a control slot; `false` without a free one.
     pub const fn take_control(&mut self) -> bool {
         let there = self.controls > 0;
         if there {
@@ -169,7 +170,7 @@ impl Outgoing {
         there
     }
 
-    /// The next request for some of `wanted` bytes, in the order of the stream; `None`: there is no room.
+    /// The next request for a part of `wanted` bytes of the stream; `None` without room.
     pub fn write(&mut self, wanted: usize) -> Option<Write> {
         if wanted == 0 || !self.has_room() {
             return None;
@@ -187,7 +188,7 @@ impl Outgoing {
         Some(self.request(target, bytes, from))
     }
 
-    /// The next request for some of `wanted` bytes that go to a mapping. It costs no credit.
+    /// The next request for a part of `wanted` bytes to a mapping, which costs no credit.
     pub fn write_to(&mut self, target: Area, wanted: usize) -> Option<Write> {
         if wanted == 0 || target.length == 0 || !self.has_space() {
             return None;
@@ -196,13 +197,14 @@ impl Outgoing {
         Some(self.request(target, bytes, from))
     }
 
-    /// The request for an entry of the peer's table of mappings, all of it at once; `None`: there is no room. It costs a credit.
+    /// The request for a whole entry of the peer's table of mappings, which costs a credit; `None`
+    /// without room.
     pub fn write_entry(&mut self, entry: Area) -> Option<Write> {
         if !self.has_room() {
             return None;
         }
         if entry.length > self.inline && entry.length > self.size - self.at {
-            // What is left at the end of the buffer is too short. All of it is given up with this request.
+            // The rest of the buffer is too short for the entry, and is released with this request.
             let rest = self.size - self.at;
             if self.size - self.used < rest + entry.length {
                 return None;
@@ -222,7 +224,7 @@ impl Outgoing {
         Some(self.request(entry, bytes, from))
     }
 
-    /// How many bytes go, and from where: those that lie behind each other in the buffer.
+    /// The number of bytes, and their location: contiguous bytes of the buffer.
     fn place(&self, wanted: usize, room: u32) -> (u32, Place) {
         let most = room.min(MOST).min(Message::MOST_BYTES);
         let bytes = u32::try_from(wanted).unwrap_or(u32::MAX).min(most);
@@ -258,7 +260,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no request is in flight.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.slots == self.all_slots && self.controls == CONTROLS

@@ -1,30 +1,31 @@
-//! Sizes of a connection: their defaults, and their limits (rsocket(7)).
+//! Sizes of a connection: defaults and limits (rsocket(7)).
+//! Sockets copy the defaults, and options change them.
 
 use super::CONTROLS;
 use super::iomap::{scale, unscale};
 
 /// The smallest queue of requests.
 pub const LEAST_QUEUE: u16 = 16;
-/// The largest one.
+/// The largest queue of requests.
 pub const MOST_QUEUE: u16 = 0xfffe;
-/// The smallest buffer of either side: a half of it still has room for a short message.
+/// The smallest buffer of either side: a half still has room for a short message.
 const LEAST_BUFFER: u32 = 4096;
 const _: () = assert!(LEAST_QUEUE > CONTROLS);
 
-/// What an application or an administrator can choose.
+/// The sizes that an application or administrator can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Requests of the send queue.
+    /// Entries of the send queue.
     pub send_queue: u16,
-    /// Requests of the receive queue.
+    /// Entries of the receive queue.
     pub receive_queue: u16,
-    /// Bytes that a request may have in itself.
+    /// The largest inline request in bytes.
     pub inline: u32,
-    /// Bytes of the buffer for what is sent.
+    /// Bytes of the send buffer.
     pub send_bytes: u32,
-    /// Bytes of the buffer for what comes.
+    /// Bytes of the receive buffer.
     pub receive_bytes: u32,
-    /// Mappings that the peer may make for us.
+    /// The number of mappings that the peer may create.
     pub mappings: u16,
 }
 
@@ -42,7 +43,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same within all limits; the device's queues have at most `most` requests. The receive buffer has two equal halves.
+    /// The sizes within all limits; the device's queues have at most `most` entries. The receive
+    /// buffer has two equal halves.
     #[must_use]
     pub fn limited(mut self, most: u16) -> Self {
         let most = most.clamp(LEAST_QUEUE, MOST_QUEUE);
@@ -54,7 +56,7 @@ impl Settings {
         self
     }
 
-    /// The same for datagrams, each of which has a place of its own in the buffers.
+    /// The sizes for datagrams, each of which has its own slot in the buffers.
     #[must_use]
     pub fn of_datagrams(mut self, most: u16) -> Self {
         let fitting =
@@ -64,7 +66,8 @@ impl Settings {
         self
     }
 
-    /// Takes over what a file of `/etc/rdma/rsocket` says: its name and its text. What is no number, or does not fit, is as if it were not there.
+    /// Reads a file of `/etc/rdma/rsocket`, given its name and text. An invalid or excessive value
+    /// is ignored.
     pub fn read(&mut self, name: &str, text: &str) {
         let Some(number) = number(text) else { return };
         let short = u16::try_from(number);
@@ -83,7 +86,7 @@ impl Settings {
     }
 }
 
-/// The number that a text begins with.
+/// The number at the start of a text.
 fn number(text: &str) -> Option<u32> {
     let digits = text.trim_start();
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());

@@ -1,17 +1,18 @@
-//! Two ends that move each other's messages by hand, and peers that lie.
+//! Two ends exchange messages by hand, and peers lie.
+//! Tests of the whole stream module.
 
 use super::*;
 use std::collections::VecDeque;
 
-/// One end, with its memory.
+/// One end with its memory.
 struct End {
     stream: Stream,
     buffer: Vec<u8>,
     staging: Vec<u8>,
     table: [[u8; 16]; 2],
-    /// Writes and messages under way to the other end: where, what, and the message.
+    /// Writes and messages in flight to the other end: address, bytes, message, completion.
     wire: VecDeque<(u64, Vec<u8>, Option<Message>, Done)>,
-    /// As the other end knows it.
+    /// The address of the buffer at the other end.
     base: u64,
 }
 
@@ -76,7 +77,7 @@ impl End {
         got
     }
 
-    /// The oldest thing on the wire arrives.
+    /// Delivers the oldest write in flight.
     fn deliver(&mut self, to: &mut Self) -> bool {
         let Some((addr, bytes, message, done)) = self.wire.pop_front() else { return false };
         if (TABLE_AT..TABLE_AT + 32).contains(&addr) {
@@ -98,7 +99,7 @@ impl End {
     }
 }
 
-/// Sends a long text in both directions by pieces of changing sizes, and compares it.
+/// Sends a long text in both directions in pieces of changing sizes, and compares it.
 fn converse(settings: Settings, seed: u64) {
     let [mut a, mut b] = pair(settings.limited(u16::MAX));
     let text: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();

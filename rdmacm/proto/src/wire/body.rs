@@ -1,16 +1,17 @@
-//! What follows the header of a MAD, by the offsets of the specification's tables.
+//! The body of a MAD after its header, by the offsets of the specification's tables.
+//! The messages of [`super`] parse and emit their fields here.
 
 use super::Bits;
 
 /// Bytes after the common header.
 pub(super) const BODY_LEN: usize = 232;
 
-/// The bytes after the common header. Offsets are constants, checked when this is compiled.
+/// The body of a MAD. Offsets are constants, checked at compile time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Body(pub(super) [u8; BODY_LEN]);
 
 impl Body {
-    /// Nothing but zeros: what reserved fields have.
+    /// All zeros, the value of reserved fields.
     pub(super) const ZERO: Self = Self([0; BODY_LEN]);
 
     /// `N` bytes at `AT`.
@@ -65,7 +66,8 @@ impl Body {
         self.put::<AT, 3>([high, middle, low]);
     }
 
-    /// Adds bits to the byte at `AT`, after `SKIP` more significant ones; they must have been zero.
+    /// Adds bits to the byte at `AT`, after `SKIP` more significant ones; the bits must have been
+    /// zero.
     pub(super) fn put_bits<const AT: usize, const SKIP: u32, const WIDTH: u32>(
         &mut self,
         value: Bits<WIDTH>,

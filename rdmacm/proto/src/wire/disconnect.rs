@@ -1,4 +1,5 @@
 //! DREQ and DREP: the end of a connection (IBTA vol 1, 12.6.10 and 12.6.11).
+//! [`super::Mad`] contains these messages.
 
 use super::body::Body;
 use super::{CommId, Private, Qpn};
@@ -6,22 +7,23 @@ use super::{CommId, Private, Qpn};
 /// DREQ: the end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DisconnectRequest {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<220>,
 }
 
 impl DisconnectRequest {
-    /// No queue pair has this number, which means groups (IBTA vol 1, 9.2.4). A DREQ for it ends
-    /// nothing: a manager with the connection drops the DREQ, and any other manager answers DREP.
+    /// The number of no queue pair, which stands for multicast (IBTA vol 1, 9.2.4). A DREQ with
+    /// this number ends no connection: a manager with the connection drops the DREQ, and any other
+    /// manager answers DREP.
     pub const NO_QPN: Qpn = Qpn::new(0xff_ffff);
 
-    /// Whether it ends the connection, and does not only ask for it.
+    /// Whether the DREQ ends the connection, and is not only a question.
     #[must_use]
     pub fn ends(&self) -> bool {
         self.remote_qpn != Self::NO_QPN
@@ -44,14 +46,14 @@ impl DisconnectRequest {
     }
 }
 
-/// DREP: its acknowledgement.
+/// DREP: the acknowledgement of a DREQ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DisconnectReply {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<224>,
 }
 

@@ -1,10 +1,12 @@
-//! IP addresses and ports in messages that know only GIDs and services: the RDMA IP CM Service (IBTA vol 1, annex A11).
+//! IP addresses and ports in MADs, which know only GIDs and services: the RDMA IP CM Service (IBTA
+//! vol 1, annex A11).
+//! librdmacm puts this header before the program's private data.
 
 use super::{Malformed, Private, TooLong};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What a request is for.
+/// The service of a request.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -14,7 +16,8 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// A space of ports; services of two spaces never meet. The numbers are those of `enum rdma_port_space`.
+/// A port space; services of two spaces are different. The numbers are those of `enum
+/// rdma_port_space`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
@@ -35,7 +38,7 @@ impl PortSpace {
         ServiceId((self as u64) << 16 | port as u64)
     }
 
-    /// The space and the port of a service; `None` for one of no such space.
+    /// The port space and port of a service; `None` for any other service.
     #[must_use]
     pub fn of(service: ServiceId) -> Option<(Self, u16)> {
         let [0, 0, 0, 0, space @ .., high, low] = service.0.to_be_bytes() else { return None };
@@ -46,28 +49,29 @@ impl PortSpace {
     }
 }
 
-/// Bytes of the header, in front of the application's private data.
+/// Bytes of the header before the application's private data.
 pub const IP_HEADER_LEN: usize = 36;
 
-/// Who asks, and whom: the header in the private data of a REQ or SIDR_REQ. The destination's port is in the service.
+/// Source and destination of a REQ or SIDR_REQ, in its private data. The service contains the
+/// destination's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpHeader {
     /// IPv4.
     V4 {
-        /// Who asks.
+        /// The source address.
         source: Ipv4Addr,
-        /// From which port.
+        /// The source port.
         port: u16,
-        /// Whom.
+        /// The destination address.
         destination: Ipv4Addr,
     },
     /// IPv6.
     V6 {
-        /// Who asks.
+        /// The source address.
         source: Ipv6Addr,
-        /// From which port.
+        /// The source port.
         port: u16,
-        /// Whom.
+        /// The destination address.
         destination: Ipv6Addr,
     },
 }
@@ -76,7 +80,7 @@ impl IpHeader {
     /// The header, and the application's data.
     ///
     /// # Errors
-    /// Another version of the header, or of IP.
+    /// The header or IP version is unsupported.
     pub fn parse<const N: usize>(private: &Private<N>) -> Result<(Self, &[u8]), Malformed> {
         let bytes = private.bytes();
         let length = Malformed::Length(N);
@@ -101,10 +105,10 @@ impl IpHeader {
         Ok((header, rest))
     }
 
-    /// Private data of this header and the application's.
+    /// Private data of this header and the application's data.
     ///
     /// # Errors
-    /// There is no room for both.
+    /// The message has no room for both.
     pub fn emit<const N: usize>(&self, data: &[u8]) -> Result<Private<N>, TooLong> {
         let long = |address: Ipv4Addr| {
             let [a, b, c, d] = address.octets();

@@ -1,4 +1,5 @@
-//! A whole MAD: the common header (IBTA vol 1, 13.4.3), and which message it is.
+//! A whole MAD: the common header (IBTA vol 1, 13.4.3) and the message.
+//! The manager parses and emits MADs here.
 
 use super::body::{BODY_LEN, Body};
 use super::{
@@ -16,41 +17,41 @@ const HEAD: [u8; 4] = [1, 0x07, 2, 3];
 /// A message with its transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// Chosen by who began the exchange; answers repeat it.
+    /// The transaction id, which the first sender of an exchange chooses and answers repeat.
     pub transaction: u64,
-    /// What is said.
+    /// The message.
     pub message: Message,
 }
 
-/// The messages. The small ones are as they are, the two that carry a connection's parameters are boxed.
+/// The messages of the class. Large messages are boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// REQ: a connection is asked for.
+    /// REQ: a connection request.
     Request(Box<Request>),
     /// MRA: wait longer.
     Acknowledge(Acknowledge),
-    /// REJ: no, or no more.
+    /// REJ: a rejection.
     Reject(Box<Reject>),
-    /// REP: a connection is granted.
+    /// REP: the acceptance of a request.
     Reply(Box<Reply>),
-    /// RTU: the one who asked is ready.
+    /// RTU: the requester is ready.
     Ready(Ready),
     /// DREQ: the end of a connection.
     DisconnectRequest(DisconnectRequest),
-    /// DREP: its acknowledgement.
+    /// DREP: the acknowledgement of a DREQ.
     DisconnectReply(DisconnectReply),
-    /// SIDR_REQ: which queue pair has a service?
+    /// SIDR_REQ: a request for the queue pair of a service.
     DatagramRequest(Box<DatagramRequest>),
-    /// SIDR_REP: this one.
+    /// SIDR_REP: the answer to a SIDR_REQ.
     DatagramReply(Box<DatagramReply>),
     /// LAP: another path is offered.
     LoadPath(Box<LoadPath>),
-    /// APR: what became of it.
+    /// APR: the answer to a LAP.
     PathReply(PathReply),
 }
 
 impl Message {
-    /// The attribute that says which message this is.
+    /// The attribute id of the message.
     #[must_use]
     pub const fn attribute(&self) -> u16 {
         match self {
@@ -70,10 +71,10 @@ impl Message {
 }
 
 impl Mad {
-    /// A MAD from what a datagram to QP1 brought (behind the 40 bytes of its address).
+    /// Parses the payload of a datagram to QP 1, after the 40 bytes of the GRH.
     ///
     /// # Errors
-    /// Why it is none of this class.
+    /// The bytes are no MAD of this class.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let length = Malformed::Length(bytes.len());
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(length)?;

@@ -1,8 +1,10 @@
 //! The messages of communication management, as bytes and as values.
+//! The manager works with values; the agent of librdmacm carries bytes.
 //!
-//! A MAD of the class is parsed into a value that cannot be wrong, and every value can be emitted. Layouts are of IBTA vol 1,
-//! chapter 12 (messages), 13.4 (the common header of MADs) and annex A11 (the header of IP addressing); where the extensions of
-//! enhanced connection establishment (ECE) lie is as the kernel has it (include/rdma/ibta_vol1_c12.h).
+//! A MAD of the class is parsed into a valid value, and every value can be emitted. Layouts are
+//! those of IBTA vol 1, chapter 12 (messages), 13.4 (the common header of MADs) and annex A11 (the
+//! header of IP addressing). Enhanced connection establishment (ECE) follows the kernel
+//! (include/rdma/ibta_vol1_c12.h).
 
 mod body;
 mod disconnect;
@@ -27,20 +29,20 @@ pub use reply::{Ready, Reply};
 pub use request::{Ece, Request, Transport};
 pub use sidr::{DatagramReply, DatagramRequest, DatagramStatus};
 
-/// Why bytes are no message of communication management.
+/// The reason why bytes are no message of communication management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Not the 256 bytes of a MAD.
     Length(usize),
     /// Another version of MADs or of the class, or another class.
     Class,
-    /// Not the method Send, or a status: nothing that this class has.
+    /// Another method than Send, or a status, which this class lacks.
     Method,
-    /// No message has this attribute.
+    /// An unknown attribute id.
     Attribute(u16),
-    /// A length inside the message that is larger than what it measures.
+    /// A length field above the size of its contents.
     Inner,
-    /// A value that the specification reserves, where nothing sensible can be assumed.
+    /// A reserved value without a sensible default.
     Reserved,
 }
 

@@ -1,4 +1,5 @@
-//! Numbers of a width that no integer has, and names for addresses.
+//! Integers of unusual widths, and names of addresses.
+//! All messages of [`super`] use these types.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 pub struct Bits<const N: u32>(u32);
 
 impl<const N: u32> Bits<N> {
-    /// The largest one.
+    /// The largest value.
     pub const MAX: Self = Self((1 << N) - 1);
 
     /// The low `N` bits of `raw`.
@@ -35,24 +36,25 @@ pub type Qpn = Bits<24>;
 /// A packet sequence number.
 pub type Psn = Bits<24>;
 
-/// A time as the specification writes it: 4.096 us times 2 to the power of it (IBTA vol 1, 12.7.34).
+/// A time as the specification encodes it: 4.096 us times two to the power of the code (IBTA vol 1,
+/// 12.7.34).
 pub type TimeCode = Bits<5>;
 
 impl TimeCode {
-    /// How long that is: from 4.096 us to 2.4 hours.
+    /// The duration: from 4.096 us to 2.4 hours.
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(4096 << self.0)
     }
 
-    /// The shortest code that is at least `duration`; the longest where none is.
+    /// The smallest code of at least `duration`, or the largest code.
     #[must_use]
     pub fn at_least(duration: Duration) -> Self {
         (0..32).map(Self::new).find(|code| code.duration() >= duration).unwrap_or(Self::MAX)
     }
 }
 
-/// The name that one end gives a connection.
+/// A communication id: the name that one end gives a connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 

@@ -1,9 +1,11 @@
-//! Paths, and the messages that replace one (LAP, APR).
+//! Paths, and the messages that replace a path (LAP, APR).
+//! REQ and LAP contain paths.
 
 use super::body::Body;
 use super::{Bits, CommId, Gid, Malformed, Private, Qpn, TimeCode};
 
-/// A path between two ports, as a REQ has it. For RoCE the LIDs are 0xffff and the hop limit says whether routers are between.
+/// A path between two ports, as in a REQ. For RoCE the LIDs are 0xffff, and the hop limit states
+/// whether routers are between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// LID of the sender.
@@ -20,13 +22,13 @@ pub struct Path {
     pub rate: Bits<6>,
     /// Traffic class; with RoCE the type of service.
     pub traffic_class: u8,
-    /// Hops at most.
+    /// The hop limit.
     pub hop_limit: u8,
     /// Service level.
     pub service_level: Bits<4>,
-    /// Both ports are in one subnet.
+    /// True: both ports are in one subnet.
     pub subnet_local: bool,
-    /// How long the sender waits for acknowledgements: two packet lifetimes and its own delay.
+    /// The sender's acknowledgement timeout: two packet lifetimes and the sender's own delay.
     pub ack_timeout: TimeCode,
 }
 
@@ -34,7 +36,7 @@ pub struct Path {
 pub(super) const PATH_LEN: usize = 44;
 
 impl Path {
-    /// A path of a REQ; both of them are read by these lines.
+    /// Parses one of the two paths of a REQ.
     pub(super) fn parse(bytes: [u8; PATH_LEN]) -> Self {
         let body = Body::starting(bytes);
         Self {
@@ -77,20 +79,20 @@ impl Body {
     }
 }
 
-/// LAP: another path for a connection is offered.
+/// LAP: an offer of another path for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadPath {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// How soon the receiver answers.
+    /// The time in which the receiver answers.
     pub response_timeout: TimeCode,
     /// The path.
     pub path: Path,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<168>,
 }
 
@@ -139,21 +141,21 @@ impl LoadPath {
     }
 }
 
-/// APR: what became of a LAP. The information that some statuses bring is not kept.
+/// APR: the answer to a LAP. Additional information of some statuses is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReply {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
-    /// 0: loaded. [`UNSUPPORTED`](Self::UNSUPPORTED) and others: not.
+    /// 0: the path is loaded. [`UNSUPPORTED`](Self::UNSUPPORTED) and other values: an error.
     pub status: u8,
 }
 
 impl PathReply {
-    /// No connection has these names.
+    /// No connection has these communication ids.
     pub const INVALID_COMM_ID: u8 = 1;
-    /// Paths cannot be replaced here.
+    /// The receiver cannot replace paths.
     pub const UNSUPPORTED: u8 = 2;
 
     pub(super) fn parse(body: &Body) -> Result<Self, Malformed> {

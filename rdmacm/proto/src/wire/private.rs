@@ -1,18 +1,19 @@
-//! Private data: what applications say to each other inside a message.
+//! Private data: bytes of the application inside a message.
+//! Each message has its own length `N`.
 
 use std::fmt;
 
-/// Private data of a message that has room for `N` bytes. There is no length on the wire: shorter data are
-/// followed by zeros, and the receiver sees all `N` bytes.
+/// Private data of a message with room for `N` bytes. The format has no length: shorter data are
+/// padded with zeros, and the receiver gets all `N` bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Private<const N: usize>([u8; N]);
 
-/// More private data than the message has room for.
+/// The error of private data that are too long for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// How many bytes there were.
+    /// The number of bytes.
     pub bytes: usize,
-    /// How many it has room for.
+    /// The room in the message.
     pub room: usize,
 }
 
@@ -25,13 +26,13 @@ impl fmt::Display for TooLong {
 impl std::error::Error for TooLong {}
 
 impl<const N: usize> Private<N> {
-    /// Nothing: zeros.
+    /// All zeros.
     pub const NONE: Self = Self([0; N]);
 
     /// `data`, followed by zeros.
     ///
     /// # Errors
-    /// There is no room for that many bytes.
+    /// The data are longer than `N` bytes.
     pub fn new(data: &[u8]) -> Result<Self, TooLong> {
         let mut bytes = [0; N];
         let room = bytes.get_mut(..data.len());
@@ -39,7 +40,7 @@ impl<const N: usize> Private<N> {
         Ok(Self(bytes))
     }
 
-    /// All of it.
+    /// All bytes.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; N] {
         &self.0
@@ -56,7 +57,7 @@ impl<const N: usize> Default for Private<N> {
     }
 }
 
-/// Without the zeros at its end.
+/// The output omits trailing zeros.
 impl<const N: usize> fmt::Debug for Private<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let len = self.0.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);

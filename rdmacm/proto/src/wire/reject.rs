@@ -1,9 +1,10 @@
-//! REJ: no, or no more, and MRA: wait longer (IBTA vol 1, 12.6.6 and 12.6.7).
+//! REJ, a rejection, and MRA, a request for patience (IBTA vol 1, 12.6.6 and 12.6.7).
+//! [`super::Mad`] contains these messages.
 
 use super::body::Body;
 use super::{Bits, CommId, Malformed, Private, TimeCode};
 
-/// Which message is answered by a REJ or an MRA.
+/// The message that a REJ or MRA answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rejected {
     /// A REQ.
@@ -11,7 +12,7 @@ pub enum Rejected {
     Request,
     /// A REP.
     Reply,
-    /// A REJ: none, or any other. An MRA: a LAP.
+    /// For a REJ: none, or any other message. For an MRA: a LAP.
     Other,
 }
 
@@ -34,35 +35,35 @@ impl Rejected {
     }
 }
 
-/// Why a REJ was sent (IBTA vol 1, 12.6.7.2). Numbers without a name here are valid, too.
+/// The reason of a REJ (IBTA vol 1, 12.6.7.2). Other numbers are valid too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason(pub u16);
 
 impl Reason {
-    /// There is no queue pair for it.
+    /// No queue pair is available.
     pub const NO_QP: Self = Self(1);
-    /// No memory, or a limit.
+    /// Memory or another resource is exhausted.
     pub const NO_RESOURCES: Self = Self(3);
-    /// The sender waited long enough. Additional information: its GUID.
+    /// The sender gave up waiting. The additional information is the sender's GUID.
     pub const TIMEOUT: Self = Self(4);
-    /// Such a request is not supported.
+    /// The request is not supported.
     pub const UNSUPPORTED: Self = Self(5);
-    /// No connection has these names.
+    /// No connection has these communication ids.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// Nobody listens on that service.
+    /// The service has no listener.
     pub const INVALID_SERVICE: Self = Self(8);
     /// The transport is not supported.
     pub const INVALID_TRANSPORT: Self = Self(9);
-    /// The names or the queue pair are of a connection that is not over yet here.
+    /// The communication id or queue pair belongs to a connection that has not ended.
     pub const STALE: Self = Self(10);
-    /// By the application.
+    /// The application rejects.
     pub const CONSUMER: Self = Self(28);
 }
 
 /// Bytes of additional information.
 const INFORMATION: usize = 72;
 
-/// What a reason adds to a REJ: at most 72 bytes.
+/// Additional information of a REJ: at most 72 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Information {
     padded: Private<INFORMATION>,
@@ -70,7 +71,7 @@ pub struct Information {
 }
 
 impl Information {
-    /// What is beyond 72 bytes is left out.
+    /// Copies `bytes`; bytes after the first 72 are dropped.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         let fits = bytes.get(..bytes.len().min(INFORMATION)).unwrap_or_default();
@@ -85,20 +86,20 @@ impl Information {
     }
 }
 
-/// REJ: no, or no more.
+/// REJ: the rejection of a request, or the end of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reject {
-    /// The sender's name for the connection; 0 if it never had one.
+    /// The sender's communication id; 0 if it has none.
     pub local_id: CommId,
-    /// The receiver's; 0 if the sender does not know it.
+    /// The receiver's communication id; 0 if unknown.
     pub remote_id: CommId,
-    /// What is answered.
+    /// The message that is answered.
     pub rejected: Rejected,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What the reason adds to it.
+    /// Additional information of the reason.
     pub information: Information,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<148>,
 }
 
@@ -128,18 +129,18 @@ impl Reject {
     }
 }
 
-/// MRA: wait longer.
+/// MRA: a request to wait longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledge {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
-    /// What is answered.
+    /// The message that is answered.
     pub of: Rejected,
-    /// How long it may take until there is an answer.
+    /// The time until the answer.
     pub service_timeout: TimeCode,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<222>,
 }
 

@@ -1,42 +1,44 @@
-//! REP: a connection is granted, and RTU: both ends are ready (IBTA vol 1, 12.6.8 and 12.6.9).
+//! REP, the acceptance of a request, and RTU, the confirmation (IBTA vol 1, 12.6.8 and 12.6.9).
+//! [`super::Mad`] contains these messages.
 
 use super::body::Body;
 use super::{Bits, CommId, Ece, Guid, Private, Psn, Qpn, TimeCode};
 
-/// REP: a connection is granted.
+/// REP: the acceptance of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
     /// ECE.
     pub ece: Ece,
-    /// Of datagrams.
+    /// The Q_Key, for reliable datagrams.
     pub qkey: u32,
-    /// The sender's queue pair; not of XRC.
+    /// The sender's queue pair; 0 with XRC.
     pub qpn: Qpn,
-    /// Number of the sender's EE context; of XRC its target queue pair.
+    /// The sender's EE context; with XRC the target queue pair.
     pub eecn: Bits<24>,
-    /// The PSN with which the receiver of this message begins to send (Linux, drivers/infiniband/core/cm.c, `cm_req_handler`: it becomes `sq_psn`).
+    /// The first PSN that the receiver of this message sends (`cm_req_handler` in Linux'
+    /// `drivers/infiniband/core/cm.c`, where it becomes `sq_psn`).
     pub psn: Psn,
-    /// READs and atomics that the sender can answer at a time.
+    /// The number of concurrent READs and atomics that the sender can answer.
     pub responder_resources: u8,
-    /// READs and atomics that the sender wants to have under way.
+    /// The number of concurrent READs and atomics that the sender wants to issue.
     pub initiator_depth: u8,
-    /// How long the sender may take until it acknowledges a packet.
+    /// The time that the sender may take to acknowledge a packet.
     pub ack_delay: TimeCode,
-    /// What became of the alternate path: 0 it is accepted, 1 there is no such thing, 2 it is rejected.
+    /// The result for the alternate path: 0 accepted, 1 not supported, 2 rejected.
     pub failover: Bits<2>,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// How often the receiver's queue pair is to try again when there is no receive.
+    /// The number of RNR retries of the receiver's queue pair.
     pub rnr_retry: Bits<3>,
-    /// The sender's queue pair has a shared receive queue.
+    /// True: the sender's queue pair has a shared receive queue.
     pub srq: bool,
     /// The sender's adapter.
     pub guid: Guid,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<196>,
 }
 
@@ -63,7 +65,7 @@ impl Reply {
         }
     }
 
-    /// Returns the options of ECE, which are in the header.
+    /// Returns the ECE options, which are in the header of the MAD.
     pub(super) fn emit(&self, body: &mut Body) -> u32 {
         let [_, high, middle, low] = self.ece.vendor.raw().to_be_bytes();
         body.put::<0, 4>(self.local_id.0.to_be_bytes());
@@ -87,21 +89,21 @@ impl Reply {
         self.ece.options
     }
 
-    /// The number of the sender's queue pair, wherever its transport has it.
+    /// The number of the sender's queue pair, in the field that the transport uses.
     #[must_use]
     pub fn peer_qpn(&self, transport: super::Transport) -> Qpn {
         if transport == super::Transport::Extended { self.eecn } else { self.qpn }
     }
 }
 
-/// RTU: the one who asked is ready.
+/// RTU: the requester is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: CommId,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<224>,
 }
 

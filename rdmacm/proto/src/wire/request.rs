@@ -1,10 +1,11 @@
-//! REQ: a connection is asked for (IBTA vol 1, 12.6.5).
+//! REQ: a connection request (IBTA vol 1, 12.6.5).
+//! [`super::Mad`] contains this message.
 
 use super::body::Body;
 use super::path::PATH_LEN;
 use super::{Bits, CommId, Guid, Malformed, Path, Private, Psn, Qpn, ServiceId, TimeCode};
 
-/// What kind of connection.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Reliable connection.
@@ -12,73 +13,74 @@ pub enum Transport {
     Reliable,
     /// Unreliable connection.
     Unreliable,
-    /// Reliable datagram, which nobody has.
+    /// Reliable datagram, which no adapter supports.
     ReliableDatagram,
     /// Extended reliable connection (annex A14).
     Extended,
 }
 
-/// What vendors agree upon when they connect (enhanced connection establishment); zeros where they do not.
+/// Vendor options of enhanced connection establishment; zeros without support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Who defines the options.
+    /// The vendor that defines the options.
     pub vendor: Bits<24>,
     /// The options.
     pub options: u32,
 }
 
-/// REQ: a connection is asked for.
+/// REQ: a connection request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: CommId,
     /// ECE.
     pub ece: Ece,
-    /// Whom it is for.
+    /// The requested service.
     pub service: ServiceId,
     /// The sender's adapter.
     pub guid: Guid,
-    /// Of datagrams.
+    /// The Q_Key, for reliable datagrams.
     pub qkey: u32,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// READs and atomics that the sender can answer at a time.
+    /// The number of concurrent READs and atomics that the sender can answer.
     pub responder_resources: u8,
-    /// Number of the sender's EE context (reliable datagrams only).
+    /// The sender's EE context (reliable datagrams only).
     pub local_eecn: Bits<24>,
-    /// READs and atomics that the sender wants to have under way.
+    /// The number of concurrent READs and atomics that the sender wants to issue.
     pub initiator_depth: u8,
-    /// Number of the receiver's EE context (reliable datagrams only).
+    /// The receiver's EE context (reliable datagrams only).
     pub remote_eecn: Bits<24>,
-    /// How soon the receiver should answer a message of this exchange.
+    /// The time in which the receiver should answer a message of this exchange.
     pub remote_response_timeout: TimeCode,
-    /// What kind of connection.
+    /// The transport.
     pub transport: Transport,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN with which the receiver of this message begins to send (Linux, drivers/infiniband/core/cm.c, `cm_req_handler`: it becomes `sq_psn`).
+    /// The first PSN that the receiver of this message sends (`cm_req_handler` in Linux'
+    /// `drivers/infiniband/core/cm.c`, where it becomes `sq_psn`).
     pub psn: Psn,
-    /// How soon the sender will answer a message of this exchange.
+    /// The time in which the sender answers a message of this exchange.
     pub local_response_timeout: TimeCode,
-    /// How often the receiver's queue pair is to try again.
+    /// The number of retries of the receiver's queue pair.
     pub retry_count: Bits<3>,
-    /// Partition.
+    /// The partition key.
     pub pkey: u16,
     /// Path MTU, in the encoding of `enum ibv_mtu`.
     pub mtu: Bits<4>,
-    /// There is a reliable datagram channel already.
+    /// True: a reliable datagram channel exists already.
     pub channel_exists: bool,
-    /// How often the receiver's queue pair is to try again when there is no receive.
+    /// The number of RNR retries of the receiver's queue pair.
     pub rnr_retry: Bits<3>,
-    /// How often each end sends a message of this exchange again.
+    /// The number of repetitions of a message of this exchange, for each end.
     pub max_retries: Bits<4>,
-    /// The sender's queue pair has a shared receive queue.
+    /// True: the sender's queue pair has a shared receive queue.
     pub srq: bool,
     /// The path of the connection.
     pub primary: Path,
-    /// Another one; zeros for none.
+    /// The alternate path; zeros for none.
     pub alternate: Path,
-    /// The application's, behind the header of IP addressing for services of IP port spaces.
+    /// Private data of the application, after the IP header for services of IP port spaces.
     pub private: Private<92>,
 }
 
@@ -123,7 +125,7 @@ impl Request {
         })
     }
 
-    /// Returns the options of ECE, which are in the header.
+    /// Returns the ECE options, which are in the header of the MAD.
     pub(super) fn emit(&self, body: &mut Body) -> u32 {
         let (transport, extended) = match self.transport {
             Transport::Reliable => (0, 0),

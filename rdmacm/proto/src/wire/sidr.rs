@@ -1,18 +1,19 @@
-//! SIDR_REQ and SIDR_REP: which queue pair has a service? (IBTA vol 1, 12.11)
+//! SIDR_REQ and SIDR_REP: the queue pair of a datagram service (IBTA vol 1, 12.11).
+//! [`super::Mad`] contains these messages.
 
 use super::body::Body;
 use super::{Bits, CommId, Ece, Malformed, Private, Qpn, ServiceId};
 
-/// SIDR_REQ: which queue pair has a service?
+/// SIDR_REQ: a request for the queue pair of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramRequest {
-    /// The sender's name for the request.
+    /// The sender's name of the request.
     pub id: CommId,
-    /// Partition.
+    /// The partition key.
     pub pkey: u16,
     /// The service.
     pub service: ServiceId,
-    /// The application's, behind the header of IP addressing for services of IP port spaces.
+    /// Private data of the application, after the IP header for services of IP port spaces.
     pub private: Private<216>,
 }
 
@@ -34,27 +35,27 @@ impl DatagramRequest {
     }
 }
 
-/// What became of a request. Numbers without a name here are failures, too.
+/// The status of a SIDR_REP. Other numbers are failures too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramStatus(pub u8);
 
 impl DatagramStatus {
-    /// The queue pair is named.
+    /// The reply contains the queue pair.
     pub const SUCCESS: Self = Self(0);
-    /// Nobody listens on that service.
+    /// The service has no listener.
     pub const UNSUPPORTED: Self = Self(1);
-    /// By the application.
+    /// The application rejects.
     pub const REJECTED: Self = Self(2);
-    /// There is no queue pair for it.
+    /// No queue pair is available.
     pub const NO_QP: Self = Self(3);
 }
 
-/// SIDR_REP: this one. The information that some statuses bring is not kept.
+/// SIDR_REP: the answer to a SIDR_REQ. Additional information of some statuses is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramReply {
-    /// The receiver's name for the request.
+    /// The receiver's name of the request.
     pub id: CommId,
-    /// Whether there is one.
+    /// The status.
     pub status: DatagramStatus,
     /// ECE.
     pub ece: Ece,
@@ -62,9 +63,9 @@ pub struct DatagramReply {
     pub qpn: Qpn,
     /// The service.
     pub service: ServiceId,
-    /// What datagrams to it must have.
+    /// The Q_Key of the service's datagrams.
     pub qkey: u32,
-    /// The application's.
+    /// Private data of the application.
     pub private: Private<136>,
 }
 
@@ -85,7 +86,7 @@ impl DatagramReply {
         })
     }
 
-    /// Returns the options of ECE, which are in the header.
+    /// Returns the ECE options, which are in the header of the MAD.
     pub(super) fn emit(&self, body: &mut Body) -> u32 {
         let [_, high, middle, low] = self.ece.vendor.raw().to_be_bytes();
         body.put::<0, 4>(self.id.0.to_be_bytes());

@@ -1,4 +1,5 @@
-//! Which queue pair has a service?
+//! Datagram services: SIDR_REQ and SIDR_REP.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;

@@ -1,11 +1,12 @@
-//! Requests by the thousand whose senders are not there: what they take, and whom they delay.
+//! Floods of requests from absent senders: memory use, and delay of other clients.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 
-/// The `n`th of many REQs that somebody forges. Each is of another adapter, name and queue pair,
-/// and asks for the longest times.
+/// The `n`th of many forged REQs. Each has another adapter, communication id and queue pair, and
+/// the longest times.
 fn forged(n: u32) -> Vec<u8> {
     let request = Request {
         local_id: CommId(0x0bad_0000 + n),
@@ -18,8 +19,8 @@ fn forged(n: u32) -> Vec<u8> {
     Mad { transaction: n.into(), message: Message::Request(Box::new(request)) }.emit().to_vec()
 }
 
-/// A thousand forged requests a second, in the names of so many addresses where nobody is; returns
-/// how many connections there were at most.
+/// Sends a thousand forged requests a second, from `addresses` absent addresses; returns the
+/// largest number of connections.
 fn flood(net: &mut Net, count: u32, addresses: u32) -> usize {
     let mut most = 0;
     for n in 0..count {
@@ -36,10 +37,10 @@ fn a_flood_from_one_address_has_few_places_and_delays_nobody_else() {
     let mut net = Net::with_server(3);
     let most = flood(&mut net, 3000, 1);
     let config = config(0);
-    // One more is between the application's hands and its answer.
+    // One more connection is between its report and the application's answer.
     assert!(most <= config.half_open_per_peer + 1, "{most} connections");
     assert!(net.nodes[0].manager.waiting() <= config.waiting);
-    // Others come at the same time.
+    // Honest clients connect at the same time.
     for client in [1, 2] {
         let before = net.now;
         net.nodes[client].connect(net.now, 0);
@@ -48,7 +49,7 @@ fn a_flood_from_one_address_has_few_places_and_delays_nobody_else() {
         assert_eq!(net.now - before, MS);
     }
     assert_eq!(net.nodes[0].story().matches('E').count(), 2);
-    // Nothing is left when their senders say nothing more.
+    // After the senders have stopped, nothing remains.
     let end = net.now;
     net.run(60 * SECOND);
     assert_eq!((net.nodes[0].manager.counts().0, net.nodes[0].manager.waiting()), (2, 0));
@@ -68,7 +69,7 @@ fn a_flood_from_many_addresses_is_bounded_and_an_honest_client_gets_its_turn() {
     net.nodes[1].connect(net.now, 0);
     most = most.max(flood(&mut net, 3000, 50));
     let config = config(0);
-    // The honest one, and one more that is between the application's hands and its answer.
+    // The honest client, and one connection between its report and the application's answer.
     assert!(most <= config.half_open + 2, "{most} connections");
     assert_eq!(net.nodes[1].story(), "P", "while the flood goes on");
     assert!(net.nodes[0].manager.counters().silent > 0);
@@ -101,7 +102,7 @@ fn a_backlog_that_is_full_of_forged_requests_has_a_place_for_an_honest_client() 
         }
         net.run(50 * MS);
         assert_eq!(net.nodes[0].events.len(), 10, "the backlog is full");
-        // The application takes one after the other, and more forged ones come all the time.
+        // The application takes one request after the other, while forged requests arrive.
         let mut taken = 0;
         let is_honest = |event: &Event<u32>| match event {
             Event::Request { from, .. } | Event::DatagramRequest { from, .. } => *from == 1,
@@ -120,8 +121,8 @@ fn a_backlog_that_is_full_of_forged_requests_has_a_place_for_an_honest_client() 
     }
 }
 
-/// What is granted to who says nothing is not kept for long, whatever times it asked for, and its
-/// address hears little.
+/// An accepted connection with a silent peer is not kept for long, whatever times the peer asked
+/// for, and its address receives few messages.
 #[test]
 fn times_and_repetitions_of_a_request_are_bounded() {
     let mut net = Net::with_server(1);
@@ -134,7 +135,7 @@ fn times_and_repetitions_of_a_request_are_bounded() {
     assert!(net.count(REP) <= 8);
 }
 
-/// A client whose program is slow is no stranger: its manager says that it is there.
+/// A client with a slow application is not silent: its manager answers.
 #[test]
 fn a_slow_honest_client_keeps_its_place() {
     let mut net = Net::with_server(2);

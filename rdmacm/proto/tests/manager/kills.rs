@@ -1,10 +1,11 @@
-//! Either side dies at each step, and another process is in its place, or none.
+//! Either side dies at each step, with or without a successor.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 
-/// After how many messages a side dies.
+/// The numbers of messages after which a side dies.
 const STEPS: std::ops::Range<usize> = 0..6;
 
 fn killed_after(messages: usize, victim: usize, replaced: bool) -> Net {
@@ -28,7 +29,7 @@ fn killed_after(messages: usize, victim: usize, replaced: bool) -> Net {
             net.nodes[0].listens(16);
         }
     } else {
-        // What is sent to it is lost, and nothing comes from it.
+        // Messages to the dead side are lost, and none comes from it.
         net.fate =
             Box::new(move |packet| if packet.to == victim as u32 { vec![] } else { vec![LATENCY] });
     }
@@ -44,8 +45,8 @@ fn whoever_survives_comes_to_an_end() {
                 net.settle();
                 let survivor = &mut net.nodes[1 - victim];
                 let story = survivor.story();
-                // An established connection only ends when its owner, warned by its queue pair,
-                // ends it.
+                // An established connection ends only when its owner ends it, after an error of its
+                // queue pair.
                 let context = format!("{messages} messages, {victim} dies, {replaced}: {story}");
                 let open: Vec<_> = survivor
                     .events
@@ -90,7 +91,7 @@ fn another_process_ends_what_its_neighbour_had_when_that_was_killed() {
         let survivor = 1 - victim;
         let (now, both) = (net.now, (names[victim], names[survivor]));
         let manager = &mut net.nodes[victim].manager;
-        // Once is enough.
+        // The first call is enough; the second must change nothing.
         for _ in 0..2 {
             manager.disconnect_for(now, &mut || 7, survivor as u32, both, qpns[survivor]);
         }
@@ -105,7 +106,7 @@ fn another_process_ends_what_its_neighbour_had_when_that_was_killed() {
 
 #[test]
 fn a_new_process_answers_for_its_predecessor_at_once() {
-    // The client dies after its REQ: the REP meets another process, which knows of nothing.
+    // The client dies after its REQ: the REP meets a process without the connection.
     let mut net = Net::with_server(2);
     net.nodes[1].connect(net.now, 0);
     net.step(SECOND);
@@ -114,7 +115,7 @@ fn a_new_process_answers_for_its_predecessor_at_once() {
     assert_eq!(net.nodes[0].story(), "QX");
     assert_eq!(net.nodes[0].reason(), Reason::INVALID_COMM_ID);
 
-    // The server dies after all: the DREQ is answered by its successor.
+    // The server dies after the connection is established: its successor answers the DREQ.
     let mut net = Net::with_server(2);
     let client = net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
@@ -137,10 +138,10 @@ fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
     net.run(10 * MS);
     assert_eq!(net.nodes[1].story(), "X");
     assert_eq!(net.nodes[1].reason(), Reason::STALE);
-    // The server asks for the end of the old one, which the new process knows nothing of.
+    // The server asks whether the old connection exists; the new process does not know it.
     assert_eq!(net.nodes[0].story(), "QED");
     assert_eq!(net.nodes[0].manager.counters().stale, 1);
-    // The old connection is over, so its time-wait keeps nobody out.
+    // The old connection has ended, so its time-wait excludes no request.
     net.nodes[1].request(net.now, 0, request(5));
     net.run(10 * MS);
     assert_eq!((net.nodes[0].story(), net.nodes[1].story()), ("QEDQE".into(), "XP".into()));
@@ -151,7 +152,7 @@ fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
 
 #[test]
 fn a_queue_pair_whose_connection_has_ended_may_be_connected_at_once() {
-    // Either side ends it; the other one answers, or is slow to.
+    // Either side disconnects; the other side answers at once or slowly.
     for (ends, is_slow) in [(0, false), (1, false), (0, true), (1, true)] {
         let mut net = Net::with_server(2);
         let client = net.nodes[1].request(net.now, 0, request(5));
@@ -193,7 +194,7 @@ fn a_late_duplicate_of_a_request_whose_connection_has_ended_begins_nothing() {
     net.end_all();
 }
 
-/// Whoever can forge the client's address, and knows its GUID, ended a connection by a REQ for its
+/// The symptom: a forged REQ with the client's address and GUID ended the connection of the named
 /// queue pair.
 #[test]
 fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
@@ -204,8 +205,7 @@ fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
         let Message::Request(true_one) = net.sent[0].1.message() else { panic!("a REQ is first") };
         let before = net.sent.len();
         for n in 0..1000_u32 {
-            // By the number of the queue pair, or by the name that the client gave to the
-            // connection.
+            // By the number of the queue pair, or by the client's communication id.
             let forged = match by_name {
                 false => Request { local_id: CommId(0x0bad_0000 + n), ..*true_one },
                 true => Request { qpn: Qpn::new(0x1000 + n), ..*true_one },
@@ -217,14 +217,14 @@ fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
         }
         assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QE", "P"));
         assert_eq!(net.nodes[0].manager.counters().stale, 1000);
-        // The peer is asked once a second, and says nothing: it has the connection.
+        // The peer is asked once a second and stays silent, because it has the connection.
         assert!((1..=4).contains(&net.count(DREQ)), "{}", net.count(DREQ));
         assert_eq!((net.count(DREP), net.sent.len() - before), (0, 1000 + net.count(DREQ)));
         net.end_all();
     }
 }
 
-/// Nor does a REP that names the queue pair of another connection with that server.
+/// A forged REP with the queue pair of another connection ends nothing either.
 #[test]
 fn a_forged_reply_with_a_queue_pair_in_use_ends_no_other_connection() {
     let mut net = Net::with_server(2);
@@ -246,8 +246,8 @@ fn a_forged_reply_with_a_queue_pair_in_use_ends_no_other_connection() {
     assert_eq!((net.count(DREQ), net.count(DREP)), (1, 0));
 }
 
-/// An answer to the question whether a connection is still there counts only with the transaction
-/// of the question.
+/// The answer to a question whether a connection exists counts only with the transaction of the
+/// question.
 #[test]
 fn a_forged_answer_ends_nothing() {
     let mut net = Net::with_server(2);
@@ -258,7 +258,7 @@ fn a_forged_answer_ends_nothing() {
     net.lose(|lost, _| lost == DREQ);
     let forged = Request { local_id: CommId(0x0bad_0000), ..*true_one };
     let request = Message::Request(Box::new(forged));
-    // Even who knows both names.
+    // A forger who knows both communication ids.
     let (local_id, remote_id) = (true_one.local_id, reply.local_id);
     let answer = DisconnectReply { local_id, remote_id, ..DisconnectReply::default() };
     for message in [request, Message::DisconnectReply(answer)] {
@@ -286,7 +286,7 @@ fn a_server_whose_queue_pair_is_stale_is_refused() {
     let mut net = Net::with_server(2);
     net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
-    // It forgets all, and gives the same queue pair to the next one.
+    // The server forgets all connections, and reuses the queue pair.
     net.restart(0);
     net.nodes[0].listens(16);
     net.nodes[1].connect(net.now, 0);
@@ -346,7 +346,7 @@ fn who_is_known_to_be_gone_is_not_waited_for() {
     net.fate = Box::new(|_| vec![]);
     net.nodes[1].manager.lost(now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
-    // Nothing is asked of it, and what it has said already is not said again.
+    // The manager asks the dead peer nothing, and repeats no earlier message.
     net.nodes[1].manager.lost(now, client);
     net.settle();
     assert_eq!((&*net.nodes[1].story(), net.count(DREQ)), ("PDT", 0));
@@ -390,7 +390,7 @@ fn who_was_asked_for_patience_hears_soon_from_others_that_a_server_was_killed() 
     net.nodes[1].connect(net.now, 0);
     net.run(4000 * MS);
     assert!(net.count(MRA) > 0, "it asked for patience");
-    // Nobody listens any more, and somebody says so to who asks.
+    // The service has no listener any more, and another process answers the repeated REQ.
     net.restart(0);
     net.run(6000 * MS);
     assert_eq!(net.nodes[1].story(), "X");

@@ -1,4 +1,5 @@
 //! Slow applications, full backlogs, floods, and peers that lie.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
@@ -55,9 +56,10 @@ fn a_server_that_never_answers_is_given_up() {
     net.nodes[0].habit = Habit::Idle;
     net.nodes[1].connect(net.now, 0);
     net.settle();
-    // Its request is withdrawn.
+    // The client withdraws its request.
     assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QX", "U"));
-    // While it is patient it asks every five seconds, whether anybody has taken the server's place.
+    // During the requested wait, the client repeats its REQ every five seconds, in case the server
+    // was replaced.
     let meanwhile = net.now.as_secs() / 5;
     assert!(net.count(REQ) as u64 <= 16 + meanwhile, "{} in {meanwhile}", net.count(REQ));
     net.end_all();
@@ -75,7 +77,7 @@ fn what_does_not_fit_into_the_backlog_is_tried_again() {
     assert_eq!(net.nodes[0].story(), "QQ");
     assert!(net.nodes[0].manager.counters().backlog > 0);
     assert_eq!(net.count(REJ), 0);
-    // The application wakes up.
+    // The application continues.
     net.nodes[0].habit = Habit::Willing;
     let now = net.now;
     let waiting: Vec<_> = net.nodes[0].events.iter().map(|(_, e)| e.connection()).collect();
@@ -96,7 +98,7 @@ fn a_backlog_that_was_full_takes_again_what_comes_after_rejections_and_deaths() 
         let client = net.nodes[1].connect(net.now, 0);
         net.run(10 * MS);
         let now = net.now;
-        // It gives up, which withdraws its request.
+        // The client gives up, which withdraws its request.
         net.nodes[1].manager.destroy(now, client);
         net.run(10 * MS);
     }
@@ -180,7 +182,7 @@ fn only_so_much_is_remembered() {
         net.run(MS);
     }
     assert_eq!(net.nodes[0].manager.counts(), (0, 10));
-    // The others' time wait was cut short, and told.
+    // Time-wait of the other connections was shortened, and reported.
     assert_eq!(net.nodes[0].story().matches('T').count(), 90);
     net.end_all();
 }
@@ -199,7 +201,7 @@ fn what_nobody_takes_away_is_lost_and_counted() {
 
 #[test]
 fn times_of_a_liar_are_cut() {
-    // It wants to be waited for, for hours.
+    // The peer requests waits of hours.
     let mut net = Net::with_server(2);
     let lies = Request {
         local_response_timeout: TimeCode::MAX,
@@ -225,7 +227,7 @@ fn patience_that_a_liar_asks_for_is_cut() {
     net.nodes[1].connect(net.now, 0);
     net.run(MS);
     let Message::Request(request) = net.sent[0].1.message() else { panic!() };
-    // Whenever it hears something it wants hours.
+    // The peer answers each message by an MRA for hours.
     let acknowledge = Acknowledge {
         remote_id: request.local_id,
         service_timeout: TimeCode::MAX,
@@ -265,7 +267,7 @@ fn names_are_taken_from_the_random_numbers_under_their_prefix() {
             panic!()
         };
         assert_eq!(request.local_id, CommId(name));
-        // A second name would be the same: it is refused, not given twice.
+        // A second connection would get the same id: the call is refused.
         let second = manager.connect(Time::ZERO, &mut || random, 1, self::request(2));
         assert_eq!(second, Err(Refused::NoRoom));
     }
@@ -313,7 +315,7 @@ fn a_stranger_cannot_end_a_connection() {
     net.run(SECOND);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::Established));
     assert_eq!(net.nodes[0].story(), "QE");
-    // Nor can the peer itself, if it names another queue pair.
+    // The peer itself is refused too, if it names another queue pair.
     let request = DisconnectRequest {
         local_id,
         remote_id,
@@ -356,7 +358,7 @@ fn a_destroyed_connection_is_never_heard_of_again() {
     let now = net.now;
     net.nodes[1].manager.destroy(now, client);
     net.settle();
-    // The other side is told; this one is silent, through time wait.
+    // The other side is told; this side reports nothing, through time-wait.
     assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QEDT", "P"));
     assert_eq!(net.nodes[1].manager.stage(client), Err(Refused::Gone));
     let gone = net.nodes[1].manager.ready(client);

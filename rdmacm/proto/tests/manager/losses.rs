@@ -1,11 +1,12 @@
 //! Each kind of message is lost in turn.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 use std::time::Duration;
 
-/// Connects and disconnects; returns the network, and how long both took.
+/// Connects and disconnects; returns the network and both durations.
 fn life(mut net: Net) -> (Net, Duration, Duration) {
     let begin = net.now;
     let connection = net.nodes[1].connect(net.now, 0);
@@ -57,7 +58,7 @@ fn a_lost_message_of_any_kind_costs_a_tenth_of_a_second() {
             REQ | REP | RTU => wanted += 100 * MS,
             _ => ended += 100 * MS,
         }
-        // Who hears nothing of a REP asks first: the REQ that it repeats brings the REP back.
+        // A client without a REP repeats its REQ first, and the REQ brings the REP back.
         let tolerance = 4 * LATENCY;
         assert!(connected <= wanted + tolerance, "{attribute:#x}: {connected:?}");
         assert!(disconnected <= ended + tolerance, "{attribute:#x}: {disconnected:?}");
@@ -83,7 +84,7 @@ fn nothing_but_losses_ends_when_it_was_announced() {
     net.settle();
     assert_eq!(net.nodes[1].story(), "U");
     assert_eq!(net.nodes[1].manager.stage(connection), Err(Refused::Gone));
-    // A REQ and 15 repetitions, then the word that nobody waits any more.
+    // A REQ with 15 repetitions, then a REJ that withdraws the request.
     assert_eq!((net.count(REQ), net.count(REJ)), (16, 1));
     let code = |code| TimeCode::new(code).duration();
     assert_eq!(net.nodes[1].events[0].0, 16 * (code(20) + code(19)));
@@ -136,7 +137,8 @@ fn data_that_come_before_the_word_of_readiness_establish() {
     net.end_all();
 }
 
-/// A client that has ended its connection a second ago, and a server whose application does nothing: its end.
+/// A client that disconnected a second ago, and a server with an idle application; returns the
+/// server's connection.
 fn ended_by_the_client() -> (Net, Connection) {
     let mut net = Net::with_server(2);
     let client = net.nodes[1].connect(net.now, 0);
@@ -148,7 +150,7 @@ fn ended_by_the_client() -> (Net, Connection) {
     (net, server)
 }
 
-/// As with Linux' manager: the answer to a DREQ is the application's.
+/// As in Linux' manager, the application answers a DREQ.
 #[test]
 fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
     let (mut net, server) = ended_by_the_client();
@@ -160,7 +162,8 @@ fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
     net.end_all();
 }
 
-/// It ends when it has asked often enough, and when the peer's application lets go of its end.
+/// The connection ends when the client has repeated its DREQ often enough, or when the peer's
+/// application ends its side.
 #[test]
 fn a_peer_that_never_ends_a_connection_keeps_nobody_for_ever() {
     for lets_go in [false, true] {
@@ -212,7 +215,7 @@ fn a_rejection_is_told_again_when_it_is_lost() {
     net.lose(|lost, before| lost == REJ && before < 3);
     net.nodes[1].connect(net.now, 0);
     net.settle();
-    // The application is asked once.
+    // The application gets the request once.
     assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("Q", "X"));
     let (_, Event::Rejected { rejection, .. }) = &net.nodes[1].events[0] else { panic!() };
     assert_eq!(rejection.reason, Reason::CONSUMER);

@@ -1,4 +1,6 @@
-//! The connection manager on virtual time: processes on a network that loses, repeats, reorders and damages.
+//! The connection manager on virtual time, over a network that loses, repeats, reorders and damages
+//! messages.
+//! Tests of the crate's public interface.
 
 mod datagrams;
 mod floods;

@@ -1,4 +1,5 @@
-//! Processes, their applications and the network between them.
+//! Simulated processes, their applications and the network between them.
+//! The other test files build on this.
 
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
@@ -8,7 +9,7 @@ use std::time::Duration;
 pub(crate) const SERVICE: ServiceId = PortSpace::Tcp.service(7471);
 pub(crate) const DATAGRAMS: ServiceId = PortSpace::Udp.service(7471);
 
-/// Attributes of messages.
+/// Attribute ids of messages.
 pub(crate) const REQ: u16 = 0x10;
 pub(crate) const MRA: u16 = 0x11;
 pub(crate) const REJ: u16 = 0x12;
@@ -37,7 +38,7 @@ impl Random {
     }
 }
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) from: u32,
@@ -55,16 +56,16 @@ impl Packet {
     }
 }
 
-/// What an application does by itself.
+/// The automatic behaviour of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
-    /// Grants requests, gets ready when one of its own is granted, and ends what its peer has ended.
+    /// Accepts requests, calls `ready` after a reply, and ends connections that its peer has ended.
     Willing,
     /// Rejects requests.
     Refusing,
-    /// Takes requests and grants, and does nothing.
+    /// Takes requests and replies, and does nothing.
     Idle,
-    /// Does not even take requests.
+    /// Does not take requests.
     Absent,
 }
 
@@ -117,7 +118,7 @@ impl Node {
         self.manager.receive(now, &mut || random.next(), &from, bytes);
     }
 
-    /// What happened, in words of one letter each.
+    /// The events so far, one letter each.
     pub(crate) fn story(&self) -> String {
         self.events
             .iter()
@@ -148,7 +149,7 @@ impl Node {
         requests[0].1.connection()
     }
 
-    /// Why the last rejection was.
+    /// The reason of the last rejection.
     pub(crate) fn reason(&self) -> Reason {
         let last = self.events.iter().rev().find_map(|(_, event)| match event {
             Event::Rejected { rejection, .. } => Some(rejection.reason),
@@ -191,7 +192,7 @@ impl Node {
     }
 }
 
-/// A REQ as rdma_cm makes it.
+/// A REQ as rdma_cm sends it.
 pub(crate) fn request(qpn: u32) -> Request {
     Request {
         service: SERVICE,
@@ -215,17 +216,17 @@ pub(crate) fn reply(qpn: u32) -> Reply {
     }
 }
 
-/// What becomes of a message: when each copy arrives.
+/// The treatment of a message: the delay of each delivered copy.
 pub(crate) type Fate = Box<dyn FnMut(&mut Packet) -> Vec<Duration>>;
 
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 
-/// Everything.
+/// The network with all processes.
 pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) nodes: Vec<Node>,
     pub(crate) fate: Fate,
-    /// What was sent, whatever became of it.
+    /// All sent messages, delivered or not.
     pub(crate) sent: Vec<(Time, Packet)>,
     wire: BTreeMap<(Time, u64), Packet>,
     number: u64,
@@ -252,7 +253,7 @@ impl Net {
         net
     }
 
-    /// A process dies, and another one is in its place.
+    /// Replaces a process by a new one.
     pub(crate) fn restart(&mut self, n: usize) {
         let address = self.nodes[n].address;
         let mut node = Node::new(address, config(address));
@@ -260,7 +261,8 @@ impl Net {
         self.nodes[n] = node;
     }
 
-    /// A message is lost if this says so of it, and how many of its kind were sent before.
+    /// Loses each message for which `lost` is true, given its attribute and the number of earlier
+    /// messages of that kind.
     pub(crate) fn lose(&mut self, mut lost: impl FnMut(u16, usize) -> bool + 'static) {
         let mut counts = BTreeMap::<u16, usize>::new();
         self.fate = Box::new(move |packet| {
@@ -271,12 +273,12 @@ impl Net {
         });
     }
 
-    /// What was sent of a kind.
+    /// The number of sent messages of a kind.
     pub(crate) fn count(&self, attribute: u16) -> usize {
         self.sent.iter().filter(|(_, packet)| packet.attribute() == attribute).count()
     }
 
-    /// Takes all that processes want to send.
+    /// Takes all messages that processes send.
     fn collect(&mut self) {
         for node in &mut self.nodes {
             node.act(self.now);
@@ -292,7 +294,7 @@ impl Net {
         }
     }
 
-    /// The next thing that happens; `false` if nothing does before `end`.
+    /// Performs the next event; `false` if none happens before `end`.
     pub(crate) fn step(&mut self, end: Time) -> bool {
         self.collect();
         let timer = self.nodes.iter().filter_map(|node| node.manager.poll_timeout()).min();
@@ -316,14 +318,14 @@ impl Net {
         true
     }
 
-    /// All that happens in this time.
+    /// Performs all events of this time span.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.step(end) {}
         self.now = end;
     }
 
-    /// All that happens until nothing more does.
+    /// Performs all events until none is left.
     pub(crate) fn settle(&mut self) {
         let begin = self.sent.len();
         while self.step(Time::MAX - Duration::from_secs(1)) {
@@ -331,7 +333,7 @@ impl Net {
         }
     }
 
-    /// Ends all connections and waits: nothing may be left anywhere.
+    /// Ends all connections and checks that no state remains.
     pub(crate) fn end_all(&mut self) {
         let now = self.now;
         for node in &mut self.nodes {

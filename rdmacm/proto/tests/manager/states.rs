@@ -1,10 +1,11 @@
-//! Every message in every state: what follows, what is answered, what the application is told.
+//! Every message in every state: the next state, the answer and the event.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 
-/// How a connection of the second process gets into a state; the first is its peer.
+/// The preparation of a connection of the second process in a state; the first process is its peer.
 type Prepare = fn(&mut Net);
 const SITUATIONS: [(&str, Prepare); 13] = [
     ("none", |_| {}),
@@ -61,7 +62,7 @@ const SITUATIONS: [(&str, Prepare); 13] = [
     }),
 ];
 
-/// The messages, with the names of this connection: ours and the peer's.
+/// The messages, with the communication ids of this connection: local and remote.
 fn messages(ours: CommId, theirs: CommId) -> [Message; 11] {
     let (local_id, remote_id) = (theirs, ours);
     [
@@ -94,7 +95,7 @@ fn name(attribute: u16) -> &'static str {
     names[usize::from(attribute - REQ)]
 }
 
-/// The names that both ends use, as messages said them.
+/// The communication ids of both ends, from sent messages.
 fn names(net: &Net) -> (CommId, CommId) {
     let mut ours = CommId(0x0bad_0001);
     let mut theirs = CommId(0x0bad_0002);
@@ -110,7 +111,8 @@ fn names(net: &Net) -> (CommId, CommId) {
     (ours, theirs)
 }
 
-/// One line for each state and message that leads anywhere: the answer, what is told (letters of [`Node::story`]), the state then.
+/// One line for each state and message with an effect: the answer, the event (letters of
+/// [`Node::story`]) and the next state.
 fn table() -> String {
     let mut table = String::new();
     for (situation, prepare) in SITUATIONS {
@@ -168,7 +170,7 @@ fn outcome(node: &mut Node, told: usize) -> (String, String, String) {
     (stage, answers.join("+"), story)
 }
 
-/// By the tables of states of IBTA vol 1, 12.9.7 and 12.9.8.
+/// By the state tables of IBTA vol 1, 12.9.7 and 12.9.8.
 const WANTED: &str = "\
 none                 REQ      -         Q  RequestReceived
 none                 REP      REJ(6)    -  -

@@ -1,17 +1,18 @@
-//! Losses, repetitions, reordering and damage, from a seed that is printed.
+//! Losses, repetitions, reordering and damage, from a printed seed.
+//! Tests of the manager over the simulated network.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;
 use ferroverbs_cm::*;
 use std::time::Duration;
 
-/// Seeds of a run; more with FERROVERBS_CM_SEEDS.
+/// The seeds of a run; FERROVERBS_CM_SEEDS sets their number.
 fn seeds() -> std::ops::Range<u64> {
     let count = std::env::var("FERROVERBS_CM_SEEDS").ok().and_then(|text| text.parse().ok());
     0..count.unwrap_or(40)
 }
 
-/// A network that treats each message by chance, `bad` of 100 badly in each way.
+/// A network that treats messages at random: `bad` of 100 are changed in each way.
 fn chance(seed: u64, bad: u64) -> Fate {
     let mut random = Random(seed);
     Box::new(move |packet| {
@@ -27,7 +28,7 @@ fn chance(seed: u64, bad: u64) -> Fate {
     })
 }
 
-/// What damage can turn a connection into is not asserted; that all comes to an end is.
+/// The effect of damage on a connection is not asserted; the end of all connections is.
 #[test]
 fn with_damage_nothing_panics_and_everything_comes_to_an_end() {
     for seed in seeds() {
@@ -77,7 +78,7 @@ fn without_damage_every_connection_is_established_and_ended_once() {
             let stage = net.nodes[client].manager.stage(connection);
             assert_eq!(stage, Ok(Stage::Established));
         }
-        // Either side ends it, or both.
+        // Either side ends the connection, or both.
         let now = net.now;
         let servers: Vec<_> = net.nodes[0]
             .events
