@@ -1,6 +1,8 @@
 //! The packages of `cargo xtask dist`: installed into a Debian of their own, used as their users would, and removed
 //! without a trace.
 
+mod wheel;
+
 use crate::{Bench, Checks, Tally};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -43,18 +45,23 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     no_private_paths(bench, tally, &files)?;
     lintian(bench, tally, &files)?;
     tarball(bench, tally, &files)?;
+    wheel::check(bench, tally, &files)?;
     chroot(bench, tally, &files)
 }
 
 /// Paths of the machine that built it are nobody's business, and differ on the next machine.
 fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     let private = reproducible::private_folders(&bench.paths);
-    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "deb" || e == "gz")) {
+    for file in files {
         let to = bench.scratch.folder("contents", 0o755)?;
-        let job = if file.extension().is_some_and(|e| e == "deb") {
-            Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to)
-        } else {
-            Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to)
+        let job = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("deb") => Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to),
+            Some("gz") => Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to),
+            Some("whl") => Job::new("/usr/bin/python3")
+                .args(["-m", "wheel", "unpack", "-d"])
+                .arg(&to)
+                .arg(file),
+            _ => continue,
         };
         let done = job.run(&bench.scratch, LIMIT)?;
         if !done.ok() {
@@ -90,7 +97,7 @@ fn release_is_known(bench: &Bench) -> crate::Result<()> {
     let is_known = dist::RELEASES.iter().any(|(_, known)| *known == version);
     is_known.then_some(()).ok_or_else(|| {
         format!(
-            "libibverbs-dev is {version} here, which RELEASES in xtask/src/dist.rs does not have"
+            "libibverbs-dev is {version} here, which RELEASES in xtask/src/dist/mod.rs does not have"
         )
     })
 }

@@ -103,7 +103,10 @@ pub const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perfte
 pub const HOSTS: &[Package] = &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
 
 /// What packages are made with.
-pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
+pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils", "python3-wheel"];
+
+/// What installs the wheel, and the program that the check runs over it.
+pub const WHEEL: &[Package] = &["python3-venv", "ibverbs-utils"];
 
 /// What judges them.
 pub const LINT: &[Package] = &["lintian"];
@@ -177,7 +180,7 @@ const GROUPS: &[Group] = &[
     group("meeting", &[HOSTS]),
     group("fuzz", &[]),
     group("diagnostics", &[]),
-    group("dist", &[DIST, LINT, CHROOT]),
+    group("dist", &[DIST, LINT, CHROOT, WHEEL]),
     group("bad-input", &[]),
     group("vm", &[VM, RDMACM]),
     group("rxe-short", &[VM, RDMACM, CAPTURE]),

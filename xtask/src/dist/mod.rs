@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: Debian packages, a tarball and their checksums under `target/dist`.
+//! `cargo xtask dist`: Debian packages, a tarball, a Python wheel and their checksums under `target/dist`.
 //!
 //! - `ferroverbs`: a tree of its own under `/usr/lib/ferroverbs`, and the command that puts it under one program.
 //! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: in place of the distribution's two packages.
@@ -8,6 +8,8 @@
 //!
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
 //! commit, or `SOURCE_DATE_EPOCH`. No binary tells where it was built ([`reproducible`]).
+
+mod wheel;
 
 use crate::files::entries;
 use crate::packages;
@@ -60,7 +62,7 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds everything; the packages, the tarball, and last the checksums.
+/// Builds everything; the packages, the tarball, the wheel, and last the checksums.
 pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
     packages::ensure(&[packages::DIST], progress)?;
     stage::ensure(paths, progress)?;
@@ -76,6 +78,8 @@ pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> 
     }
     progress.step("packing the tarball");
     files.push(dist.tarball(&out)?);
+    progress.step("packing the wheel");
+    files.push(dist.wheel(&out)?);
     let mut sums = dist.job("sha256sum").dir(&out);
     for file in &files {
         sums = sums.arg(file.file_name().unwrap_or_default());
@@ -509,11 +513,14 @@ mod tests {
     #[test]
     fn replacing_packages_provide_the_versions_of_all_releases() {
         for (control, name) in [
-            (include_str!("../../packaging/libibverbs1-ferroverbs.control"), "libibverbs1"),
-            (include_str!("../../packaging/libibverbs-dev-ferroverbs.control"), "libibverbs-dev"),
-            (include_str!("../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1"),
-            (include_str!("../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1t64"),
-            (include_str!("../../packaging/librdmacm-dev-ferroverbs.control"), "librdmacm-dev"),
+            (include_str!("../../../packaging/libibverbs1-ferroverbs.control"), "libibverbs1"),
+            (
+                include_str!("../../../packaging/libibverbs-dev-ferroverbs.control"),
+                "libibverbs-dev",
+            ),
+            (include_str!("../../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1"),
+            (include_str!("../../../packaging/librdmacm1-ferroverbs.control"), "librdmacm1t64"),
+            (include_str!("../../../packaging/librdmacm-dev-ferroverbs.control"), "librdmacm-dev"),
         ] {
             let text = with_provides(control);
             let provides = text.lines().find_map(|line| line.strip_prefix("Provides: "));
@@ -528,7 +535,7 @@ mod tests {
     /// A package that stays would keep the distribution's packages out.
     #[test]
     fn the_way_back_removes_each_replacing_package() {
-        let control = include_str!("../../packaging/ferroverbs-restore.control");
+        let control = include_str!("../../../packaging/ferroverbs-restore.control");
         let conflicts = control.lines().find_map(|line| line.strip_prefix("Conflicts: "));
         let conflicts: Vec<&str> = conflicts.expect("conflicts").split(", ").collect();
         for package in
@@ -536,7 +543,7 @@ mod tests {
         {
             assert!(conflicts.contains(&package.name), "{}", package.name);
         }
-        assert!(include_str!("../../docs/guide/packaging.md").contains(RESTORE));
+        assert!(include_str!("../../../docs/guide/packaging.md").contains(RESTORE));
     }
 
     #[test]
@@ -547,13 +554,13 @@ mod tests {
         assert_eq!(page_of("man7", "ferroverbs-soft.7"), None);
     }
 
-    const DOCKERFILE: &str = include_str!("../../packaging/containers/Dockerfile");
+    const DOCKERFILE: &str = include_str!("../../../packaging/containers/Dockerfile");
     /// Each starts containers of the image that the Dockerfile says how to build.
     const EXAMPLES: [&str; 4] = [
-        include_str!("../../packaging/containers/compose.yaml"),
-        include_str!("../../packaging/containers/compose-shared.yaml"),
-        include_str!("../../packaging/containers/kubernetes.yaml"),
-        include_str!("../../packaging/containers/kubernetes-shared.yaml"),
+        include_str!("../../../packaging/containers/compose.yaml"),
+        include_str!("../../../packaging/containers/compose-shared.yaml"),
+        include_str!("../../../packaging/containers/kubernetes.yaml"),
+        include_str!("../../../packaging/containers/kubernetes-shared.yaml"),
     ];
 
     #[test]
@@ -569,7 +576,7 @@ mod tests {
 
     #[test]
     fn examples_of_containers_name_the_image_and_settings_that_there_are() {
-        let settings = include_str!("../../docs/reference/settings.md");
+        let settings = include_str!("../../../docs/reference/settings.md");
         let built = DOCKERFILE.split_once("docker build -t ").map_or("", |(_, rest)| rest);
         let image = built.split_whitespace().next().unwrap_or_default();
         for text in EXAMPLES {
