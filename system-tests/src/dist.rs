@@ -1,6 +1,7 @@
 //! The packages of `cargo xtask dist`: installed into a Debian of their own, used as their users would, and removed
 //! without a trace.
 
+mod action;
 mod wheel;
 
 use crate::{Bench, Checks, Tally};

@@ -38,6 +38,7 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
         return Ok(());
     }
     used(bench, tally, &venv)?;
+    super::action::check(bench, tally, wheel)?;
     let removed = run(bench, pip(&["uninstall", "--yes", "ferroverbs"])).and_then(|()| {
         let left: Vec<_> =
             dist::files(&venv)?.into_iter().filter(|file| !before.contains(file)).collect();
