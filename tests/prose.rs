@@ -35,7 +35,6 @@ const LIMITS: &[(&str, Limit)] = &[
     ("headers", limit(0.105, 10.0, 75)),
     ("include", limit(0.07, 3.0, 75)),
     ("inlines", limit(0.17, 34.0, 50)),
-    ("layers", limit(0.14, 19.0, 250)),
     ("provider-loader", limit(0.12, 8.0, 75)),
     ("providers/soft/local", limit(0.14, 19.0, 200)),
     ("providers/soft/loom", limit(0.165, 24.0, 75)),

@@ -1,4 +1,4 @@
-//! Compiles the few lines of C that tell the caller's address and stack.
+//! Compiles `entry.c`, which gives the layer the address and stack frame of its caller.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -146,7 +146,7 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ("a status", &["--", "sh", "-c", "exit 7"], 7, &["nothing was counted"]),
         ("no command", &["--", "/not/there"], 127, &["cannot run"]),
         ("no file", &["show", "/not/there"], 2, &["cannot read"]),
-        ("another file", &["show", "/proc/self/status"], 2, &["it is too short"]),
+        ("another file", &["show", "/proc/self/status"], 2, &["the file is too short"]),
     ] {
         let name = format!("ferroverbs stats: {name}");
         bench.step(&name);

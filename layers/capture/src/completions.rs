@@ -1,4 +1,5 @@
-//! What a completion says: what a peer would have answered to a request, and what it would have sent to a receive (IBTA vol 1, 9.7).
+//! Packets synthesised from completions: the peer's answer to a request, and the peer's message
+//! for a receive (IBTA vol 1, 9.7). Called when the program polls.
 
 use core::sync::atomic::Ordering;
 
@@ -24,11 +25,11 @@ use crate::settings::{Class, settings};
 use crate::srq::Srq;
 use crate::writer;
 
-/// Wireshark does not show whom a packet of XRC names.
+/// Wireshark does not show the shared receive queue that an XRC packet names.
 const BY_SRQ: &str = " by shared receive queue ";
 
 impl Known {
-    /// A completion was polled.
+    /// Handles a completion that the program polled.
     pub(crate) fn completed(&self, done: &Done, time: u64, srq: Option<&Srq>) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -47,13 +48,13 @@ impl Known {
             return;
         }
         let is_it = |flight: &Flight| flight.post.wr_id == done.wr_id;
-        // A datagram that failed is one of many.
+        // A failed datagram does not stop the queue pair.
         state.is_broken |= !ok && self.kind != IBV_QPT_UD;
         if let Some(at) = state.flights.iter().position(|flight| is_it(flight)) {
             for index in 0..=at {
                 let Some(flight) = state.flights.pop_front() else { break };
                 if !flight.is_told {
-                    // Another thread posted it and has not come back yet.
+                    // The thread that posted the request has not returned yet.
                     self.tell(&flight, time, state.mtu, state.peer, state.qkey);
                 }
                 self.answered(state, &flight, (index == at).then_some(done), time, &begin);
@@ -68,7 +69,8 @@ impl Known {
         self.event(time, Direction::In, &format!("{begin}{vendor}"), !ok);
     }
 
-    /// Writes what a peer would have answered to a request. `done` is its completion; without one it was not signaled, and one behind it has completed.
+    /// Writes the peer's answer to a request. `done` is its completion. `None` means an unsignaled
+    /// request whose successor has completed.
     fn answered(
         &self,
         state: &mut State,
@@ -131,7 +133,7 @@ impl Known {
         if let Some(syndrome) = refusal {
             let packet = packet(flight.first, Response::Acknowledge(Aeth { syndrome, msn }));
             self.synthesise(about, &way, &packet, &[], 0);
-            // The next line may be the last.
+            // A failing program may print nothing more, so the packets go to the file now.
             writer::flush();
             return;
         }
@@ -174,7 +176,7 @@ impl Known {
         }
     }
 
-    /// Writes what a peer would have sent to a receive, and our acknowledgement.
+    /// Writes the message that the peer sent to a receive, and the acknowledgement.
     fn received(
         &self,
         state: &mut State,
@@ -199,13 +201,13 @@ impl Known {
         let has_packets = is_datagram
             || matches!(self.kind, abi::IBV_QPT_UC) && !is_write
             || self.kind == IBV_QPT_RC && !is_write
-            // Of one that another process connected nobody here knows the addresses.
+            // The addresses of a QP that another process connected are unknown.
             || self.kind == IBV_QPT_XRC_RECV && !is_write && xrc.is_some() && state.peer != 0;
         if is_wired || !has_packets && !self.is_frame() {
             self.event(time, Direction::In, &received_text(begin, done, srq), false);
             return;
         }
-        // A shared queue of XRC may be another context's than the queue pair.
+        // An XRC shared receive queue may belong to another context than the QP.
         let context = xrc.map_or(self.context, |xrc| xrc.context);
         if self.is_frame() {
             let mut bytes = Vec::new();
@@ -244,7 +246,7 @@ impl Known {
                 }
                 abi::IBV_QPT_UC => Message::Uc(OneWay::Send(request::part(is_first, is_last, imm))),
                 _ => {
-                    // Its bytes were swapped as those of immediate data.
+                    // The tap swapped the key's bytes as immediate data.
                     let tail = match imm {
                         Some(imm) => Tail::Immediate(imm),
                         None if done.flags & abi::IBV_WC_WITH_INV != 0 => {
@@ -300,8 +302,8 @@ impl Known {
     }
 }
 
-/// A completion of a queue pair that another process has: a message came by XRC. It did by this shared receive queue if that `is_sure`; otherwise by any
-/// of those whose completions come where this one's do.
+/// Handles a completion of an XRC QP in another process. If `is_sure`, the message came by this
+/// shared receive queue; otherwise by any queue with the same CQ.
 pub(crate) fn of_a_stranger(srq: &Srq, is_sure: bool, done: &Done, time: u64) {
     let Some(xrc) = &srq.xrc else { return };
     if !settings().wants(&xrc.device, done.qp) || !settings().wants_class(class_of(done)) {
@@ -324,12 +326,12 @@ pub(crate) fn of_a_stranger(srq: &Srq, is_sure: bool, done: &Done, time: u64) {
     frames::event(&about);
 }
 
-/// What a receive was of.
+/// The kind of operation that consumed a receive.
 fn class_of(done: &Done) -> Class {
     if done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM { Class::Write } else { Class::Send }
 }
 
-/// The text of what was received and has no packet.
+/// The text of a received message without a packet.
 fn received_text(begin: &Line, done: &Done, srq: Option<&Srq>) -> String {
     let xrc = srq.and_then(|srq| srq.xrc.as_ref());
     let by = xrc.map_or(String::new(), |xrc| format!("{BY_SRQ}{:#x}", xrc.number));
@@ -343,7 +345,8 @@ fn immediate_of(done: &Done) -> String {
     }
 }
 
-/// Sender and receiver by the 40 bytes in front of a datagram: an IPv6 header, or an IPv4 one in the last 20.
+/// Source and destination from the 40 bytes before a datagram: an IPv6 header, or an IPv4 header
+/// in the last 20 bytes.
 fn ends_of(grh: &[u8]) -> Option<([u8; 16], [u8; 16])> {
     let gid = |at: usize| grh.get(at..).and_then(|rest| rest.first_chunk::<16>()).copied();
     let v4 = |at: usize| {

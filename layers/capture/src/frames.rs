@@ -1,5 +1,6 @@
-//! Packets of RoCE v2, as they are written: Ethernet, IP and UDP around what `ferroverbs_roce` emits (IBTA vol 1, annex A17). Ethernet addresses are made
-//! up of the others.
+//! Packets of RoCE v2 as frames: Ethernet, IP and UDP around the bytes of `ferroverbs_roce` (IBTA
+//! vol 1, annex A17). Ethernet addresses are derived from IP addresses. The result goes to the
+//! writer.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,23 +10,23 @@ use roce::wire::{Addresses, Envelope, GRH_LEN, Grh, ICRC_LEN, Packet, UDP_PORT};
 use crate::settings::settings;
 use crate::writer;
 
-/// Between whom a packet goes.
+/// The addresses and header fields of packets in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// The sender's GID.
+    /// GID of the sender.
     pub(crate) source: [u8; 16],
-    /// The receiver's.
+    /// GID of the receiver.
     pub(crate) destination: [u8; 16],
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// Of UDP.
+    /// UDP source port.
     pub(crate) source_port: u16,
-    /// Of IPv4.
+    /// IPv4 identification.
     pub(crate) identification: u16,
 }
 
 impl Way {
-    /// The same from the other end.
+    /// The opposite direction.
     pub(crate) fn back(self) -> Self {
         Self { source: self.destination, destination: self.source, ..self }
     }
@@ -41,7 +42,7 @@ impl Way {
     }
 }
 
-/// The port that packets of a queue pair come from, as rxe has it.
+/// The UDP source port for packets of a queue pair, computed as rxe computes the port.
 pub(crate) fn source_port(qp: u32) -> u16 {
     0xc000 | (qp & 0x3fff) as u16
 }
@@ -49,14 +50,14 @@ pub(crate) fn source_port(qp: u32) -> u16 {
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
 
-/// What stands before a packet.
+/// The headers before the base transport header.
 struct Lower {
     bytes: [u8; ETHERNET + GRH_LEN + UDP],
     length: usize,
 }
 
 impl Lower {
-    /// For `inside` bytes from the base header to the ICRC, between these addresses of the way.
+    /// Makes the headers for `inside` bytes, from the base transport header to the ICRC.
     fn new(way: &Way, addresses: Addresses, inside: usize) -> Self {
         let udp_len = (UDP + inside) as u16;
         let hop_limit = if way.hop_limit == 0 { 64 } else { way.hop_limit };
@@ -99,29 +100,29 @@ impl Lower {
     }
 }
 
-/// Gives an IPv4 header, whose identification is 0, another one.
+/// Stores an identification in an IPv4 header whose identification is 0.
 fn identify(ip: &mut [u8; 20], identification: u16) {
     let checksum = u16::from_be_bytes([ip[10], ip[11]]);
-    // RFC 1624.
+    // Incremental update of the checksum, RFC 1624.
     let sum = u32::from(!checksum) + u32::from(identification);
     let sum = (sum & 0xffff) + (sum >> 16);
     ip[4..6].copy_from_slice(&identification.to_be_bytes());
     ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Where a packet is written, and what is told of it.
+/// The interface, time and comment of a written packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     pub(crate) interface: u32,
-    /// Of CLOCK_MONOTONIC.
+    /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) time: u64,
     pub(crate) direction: Direction,
     pub(crate) comment: &'a str,
-    /// Nothing waits behind it.
+    /// Whether the packet goes to the file at once.
     pub(crate) at_once: bool,
 }
 
-/// Writes a frame, cut to the snap length; it had `length` bytes.
+/// Writes a frame of `length` bytes, shortened to the snap length.
 pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
     let snap = settings().snap;
     let mut rest = if snap == 0 { usize::MAX } else { snap };
@@ -137,7 +138,8 @@ pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
     );
 }
 
-/// Writes a packet with `length` bytes of payload, of which `payload` is known: all of it, or what it begins with.
+/// Writes a packet with `length` bytes of payload. `payload` has all these bytes, or the first
+/// ones.
 pub(crate) fn synthesise(
     about: &About<'_>,
     way: &Way,
@@ -159,7 +161,7 @@ pub(crate) fn synthesise(
     frame(about, &[lower.bytes(), &head, payload, padding, &icrc], whole);
 }
 
-/// Writes a packet as it was on a wire: from the base header on.
+/// Writes a packet from a wire; `bytes` begin with the base transport header.
 pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8; ICRC_LEN]>) {
     let addresses = way.addresses();
     let lower = Lower::new(way, addresses, bytes.len() + ICRC_LEN);
@@ -167,10 +169,10 @@ pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8;
     frame(about, &[lower.bytes(), bytes, &icrc], lower.length + bytes.len() + ICRC_LEN);
 }
 
-/// The tags of an UpperPdu: dissected as a line of a log, whose text Wireshark shows in its list.
+/// The tags of an UpperPdu. Wireshark dissects its bytes as a syslog line, and shows the line.
 const TAGS: [u8; 16] = [0, 12, 0, 8, b's', b'y', b's', b'l', b'o', b'g', 0, 0, 0, 0, 0, 0];
 
-/// Writes what has no packet, as text.
+/// Writes an event without a packet, as text.
 pub(crate) fn event(about: &About<'_>) {
     frame(about, &[&TAGS, about.comment.as_bytes()], TAGS.len() + about.comment.len());
 }
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn headers_are_those_of_the_vectors_of_an_independent_implementation() {
-        // The RC ACK of 10.0.0.1 to 10.0.0.2 that scapy and zlib agree on.
+        // The RC ACK from 10.0.0.1 to 10.0.0.2, on which scapy and zlib agree.
         let gid = |last: u8| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
         let way = Way {
             source: gid(1),

@@ -1,5 +1,7 @@
-//! The layer `capture`: writes packets for Wireshark (docs/guide/capture.md). Of a wire between hosts those that were sent and received, as the adapter tells of
-//! them; of anything else what requests and completions would be on one, said to be so.
+//! The layer `capture`: a watcher that writes packets for Wireshark (docs/guide/capture.md).
+//!
+//! Packets of a wire between hosts are the real packets, as the adapter reports them. All other
+//! packets are synthesised from requests and completions, and their comments say so.
 
 mod completions;
 mod frames;
@@ -34,7 +36,7 @@ use memory::Source;
 use qp::Known;
 use srq::{Srq, Xrc};
 
-/// What the front-end looks for.
+/// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
@@ -52,13 +54,13 @@ unsafe extern "C" fn attach(
     mine: *mut verbs_context_ops,
 ) -> c_int {
     life::begin(life::Life { at_exit: writer::at_exit, objects, hold, in_child });
-    // SAFETY: what lies beneath us, complete.
+    // SAFETY: `next` is the complete table beneath this layer.
     let is_told = unsafe {
         wire::begin(next);
         wire::is_of_plugin(next)
     };
     CONTEXTS.insert(context as usize, Arc::new(Context { is_told }));
-    // SAFETY: what the front-end gives us.
+    // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Capture>(context, next, mine) };
     0
 }
@@ -77,7 +79,7 @@ fn hold() -> Vec<Guard> {
     all
 }
 
-/// The child writes into a file of its own.
+/// In the child of a fork, which writes into a file of its own.
 fn in_child() {
     layer_tap::forked();
     memory::forked();
@@ -86,26 +88,26 @@ fn in_child() {
 
 /// An open device.
 struct Context {
-    /// Its plugin tells of the packets of a wire.
+    /// Whether the device's plugin reports packets of a wire.
     is_told: bool,
 }
 
-/// An address handle, and since when it is one.
+/// An address handle, and the time of its creation.
 struct Handle {
     way: Way,
     born: u64,
 }
 
-/// By their addresses.
+/// Devices by address.
 static CONTEXTS: Table<Context> = Table::new();
-/// By [`key_of`].
+/// QPs by [`key_of`].
 static QPS: Table<Known> = Table::new();
-/// By their addresses.
+/// Shared receive queues by address.
 static SRQS: Table<Srq> = Table::new();
-/// By their addresses.
+/// Address handles by address.
 static HANDLES: Table<Handle> = Table::new();
 
-/// What the creation of a queue pair said, until the same thread is told which it is.
+/// Properties of a QP at its creation, kept until `made_qp` runs in the same thread.
 #[derive(Clone, Copy, Default)]
 struct Made {
     number: u32,
@@ -116,13 +118,14 @@ struct Made {
 
 thread_local! {
     static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, inline: 0, srq: 0 }) };
-    /// The queue pair that this thread is changing.
+    /// The queue pair that this thread modifies.
     static CHANGED: Cell<usize> = const { Cell::new(0) };
-    /// Where the bytes of the request are that this thread is about to post.
+    /// The bytes of the request that this thread posts next.
     static STAGED: RefCell<Source> = const { RefCell::new(Source::NONE) };
 }
 
-/// Where a queue pair lies in [`QPS`]: what the tap knows of it has a place of its own, also when another one has got its address already.
+/// The key of a QP in [`QPS`]: the address of the tap's record. The address of the `ibv_qp` may
+/// belong to another QP already.
 #[inline]
 fn key_of(qp: &Qp) -> usize {
     core::ptr::from_ref(qp) as usize
@@ -135,13 +138,14 @@ fn bytes_of(words: [u64; 2]) -> [u8; 16] {
     bytes
 }
 
-/// Where packets go from GID `index` of a port to `gid`. Without a global route they stay within the device: both ends have its first GID.
+/// The route from GID `index` of a port to `gid`. Without a GRH, packets stay within the device,
+/// and both ends have its first GID.
 fn way(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Way {
     let source = wire::gid(context, port.max(1), index);
     Way { source, destination: gid.unwrap_or(source), hop_limit, ..Way::default() }
 }
 
-/// A queue pair was changed; `words` are those of [`Call::modify_qp`].
+/// Handles a modified QP; `words` are those of [`Call::modify_qp`].
 fn changed(known: &Arc<Known>, words: &[u64]) {
     let word = |index: usize| words.get(index).copied().unwrap_or(0);
     let byte = |index: usize, at: u32| (word(index) >> (at * 8)) as u8;
@@ -180,13 +184,14 @@ fn changed(known: &Arc<Known>, words: &[u64]) {
     }
 }
 
-/// It has got a peer: whether packets go over a wire is known now.
+/// Handles the change to RTR, which tells the peer and thereby whether packets use a wire.
 fn connected(known: &Arc<Known>, at: usize) {
     if !CONTEXTS.get(known.context).is_some_and(|context| context.is_told) {
         return;
     }
     let qp = at as *mut ibv_qp;
-    // SAFETY: the program is changing it, so it is live, and its plugin is the one that tells.
+    // SAFETY: the program modifies the QP, so the QP is live, and belongs to the plugin that
+    // reports.
     let is_wired = unsafe { wire::is_wired(qp, core::ptr::null_mut()) };
     known.wired.store(is_wired, Ordering::Relaxed);
     let state = known.state.lock();
@@ -200,8 +205,9 @@ fn connected(known: &Arc<Known>, at: usize) {
 struct Capture;
 
 impl Watch for Capture {
-    // A thread that polls may be quicker than the one that posts, and so may a wire's packets: what is found must be known already. And the bytes may
-    // change as soon as the provider has them.
+    // A request is entered before it is posted. Another thread may poll its completion first, a
+    // wire's packets may come first, and the program may change the bytes once the provider has
+    // the request.
     const BEFORE: bool = true;
     const ELEMENTS: bool = true;
 
@@ -238,12 +244,12 @@ impl Watch for Capture {
                 let small = arg(1);
                 let byte = |at: u32| (small >> (at * 8)) as u8;
                 let gid = (byte(0) != 0).then(|| bytes_of([arg(2), arg(3)]));
-                // SAFETY: just made.
+                // SAFETY: the provider just created the handle.
                 let context = unsafe { (*(result as *const ibv_ah)).context } as usize;
                 let way = way(context, byte(2), if gid.is_some() { byte(1) } else { 0 }, gid, 0);
                 HANDLES.insert(result as usize, Arc::new(Handle { way, born: times.end }));
             }
-            // Another thread may have been given the address meanwhile.
+            // The address may already belong to a handle that another thread created.
             Call::destroy_ah if error == 0 => {
                 let known = HANDLES.share(arg(0) as usize);
                 if known.is_some_and(|handle| handle.born < times.start) {
@@ -260,24 +266,28 @@ impl Watch for Capture {
             Call::reg_mr if result != 0 => {
                 let is_zero_based = arg(4) & 32 != 0;
                 let start = if is_zero_based { 0 } else { arg(3) };
-                // SAFETY: just made, and the program does not know it yet.
+                // SAFETY: the provider just created the region, and the program does not have it
+                // yet.
                 unsafe { memory::registered(result as *const ibv_mr, Some(start), true) };
             }
             Call::reg_mr_ex if result != 0 => {
-                // SAFETY: just made, and the program does not know it yet. What it was made of is not known; what a program can reach has the addresses of it.
+                // SAFETY: the provider just created the region, and the program does not have it
+                // yet. The kind of its memory is unknown; memory that a program can reach has the
+                // region's addresses.
                 unsafe { memory::registered(result as *const ibv_mr, None, true) };
             }
             Call::reg_dmabuf_mr | Call::reg_dm_mr | Call::import_mr if result != 0 => {
-                // SAFETY: just made, and the program does not know it yet.
+                // SAFETY: the provider just created the region, and the program does not have it
+                // yet.
                 unsafe { memory::registered(result as *const ibv_mr, None, false) };
             }
             Call::rereg_mr if error == 0 => {
                 let start = (arg(5) & 32 != 0 && arg(1) & 4 != 0).then_some(0);
-                // SAFETY: of the program that has just changed it.
+                // SAFETY: the program has just changed the region, which is therefore live.
                 unsafe { memory::registered(arg(0) as *const ibv_mr, start, true) };
             }
             Call::dereg_mr if error == 0 => memory::gone(arg(0) as usize, arg(1) as u32),
-            // Whoever waits for an event may do so for long.
+            // A program that arms a CQ may wait for a long time.
             Call::req_notify_cq => writer::flush(),
             Call::free_context => CONTEXTS.remove(arg(0) as usize),
             _ => {}
@@ -366,7 +376,7 @@ impl Watch for Capture {
 
     fn made_qp(qp: &Arc<Qp>) {
         let made = MADE.try_with(Cell::take).unwrap_or_default();
-        // One that was opened says nothing about itself.
+        // `ibv_open_qp` reports no properties.
         let made = if made.number == qp.number { made } else { Made::default() };
         let known = Known::new(qp, made.srq as usize, made.most as usize, made.inline);
         QPS.insert(key_of(qp), Arc::new(known));
@@ -384,16 +394,17 @@ impl Watch for Capture {
     }
 }
 
-/// What a shared receive queue of XRC is known by, which was just made so.
+/// The properties of a new XRC shared receive queue; `None` for other types.
 fn xrc_of(srq: usize, args: &[u64]) -> Option<Xrc> {
     let &[context, _, _, kind, cq, ..] = args else { return None };
     let ctx = layer_tap::device(context as usize).filter(|_| kind == IBV_SRQT_XRC.into())?;
-    // SAFETY: the program does not know it yet.
+    // SAFETY: the provider just created the queue, and the program does not have it yet.
     let number = unsafe { ctx.srq_number(srq as *mut ibv_srq) }?;
     Some(Xrc { number, context: ctx.at, cq: cq as usize, device: ctx.device.clone() })
 }
 
-/// A completion of a queue pair that receives by XRC: of one of this process, or of another's that this process knows only the queue of.
+/// Handles a completion of an XRC receive QP. The QP belongs to this process, or to another
+/// process if this process only has the shared receive queue.
 #[cold]
 fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
     let of = srq::of_completion(cq, done.wr_id);
@@ -403,7 +414,7 @@ fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
         (None, Some((srq, _))) => completions::of_a_stranger(srq, one.is_some(), done, at),
         _ => {}
     }
-    // What is told of it took it already.
+    // A captured QP has removed the receive already.
     if let Some(srq) = one
         && known.is_none_or(|known| !known.wanted)
     {
@@ -411,14 +422,15 @@ fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
     }
 }
 
-/// Where a datagram goes, and whether over a wire.
+/// The route of a datagram, and whether the datagram uses a wire.
 fn to(known: &Known, qp: &Qp, post: &Post) -> Option<(Way, bool)> {
     if known.kind != IBV_QPT_UD || post.ah == 0 {
         return None;
     }
     let way = HANDLES.get(post.ah).map_or(Way::default(), |handle| handle.way);
     let is_told = CONTEXTS.get(known.context).is_some_and(|context| context.is_told);
-    // SAFETY: the program posts to it with this handle, so that both are live, and they are of the plugin that tells.
+    // SAFETY: the program posts to the QP with this handle, so both are live. Both belong to the
+    // plugin that reports.
     let is_wired = is_told && unsafe { wire::is_wired(qp.at as *mut _, post.ah as *mut _) };
     Some((way, is_wired))
 }

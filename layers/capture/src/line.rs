@@ -1,12 +1,13 @@
-//! The text of a comment, put together on the stack: there are one or two for each packet, and `format!` took as long as all the rest of it.
+//! The comment of a packet, built on the stack. Each packet has one or two comments, and `format!`
+//! took as long as all other work for the packet.
 
 use core::fmt;
 use core::ops::Deref;
 
-/// Room for the longest comment.
+/// Bytes for the longest comment.
 const ROOM: usize = 320;
 
-/// Text of a line. What does not fit is left out.
+/// The text of a comment. Text that does not fit is left out.
 #[derive(Clone)]
 pub(crate) struct Line {
     bytes: [u8; ROOM],
@@ -14,7 +15,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// That of a queue pair and a request, which most of them begin with.
+    /// Begins with QP and request, as most comments do.
     #[inline]
     pub(crate) fn new(qp: u32, wr_id: u64) -> Self {
         let mut line = Self::of_qp(qp);
@@ -22,7 +23,7 @@ impl Line {
         line
     }
 
-    /// That of a queue pair.
+    /// Begins with the QP.
     #[inline]
     pub(crate) fn of_qp(qp: u32) -> Self {
         let mut line = Self::empty();
@@ -45,7 +46,7 @@ impl Line {
         self
     }
 
-    /// As `{:#x}` has it.
+    /// Appends a number as `{:#x}` does.
     #[inline]
     pub(crate) fn hex(&mut self, number: u64) -> &mut Self {
         let digits = (67 - (number | 1).leading_zeros() as usize) / 4;
@@ -62,7 +63,7 @@ impl Line {
         self
     }
 
-    /// As `{}` has it.
+    /// Appends a number as `{}` does.
     #[inline]
     pub(crate) fn dec(&mut self, number: u64) -> &mut Self {
         let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
@@ -84,7 +85,8 @@ impl Deref for Line {
 
     #[inline]
     fn deref(&self) -> &str {
-        // SAFETY: whole strings were put there, and digits; `length` is within the room.
+        // SAFETY: only complete strings and ASCII digits were copied, and `length` is within the
+        // array.
         unsafe { core::str::from_utf8_unchecked(&self.bytes[..self.length]) }
     }
 }

@@ -1,5 +1,5 @@
-//! The program's own bytes: where those of a request are, and copies of them that cannot fall. What a region says may be gone, or be no memory of
-//! this process at all.
+//! The bytes of requests, copied without the risk of a crash. A region's memory may be unmapped,
+//! or may not belong to this process at all.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Arc;
@@ -12,35 +12,38 @@ use layer_tap::table::Table;
 /// A part of a request's bytes: address, length, lkey.
 pub(crate) type Part = (u64, usize, u32);
 
-/// Parts that are copied by one call at most (UIO_MAXIOV is 1024).
+/// Most parts that one call copies (UIO_MAXIOV is 1024).
 const PIECES: usize = 64;
-/// Bytes of an inline request that are kept.
+/// Most bytes of an inline request that are kept.
 const INLINE: usize = 64 << 10;
 
 struct Region {
     context: usize,
     lkey: u32,
-    /// The first address that requests name.
+    /// The first address in the region, as requests name addresses.
     start: u64,
     length: u64,
-    /// Where that is in this process; 0: nowhere.
+    /// The same address in this process; 0 if the memory is not mapped here.
     address: u64,
 }
 
-/// By their addresses.
+/// Regions by address.
 static REGIONS: Table<Region> = Table::new();
 /// The same regions by context and lkey.
 static KEYS: Table<Region> = Table::new();
 
 fn key(context: usize, lkey: u32) -> usize {
-    // Tables do not look at the low four bits. Another region that has the same place is told by its members.
+    // Tables ignore the low four bits. Two regions may have the same key; their members tell them
+    // apart.
     (context.rotate_left(32) ^ lkey as usize) << 4 | 1
 }
 
-/// A region was made, or changed. `start` is what requests name its first byte by; `None`: its address. `is_memory`: it is of this process.
+/// Records a region that was created or changed. `start` is the first address that requests name,
+/// by default the region's address. `is_memory` tells whether the region is mapped in this
+/// process.
 ///
 /// # Safety
-/// It is live.
+/// `mr` is live.
 pub(crate) unsafe fn registered(mr: *const ibv_mr, start: Option<u64>, is_memory: bool) {
     // SAFETY: per the caller.
     let (context, lkey, address, length) =
@@ -53,9 +56,9 @@ pub(crate) unsafe fn registered(mr: *const ibv_mr, start: Option<u64>, is_memory
     KEYS.insert(key(context, lkey), region);
 }
 
-/// A region is gone.
+/// Forgets a deregistered region.
 pub(crate) fn gone(mr: usize, lkey: u32) {
-    // Another thread may have been given the address meanwhile.
+    // The address may already belong to another region.
     if REGIONS.get(mr).is_some_and(|region| region.lkey == lkey) {
         forget(mr);
     }
@@ -70,12 +73,12 @@ fn forget(mr: usize) {
     }
 }
 
-/// For a thread that forks.
+/// The locks that a forking thread must hold.
 pub(crate) fn hold() -> [Guard; 2] {
     [REGIONS.hold(), KEYS.hold()]
 }
 
-/// Where a part is in this process, if it is.
+/// The address of a part in this process, if the part lies in a mapped region.
 fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
     let region = KEYS.get(key(context, lkey))?;
     let offset = address.checked_sub(region.start)?;
@@ -84,29 +87,30 @@ fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
     (is_it && is_inside).then(|| region.address.wrapping_add(offset))
 }
 
-/// What is known of the addresses of a request.
+/// The meaning of a request's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// They lie in regions, by their keys.
+    /// The addresses lie in regions, which the keys name.
     Regions,
-    /// They are ranges of this process, whatever the keys are: of an inline request.
+    /// The addresses of an inline request: any memory of this process.
     Ranges,
-    /// So they are, and the provider is about to copy them in this very call, as we may.
+    /// The addresses of an inline request that the provider copies in this call, so the memory is
+    /// mapped.
     Copied,
 }
 
-/// Where the bytes of a request are.
+/// The bytes of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     parts: Vec<Part>,
-    /// Those of an inline request that was given to a builder.
+    /// The bytes of an inline request of a builder.
     copied: Vec<u8>,
-    /// What stands before them: the header of segments.
+    /// The header of a TSO request.
     header: Vec<u8>,
 }
 
 impl Source {
-    /// Nowhere.
+    /// A request without bytes.
     pub(crate) const NONE: Self =
         Self { parts: Vec::new(), copied: Vec::new(), header: Vec::new() };
 
@@ -116,12 +120,12 @@ impl Source {
         self.header.clear();
     }
 
-    /// What stands before its bytes.
+    /// The bytes before the request's elements.
     pub(crate) fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// As the poster gave them.
+    /// Stores the elements as the program gave them.
     pub(crate) fn set(&mut self, list: Elements<'_>) {
         self.parts.clear();
         self.copied.clear();
@@ -152,7 +156,8 @@ impl Source {
         }
     }
 
-    /// Copies `length` bytes from `offset` on to the end of `to`. `None`: they cannot be read, and `to` is as before.
+    /// Appends `length` bytes from `offset` to `to`. `None` if the bytes cannot be read; `to` is
+    /// then unchanged.
     pub(crate) fn read(
         &self,
         context: usize,
@@ -205,7 +210,7 @@ impl Source {
     }
 }
 
-/// This process; 0: not asked for yet. Asking costs a system call.
+/// The process number; 0 while unknown. The number costs a system call.
 static PID: AtomicI32 = AtomicI32::new(0);
 
 fn own_pid() -> libc::pid_t {
@@ -213,26 +218,26 @@ fn own_pid() -> libc::pid_t {
     if known != 0 {
         return known;
     }
-    // SAFETY: no requirements.
+    // SAFETY: the call has no requirements.
     let pid = unsafe { libc::getpid() };
     PID.store(pid, Ordering::Relaxed);
     pid
 }
 
-/// In the child of a fork: it has another number.
+/// In the child of a fork, which has another number.
 pub(crate) fn forked() {
     PID.store(0, Ordering::Relaxed);
 }
 
-/// Whether the kernel copies at all.
+/// Whether the kernel refused `process_vm_readv`.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Copies ranges of an inline request. A program that names some which are not there falls within the provider, too.
+/// Copies ranges of an inline request. Unmapped ranges would crash the provider as well.
 fn copy_plainly(pieces: &[(u64, usize)], to: &mut [u8]) {
     let mut place = to.as_mut_ptr();
     for &(at, length) in pieces {
-        // SAFETY: `to` is as long as all pieces, which are ranges that the provider reads in this very call (`Kind::Copied`). Other threads may write them
-        // meanwhile, so no slice is made of them.
+        // SAFETY: `to` is as long as all pieces. The provider reads the same ranges in this call
+        // (`Kind::Copied`). Other threads may write these ranges, hence no slice.
         unsafe {
             place.copy_from_nonoverlapping(at as *const u8, length);
             place = place.add(length);
@@ -240,7 +245,8 @@ fn copy_plainly(pieces: &[(u64, usize)], to: &mut [u8]) {
     }
 }
 
-/// Copies ranges of this process, which may not be there, one behind the other. `None`: not all of them can be read.
+/// Copies ranges of this process, which may be unmapped, one after the other. `None` if a range
+/// cannot be read.
 fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
     if to.is_empty() {
         return Some(());
@@ -254,8 +260,8 @@ fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
     }
     let into = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let count = pieces.len().min(PIECES) as libc::c_ulong;
-    // SAFETY: the kernel writes `to`, which is ours, and looks itself whether it can read the rest, whatever the addresses are. Straight, as the
-    // C library's function may be where a thread is cancelled.
+    // SAFETY: the kernel writes `to`, and checks the other addresses itself. A direct system call
+    // is no cancellation point, unlike the C library's function may be.
     let got = unsafe {
         let (pid, one, none) = (own_pid(), 1 as libc::c_ulong, 0 as libc::c_ulong);
         libc::syscall(
@@ -271,7 +277,7 @@ fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
     if got == to.len() as i64 {
         return Some(());
     }
-    // SAFETY: the calling thread's own.
+    // SAFETY: the location is the calling thread's own.
     let error = unsafe { *libc::__errno_location() };
     if got < 0
         && matches!(error, libc::EPERM | libc::ENOSYS)

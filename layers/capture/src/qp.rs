@@ -1,4 +1,5 @@
-//! What is known of a queue pair: where its packets go and with which numbers, the requests under way, the receives that wait.
+//! The record of a queue pair: the route and PSNs of its packets, requests in flight, waiting
+//! receives. Posting and polling enter here.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -19,15 +20,15 @@ use crate::settings::{Class, settings};
 use crate::srq::{LONG, Receives};
 use crate::writer;
 
-/// Of interfaces.
+/// Descriptions of interfaces.
 const SYNTHESISED: &str =
     "synthesised from verbs calls: what requests and completions say, no packet of a wire";
 pub(crate) const EVENTS: &str =
     "requests and completions that have no packet of their own, as text";
 
-/// Datagrams of the wire that a completion is expected for.
+/// Datagrams of a wire that wait for their completion.
 const HEARD: usize = 1024;
-/// Flights that are kept to be used again.
+/// Unused flights that are kept for later requests.
 const SPARE: usize = 64;
 
 /// A queue pair.
@@ -35,18 +36,18 @@ pub(crate) struct Known {
     pub(crate) number: u32,
     pub(crate) kind: u32,
     pub(crate) context: usize,
-    /// It passes the filters.
+    /// Whether the QP passes the filters.
     pub(crate) wanted: bool,
-    /// Its receives are those of a shared queue, at this address; 0: its own.
+    /// Address of the shared receive queue; 0 for a QP with its own receive queue.
     pub(crate) srq: usize,
     most: usize,
-    /// Bytes of an inline request, at most.
+    /// Most bytes of an inline request.
     inline: u64,
     pub(crate) packets: u32,
     events: u32,
-    /// Of a connected one: its packets are those of a wire.
+    /// Whether the packets of a connected QP use a wire.
     pub(crate) wired: AtomicBool,
-    /// Order: the lock of the file.
+    /// Lock order: before the lock of the file.
     pub(crate) state: Spin<State>,
 }
 
@@ -55,38 +56,38 @@ pub(crate) struct State {
     pub(crate) mtu: u32,
     pub(crate) peer: u32,
     pub(crate) qkey: u32,
-    /// PSN of the next request, and of the next message that comes.
+    /// PSN of the next request, and of the next expected message.
     pub(crate) next: Psn,
     pub(crate) expected: Psn,
-    /// Messages that we, and that the peer has completed.
+    /// Messages that this end and the peer have completed.
     pub(crate) done: u32,
     pub(crate) peer_done: u32,
-    /// A request failed: nothing is sent any more.
+    /// Whether a request failed, so that no further packets are sent.
     pub(crate) is_broken: bool,
     pub(crate) flights: VecDeque<Box<Flight>>,
     #[allow(clippy::vec_box, reason = "they move between the two")]
     spare: Vec<Box<Flight>>,
-    /// Room for the bytes of a message, while it is told.
+    /// A buffer for the bytes of a message.
     pub(crate) bytes: Vec<u8>,
     pub(crate) receives: Receives,
-    /// Datagrams that came by a wire and have not been completed: their senders.
+    /// Source QPs of datagrams that came by a wire and have no completion yet.
     pub(crate) heard: VecDeque<u32>,
 }
 
-/// A request that was posted.
+/// A posted request.
 pub(crate) struct Flight {
     pub(crate) post: Post,
     pub(crate) way: Way,
-    /// Its packets are those of a wire.
+    /// Whether the packets of the request use a wire.
     pub(crate) wired: bool,
     pub(crate) first: Psn,
     pub(crate) psns: u32,
     pub(crate) source: Source,
-    /// What is known of its packets' payloads, one behind the other.
+    /// The known bytes of the payloads, one packet after the other.
     payload: Vec<u8>,
     is_readable: bool,
     pub(crate) is_told: bool,
-    /// It has no packets: the queue pair is in error.
+    /// Whether the QP was in error, so that the request has no packets.
     pub(crate) is_broken: bool,
 }
 
@@ -99,7 +100,8 @@ impl Inside for Known {
 }
 
 impl Known {
-    /// A queue pair that was just made; it takes `most` requests, and of an inline one `inline` bytes.
+    /// Makes the record of a new QP, whose send queue takes `most` requests with `inline` bytes
+    /// inline.
     pub(crate) fn new(qp: &Qp, srq: usize, most: usize, inline: u32) -> Self {
         let wanted = settings().wants(&qp.ctx.device, qp.number);
         let (mut packets, mut events) = (0, 0);
@@ -138,7 +140,7 @@ impl Known {
         }
     }
 
-    /// How many receives of its own are kept.
+    /// Number of the QP's own receives that are kept.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -165,8 +167,8 @@ impl Known {
         frames::synthesise(&about, way, packet, payload, length);
     }
 
-    /// A request is about to be posted: what it says is kept, and so is what of its bytes goes into packets.
-    /// `can_send`: by its state.
+    /// Keeps a request that is about to be posted, and the bytes for its packets. `can_send` tells
+    /// whether the QP's state permits sending.
     pub(crate) fn posting(
         &self,
         post: &Post,
@@ -192,7 +194,7 @@ impl Known {
         if !flight.wired && (is_frame || request::has_payload(post.opcode)) {
             let kind = match post.flags & abi::SendFlags::INLINE.bits() {
                 0 => Kind::Regions,
-                // Others are refused, so that nobody reads what they name.
+                // The provider refuses other inline requests, and reads no byte of them.
                 _ if can_send && post.bytes <= self.inline => Kind::Copied,
                 _ => Kind::Ranges,
             };
@@ -204,14 +206,14 @@ impl Known {
         flight.is_broken = state.is_broken;
         state.next = state.next.add(flight.psns);
         if state.flights.len() >= self.most.max(16) {
-            // Its completion never came, and never will: it was not signaled.
+            // The oldest request was unsignaled, and its completion never came.
             let old = state.flights.pop_front();
             state.spare.extend(old);
         }
         state.flights.push_back(flight);
     }
 
-    /// A request was posted, or refused.
+    /// Writes a request that was posted, or forgets a refused one.
     pub(crate) fn posted(&self, post: &Post, time: u64, error: i32) {
         let mut state = self.state.lock();
         let is_it = |flight: &Flight| !flight.is_told && flight.post.wr_id == post.wr_id;
@@ -223,7 +225,7 @@ impl Known {
                 self.tell(flight, time, mtu, peer, qkey);
             }
         } else if let Some(flight) = state.flights.remove(at) {
-            // So are all behind it.
+            // All later requests of the list are refused as well.
             if state.next.since(flight.first) > 0 {
                 state.next = flight.first;
             }
@@ -231,7 +233,7 @@ impl Known {
         }
     }
 
-    /// Frames of Ethernet.
+    /// Whether the QP sends and receives Ethernet frames.
     pub(crate) fn is_frame(&self) -> bool {
         self.kind == abi::IBV_QPT_RAW_PACKET
     }
@@ -305,7 +307,7 @@ impl Known {
         }
     }
 
-    /// A datagram of `number` came by a wire.
+    /// Notes a datagram from QP `number` that came by a wire.
     pub(crate) fn heard(&self, number: u32) {
         let mut state = self.state.lock();
         if state.heard.len() >= HEARD {
@@ -314,7 +316,7 @@ impl Known {
         state.heard.push_back(number);
     }
 
-    /// What is told of a packet of the wire: which of its requests it is part of, or answers; and what that is about.
+    /// The comment for a packet of a wire, which names the request, and the kind of the request.
     pub(crate) fn comment_of(&self, psn: Psn) -> Option<(Line, Class)> {
         let state = self.state.lock();
         let is_it =
@@ -333,7 +335,7 @@ impl State {
         }
     }
 
-    /// All requests and receives are gone.
+    /// Forgets all requests and receives.
     pub(crate) fn reset(&mut self) {
         self.flights.clear();
         self.receives = Receives::default();
@@ -358,7 +360,7 @@ impl Flight {
         }
     }
 
-    /// Copies what of its bytes goes into packets.
+    /// Copies the bytes that the packets of the request need.
     fn gather(&mut self, context: usize, mtu: u32, kind: Kind) {
         let count = request::psns(self.post.opcode, self.post.bytes, mtu).max(1);
         for index in request::picks(count, settings().packets) {
@@ -373,12 +375,12 @@ impl Flight {
     }
 }
 
-/// Whether a request of a queue pair of frames is one.
+/// Whether the request of a RAW_PACKET QP is a frame.
 fn is_frame_of(opcode: u32) -> bool {
     matches!(opcode, abi::IBV_WR_SEND | abi::IBV_WR_TSO)
 }
 
-/// How much of a payload is kept: no more than the snap length leaves.
+/// Bytes of a payload that are kept; the snap length limits them.
 pub(crate) fn kept(length: usize) -> usize {
     match settings().snap {
         0 => length,

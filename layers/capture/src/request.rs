@@ -1,4 +1,5 @@
-//! A request and the packets that it would be on a wire (IBTA vol 1, 9.3 and 9.4).
+//! The packets of a request (IBTA vol 1, 9.3 and 9.4). Pure functions, used for requests and for
+//! completions.
 
 use abi::{
     IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_WR_ATOMIC_CMP_AND_SWP,
@@ -14,7 +15,7 @@ use roce::wire::{
 
 use crate::settings::Class;
 
-/// What a request is about.
+/// The kind of operation of a request.
 pub(crate) fn class(opcode: u32) -> Class {
     match opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV => Class::Send,
@@ -25,7 +26,8 @@ pub(crate) fn class(opcode: u32) -> Class {
     }
 }
 
-/// What a packet with this opcode is about, by the operation in its low bits; `None`: an acknowledgement, or nothing of a request.
+/// The kind of operation of a packet, by the low bits of its opcode. `None` for an
+/// acknowledgement.
 pub(crate) fn class_of_packet(opcode: u8) -> Option<Class> {
     match (opcode & 0xe0, opcode & 0x1f) {
         (0x80 | 0xc0 | 0xe0, _) => Some(Class::Other),
@@ -38,7 +40,7 @@ pub(crate) fn class_of_packet(opcode: u8) -> Option<Class> {
     }
 }
 
-/// How many PSNs a request of so many bytes takes.
+/// The number of PSNs that a request of `bytes` uses.
 pub(crate) fn psns(opcode: u32, bytes: u64, mtu: u32) -> u32 {
     let packets = bytes.div_ceil(mtu.max(1).into()).max(1);
     match class(opcode) {
@@ -46,12 +48,12 @@ pub(crate) fn psns(opcode: u32, bytes: u64, mtu: u32) -> u32 {
         Class::Write if opcode != IBV_WR_ATOMIC_WRITE => packets as u32,
         _ if opcode == IBV_WR_FLUSH => 1,
         Class::Write | Class::Atomic => 1,
-        // Nothing of the peer's.
+        // The request stays within the device.
         Class::Other => 0,
     }
 }
 
-/// How many packets it is; 0: none that is synthesised.
+/// The number of request packets; 0 if none is synthesised.
 pub(crate) fn packets(opcode: u32, bytes: u64, mtu: u32) -> u32 {
     match class(opcode) {
         Class::Read | Class::Atomic => 1,
@@ -61,12 +63,12 @@ pub(crate) fn packets(opcode: u32, bytes: u64, mtu: u32) -> u32 {
     }
 }
 
-/// Whether its packets carry its bytes.
+/// Whether request packets carry the bytes.
 pub(crate) fn has_payload(opcode: u32) -> bool {
     matches!(class(opcode), Class::Send | Class::Write)
 }
 
-/// Packet `index` of `count`, of a QP of this type with this number.
+/// Packet `index` of `count` of a request, for a QP with this type and number.
 pub(crate) fn message(
     post: &Post,
     kind: u32,
@@ -87,7 +89,7 @@ pub(crate) fn message(
             };
             if kind == IBV_QPT_UD {
                 let own = post.opcode == IBV_WR_SEND_WITH_IMM;
-                // IBTA vol 1, 10.2.5: with the highest bit the queue pair's own is sent.
+                // IBTA vol 1, 10.2.5: with the highest bit set, the QP's own Q_Key is sent.
                 let qkey = if post.qkey >> 31 != 0 { qkey } else { post.qkey };
                 let deth = Deth { qkey, src_qpn: Qpn::new(number) };
                 return Some(Message::Ud(deth, own.then(immediate)));
@@ -121,7 +123,7 @@ pub(crate) fn message(
     }
 }
 
-/// The part of a SEND that a packet is.
+/// The part of a SEND in one packet.
 pub(crate) fn part<T>(is_first: bool, is_last: bool, tail: T) -> Send<T> {
     match (is_first, is_last) {
         (true, true) => Send::Only(tail),
@@ -131,14 +133,14 @@ pub(crate) fn part<T>(is_first: bool, is_last: bool, tail: T) -> Send<T> {
     }
 }
 
-/// Which of `count` packets are written: the first ones, and the last.
+/// The packets that are written out of `count`: the first ones, and the last.
 pub(crate) fn picks(count: u32, most: usize) -> impl Iterator<Item = u32> {
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let first = if count > most { most - 1 } else { count };
     (0..first).chain((first < count).then(|| count - 1))
 }
 
-/// Bytes of packet `index` of a message of `bytes`.
+/// Offset and length of packet `index` in a message of `bytes`.
 pub(crate) fn piece(index: u32, bytes: u64, mtu: u32) -> (usize, usize) {
     let offset = u64::from(index) * u64::from(mtu);
     (offset as usize, bytes.saturating_sub(offset).min(mtu.into()) as usize)

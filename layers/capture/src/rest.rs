@@ -1,4 +1,5 @@
-//! Blocks that wait to be written together: in a file that the process has mapped, so that they are there when it is killed (`layer_records::rest`).
+//! The blocks that wait for being written together, in a mapped file (`layer_records::rest`). They
+//! survive a kill of the process.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +10,20 @@ use layer_records::file::HEAD;
 use layer_records::rest::{AT_FILE, AT_WAITING, MAGIC, ROOM, pack};
 use layer_tap::file;
 
-/// The file, and what is in it.
+/// The mapped file and its content.
 pub(crate) struct Rest {
     path: PathBuf,
     base: NonNull<u64>,
-    /// Where in the packet file it belongs.
+    /// Offset in the packet file at which the waiting bytes belong.
     offset: u64,
     length: usize,
 }
 
-// SAFETY: the mapping is only used through this value, and by any thread alike.
+// SAFETY: only this value uses the mapping, which any thread may access.
 unsafe impl Send for Rest {}
 
 impl Rest {
-    /// A new one, in `dir` or in the user's own folder.
+    /// Makes a new file, in `dir` or in the user's own folder.
     pub(crate) fn make(dir: Option<&Path>) -> Result<Self, String> {
         let (path, base) = file::make(&file::Wanted {
             layer: "capture",
@@ -35,25 +36,26 @@ impl Rest {
         Ok(Self { path, base, offset: 0, length: 0 })
     }
 
-    /// How the names of the process's files begin.
+    /// The common beginning of the file names of this process.
     pub(crate) fn stem(&self) -> PathBuf {
         self.path.with_extension("")
     }
 
-    /// What waits.
+    /// The waiting bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has a head and room for so many bytes, which nobody writes while `self` is borrowed.
+        // SAFETY: the mapping has a head and room for `length` bytes. No thread writes them while
+        // `self` is borrowed.
         unsafe {
             core::slice::from_raw_parts(self.base.as_ptr().cast::<u8>().add(HEAD), self.length)
         }
     }
 
-    /// Adds a block; `false`: there is no room for it.
+    /// Appends a block. False if the block has no room.
     pub(crate) fn push(&mut self, block: &[u8]) -> bool {
         if block.len() > ROOM - self.length {
             return false;
         }
-        // SAFETY: there is room for it behind what waits, in memory of ours.
+        // SAFETY: the block has room after the waiting bytes, in this value's mapping.
         unsafe {
             let place = self.base.as_ptr().cast::<u8>().add(HEAD + self.length);
             place.copy_from_nonoverlapping(block.as_ptr(), block.len());
@@ -63,39 +65,39 @@ impl Rest {
         true
     }
 
-    /// From now on it belongs to packet file number `index`, which is empty.
+    /// Assigns the file to packet file number `index`, which is empty.
     pub(crate) fn begin(&mut self, index: u64) {
         (self.offset, self.length) = (0, 0);
         self.tell();
         self.word(AT_FILE).store(index, Ordering::Release);
     }
 
-    /// All of it is in the packet file.
+    /// Notes that all waiting bytes are in the packet file.
     pub(crate) fn written(&mut self) {
         self.offset += self.length as u64;
         self.length = 0;
         self.tell();
     }
 
-    /// Nobody needs it any more. What comes later is written at once.
+    /// Removes the file at exit. Later blocks are written at once.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// For others, and for whoever looks when this process was killed: after the bytes themselves.
+    /// Publishes the length after the bytes, for a reader after a kill.
     fn tell(&self) {
         self.word(AT_WAITING).store(pack(self.offset, self.length), Ordering::Release);
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: a word of the mapping's head, which is only used as an atomic.
+        // SAFETY: a word of the mapping's head, used as an atomic only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at)) }
     }
 }
 
 impl Drop for Rest {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, as long as it was made.
+        // SAFETY: the mapping belongs to this value, from its creation on.
         unsafe { libc::munmap(self.base.as_ptr().cast(), HEAD + ROOM) };
     }
 }

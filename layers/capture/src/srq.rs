@@ -1,4 +1,5 @@
-//! Receives that wait, in a queue pair's own queue or in a shared one; and by which shared one of XRC a message came, whose completion does not say so.
+//! Waiting receives of a QP or of a shared receive queue. Also finds the XRC shared receive queue
+//! of a completion, which does not name the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use crate::memory::Source;
 use crate::qp::EVENTS;
 use crate::writer;
 
-/// Receives and requests that are kept of a queue whose length is not known.
+/// Most receives and requests that are kept for a queue of unknown length.
 pub(crate) const LONG: usize = 1 << 14;
-/// Sources that are kept to be used again.
+/// Unused sources that are kept for later receives.
 const SPARE: usize = 64;
 
-/// Receives of a queue.
+/// Waiting receives of a queue.
 #[derive(Default)]
 pub(crate) struct Receives {
     waiting: VecDeque<(u64, Source)>,
@@ -26,7 +27,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// A receive is about to be posted. `source` gets what another one had.
+    /// Adds a receive that is about to be posted. `source` becomes an empty source.
     pub(crate) fn push(&mut self, wr_id: u64, source: &mut Source, most: usize) {
         if self.waiting.len() >= most {
             self.waiting.pop_front();
@@ -36,7 +37,7 @@ impl Receives {
         self.waiting.push_back((wr_id, std::mem::replace(source, fresh)));
     }
 
-    /// It was refused.
+    /// Removes a refused receive.
     pub(crate) fn refuse(&mut self, wr_id: u64) {
         if let Some(at) = self.waiting.iter().rposition(|(id, _)| *id == wr_id) {
             self.waiting.remove(at);
@@ -58,28 +59,28 @@ impl Receives {
 /// A shared receive queue.
 pub(crate) struct Srq {
     receives: Spin<Receives>,
-    /// Since when it is one.
+    /// Time of creation.
     pub(crate) born: u64,
-    /// Of one of XRC.
+    /// The properties of an XRC queue.
     pub(crate) xrc: Option<Xrc>,
 }
 
-/// What those of XRC have.
+/// The properties of an XRC shared receive queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Xrc {
-    /// What requests name it by.
+    /// The number by which requests name the queue.
     pub(crate) number: u32,
     pub(crate) context: usize,
-    /// Where its completions come.
+    /// Address of the CQ for its completions.
     pub(crate) cq: usize,
-    /// Its device.
+    /// Name of the device.
     pub(crate) device: String,
 }
 
-/// Those of XRC, by their completion queues. Order: a leaf.
+/// XRC shared receive queues by CQ. Lock order: a leaf.
 static XRC: Shared<Option<HashMap<usize, Vec<Arc<Srq>>>>> = Shared::new(None);
 
-/// For a thread that forks.
+/// The lock that a forking thread must hold.
 pub(crate) fn hold() -> Guard {
     XRC.hold()
 }
@@ -93,7 +94,7 @@ impl Inside for Srq {
 }
 
 impl Srq {
-    /// One that was just made.
+    /// Makes the record of a new queue.
     pub(crate) fn make(born: u64, xrc: Option<Xrc>) -> Arc<Self> {
         let cq = xrc.as_ref().map(|xrc| xrc.cq);
         let srq = Arc::new(Self { receives: Spin::new(Receives::default()), born, xrc });
@@ -103,7 +104,7 @@ impl Srq {
         srq
     }
 
-    /// It was destroyed.
+    /// Forgets a destroyed queue.
     pub(crate) fn forget(&self) {
         let Some(xrc) = &self.xrc else { return };
         if let Some(all) = &mut *XRC.lock()
@@ -134,16 +135,18 @@ impl Srq {
 }
 
 impl Xrc {
-    /// Where what has no packet is written as text.
+    /// The interface for events without packets.
     pub(crate) fn events(&self) -> u32 {
         writer::interface(Link::UpperPdu, &self.device, EVENTS)
     }
 }
 
-/// The queue of XRC that a completion of `cq` is of, and `true`: the only one there that waits for a receive of this `wr_id`. Where several do, or none,
-/// one of those whose completions come there, and `false`; `None` where nobody's do.
+/// The XRC queue to which a completion of `cq` belongs. The flag is true if exactly one queue of
+/// this CQ waits for a receive with this `wr_id`. Otherwise the result is any queue of the CQ.
+/// `None` if no queue uses the CQ.
 pub(crate) fn of_completion(cq: usize, wr_id: u64) -> Option<(Arc<Srq>, bool)> {
-    // Their receives are looked at without this lock, which is taken under theirs when the process forks.
+    // A forking thread takes this lock after the queues' locks. Therefore the lock is released
+    // before their receives are read.
     let all = XRC.lock().as_ref()?.get(&cq)?.clone();
     let mut those = all.iter().filter(|srq| srq.has(wr_id));
     match (those.next(), those.next()) {

@@ -1,5 +1,5 @@
-//! Packets of a wire between hosts, where a plugin tells of them (`ferroverbs_plugin_ext.tell_packets`): these are written as they are, with what is known
-//! of the requests that they are of.
+//! Packets of a wire between hosts, reported by a plugin (`ferroverbs_plugin_ext.tell_packets`).
+//! They are written unchanged, with a comment about their request.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,26 +20,26 @@ use crate::request;
 use crate::settings::settings;
 use crate::writer;
 
-/// What the interface says.
+/// The description of the interface.
 const WIRE: &str = "packets of the RoCE wire, as the software adapter sent and took them";
 
-/// The table of the plugin that tells of packets.
+/// The extension table of the plugin that reports packets.
 static EXT: OnceLock<ferroverbs_plugin_ext> = OnceLock::new();
-/// Queue pairs of a wire. Order: a leaf.
+/// The queue pairs that use a wire. Lock order: a leaf.
 static WIRED: Shared<Option<Wired>> = Shared::new(None);
 
 #[derive(Default)]
 struct Wired {
-    /// By their number.
+    /// QPs by number.
     own: HashMap<u32, Arc<Known>>,
-    /// Connected ones by where they send: the peer's number and address.
+    /// Connected QPs by peer: QP number and address.
     peers: HashMap<(u32, [u8; 16]), Arc<Known>>,
 }
 
-/// Has the plugin that serves these operations tell of its packets, if it is one that does.
+/// Asks the plugin of these operations to report packets, if the plugin can.
 ///
 /// # Safety
-/// A table of operations, complete.
+/// `ops` is a complete table of operations.
 pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
     if EXT.get().is_some() {
         return;
@@ -47,43 +47,43 @@ pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
     // SAFETY: per the caller.
     let Some(ext) = (unsafe { plugin::ext_of(ops) }) else { return };
     let Some(tell) = ext.tell_packets else { return };
-    // SAFETY: `came` can be called at any time.
+    // SAFETY: `told` can be called at any time.
     if unsafe { tell(told) } == 0 {
         let _ = EXT.set(ext);
     }
 }
 
-/// Whether packets of this queue pair, to this address handle if there is one, are of a wire.
+/// Whether the packets of this QP use a wire; for a datagram, those to the address handle.
 ///
 /// # Safety
-/// Both are live, or the handle is NULL.
+/// Both objects are live, or the handle is NULL.
 pub(crate) unsafe fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> bool {
     let Some(ask) = EXT.get().and_then(|ext| ext.is_wired) else { return false };
-    // SAFETY: the function of a plugin, with an object that is its own (`is_of_plugin`).
+    // SAFETY: the function belongs to a plugin, and the QP is the plugin's own (`is_of_plugin`).
     unsafe { ask(qp, ah) == 1 }
 }
 
-/// Whether a device's operations are those of the plugin that tells of packets.
+/// Whether a device's operations belong to the plugin that reports packets.
 ///
 /// # Safety
-/// A table of operations, complete.
+/// `ops` is a complete table of operations.
 pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
     let Some(tell) = EXT.get().and_then(|ext| ext.tell_packets) else { return false };
     let base = |at: *const c_void| {
         let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: dladdr accepts any address.
         let found = unsafe { libc::dladdr(at, info.as_mut_ptr()) };
-        // SAFETY: zeroed, or filled by dladdr.
+        // SAFETY: the structure is zeroed or filled by dladdr; both are valid.
         (found != 0).then(|| unsafe { info.assume_init() }.dli_fbase)
     };
     let plugin = base(tell as *const c_void);
     let entries = ops.cast::<*const c_void>();
-    // SAFETY: entries of the table.
+    // SAFETY: the indices are within the table.
     let mut all = (0..size_of::<verbs_context_ops>() / 8).map(|i| unsafe { entries.add(i).read() });
     plugin.is_some() && all.any(|entry| base(entry) == plugin)
 }
 
-/// A queue pair takes part, from now on.
+/// Adds a QP that uses a wire.
 pub(crate) fn insert(known: &Arc<Known>, peer: Option<(u32, [u8; 16])>) {
     let mut wired = WIRED.lock();
     let wired = wired.get_or_insert_default();
@@ -93,7 +93,7 @@ pub(crate) fn insert(known: &Arc<Known>, peer: Option<(u32, [u8; 16])>) {
     }
 }
 
-/// A queue pair is gone.
+/// Removes a destroyed QP.
 pub(crate) fn remove(known: &Arc<Known>) {
     if let Some(wired) = &mut *WIRED.lock() {
         wired.own.retain(|_, other| !Arc::ptr_eq(other, known));
@@ -101,18 +101,18 @@ pub(crate) fn remove(known: &Arc<Known>) {
     }
 }
 
-/// For a thread that forks.
+/// The lock that a forking thread must hold.
 pub(crate) fn hold() -> Guard {
     WIRED.hold()
 }
 
 unsafe extern "C" fn told(packet: *const ferroverbs_packet) {
-    // SAFETY: the plugin's, during this call, and as large as it says, which is looked at.
+    // SAFETY: the plugin's packet is valid during this call. Its stated size is checked below.
     let Some(packet) = (unsafe { packet.as_ref() }) else { return };
     if packet.size < size_of::<ferroverbs_packet>() {
         return;
     }
-    // SAFETY: so many bytes, during this call.
+    // SAFETY: the plugin states the length of the bytes, which are valid during this call.
     let bytes = unsafe { core::slice::from_raw_parts(packet.bytes, packet.length as usize) };
     write(packet, bytes);
 }
@@ -139,14 +139,14 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     }
     let wanted = match &known {
         Some(known) => known.wanted,
-        // Of nobody that we know: only where all is wanted.
+        // A packet of an unknown QP is written only without filters.
         None => settings().wants("", 0),
     };
     if !wanted {
         return;
     }
     let is_ours = match parsed.map(|parsed| parsed.message) {
-        // Requests of ours that go, and answers to them that come.
+        // Requests are sent by this process, and answers are received.
         Some(Message::Rc(_) | Message::Xrc(..) | Message::Uc(_)) => is_sent,
         Some(Message::RcResponse(_) | Message::XrcResponse(_)) => !is_sent,
         _ => false,
@@ -186,7 +186,7 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     frames::copy(&about, &way, bytes, icrc);
 }
 
-/// The number of the wire's interface. Whoever asks at the same time is told the same.
+/// The interface of the wire. A race is harmless, because the writer returns the same index.
 fn interface() -> u32 {
     static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
     let known = KNOWN.load(Ordering::Relaxed);
@@ -198,25 +198,26 @@ fn interface() -> u32 {
     number
 }
 
-/// The GID at `index` of a port's table; zeros where it cannot be asked.
+/// The GID at `index` of a port's table; zeros if the library cannot be asked.
 pub(crate) fn gid(context: usize, port: u8, index: u8) -> [u8; 16] {
     type Query = unsafe extern "C" fn(usize, u8, i32, *mut [u8; 16]) -> i32;
     static QUERY: OnceLock<Option<Query>> = OnceLock::new();
     const LIBRARY: &core::ffi::CStr = c"libibverbs.so.1";
     let query = QUERY.get_or_init(|| {
-        // SAFETY: the library that has loaded us; nothing is loaded that is not there.
+        // SAFETY: RTLD_NOLOAD opens only a library that is loaded already, and this one loaded the
+        // layer.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             return None;
         }
-        // SAFETY: a handle of this process.
+        // SAFETY: the handle is valid in this process.
         let function = unsafe { libc::dlsym(handle, c"ibv_query_gid".as_ptr()) };
-        // SAFETY: NULL, or the function of that name, whose prototype this is (ibv_query_gid(3)).
+        // SAFETY: the result is NULL, or the function of ibv_query_gid(3) with this prototype.
         unsafe { core::mem::transmute::<*mut c_void, Option<Query>>(function) }
     });
     let mut gid = [0; 16];
     if let Some(query) = query {
-        // SAFETY: an open context and room for a GID.
+        // SAFETY: the context is open, and the array has room for a GID.
         unsafe { query(context, port, index.into(), &raw mut gid) };
     }
     gid

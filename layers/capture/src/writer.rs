@@ -1,4 +1,5 @@
-//! The file of a process: blocks are gathered and written whole, another file begins when one is full, and a disk that is full ends it.
+//! The packet files of a process. Blocks are gathered and written whole. A full file is followed
+//! by the next; a full disk ends the capture.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::{self, File};
@@ -15,18 +16,18 @@ use layer_tap::file;
 use crate::rest::Rest;
 use crate::settings::settings;
 
-/// Bytes that are gathered before they are written.
+/// Gathered bytes that cause a write.
 const GATHERED: usize = 64 << 10;
-/// Nanoseconds that they wait at most, as long as anything is captured or a queue is polled in vain.
+/// Longest time of a block in memory in nanoseconds, while packets arrive or a CQ is polled.
 const WAIT: u64 = 50_000_000;
-/// Who wrote it.
+/// The program name in a file's head.
 pub(crate) const PROGRAM: &str = concat!("ferroverbs capture ", env!("CARGO_PKG_VERSION"));
 
-/// What a file's head says.
+/// The comment in a file's head.
 const COMMENT: &str = "Interfaces say of themselves what their packets are: synthesised from verbs calls, or of the wire. \
      Ethernet addresses are made up in any case.";
 
-/// Where packets belong.
+/// An interface of the files.
 struct Interface {
     link: Link,
     name: String,
@@ -35,25 +36,25 @@ struct Interface {
 
 struct State {
     interfaces: Vec<Interface>,
-    /// The file that is written.
+    /// The current file.
     file: Option<File>,
-    /// Files that were begun.
+    /// Number of files begun.
     begun: u64,
-    /// Whole blocks that are not in the file yet; none before the first.
+    /// Complete blocks that are not in the file yet; `None` before the first block.
     rest: Option<Rest>,
-    /// Room for putting a block together.
+    /// A buffer for building a block.
     block: Vec<u8>,
-    /// Bytes in the file.
+    /// Bytes in the current file.
     written: u64,
-    /// Bytes that a file of this process may have: beyond them the kernel would kill it (RLIMIT_FSIZE).
+    /// The largest size of a file (RLIMIT_FSIZE). A write beyond the limit would kill the process.
     limit: u64,
-    /// Nothing is captured any more.
+    /// Whether the capture has ended.
     over: bool,
-    /// What has to be added to CLOCK_MONOTONIC for CLOCK_REALTIME.
+    /// The difference of CLOCK_REALTIME to CLOCK_MONOTONIC, in nanoseconds.
     epoch: u64,
 }
 
-/// Order: a leaf, nothing is called under it but the system.
+/// Lock order: a leaf; only system calls run under the lock.
 static STATE: Shared<State> = Shared::new(State {
     interfaces: Vec::new(),
     file: None,
@@ -65,14 +66,14 @@ static STATE: Shared<State> = Shared::new(State {
     over: false,
     epoch: 0,
 });
-/// Something waits. Written under the lock.
+/// Whether blocks wait. Written under the lock.
 static WAITS: AtomicBool = AtomicBool::new(false);
-/// The process ends.
+/// Whether the process is at its end.
 static OVER: AtomicBool = AtomicBool::new(false);
-/// When it began to; CLOCK_MONOTONIC.
+/// The time of the first waiting block, by CLOCK_MONOTONIC.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 
-/// The number of an interface, for [`write()`]; it has it in all files of the process.
+/// The index of an interface, for [`write()`], the same in all files of the process.
 pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u32 {
     let mut state = STATE.lock();
     let is_it = |known: &Interface| {
@@ -90,7 +91,7 @@ pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u3
     state.interfaces.len() as u32 - 1
 }
 
-/// Writes a packet; its time is one of CLOCK_MONOTONIC. `at_once`: nothing waits behind it.
+/// Writes a packet, whose time is of CLOCK_MONOTONIC. `at_once` writes all waiting blocks.
 pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
     let mut state = STATE.lock();
     let state = &mut *state;
@@ -113,7 +114,7 @@ pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
     }
 }
 
-/// Writes what waits, if it does so for long.
+/// Writes the waiting blocks if the first of them is old.
 #[inline]
 pub(crate) fn idle() {
     if WAITS.load(Ordering::Relaxed)
@@ -123,7 +124,7 @@ pub(crate) fn idle() {
     }
 }
 
-/// Writes what waits.
+/// Writes the waiting blocks.
 #[cold]
 pub(crate) fn flush() {
     if WAITS.load(Ordering::Relaxed) {
@@ -131,9 +132,9 @@ pub(crate) fn flush() {
     }
 }
 
-/// The process ends.
+/// Writes the waiting blocks at exit.
 pub(crate) extern "C" fn at_exit() {
-    // What other threads, or functions that are called later, capture from now on does not wait.
+    // Later packets of other threads or exit handlers are written at once.
     OVER.store(true, Ordering::Relaxed);
     flush();
     if let Some(rest) = &STATE.lock().rest {
@@ -141,25 +142,25 @@ pub(crate) extern "C" fn at_exit() {
     }
 }
 
-/// To fork: nobody writes until the result is dropped, and nothing waits that the child would write, too.
+/// For a fork: writes the waiting blocks, which the child would write again, and holds the lock.
 pub(crate) fn hold() -> Guard {
     flush();
     STATE.hold()
 }
 
-/// In the child of a fork, when its locks are given back: the file is the parent's.
+/// In the child of a fork, after the locks are released: the file belongs to the parent.
 pub(crate) fn forked() {
     let mut state = STATE.lock();
     WAITS.store(false, Ordering::Relaxed);
-    // Closes the child's descriptor of it.
+    // Closes the child's descriptor of the parent's file.
     state.file = None;
-    // Its mapping is the parent's, too, which goes on with it.
+    // Unmaps the child's view of the parent's waiting blocks.
     state.rest = None;
     (state.begun, state.over) = (0, false);
 }
 
 impl State {
-    /// Begins a file; `false`: there can be none, which is told once.
+    /// Begins a file. A failure returns false, and is reported once.
     #[cold]
     fn begin(&mut self) -> bool {
         let _uncancelled = Uncancelled::begin();
@@ -195,7 +196,7 @@ impl State {
         let settings = settings();
         if self.begun == 0 {
             if settings.dir.is_none() {
-                // Without the oldest files.
+                // Creates the folder, and removes the oldest files.
                 file::own("capture", ".pcapng")?;
             }
             let real = file::clock(libc::CLOCK_REALTIME);
@@ -203,7 +204,7 @@ impl State {
             self.rest = Some(Rest::make(settings.dir.as_deref())?);
         }
         if let Some(old) = self.begun.checked_sub(settings.files) {
-            // Whoever took it away did so for us.
+            // The file may have been removed already.
             let _ = fs::remove_file(self.path(old));
         }
         self.limit = file::longest();
@@ -216,7 +217,7 @@ impl State {
         made.map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// File number `index` of this process.
+    /// The name of file number `index` of this process.
     fn path(&self, index: u64) -> PathBuf {
         let mut path = self.rest.as_ref().map(Rest::stem).unwrap_or_default().into_os_string();
         path.push(format!("-{index:04}.pcapng"));
@@ -224,7 +225,7 @@ impl State {
     }
 
     fn flush(&mut self) {
-        // All that a thread can be cancelled in is called here, or where a file begins.
+        // All cancellation points of the writer are in `flush` and `begin`.
         let _uncancelled = Uncancelled::begin();
         WAITS.store(false, Ordering::Relaxed);
         let Some(file) = &self.file else { return };
@@ -235,15 +236,15 @@ impl State {
         }
         let mut rest = self.waiting();
         while !rest.is_empty() {
-            // SAFETY: bytes of ours, a descriptor of ours.
+            // SAFETY: `rest` is readable, and the descriptor is open.
             let got = unsafe { libc::write(descriptor, rest.as_ptr().cast(), rest.len()) };
             let error = std::io::Error::last_os_error();
             if got < 0 && error.kind() == std::io::ErrorKind::Interrupted {
                 continue;
             }
             if got <= 0 {
-                // What is there of a block that is cut would make readers complain.
-                // SAFETY: a descriptor of ours.
+                // An incomplete block would be an error to readers.
+                // SAFETY: the descriptor is open.
                 unsafe { libc::ftruncate(descriptor, self.written.cast_signed()) };
                 let path = self.path(self.begun.saturating_sub(1));
                 self.end(&format!("{}: {error}", path.display()));
@@ -257,7 +258,7 @@ impl State {
         }
     }
 
-    /// The file is full.
+    /// Ends a full file.
     #[cold]
     fn close(&mut self) {
         self.flush();
@@ -269,7 +270,8 @@ impl State {
         self.rest.as_ref().map_or(&[], Rest::bytes)
     }
 
-    /// Adds a block to what waits; there is room for all that is gathered and the longest one behind it.
+    /// Adds a block to the waiting ones. They have room for the gathered blocks and the longest
+    /// block.
     fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         let mut block = core::mem::take(&mut self.block);
         block.clear();
@@ -281,7 +283,7 @@ impl State {
         self.block = block;
     }
 
-    /// Nothing is captured any more.
+    /// Ends the capture for the reason `why`.
     #[cold]
     fn end(&mut self, why: &str) {
         (self.over, self.file) = (true, None);

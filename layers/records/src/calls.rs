@@ -1,11 +1,12 @@
-//! The calls that are recorded, and what the words of their records mean.
+//! The recorded calls of a trace, and the meaning of the words in their records. The tap fills the
+//! words; [`crate::trace`] reads them.
 
-/// How a value is written.
+/// The representation of a value as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A number.
     Dec,
-    /// A number whose bits matter: keys, addresses, ids.
+    /// A number in hexadecimal: keys, addresses, ids.
     Hex,
     /// `ibv_wr_opcode`.
     Opcode,
@@ -21,11 +22,11 @@ pub enum Kind {
     QpType,
     /// `ibv_access_flags`.
     Access,
-    /// `ibv_mtu`: the bytes.
+    /// `ibv_mtu`, written in bytes.
     Mtu,
     /// A GID: two words.
     Gid,
-    /// Text of so many words as it has bits.
+    /// Text; [`Arg::bits`] is its length in words.
     Text,
     /// `ibv_event_type`.
     Event,
@@ -37,41 +38,41 @@ use Kind::{
     Status, Text,
 };
 
-/// An argument: which bits of which word it is.
+/// An argument: the bits of a record's word that hold the argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg {
-    /// As the manual page calls it.
+    /// The name in the manual page.
     pub name: &'static str,
-    /// How it is written.
+    /// The representation as text.
     pub kind: Kind,
     pub(crate) word: u8,
     pub(crate) shift: u8,
     pub(crate) bits: u8,
-    /// Which records have it.
+    /// The records that have the argument.
     pub(crate) when: When,
 }
 
-/// Which records of a call have an argument: words have room for one or the other.
+/// The records of a call that have an argument. Different arguments may share a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// All.
+    /// All records of the call.
     Always,
-    /// Of `ibv_modify_qp`: those whose mask has one of these bits.
+    /// Records of `ibv_modify_qp` with one of these bits in the mask.
     Mask(u32),
     /// Requests of a UD queue pair.
     Datagram,
-    /// Those of others.
+    /// Requests of a QP of another type than UD.
     Connected,
-    /// Atomics.
+    /// Atomic requests.
     Atomic,
-    /// Atomics that compare.
+    /// Atomic requests that compare and swap.
     Swap,
-    /// Requests that are no atomics.
+    /// Requests other than atomics.
     Plain,
 }
 
 impl Arg {
-    /// How many bits it has.
+    /// The number of bits.
     #[must_use]
     pub const fn bits(&self) -> u8 {
         self.bits
@@ -92,7 +93,7 @@ const fn said(mask: u32, word: u8, shift: u8, bits: u8, name: &'static str, kind
 
 macro_rules! calls {
     ($($variant:ident $name:literal $args:expr;)+) => {
-        /// A call that is recorded. The number is part of the format: new ones come last.
+        /// A recorded call. The number is part of the format, so a new call is added at the end.
         #[allow(missing_docs, reason = "each has the name of its function")]
         #[allow(non_camel_case_types, reason = "as above")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +101,16 @@ macro_rules! calls {
         pub enum Call { $($variant,)+ }
 
         impl Call {
-            /// All of them, by their numbers.
+            /// All calls, by their numbers.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// What a program calls.
+            /// The name of the function.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Its arguments, those that are recorded.
+            /// The recorded arguments.
             #[must_use]
             pub const fn args(self) -> &'static [Arg] {
                 match self { $(Self::$variant => const { &$args },)+ }
@@ -124,7 +125,7 @@ macro_rules! word {
     };
 }
 
-/// Arguments of a word each, one after the other.
+/// Arguments of one word each, in order.
 macro_rules! words {
     ($($name:literal $kind:expr),*) => { numbered([$(word!(0 $name $kind)),*]) };
 }
@@ -138,7 +139,7 @@ const fn numbered<const N: usize>(mut args: [Arg; N]) -> [Arg; N] {
     args
 }
 
-/// A send request; `tap` packs it so.
+/// A send request, as the tap packs it.
 const SEND: [Arg; 21] = [
     part(0, 0, 32, "qp", Hex),
     part(1, 0, 64, "wr_id", Hex),
@@ -205,7 +206,7 @@ const CREATE_QP: [Arg; 12] = [
     part(7, 32, 8, "sq_sig_all", Dec),
 ];
 
-/// `ibv_create_qp_ex` has more; what its mask does not name is 0.
+/// The arguments of `ibv_create_qp_ex`. A member that the mask does not name is 0.
 const CREATE_QP_EX: [Arg; 18] = {
     let mut all = [part(10, 0, 64, "xrcd", Hex); 18];
     let mut at = 0;
@@ -218,7 +219,7 @@ const CREATE_QP_EX: [Arg; 18] = {
     all[14] = part(9, 0, 32, "send_ops_flags", Hex);
     all[15] = part(9, 32, 32, "source_qpn", Hex);
     all[16] = part(7, 48, 16, "max_tso_header", Dec);
-    // The last is `xrcd`.
+    // The last element stays `xrcd`.
     all
 };
 
@@ -261,13 +262,13 @@ const MODIFY_QP: [Arg; 36] = [
     said(abi::IBV_QP_RATE_LIMIT, 10, 0, 32, "rate_limit", Dec),
 ];
 
-/// What a connection is asked for, or granted, with.
+/// The parameters of `rdma_connect` and `rdma_accept`.
 const CONNECTION: [Arg; 9] = words!(
     "id" Hex, "private_data_len" Dec, "responder_resources" Dec, "initiator_depth" Dec, "rnr_retry_count" Dec, "qp_num" Hex, "flow_control" Dec,
     "retry_count" Dec, "srq" Dec
 );
 
-/// A queue pair for an id; what the mask of the extended call does not name is 0.
+/// A QP for an id. A member that the mask of the extended call does not name is 0.
 const ID_QP: [Arg; 13] = [
     word!(0 "id" Hex),
     word!(1 "pd" Hex),
@@ -408,7 +409,7 @@ calls! {
 }
 
 impl Call {
-    /// The one with this number.
+    /// The call with this number.
     #[must_use]
     pub fn of(number: u16) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()

@@ -1,24 +1,25 @@
-//! What the files of all layers have in common: where they are, what they are called, and how they begin.
+//! The files of all layers: folder, name and head. Layers write them (`layer_tap::file`), and the
+//! command `ferroverbs` reads them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Bytes before the first record.
+/// Bytes of the head, which precedes the first record.
 pub const HEAD: usize = 4096;
-/// Words of the head, from its start: the magic number.
+/// Word of the head: the magic number.
 pub const AT_MAGIC: usize = 0;
-/// How many records there are room for.
+/// Word of the head: the number of records for which the file has room.
 pub const AT_CAPACITY: usize = 1;
-/// The process.
+/// Word of the head: the process number.
 pub const AT_PID: usize = 2;
-/// Nanoseconds of CLOCK_REALTIME at the same moment as ..
+/// Word of the head: nanoseconds of CLOCK_REALTIME, read together with `AT_MONOTONIC`.
 pub const AT_REALTIME: usize = 3;
-/// .. these of CLOCK_MONOTONIC, which records have.
+/// Word of the head: nanoseconds of CLOCK_MONOTONIC, the clock of the records.
 pub const AT_MONOTONIC: usize = 4;
-/// The program's name, 64 bytes, behind it zeros.
+/// Words of the head: the program's name, 64 bytes, padded with zeros.
 pub const AT_PROGRAM: usize = 32;
 
-/// The folder of this user alone where a layer's files are that nobody gave another place.
+/// The default folder of a layer's files, which only this user can read.
 #[must_use]
 pub fn own_folder(layer: &str, runtime: Option<&OsStr>, uid: u32) -> PathBuf {
     match runtime.map(Path::new).filter(|dir| dir.is_absolute()) {
@@ -27,13 +28,13 @@ pub fn own_folder(layer: &str, runtime: Option<&OsStr>, uid: u32) -> PathBuf {
     }
 }
 
-/// How the files of a layer end.
+/// The ending of a layer's file names.
 #[must_use]
 pub fn ending(layer: &str) -> String {
     format!(".fv{layer}")
 }
 
-/// Text in words, cut to fit, behind it zeros.
+/// Packs text into words, shortened to fit and padded with zeros.
 #[must_use]
 pub fn pack_text<const N: usize>(text: &[u8]) -> [u64; N] {
     let mut words = [0_u64; N];
@@ -43,7 +44,7 @@ pub fn pack_text<const N: usize>(text: &[u8]) -> [u64; N] {
     words
 }
 
-/// What [`pack_text`] packed.
+/// Unpacks the text that [`pack_text`] packed.
 #[must_use]
 pub fn unpack_text(words: &[u64]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

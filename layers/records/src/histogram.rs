@@ -1,9 +1,10 @@
-//! Log-linear histograms: four buckets for each power of two, so that a value is known to a quarter of itself, from a nanosecond to two minutes.
+//! Log-linear histograms of the layer `stats`: four buckets for each power of two. So a value is
+//! known to a quarter of itself, from a nanosecond to two minutes.
 
-/// Buckets of one.
+/// Number of buckets.
 pub const BUCKETS: usize = 144;
 
-/// The bucket of a value; the last one has all that is larger.
+/// The bucket of a value. The last bucket has all larger values.
 #[must_use]
 #[inline]
 pub fn bucket(value: u64) -> usize {
@@ -15,7 +16,7 @@ pub fn bucket(value: u64) -> usize {
     ((exponent as usize - 1) * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// The first value that is above a bucket.
+/// The smallest value above a bucket.
 #[must_use]
 pub fn end(bucket: usize) -> u64 {
     if bucket < 4 {
@@ -25,14 +26,14 @@ pub fn end(bucket: usize) -> u64 {
     (5 + quarter) << (exponent - 2)
 }
 
-/// What a histogram holds.
+/// Counts of values by bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many values fell into each bucket.
+    /// The number of values in each bucket.
     pub counts: [u64; BUCKETS],
-    /// Of all values.
+    /// The sum of all values.
     pub sum: u64,
-    /// The largest.
+    /// The largest value.
     pub most: u64,
 }
 
@@ -43,13 +44,14 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The value that this share of all does not exceed, in thousandths, as far as buckets tell; `None` of nothing.
+    /// The value that a share of all values does not exceed, to the precision of the buckets. The
+    /// share is in thousandths. `None` for an empty histogram.
     #[must_use]
     pub fn quantile(&self, thousandths: u64) -> Option<u64> {
         let count = self.count();
@@ -61,7 +63,7 @@ impl Histogram {
         for (index, count) in self.counts.iter().enumerate() {
             seen = seen.saturating_add(*count);
             if seen >= wanted {
-                // The last one has no end of its own.
+                // The last bucket has no upper bound.
                 return Some(
                     if index + 1 == BUCKETS { self.most } else { end(index) - 1 }.min(self.most),
                 );
@@ -70,7 +72,7 @@ impl Histogram {
         Some(self.most)
     }
 
-    /// Adds what another one holds.
+    /// Adds the values of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (mine, more) in self.counts.iter_mut().zip(&other.counts) {
             *mine = mine.saturating_add(*more);
@@ -79,7 +81,8 @@ impl Histogram {
         self.most = self.most.max(other.most);
     }
 
-    /// What came since an earlier look at the same one. The largest value is that of all times.
+    /// The values since an earlier copy of the same histogram. `most` remains the largest of all
+    /// values.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -102,7 +105,7 @@ mod tests {
             let end = end(index);
             assert!(begin < end);
             assert_eq!((bucket(begin), bucket(end - 1)), (index, index), "{begin}..{end}");
-            // A quarter of the value at most.
+            // A bucket is at most a quarter of its first value wide.
             assert!(end - begin <= (begin / 4).max(1));
             begin = end;
         }

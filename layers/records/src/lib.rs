@@ -1,9 +1,11 @@
-//! The formats that the layers and the command `ferroverbs` share: the records of `trace`, the counters
-//! of `stats`, the packets of `capture`, the list of checks of `validate`, and the settings of all four.
+//! The formats that the layers and the command `ferroverbs` share: the records of `trace`, the
+//! counters of `stats`, the packets of `capture`, the list of checks of `validate`, and all
+//! settings.
 //!
-//! A layer writes records and counters into a file that the process has mapped. Readers use this crate,
-//! in the same process or in another one, while the writer runs or after it died. The reader trusts no
-//! byte: the writer may have died within a record, and two writers may have written the same record.
+//! A layer writes records and counters into a file that the process has mapped. The command and
+//! the layer read the file with this crate, while the writer runs or after its death. Readers
+//! trust no byte: the writer may have died within a record, and two writers may have written the
+//! same record.
 #![forbid(unsafe_code)]
 
 pub mod calls;

@@ -1,4 +1,5 @@
-//! Names of the numbers in calls, as the manual pages have them without their common beginning.
+//! Names of the numbers in calls, as in the manual pages without the common prefix. Used for text
+//! of traces and for messages.
 
 use abi::{SendFlags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
@@ -56,7 +57,7 @@ names! {
         RDMA_CM_EVENT_ADDRINFO_RESOLVED RDMA_CM_EVENT_ADDRINFO_ERROR RDMA_CM_EVENT_USER;
 }
 
-/// `ibv_send_flags`, with bars between.
+/// `ibv_send_flags`, separated by bars.
 #[must_use]
 pub fn send_flags(value: u32) -> String {
     bits(
@@ -71,7 +72,7 @@ pub fn send_flags(value: u32) -> String {
     )
 }
 
-/// `ibv_access_flags`, with bars between.
+/// `ibv_access_flags`, separated by bars.
 #[must_use]
 pub fn access(value: u32) -> String {
     bits(
@@ -107,7 +108,7 @@ fn bits(value: u32, known: &[(u32, &str)]) -> String {
     words.join("|")
 }
 
-/// An errno, as `errno(3)` has it; its number when it is none of those that verbs return.
+/// The name of an errno as in `errno(3)`, or the number if no verb returns the errno.
 #[must_use]
 pub fn errno(value: i32) -> String {
     let known = [

@@ -1,8 +1,9 @@
-//! Capture files as Wireshark reads them: pcapng (draft-ietf-opsawg-pcapng), as much of it as we write, and what joins such files.
+//! Capture files for Wireshark, in the format pcapng (draft-ietf-opsawg-pcapng). The layer
+//! `capture` writes its blocks, and the command `ferroverbs capture` merges files.
 
 use std::collections::HashMap;
 
-/// What an interface's packets begin with (the registry of link types).
+/// The first header of an interface's packets, by its number in the registry of link types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Link {
     /// An Ethernet header.
@@ -11,29 +12,29 @@ pub enum Link {
     UpperPdu = 252,
 }
 
-/// Which way a packet went.
+/// The direction of a packet, as the process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It came.
+    /// The process received the packet.
     In = 1,
-    /// It went.
+    /// The process sent the packet.
     Out = 2,
 }
 
-/// A packet, or what was kept of it.
+/// A packet, or the part that the layer keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The number of its interface in this section, by the order of their blocks.
+    /// Index of the interface among the interface blocks of this section.
     pub interface: u32,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// What was kept, in parts; together no longer than `length`.
+    /// The kept bytes, in parts; the sum is at most `length`.
     pub parts: &'a [&'a [u8]],
-    /// Bytes it had.
+    /// Bytes of the whole packet.
     pub length: usize,
     /// Which way it went.
     pub direction: Direction,
-    /// What is told of it.
+    /// The packet's comment.
     pub comment: &'a str,
 }
 
@@ -41,7 +42,7 @@ const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Bytes of the options that are told of; longer ones are cut.
+/// Bytes of an option; longer values are shortened.
 const OPTION_MAX: usize = 4096;
 
 fn word(out: &mut Vec<u8>, word: u32) {
@@ -60,7 +61,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out, value.len());
 }
 
-/// A block whose body `fill` writes.
+/// Appends a block whose body `fill` writes.
 fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     word(out, kind);
@@ -73,12 +74,12 @@ fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-/// The beginning of a file.
+/// Appends the section header, with which a file begins.
 pub fn section(out: &mut Vec<u8>, program: &str, comment: &str) {
     block(out, SECTION, |out| {
         word(out, BYTE_ORDER);
         word(out, 1);
-        // Its length is not known.
+        // -1 as section length means an unknown length.
         out.extend([0xff; 8]);
         option(out, 1, comment.as_bytes());
         option(out, 3, b"Linux");
@@ -87,27 +88,29 @@ pub fn section(out: &mut Vec<u8>, program: &str, comment: &str) {
     });
 }
 
-/// An interface; packets name it by its place among these blocks. `snap` is how many bytes of a packet are kept, 0 for all.
+/// Appends an interface block. Packets name an interface by its index among these blocks. `snap`
+/// is the kept number of bytes of a packet, 0 for all.
 pub fn interface(out: &mut Vec<u8>, link: Link, snap: u32, name: &str, description: &str) {
     block(out, INTERFACE, |out| {
         word(out, link as u32);
         word(out, snap);
         option(out, 2, name.as_bytes());
         option(out, 3, description.as_bytes());
-        // Times are of nanoseconds.
+        // Timestamps count nanoseconds (if_tsresol).
         option(out, 9, &[9]);
         option(out, 0, &[]);
     });
 }
 
-/// A packet.
+/// Appends a packet block.
 pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     let padding = |length: usize| &[0; 3][..length.wrapping_neg() % 4];
     let kept = packet.parts.iter().map(|part| part.len()).sum::<usize>();
     let comment = packet.comment.as_bytes();
     let comment = comment.get(..OPTION_MAX).unwrap_or(comment);
     let (before, between) = (padding(kept), padding(comment.len()));
-    // Of few pieces, as there is one for each message: the words before the packet, those before the comment, and those behind it.
+    // The block is written in few pieces, because each message has one: words before the packet,
+    // words before the comment, words after the comment.
     let length = 28 + kept + before.len() + 4 + comment.len() + between.len() + 16;
     let full = packet.length.max(kept) as u32;
     let (high, low) = ((packet.time >> 32) as u32, packet.time as u32);
@@ -126,7 +129,7 @@ fn words<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
     out.extend_from_slice(words.map(u32::to_le_bytes).as_flattened());
 }
 
-/// A block of a file: its kind, and all of it.
+/// A block of a file: its type, and all its bytes.
 struct Block<'a> {
     kind: u32,
     bytes: &'a [u8],
@@ -136,7 +139,8 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The blocks of a file up to where it ends, or where whoever wrote it was killed.
+/// The blocks of a file. The iterator ends at the first incomplete block: the writer may have been
+/// killed.
 fn blocks(bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -151,10 +155,11 @@ fn blocks(bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
     })
 }
 
-/// One file of the packets of several, by their times; in each they may be a little out of order. Of a file that is cut, what is whole.
+/// Merges files into one, ordered by time. Packets of a file may be slightly out of order. Of a
+/// truncated file, all complete blocks are used.
 ///
 /// # Errors
-/// One of them is no such file, or of a machine with another byte order; its place among `files`.
+/// The index in `files` of a file that is not pcapng, or that has another byte order.
 pub fn merge(files: &[Vec<u8>], program: &str, comment: &str) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(files.iter().map(Vec::len).sum());
     section(&mut out, program, comment);

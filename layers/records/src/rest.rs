@@ -1,27 +1,30 @@
-//! What a process under the layer `capture` has not written into its packet file yet: a file that it has mapped, so that nothing is lost when it is killed.
-//! Blocks are there before they go into the packet file, and as long as the next ones have not taken their places.
+//! The mapped file of packets that the layer `capture` has not yet written into its packet file.
+//!
+//! The mapping survives a kill, so no packet is lost. The layer stores blocks here before it
+//! writes them into the packet file. They stay until the next blocks replace them.
 
 use crate::file::{AT_MAGIC, HEAD};
 
-/// What the file begins with; the last digit is the format's number.
+/// The first word of the file; the last digit is the version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fvrest_1");
-/// Bytes that there is room for: what is gathered, and the longest block behind it.
+/// Bytes of the file's body: the gathered blocks, and the longest block after them.
 pub const ROOM: usize = 140 << 10;
-/// Of the head: which of the process's packet files it belongs to, from 0.
+/// Word of the head: the index of the packet file, from 0.
 pub const AT_FILE: usize = 8;
-/// Of the head: how much waits, and where in the packet file it belongs ([`pack`]).
+/// Word of the head: length and file offset of the waiting bytes, as [`pack`] packs them.
 pub const AT_WAITING: usize = 9;
 
 const LENGTH_BITS: u32 = 24;
 const _: () = assert!(ROOM < 1 << LENGTH_BITS);
 
-/// One word, so that both change at once: `length` bytes that belong at `offset`.
+/// Packs `length` bytes for `offset` into one word, so that both change at once.
 #[must_use]
 pub const fn pack(offset: u64, length: usize) -> u64 {
     offset << LENGTH_BITS | length as u64
 }
 
-/// Packet file number `index` of a process, with what had not been written into it: `rest` was read before it.
+/// Completes packet file number `index` of a process by the waiting bytes. The caller reads `rest`
+/// before `file`.
 #[must_use]
 pub fn complete(mut file: Vec<u8>, index: u64, rest: &[u8]) -> Vec<u8> {
     let word = |at: usize| Some(u64::from_ne_bytes(*rest.get(at * 8..)?.first_chunk()?));
@@ -32,7 +35,7 @@ pub fn complete(mut file: Vec<u8>, index: u64, rest: &[u8]) -> Vec<u8> {
     let offset = usize::try_from(waiting >> LENGTH_BITS).unwrap_or(usize::MAX);
     let length = (waiting & ((1 << LENGTH_BITS) - 1)) as usize;
     let bytes = rest.get(HEAD..).and_then(|bytes| bytes.get(..length)).unwrap_or_default();
-    // Some of it may have been written already, and so may what came behind it.
+    // The layer may have written some of these bytes already, and later bytes as well.
     if offset <= file.len() && file.len() - offset < bytes.len() {
         file.truncate(offset);
         file.extend_from_slice(bytes);

@@ -1,56 +1,60 @@
-//! The file of the layer `stats`: a page about the process, and entries of one size, each with the counters of an object. Words are added to
-//! and never go back, except when an entry is given to another object, which its first word tells.
+//! The file of the layer `stats`: a head about the process, and entries of equal size with the
+//! counters of one object each. Words only increase, until the entry is given to another object.
+//! Its first word tells these objects apart.
 
 use crate::calls::Call;
 use crate::file::{AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text};
 use crate::histogram::{BUCKETS, Histogram};
 
-/// What the file begins with; the last digit is the format's number.
+/// The first word of the file; the last digit is the version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fvstats1");
-/// Of the head: how many entries were ever used. Those behind have never been touched.
+/// Word of the head: the number of entries in use so far. Later entries are zero.
 pub const AT_USED: usize = 5;
-/// Of the head: objects that found no entry. Their device's has what they did.
+/// Word of the head: the number of objects without an entry. Their device's entry counts for them.
 pub const AT_UNLISTED: usize = 6;
-/// Of the head: when the process ended by itself, by CLOCK_MONOTONIC; 0 before.
+/// Word of the head: the time of a regular exit, by CLOCK_MONOTONIC; 0 before.
 pub const AT_ENDED: usize = 7;
 
 /// 64-bit words of an entry.
 pub const WORDS: usize = 256;
 /// Bytes of an entry.
 pub const ENTRY: usize = WORDS * 8;
-/// Words of an entry: which kind it is, the number of its kind's life in the bits from 8 on; 0 while it is nobody's.
+/// Word of an entry: its [`Kind`] in bits 0 to 7, the number of its use above; 0 for a free entry.
 pub const AT_KIND: usize = 0;
-/// What names the object: the number of a QP, the address of a CQ, the lkey of a region.
+/// Word of an entry: the id of the object. A QP has its number, a CQ its address, a region its
+/// lkey.
 pub const AT_ID: usize = 1;
-/// The entry of its device.
+/// Word of an entry: the index of its device's entry.
 pub const AT_DEVICE: usize = 2;
-/// When it was made, by CLOCK_MONOTONIC.
+/// Word of an entry: creation time, by CLOCK_MONOTONIC.
 pub const AT_BORN: usize = 3;
-/// When it was destroyed; 0 while it lives.
+/// Word of an entry: destruction time; 0 while the object lives.
 pub const AT_GONE: usize = 4;
-/// Three words about it: of a QP type and state, its send CQ, its receive CQ; of a CQ how much it holds; of a region address and length.
+/// Three words of an entry, by kind. A QP has type and state, send CQ, receive CQ; a CQ has its
+/// capacity; a region has address and length.
 pub const AT_ABOUT: usize = 5;
-/// The name of a device, 64 bytes.
+/// Words of an entry: the name of a device, 64 bytes.
 pub const AT_NAME: usize = 8;
-/// The counters, by [`Counter`].
+/// Words of an entry: the counters, by [`Counter`].
 pub const AT_COUNTERS: usize = 16;
-/// The histogram of latencies, in nanoseconds; of the process number, errors and nanoseconds of each [`Call`].
+/// Words of an entry: the histogram of latencies in nanoseconds. The process has number, errors
+/// and nanoseconds of each [`Call`] here.
 pub const AT_LATENCY: usize = 64;
-/// The sum of all latencies.
+/// Word of an entry: the sum of all latencies.
 pub const AT_SUM: usize = AT_LATENCY + BUCKETS;
-/// The largest.
+/// Word of an entry: the largest latency.
 pub const AT_MOST: usize = AT_SUM + 1;
-/// How many calls are counted: those of verbs, which come first.
+/// The number of counted calls. Verbs are counted, and come first in [`Call`].
 pub const CALLS: usize = Call::rdma_create_event_channel as usize;
 const _: () = assert!(AT_MOST < WORDS && AT_LATENCY + 3 * CALLS <= WORDS);
 
-/// What an entry is about.
+/// The object of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// The process: calls of the control path.
+    /// The process, with its calls of the control path.
     Process = 1,
-    /// A device. It has what its queue pairs did that have no entry any more.
+    /// A device. Its entry also counts for queue pairs without an entry.
     Device = 2,
     /// A queue pair.
     Qp = 3,
@@ -68,91 +72,91 @@ impl Kind {
     }
 }
 
-/// What is counted. The number is part of the format.
+/// A counter. The number is part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Counter {
-    /// SEND requests, with immediate and invalidation as without.
+    /// SEND requests, including those with immediate data or invalidation.
     Sends = 0,
     /// RDMA WRITE requests.
     Writes = 1,
     /// RDMA READ requests.
     Reads = 2,
-    /// Atomics.
+    /// Atomic requests.
     Atomics = 3,
-    /// Other requests: binds, invalidations and the like.
+    /// Other requests, such as binds and invalidations.
     Others = 4,
-    /// Bytes of all of them.
+    /// Bytes of all requests.
     Bytes = 5,
-    /// Requests and receives that were refused.
+    /// Refused requests and receives.
     Refused = 6,
-    /// Receives that were posted.
+    /// Posted receives.
     Receives = 7,
     /// Messages received.
     Received = 8,
-    /// Their bytes.
+    /// Bytes of received messages.
     ReceivedBytes = 9,
-    /// Completions of requests that went well.
+    /// Successful completions of requests.
     Completed = 10,
     /// Completions with an error.
     Failed = 11,
-    /// Signaled requests without completion; goes up and down.
+    /// Signaled requests without a completion; the value increases and decreases.
     Depth = 12,
-    /// The most of them there ever were.
+    /// The largest value of `Depth`.
     Deepest = 13,
-    /// The first of 24, by `ibv_wc_status`.
+    /// The first of [`STATUSES`] counters, by `ibv_wc_status`.
     Status = 16,
-    /// Completions that were polled from a CQ.
+    /// Completions polled from a CQ.
     Polled = 40,
-    /// Polls that found nothing.
+    /// Polls of an empty CQ.
     Empty = 41,
-    /// How often it was armed.
+    /// Calls of `ibv_req_notify_cq` for a CQ.
     Armed = 42,
-    /// Its events.
+    /// Events of a CQ.
     Events = 43,
     /// Asynchronous events of a device.
     AsyncEvents = 44,
-    /// Receives posted to shared queues, of the process.
+    /// Receives of the process that were posted to shared receive queues.
     SharedReceives = 45,
     /// Requests and receives whose first element lies in a region.
     Uses = 46,
 }
 
-/// How many `ibv_wc_status` are told apart.
+/// Number of `ibv_wc_status` values with a counter.
 pub const STATUSES: usize = 24;
-/// Counters of an entry.
+/// Number of counters in an entry.
 pub const COUNTERS: usize = AT_LATENCY - AT_COUNTERS;
 
-/// Where a counter lies in its entry.
+/// The word of a counter within its entry.
 #[must_use]
 #[inline]
 pub const fn at(counter: Counter) -> usize {
     AT_COUNTERS + counter as usize
 }
 
-/// What is known about an object.
+/// The counters and properties of one object.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Tells this object from others that had the same entry.
+    /// The number of the entry's use, which differs for each object that had the entry.
     pub life: u64,
     /// [`AT_ID`].
     pub id: u64,
     /// The index of its device's entry.
     pub device: usize,
-    /// By CLOCK_MONOTONIC.
+    /// Creation time, by CLOCK_MONOTONIC.
     pub born: u64,
-    /// When it was destroyed, if it was.
+    /// Destruction time, if the object was destroyed.
     pub gone: Option<u64>,
     /// [`AT_ABOUT`].
     pub about: [u64; 3],
-    /// Of a device.
+    /// The name of a device.
     pub name: String,
     counters: [u64; COUNTERS],
-    /// From posting a signaled request to its polled completion, nanoseconds.
+    /// Nanoseconds from posting a signaled request to its polled completion.
     pub latency: Histogram,
-    /// Of the process: calls, those that failed, nanoseconds in all of them.
+    /// Calls of the process: number, failures, and total nanoseconds.
     pub calls: Vec<(Call, u64, u64, u64)>,
 }
 
@@ -192,7 +196,7 @@ impl Entry {
         self.counters.get(counter as usize).copied().unwrap_or(0)
     }
 
-    /// Completions with each `ibv_wc_status`.
+    /// Numbers of completions, by `ibv_wc_status`.
     #[must_use]
     pub fn statuses(&self) -> &[u64] {
         self.counters
@@ -201,7 +205,7 @@ impl Entry {
             .unwrap_or(&[])
     }
 
-    /// All requests that were posted.
+    /// The number of posted requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         let all =
@@ -209,7 +213,8 @@ impl Entry {
         all.into_iter().fold(0, |sum, counter| sum.saturating_add(self.get(counter)))
     }
 
-    /// Adds what another object did. The depth is added, too: requests of both are under way.
+    /// Adds the counters of another object. Depths are added, because both have requests in
+    /// flight.
     pub fn add(&mut self, other: &Self) {
         for (index, (mine, more)) in self.counters.iter_mut().zip(&other.counters).enumerate() {
             *mine = if index == Counter::Deepest as usize {
@@ -222,36 +227,36 @@ impl Entry {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// The process that it is of.
+    /// The process number.
     pub pid: u32,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// What to add to a time for that of CLOCK_REALTIME.
+    /// The difference of CLOCK_REALTIME to CLOCK_MONOTONIC, in nanoseconds.
     pub realtime: i64,
-    /// When it ended by itself, if it did, by CLOCK_MONOTONIC.
+    /// The time of a regular exit, by CLOCK_MONOTONIC.
     pub ended: Option<u64>,
-    /// Objects without an entry.
+    /// The number of objects without an entry.
     pub unlisted: u64,
-    /// By their index; `None` of those that are nobody's.
+    /// Entries by index; `None` for a free entry.
     pub entries: Vec<Option<Entry>>,
 }
 
 impl Stats {
-    /// Reads what was in a file, or in memory that a process writes at the same time.
+    /// Reads the content of a file, or of memory that another process writes meanwhile.
     ///
     /// # Errors
-    /// It is no such file.
+    /// The bytes are no file of this format.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
-        let (head, entries) = bytes.split_at_checked(HEAD).ok_or("it is too short")?;
+        let (head, entries) = bytes.split_at_checked(HEAD).ok_or("the file is too short")?;
         let words = |bytes: &[u8]| -> Vec<u64> {
             bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
         };
         let head = words(head);
         if head[AT_MAGIC] != MAGIC {
-            return Err("it holds no statistics of this version".into());
+            return Err("the file was not written by stats of this version".into());
         }
         let used = usize::try_from(head[AT_USED]).unwrap_or(usize::MAX);
         let entries = entries.chunks_exact(ENTRY).take(used);
@@ -265,7 +270,7 @@ impl Stats {
         })
     }
 
-    /// Objects of one kind that are there or, if they are wanted, were.
+    /// The live objects of one kind, and the destroyed ones if `gone`.
     pub fn of(&self, kind: Kind, gone: bool) -> impl Iterator<Item = &Entry> {
         let all = self.entries.iter().flatten();
         all.filter(move |entry| entry.kind == kind && (gone || entry.gone.is_none()))
@@ -278,7 +283,7 @@ impl Stats {
         device.filter(|device| device.kind == Kind::Device).map_or("", |device| &device.name)
     }
 
-    /// Each device with all that its objects did, those that are gone included.
+    /// The devices, each with the counters of its live and destroyed objects.
     #[must_use]
     pub fn devices(&self) -> Vec<Entry> {
         let all = self.entries.iter().enumerate();
@@ -302,7 +307,7 @@ impl Stats {
             .collect()
     }
 
-    /// All devices together; `None` if none was opened.
+    /// The sum of all devices; `None` if no device was opened.
     #[must_use]
     pub fn total(&self) -> Option<Entry> {
         self.devices().into_iter().reduce(|mut sum, device| {
@@ -312,7 +317,7 @@ impl Stats {
     }
 }
 
-/// Counters of a CQ that its queue pairs do not have, so that a device has them from it.
+/// Counters that only a CQ has. A device sums them from its CQs, all others from its QPs.
 pub const OF_A_CQ: [Counter; 4] =
     [Counter::Polled, Counter::Empty, Counter::Armed, Counter::Events];
 
@@ -322,7 +327,7 @@ mod tests {
     use crate::file::pack_text;
     use crate::histogram::bucket;
 
-    /// A file with these entries, as the layer writes it.
+    /// A file with these entries, in the layer's format.
     fn file(entries: &[[u64; WORDS]]) -> Vec<u8> {
         let mut words = vec![0_u64; HEAD / 8];
         words[AT_MAGIC] = MAGIC;
@@ -331,7 +336,7 @@ mod tests {
         words[AT_USED] = entries.len() as u64;
         words[AT_PROGRAM..AT_PROGRAM + 8].copy_from_slice(&pack_text::<8>(b"prog"));
         words.extend(entries.iter().flatten());
-        // Never used.
+        // An entry that was never used.
         words.extend([0; WORDS]);
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
@@ -385,7 +390,7 @@ mod tests {
             }
         }
         let mut other = whole.clone();
-        // A kind that does not exist, a device beyond the file, counters at their end.
+        // An unknown kind, a device index beyond the file, and counters at their maximum.
         other[HEAD] = 0xee;
         other[HEAD + ENTRY + 8 * AT_DEVICE..HEAD + 2 * ENTRY].fill(0xff);
         let stats = Stats::read(&other).expect("statistics");

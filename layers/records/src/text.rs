@@ -1,4 +1,5 @@
-//! A record as a line of text, much as `strace(1)` writes them.
+//! A record of a trace as a line of text, in the manner of `strace(1)`. Used by the layer `trace`
+//! and by `ferroverbs trace`.
 
 use std::fmt::Write;
 use std::net::Ipv6Addr;
@@ -14,7 +15,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     let small = value as u32;
     let named = |name: Option<&str>| name.map_or_else(|| value.to_string(), str::to_owned);
     match arg.kind {
-        // Of a word, descriptors and states may be negative.
+        // An argument of a full word may be negative, such as a descriptor.
         Kind::Dec if arg.bits == 64 => value.cast_signed().to_string(),
         Kind::Dec => value.to_string(),
         Kind::Hex => format!("{value:#x}"),
@@ -27,7 +28,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
         Kind::Access => names::access(small),
         Kind::Event => named(names::event(small)),
         Kind::CmEvent => named(names::cm_event(small)),
-        // IBTA vol 1, table 37: 1 is 256.
+        // IBTA vol 1, table 37: value 1 means 256 bytes.
         Kind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
         Kind::Mtu => value.to_string(),
         Kind::Text => format!("{:?}", record.text(arg)),
@@ -35,20 +36,21 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     }
 }
 
-/// An argument as text, by its name; nothing if it has none.
+/// The text of the argument with this name; empty if the call has none.
 #[must_use]
 pub fn named(record: &Record, name: &str) -> String {
     let arg = record.call.args().iter().find(|arg| arg.name == name);
     arg.map_or_else(String::new, |arg| value(record, arg))
 }
 
-/// Whether it is a completion with an error, or a call that failed.
+/// Whether the record is a failed call or a completion with an error.
 #[must_use]
 pub fn failed(record: &Record) -> bool {
     record.error != 0 || (record.call == Call::completion && record.named("status") != 0)
 }
 
-/// A line: time of day in UTC, process and thread, the call with its arguments, what it returned, how long it took.
+/// A line: time of day in UTC, process and thread, the call with its arguments, result and
+/// duration.
 #[must_use]
 pub fn line(trace: &Trace, record: &Record) -> String {
     let time = trace.time(record);
@@ -64,7 +66,7 @@ pub fn line(trace: &Trace, record: &Record) -> String {
     );
     for (index, arg) in record.said().enumerate() {
         let comma = if index == 0 { "" } else { ", " };
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(line, "{comma}{}={}", arg.name, value(record, arg));
     }
     line.push(')');
@@ -80,7 +82,7 @@ pub fn line(trace: &Trace, record: &Record) -> String {
     if record.error != 0 {
         let _ = write!(line, " {}", names::errno(record.error));
     }
-    // Nobody looked how long it took.
+    // A duration of 0 was not measured.
     if record.duration == 0 {
         return line;
     }
@@ -93,7 +95,7 @@ pub fn line(trace: &Trace, record: &Record) -> String {
     line
 }
 
-/// What comes before the lines of a process.
+/// The heading above a process's lines.
 #[must_use]
 pub fn title(trace: &Trace) -> String {
     let lost = match trace.lost {

@@ -1,45 +1,45 @@
-//! The file of the flight recorder: a page about the process, and a ring of records of the same size. A thread takes [`CHUNK`] of them at a time,
-//! so that threads do not meet at each record.
+//! The file of the layer `trace`: a head about the process, and a ring of records of equal size. A
+//! thread takes [`CHUNK`] records at a time, which avoids contention at each record.
 
 use crate::calls::{Arg, Call, Kind, When};
 use crate::file::{
     AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text,
 };
 
-/// What the file begins with; the last digit is the format's number.
+/// The first word of the file; the last digit is the version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fvtrace2");
 /// 64-bit words of a record.
 pub const WORDS: usize = 16;
 /// Bytes of a record.
 pub const RECORD: usize = WORDS * 8;
-/// Words of a record that a call has for its arguments.
+/// Words of a record for arguments.
 pub const ARGS: usize = 11;
 /// Records that a thread takes at a time.
 pub const CHUNK: u64 = 32;
-/// Of the head: chunks that were taken; threads add to it.
+/// Word of the head: the number of taken chunks, which all threads increase.
 pub const AT_TAKEN: usize = 8;
 
-/// What was recorded of a call, a request or a completion.
+/// A recorded call, request or completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Which.
+    /// The recorded call.
     pub call: Call,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub start: u64,
-    /// In nanoseconds, at most 4 seconds.
+    /// Nanoseconds, at most 4 seconds; 0 if not measured.
     pub duration: u32,
-    /// The thread, as `gettid(2)` has it.
+    /// The thread's number (`gettid(2)`).
     pub thread: u32,
     /// An errno, or 0.
     pub error: i32,
-    /// What the call returned.
+    /// The result of the call.
     pub result: u64,
-    /// By [`Call::args`].
+    /// The words of the arguments, described by [`Call::args`].
     pub args: [u64; ARGS],
 }
 
 impl Record {
-    /// The words of it, behind the stamp.
+    /// The words of the record, which follow its stamp.
     #[must_use]
     #[inline]
     pub fn pack(&self) -> [u64; WORDS - 1] {
@@ -68,21 +68,21 @@ impl Record {
         })
     }
 
-    /// An argument.
+    /// The value of an argument.
     #[must_use]
     pub fn arg(&self, arg: &Arg) -> u64 {
         let word = self.args.get(usize::from(arg.word)).copied().unwrap_or(0) >> arg.shift;
         if arg.bits == 64 { word } else { word & ((1 << arg.bits) - 1) }
     }
 
-    /// An argument by its name; 0 if it has none.
+    /// The value of the argument with this name; 0 if the record has none.
     #[must_use]
     pub fn named(&self, name: &str) -> u64 {
         let arg = self.call.args().iter().find(|arg| arg.name == name && self.has(arg));
         arg.map_or(0, |arg| self.arg(arg))
     }
 
-    /// Whether its words mean this argument.
+    /// Whether the record has this argument.
     fn has(&self, arg: &Arg) -> bool {
         let opcode = || self.named("opcode") as u32;
         let compares = || opcode() == abi::IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -98,7 +98,8 @@ impl Record {
         }
     }
 
-    /// Those that say something: of `ibv_modify_qp` what the mask names, of requests what is not 0.
+    /// The arguments that carry information. An argument of `ibv_modify_qp` does so if
+    /// the mask names the argument, and an argument of a request if the value is not 0.
     pub fn said(&self) -> impl Iterator<Item = &'static Arg> {
         let data = matches!(
             self.call,
@@ -120,17 +121,17 @@ impl Record {
                     | "compare_add"
                     | "swap"
             );
-            // The opcode and the length of a failed completion are undefined.
+            // Opcode and length of a failed completion are undefined.
             let failed = self.call == Call::completion && self.named("status") != 0;
             let undefined =
                 failed && !matches!(arg.name, "qp" | "wr_id" | "status" | "vendor_err" | "cq");
-            // Whether a completion is due is for timelines, and what sort of request it is for others.
+            // `due` serves timelines, and `datagram` selects other arguments.
             let inner = matches!(arg.name, "due" | "datagram");
             self.has(arg) && !undefined && !inner && (!data || always || self.arg(arg) != 0)
         })
     }
 
-    /// Both words of a GID.
+    /// The bytes of a GID argument.
     pub(crate) fn gid(&self, arg: &Arg) -> [u8; 16] {
         let word = |at: usize| self.args.get(at).copied().unwrap_or(0).to_ne_bytes();
         let at = usize::from(arg.word);
@@ -141,19 +142,19 @@ impl Record {
         gid
     }
 
-    /// What is of [`Kind::Text`].
+    /// The text of an argument of [`Kind::Text`].
     pub(crate) fn text(&self, arg: &Arg) -> String {
         let from = usize::from(arg.word);
         unpack_text(self.args.get(from..from + usize::from(arg.bits)).unwrap_or(&[]))
     }
 
-    /// Whether it posts a send request.
+    /// Whether the record posts a send request.
     #[must_use]
     pub fn is_send(&self) -> bool {
         matches!(self.call, Call::post_send | Call::wr_post)
     }
 
-    /// A completion of a receive, if it succeeded.
+    /// Whether the record is a successful completion of a receive.
     #[must_use]
     pub fn is_receive(&self) -> bool {
         self.call == Call::completion
@@ -162,36 +163,36 @@ impl Record {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The process that it is of.
+    /// The process number.
     pub pid: u32,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// What to add to a record's time for that of CLOCK_REALTIME.
+    /// The difference of CLOCK_REALTIME to CLOCK_MONOTONIC, in nanoseconds.
     pub realtime: i64,
-    /// By their start.
+    /// The records, ordered by their start.
     pub records: Vec<Record>,
-    /// How many there were that newer ones took the places of, at least.
+    /// A lower bound of the number of overwritten records.
     pub lost: u64,
 }
 
 impl Trace {
-    /// Reads what was in a file, or in memory that a process writes at the same time.
+    /// Reads the content of a file, or of memory that another process writes meanwhile.
     ///
     /// # Errors
-    /// It is no such file.
+    /// The bytes are no file of this format.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let word = |at: usize| -> Option<u64> {
             Some(u64::from_ne_bytes(*bytes.get(at * 8..)?.first_chunk::<8>()?))
         };
-        let head = |at: usize| word(at).ok_or_else(|| "it is too short".to_owned());
+        let head = |at: usize| word(at).ok_or_else(|| "the file is too short".to_owned());
         if head(AT_MAGIC)? != MAGIC {
-            return Err("it is no recording of this version".into());
+            return Err("the file was not written by trace of this version".into());
         }
         let capacity = usize::try_from(head(AT_CAPACITY)?).unwrap_or(usize::MAX);
-        let ring = bytes.get(HEAD..).ok_or("it is too short")?;
+        let ring = bytes.get(HEAD..).ok_or("the file is too short")?;
         let mut records: Vec<Record> = ring
             .chunks_exact(RECORD)
             .take(capacity)
@@ -239,7 +240,7 @@ pub(crate) mod tests {
             words.push(stamp as u64 + 1);
             words.extend(record.pack());
         }
-        // One that was being written.
+        // A record that was being written.
         words.extend([0; WORDS]);
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
@@ -312,7 +313,7 @@ pub(crate) mod tests {
             (swap.named("compare_add"), swap.named("swap"), swap.named("message")),
             (8, 10, 0)
         );
-        // What it would swap in nobody set.
+        // The program did not set the swap operand of a fetch-and-add.
         let add = request(0x11 | u64::from(abi::IBV_WR_ATOMIC_FETCH_AND_ADD) << 32);
         assert_eq!((add.named("compare_add"), add.named("swap"), add.named("message")), (8, 0, 0));
         assert!(!names(&add).contains(&"swap"));

@@ -1,64 +1,67 @@
-//! Signaled requests of a queue pair that have no completion yet: when they were posted.
+//! The signaled requests of a QP without a completion, and their times of posting. The layer
+//! `stats` measures latencies from them.
 
 use std::collections::VecDeque;
 
 use crate::page::Place;
 
-/// A request.
+/// A signaled request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
-    /// The program's.
+    /// The program's `wr_id`.
     pub(crate) wr_id: u64,
-    /// Nanoseconds of CLOCK_MONOTONIC.
+    /// Time of posting, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) since: u64,
-    /// The region that its first element lies in.
+    /// The counters of the region of its first element.
     pub(crate) region: Place,
 }
 
-/// Those of a queue pair, in the order of posting, which is that of their completions.
+/// The requests of a QP in the order of posting, which is the order of their completions.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     all: VecDeque<Flight>,
     most: usize,
 }
 
-/// More than that are not kept.
+/// Most requests that are kept.
 const MOST: usize = 1 << 15;
-/// Further than that the request of a completion is not looked for.
+/// Most requests among which the request of a completion is searched.
 const FAR: usize = 64;
 
 impl Flights {
-    /// None, of a queue that takes so many.
+    /// Forgets all requests of a QP whose send queue takes `most` requests.
     pub(crate) fn reset(&mut self, most: usize) {
         self.all.clear();
         self.most = most.clamp(1, MOST);
         self.all.reserve(self.most);
     }
 
-    /// A request is about to be posted.
+    /// Adds a request that is about to be posted.
     #[inline]
     pub(crate) fn push(&mut self, flight: Flight) {
         if self.all.len() >= self.most {
-            // It does not take so many: completions were missed.
+            // The send queue takes fewer requests, so completions were missed.
             self.all.clear();
         }
         self.all.push_back(flight);
     }
 
-    /// The last one was refused.
+    /// Removes a refused request.
     pub(crate) fn refuse(&mut self, wr_id: u64) {
-        // Of a list those behind the first that was refused were, too; they are told of in their order.
+        // The requests after the first refused request of a list are refused as well, in their
+        // order.
         if let Some(at) = self.all.iter().rposition(|flight| flight.wr_id == wr_id) {
             self.all.remove(at);
         }
     }
 
-    /// A request is done. Those before it must be done, too: their completions were lost, or polled by a thread that is not here yet.
+    /// Removes and returns the request of a completion. Earlier requests have completed too:
+    /// another thread has polled their completions, or they are lost.
     #[inline]
     pub(crate) fn done(&mut self, wr_id: u64, ok: bool) -> Option<Flight> {
         match self.all.front() {
             Some(first) if first.wr_id == wr_id => self.all.pop_front(),
-            // One that was not signaled completes with an error: it is not here.
+            // An unsignaled request may complete with an error, and is not in the list.
             Some(_) if ok => {
                 let at = self.all.iter().take(FAR).position(|flight| flight.wr_id == wr_id)?;
                 self.all.remove(at)
@@ -94,7 +97,7 @@ mod tests {
         let mut flights = with(&[7, 7, 8, 9], 8);
         assert_eq!(since(flights.done(7, true)), Some(1));
         assert_eq!(since(flights.done(7, true)), Some(2));
-        // Two threads poll, and the second one comes first.
+        // Two threads poll, and the second thread reports first.
         assert_eq!(since(flights.done(9, true)), Some(4));
         assert_eq!(since(flights.done(8, true)), Some(3));
         assert_eq!((since(flights.done(8, true)), flights.len()), (None, 0));

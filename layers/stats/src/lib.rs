@@ -1,6 +1,8 @@
-//! The layer `stats`: counts what a program does with its devices, queue pairs, completion queues and memory regions, and measures how long requests take,
-//! in a file that others read meanwhile and that survives the process (docs/guide/stats.md). The words of the file are told in `layer_records::stats`;
-//! `ferroverbs top` and `ferroverbs stats` show them.
+//! The layer `stats`: a watcher that counts operations of devices, QPs, CQs and memory regions,
+//! and measures the latency of requests (docs/guide/stats.md).
+//!
+//! The counters are in a file that other processes read meanwhile, and that survives the process.
+//! `layer_records::stats` describes the file; `ferroverbs top` and `ferroverbs stats` show it.
 
 mod flight;
 mod page;
@@ -26,7 +28,7 @@ use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
 use flight::{Flight, Flights};
 use page::Place;
 
-/// What the front-end looks for.
+/// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
@@ -44,7 +46,7 @@ unsafe extern "C" fn attach(
     mine: *mut verbs_context_ops,
 ) -> c_int {
     life::begin(life::Life { at_exit: page::at_exit, objects, hold, in_child });
-    // SAFETY: what the front-end gives us.
+    // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Stats>(context, next, mine) };
     0
 }
@@ -68,28 +70,28 @@ fn hold() -> Vec<Guard> {
     all
 }
 
-/// The child counts in a file of its own, what it opens from now on.
+/// In the child of a fork, which counts newly opened devices in a file of its own.
 fn in_child() {
     layer_tap::forked();
     page::forked();
 }
 
-/// By the address of a context.
+/// Devices by the address of a context.
 static DEVICES: Table<Place> = Table::new();
-/// By [`key_of`].
+/// QPs by [`key_of`].
 static QPS: Table<QueuePair> = Table::new();
-/// By their addresses.
+/// CQs by address.
 static CQS: Table<Counted> = Table::new();
-/// By their addresses.
+/// Regions by address.
 static REGIONS: Table<Region> = Table::new();
 /// The same regions by context and lkey.
 static KEYS: Table<Region> = Table::new();
 
 struct QueuePair {
     place: Place,
-    /// How many requests it takes.
+    /// Number of requests that the send queue takes.
     most: usize,
-    /// Order: a leaf.
+    /// Lock order: a leaf.
     flights: Spin<Flights>,
 }
 
@@ -104,7 +106,7 @@ struct Region {
     lkey: u32,
 }
 
-/// What the creation of a queue pair said, until the same thread is told which it is.
+/// Properties of a QP at its creation, kept until `made_qp` runs in the same thread.
 #[derive(Clone, Copy, Default)]
 struct Made {
     number: u32,
@@ -117,13 +119,15 @@ thread_local! {
     static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, send_cq: 0, recv_cq: 0 }) };
 }
 
-/// Where a region lies in [`KEYS`].
+/// The key of a region in [`KEYS`].
 fn key(context: usize, lkey: u32) -> usize {
-    // Tables do not look at the low four bits. Another region that has the same place is told by its members.
+    // Tables ignore the low four bits. Two regions may have the same key; their members tell them
+    // apart.
     (context.rotate_left(32) ^ lkey as usize) << 4 | 1
 }
 
-/// Where a queue pair lies in [`QPS`]: what the tap knows of it has a place of its own, also when another one has got its address already.
+/// The key of a QP in [`QPS`]: the address of the tap's record. The address of the `ibv_qp` may
+/// belong to another QP already.
 #[inline]
 fn key_of(qp: &Qp) -> usize {
     core::ptr::from_ref(qp) as usize
@@ -133,7 +137,7 @@ fn device(context: usize) -> Place {
     DEVICES.get(context).copied().unwrap_or(Place::NONE)
 }
 
-/// The region that a request's first element lies in.
+/// The counters of the region in which a request's first element lies.
 #[inline]
 fn region(qp: &Qp, post: &Post) -> Place {
     if post.count == 0 || post.flags & abi::SendFlags::INLINE.bits() != 0 {
@@ -150,7 +154,7 @@ fn made(made: Made) {
     let _ = MADE.try_with(|cell| cell.set(made));
 }
 
-/// Of an entry: `ibv_qp_type`, and `ibv_qp_state` above it.
+/// Word of an entry: `ibv_qp_type`, and `ibv_qp_state` above it.
 fn kind_and_state(qp: &Qp) -> u64 {
     u64::from(qp.kind) | u64::from(qp.state.load(Ordering::Relaxed)) << 32
 }
@@ -161,9 +165,10 @@ fn of_cq(at: u64, counter: Counter) {
     }
 }
 
-/// A device was opened.
+/// Makes the counters of a device that was opened.
 fn opened(context: usize, now: u64) {
-    // SAFETY: told from within its `attach`: it has a device, whose name ends with a zero.
+    // SAFETY: the call runs within `attach`, so the context has a device, whose name ends with a
+    // NUL.
     let name = unsafe {
         let context = context as *const ibv_context;
         CStr::from_ptr((&raw const (*(*context).device).name).cast())
@@ -171,10 +176,10 @@ fn opened(context: usize, now: u64) {
     DEVICES.insert(context, Arc::new(page::device(&name.to_string_lossy(), now)));
 }
 
-/// A region was made.
+/// Makes the counters of a new region.
 ///
 /// # Safety
-/// It is live.
+/// `mr` is live.
 unsafe fn registered(mr: *const ibv_mr, now: u64) {
     // SAFETY: per the caller.
     let (context, lkey, address, length) =
@@ -186,7 +191,7 @@ unsafe fn registered(mr: *const ibv_mr, now: u64) {
     KEYS.insert(key(context, lkey), region);
 }
 
-/// A request was posted, or refused.
+/// Counts a request that was posted or refused.
 #[inline]
 fn sent(qp: &Qp, post: &Post, error: i32) {
     let Some(known) = QPS.get(key_of(qp)) else { return };
@@ -216,12 +221,13 @@ fn sent(qp: &Qp, post: &Post, error: i32) {
 struct Stats;
 
 impl Watch for Stats {
-    // A thread that polls may be quicker than the one that posts: what it finds must be known already.
+    // A request is entered before it is posted, because another thread may poll its completion
+    // first.
     const BEFORE: bool = true;
 
     #[inline(always)]
     fn post_times() -> PostTimes {
-        // `posting` looks at it, for those that are measured.
+        // `posting` reads the clock for signaled requests.
         PostTimes::Never
     }
 
@@ -242,7 +248,7 @@ impl Watch for Stats {
                 CQS.insert(result as usize, Arc::new(Counted { place, born: times.end }));
             }
             Call::destroy_cq if error == 0 => {
-                // Another thread may have been given the address meanwhile.
+                // The address may already belong to a CQ that another thread created.
                 let known = CQS.share(arg(0) as usize).filter(|cq| cq.born < times.start);
                 if let Some(cq) = known {
                     CQS.remove(arg(0) as usize);
@@ -252,12 +258,13 @@ impl Watch for Stats {
             Call::reg_mr | Call::reg_mr_ex | Call::reg_dmabuf_mr | Call::reg_dm_mr
                 if result != 0 =>
             {
-                // SAFETY: just made, and the program does not know it yet.
+                // SAFETY: the provider just created the region, and the program does not have it
+                // yet.
                 unsafe { registered(result as *const ibv_mr, times.end) };
             }
             Call::dereg_mr if error == 0 => {
                 let known = REGIONS.share(arg(0) as usize);
-                // As above.
+                // The address may already belong to another region.
                 if let Some(region) = known.filter(|region| u64::from(region.lkey) == arg(1)) {
                     REGIONS.remove(arg(0) as usize);
                     let key = key(region.context, region.lkey);
@@ -326,7 +333,7 @@ impl Watch for Stats {
             known.place.depth(flights.len() as u64);
             flight
         };
-        // What was flushed says nothing about the device.
+        // The time of a flushed request says nothing about the device.
         if let Some(flight) = flight.filter(|_| ok) {
             let took = at.saturating_sub(flight.since);
             known.place.latency(took);
@@ -346,7 +353,7 @@ impl Watch for Stats {
 
     fn made_qp(qp: &Arc<Qp>) {
         let made = MADE.try_with(Cell::take).unwrap_or_default();
-        // One that was opened says nothing about itself.
+        // `ibv_open_qp` reports no properties.
         let made = if made.number == qp.number { made } else { Made::default() };
         let about = [kind_and_state(qp), made.send_cq, made.recv_cq];
         let place =

@@ -1,5 +1,5 @@
-//! The entries: a file that the process has mapped (`layer_records::stats`). Counting is one addition to a word of it; only making and destroying objects
-//! takes a lock.
+//! The entries of the layer `stats`, in a mapped file (`layer_records::stats`). Counting is one
+//! atomic addition to a word. Only creation and destruction of objects take a lock.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -17,20 +17,20 @@ use layer_tap::file;
 
 use crate::settings::settings;
 
-/// The mapping; NULL before the first entry, and for good when there can be none.
+/// The mapping. NULL before the first entry, or if no file can be made.
 static BASE: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
-/// Counts forks: what a place is in the parent's file is nothing here.
+/// The number of forks, plus 1. A reference into the parent's file is invalid in the child.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
-/// Order: a leaf, nothing is called under it but the system.
+/// The entries in use. Lock order: a leaf; only system calls run under the lock.
 static STATE: Shared<State> = Shared::new(State::new());
 
 struct State {
-    /// Making a file was tried, with or without success.
+    /// Whether making the file was tried, successfully or not.
     tried: bool,
     used: usize,
     capacity: usize,
     lives: u64,
-    /// Entries of objects that are gone, the oldest first.
+    /// Entries of destroyed objects, the oldest first.
     gone: VecDeque<usize>,
     /// Entries of devices, by name.
     devices: Vec<(String, usize)>,
@@ -49,31 +49,32 @@ impl State {
     }
 }
 
-/// Where something is counted.
+/// A reference to the entry in which an object is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     generation: u32,
     index: u32,
-    /// It is the object's own entry, not that of its device.
+    /// Whether the entry is the object's own, not its device's.
     pub(crate) own: bool,
 }
 
 impl Place {
-    /// Nowhere.
+    /// No entry.
     pub(crate) const NONE: Self = Self { generation: 0, index: 0, own: false };
-    /// That of the process, once there is a file.
+    /// The entry of the process, once the file exists.
     fn process() -> Self {
         Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, own: true }
     }
 
-    /// A word of the entry; none when it is of a parent's file, which it may have mapped still.
+    /// A word of the entry. `None` for an entry of the parent's file, which may still be mapped.
     #[inline]
     fn word(self, word: usize) -> Option<&'static AtomicU64> {
         let base = BASE.load(Ordering::Acquire);
         if base.is_null() || self.generation != GENERATION.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: places come from `take`, which gives only entries within the mapping. It stays, and its words are only used as atomics.
+        // SAFETY: `take` makes only indices within the mapping. The mapping is never removed, and
+        // its words are used as atomics only.
         Some(unsafe {
             AtomicU64::from_ptr(base.add(HEAD / 8 + self.index as usize * WORDS + word))
         })
@@ -85,7 +86,7 @@ impl Place {
         self.add_at(at(counter), more);
     }
 
-    /// Counts a completion with a status.
+    /// Counts a completion with this status.
     #[inline]
     pub(crate) fn status(self, status: u32) {
         let last = layer_records::stats::STATUSES - 1;
@@ -99,10 +100,10 @@ impl Place {
         }
     }
 
-    /// How many requests are under way; for one thread at a time.
+    /// Stores the number of requests in flight. One thread calls it at a time.
     #[inline]
     pub(crate) fn depth(self, depth: u64) {
-        // That of a device is the sum of many, which nobody knows here.
+        // The depth of a device is a sum, which is not known here.
         if !self.own {
             return;
         }
@@ -128,7 +129,7 @@ impl Place {
         }
     }
 
-    /// What is known about the object.
+    /// Stores a property of the object.
     pub(crate) fn about(self, which: usize, value: u64) {
         if let (true, Some(word)) = (self.own, self.word(AT_ABOUT + which)) {
             word.store(value, Ordering::Relaxed);
@@ -145,12 +146,12 @@ pub(crate) fn called(call: Call, failed: bool, nanoseconds: u64) {
     process.add_at(at + 2, nanoseconds);
 }
 
-/// Counts something of the process.
+/// Counts an operation of the process.
 pub(crate) fn count(counter: Counter) {
     Place::process().add(counter, 1);
 }
 
-/// The entry of a device, which all its contexts have in common.
+/// The entry of a device, which all its contexts share.
 pub(crate) fn device(name: &str, now: u64) -> Place {
     let mut state = STATE.lock();
     make(&mut state);
@@ -166,7 +167,7 @@ pub(crate) fn device(name: &str, now: u64) -> Place {
     here(index, true)
 }
 
-/// The entry of a new object; that of its device when there is none left.
+/// The entry of a new object, or its device's entry if none is free.
 pub(crate) fn object(kind: Kind, id: u64, device: Place, about: [u64; 3], now: u64) -> Place {
     let mut state = STATE.lock();
     if device.word(0).is_none() {
@@ -183,7 +184,7 @@ pub(crate) fn object(kind: Kind, id: u64, device: Place, about: [u64; 3], now: u
     }
 }
 
-/// The object is gone. Its entry stays until another object needs it.
+/// Marks the entry of a destroyed object. The entry stays until another object needs it.
 pub(crate) fn gone(place: Place, now: u64) {
     let mut state = STATE.lock();
     if place.own && place.word(0).is_some() {
@@ -198,9 +199,10 @@ fn here(index: usize, own: bool) -> Place {
     Place { generation, index: u32::try_from(index).unwrap_or(0), own }
 }
 
-/// A word of the head, or of an entry. Only for the holder of `STATE`, with an index below the capacity.
+/// A word of the head or of an entry. The caller holds `STATE`, and its index is below the
+/// capacity.
 fn word(offset: usize) -> &'static AtomicU64 {
-    // SAFETY: there is a mapping, or nobody would have an entry; the caller's offset is within it.
+    // SAFETY: a caller with an entry has a mapping, and its offset is within the mapping.
     unsafe { AtomicU64::from_ptr(BASE.load(Ordering::Acquire).add(offset)) }
 }
 
@@ -212,7 +214,7 @@ fn load(index: usize, at: usize) -> u64 {
     word(HEAD / 8 + index * WORDS + at).load(Ordering::Relaxed)
 }
 
-/// An entry that was never used, or that of the object which is gone for longest.
+/// Takes an unused entry, or the entry of the object that was destroyed first.
 fn take(state: &mut State, kind: Kind, id: u64, device: usize, now: u64) -> Option<usize> {
     if BASE.load(Ordering::Acquire).is_null() {
         return None;
@@ -240,9 +242,9 @@ fn take(state: &mut State, kind: Kind, id: u64, device: usize, now: u64) -> Opti
     Some(index)
 }
 
-/// What an object did goes to its device before its entry goes to another.
+/// Adds the counters of a destroyed object to its device, before another object gets the entry.
 fn fold(index: usize, capacity: usize) {
-    // Another process of this user may have written the file.
+    // Another process of this user may have changed the file.
     let device = (load(index, AT_DEVICE) as usize).min(capacity - 1);
     let add = |at: usize| {
         let more = load(index, at);
@@ -264,7 +266,7 @@ fn fold(index: usize, capacity: usize) {
     }
 }
 
-/// Makes the file, once. If there can be none that is told.
+/// Makes the file at the first call. A failure is reported once.
 fn make(state: &mut State) {
     if state.tried {
         return;
@@ -277,14 +279,14 @@ fn make(state: &mut State) {
         Ok((_, base)) => {
             BASE.store(base, Ordering::Release);
             state.capacity = capacity as usize;
-            // The first entry is that of the process.
+            // The first entry belongs to the process.
             let _ = take(state, Kind::Process, u64::from(std::process::id()), 0, layer_tap::now());
         }
         Err(why) => cface::say!("ferroverbs stats: nothing is counted: {why}"),
     }
 }
 
-/// The process ends by itself.
+/// Stores the time of a regular exit.
 pub(crate) extern "C" fn at_exit() {
     let _state = STATE.lock();
     if !BASE.load(Ordering::Acquire).is_null() {
@@ -292,12 +294,12 @@ pub(crate) extern "C" fn at_exit() {
     }
 }
 
-/// To fork: nobody takes an entry until the result is dropped.
+/// For a fork: no thread takes an entry until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
     STATE.hold()
 }
 
-/// In the child of a fork, when its locks are given back: the file is the parent's, and so are all places in it.
+/// In the child of a fork, after the locks are released: file and entries belong to the parent.
 pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     BASE.store(core::ptr::null_mut(), Ordering::Release);

@@ -1,4 +1,7 @@
-//! Requests that are built by `ibv_wr_*`: the pointers lie in the QP, and ours take their places.
+//! The data path of extended QPs: requests that a program builds with `ibv_wr_*`.
+//!
+//! The `wr_*` pointers lie in the QP. The tap stores its own functions there, and each
+//! function calls the provider's.
 #![allow(clippy::extra_unused_type_parameters, reason = "the macro names all of them with it")]
 
 use core::ffi::{c_int, c_void};
@@ -14,20 +17,21 @@ use crate::each_builder_pointer as each;
 use crate::spin::Spin;
 use crate::{Call, Elements, Post, QPS, Qp, Queue, Times, Watch, data, now};
 
-/// Requests of one `ibv_wr_start` that are told.
+/// Requests of one `ibv_wr_start` that watchers are told about; later ones are passed on unseen.
 const MOST: usize = 1024;
 
 struct Work {
     /// The provider's pointers.
     old: ibv_qp_ex,
-    /// Since `ibv_wr_start`.
+    /// The posts since `ibv_wr_start`.
     posts: Vec<Post>,
 }
 
-// SAFETY: of the copy only function pointers are read.
+// SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
 unsafe impl Send for Work {}
 
-/// Between `ibv_wr_start` and `ibv_wr_complete` the provider lets one thread in.
+/// The provider's pointers of one QP and the requests being built. Between `ibv_wr_start` and
+/// `ibv_wr_complete` the provider admits one thread, so the lock is free.
 pub(crate) struct Builder {
     ops: u64,
     work: Spin<Work>,
@@ -40,7 +44,7 @@ impl core::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// For a QP that was made with these operations.
+    /// Makes the builder of a QP that was created with the operations `ops` (`IBV_QP_EX_WITH_*`).
     pub(crate) fn new(ops: u64) -> Self {
         Self {
             ops,
@@ -48,20 +52,20 @@ impl Builder {
         }
     }
 
-    /// For a fork.
+    /// The lock, which the thread that forks must hold.
     pub(crate) fn lock(&self) -> &dyn crate::life::Lock {
         &self.work
     }
 
-    /// The pointers that are there now.
+    /// Copies the pointers that the QP has now.
     ///
     /// # Safety
-    /// A live extended QP, made with our operations.
+    /// `qp` is a live extended QP that was created with the operations of this builder.
     pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
         let mut seen = ibv_qp_ex::zeroed();
         macro_rules! copy {
             ($($field:ident)+) => {$(
-                // SAFETY: every extended QP has it, or it was asked for.
+                // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
                 seen.$field = unsafe { (*qp).$field };
             )+};
         }
@@ -69,20 +73,22 @@ impl Builder {
         seen
     }
 
-    /// Puts ours in place of those that are not what they were. What was left alone is ours, or that of another layer above us.
+    /// Replaces each pointer that differs from `before` by the tap's own. An unchanged pointer is
+    /// already the tap's, or belongs to a layer above.
     ///
     /// # Safety
-    /// As `look`.
+    /// As for [`look`](Self::look).
     pub(crate) unsafe fn replace<W: Watch>(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
         let mut work = self.work.lock();
         macro_rules! hook {
             ($($field:ident)+) => {$(
-                // SAFETY: every extended QP has it, or it was asked for.
+                // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
                 let now = unsafe { (*qp).$field };
                 let address = |function: Option<_>| function.map_or(0, |function| function as usize);
                 if now.is_some() && address(now) != address(before.$field) {
                     work.old.$field = now;
-                    // SAFETY: the caller's `qp` is live, and who changes its pointers holds the builder's lock.
+                    // SAFETY: the caller's `qp` is live, and this thread holds the builder's lock,
+                    // which every change of the pointers takes.
                     unsafe { (*qp).$field = Some($field::<W>) };
                 }
             )+};
@@ -96,7 +102,7 @@ fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
     Some((known, known.builder.as_deref()?))
 }
 
-/// The request that was being built is whole.
+/// Reports the last request: no further call adds to that request.
 fn whole<W: Watch>(qp: &Qp, work: &Work) {
     if W::BEFORE
         && let Some(post) = work.posts.last()
@@ -105,10 +111,10 @@ fn whole<W: Watch>(qp: &Qp, work: &Work) {
     }
 }
 
-/// A request begins; the one before it is whole.
+/// Begins a request; the request before is complete.
 ///
 /// # Safety
-/// A live extended QP.
+/// `qp` is a live extended QP.
 unsafe fn begin<W: Watch>(
     qp: *mut ibv_qp_ex,
     opcode: u32,
@@ -120,7 +126,7 @@ unsafe fn begin<W: Watch>(
     let (known, builder) = known(qp)?;
     let mut work = builder.work.lock();
     whole::<W>(known, &work);
-    // SAFETY: both are the program's to set.
+    // SAFETY: the program has set both members of its live QP.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     if work.posts.len() < MOST {
         work.posts.push(Post {
@@ -136,7 +142,7 @@ unsafe fn begin<W: Watch>(
     Some(work.old)
 }
 
-/// Something is set of the request that is being built.
+/// Changes the request that is being built.
 fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Post)) -> Option<ibv_qp_ex> {
     let (_, builder) = known(qp)?;
     let mut work = builder.work.lock();
@@ -147,7 +153,7 @@ fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Post)) -> Option<ibv_qp_ex> 
 }
 
 /// # Safety
-/// A live extended QP.
+/// `qp` is a live extended QP.
 unsafe fn context_of(qp: *mut ibv_qp_ex) -> usize {
     // SAFETY: per the caller.
     unsafe { (*qp).qp_base.context as usize }
@@ -155,7 +161,7 @@ unsafe fn context_of(qp: *mut ibv_qp_ex) -> usize {
 
 fn tell_inline<W: Watch>(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
     if W::ELEMENTS {
-        // SAFETY: whoever sets a request's data has a live QP.
+        // SAFETY: a program that sets data of a request passes a live QP.
         W::elements(unsafe { context_of(qp) }, Elements::Inline(list));
     }
 }
@@ -201,7 +207,7 @@ unsafe extern "C" fn wr_send_tso<W: Watch>(
     let old = unsafe { begin::<W>(qp, IBV_WR_TSO, 0, 0, 0, (0, 0)) };
     if W::ELEMENTS {
         let header = ibv_data_buf { addr: header, length: length.into() };
-        // SAFETY: whoever begins a request has a live QP.
+        // SAFETY: a program that begins a request passes a live QP.
         W::elements(unsafe { context_of(qp) }, Elements::Header(header));
     }
     if let Some(operation) = old.and_then(|old| old.wr_send_tso) {
@@ -257,7 +263,7 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
 ) {
     let old = set(qp, |post| {
         if !list.is_null() {
-            // SAFETY: the program's list is as long as it says.
+            // SAFETY: the program's list has `count` elements.
             let given = unsafe { core::slice::from_raw_parts(list, count) };
             tell_inline::<W>(qp, given);
             post.count = count as u32;
@@ -273,7 +279,7 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
 
 unsafe extern "C" fn wr_set_sge<W: Watch>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = ibv_sge { addr, length, lkey };
-    // SAFETY: one element, ours; the caller's QP is live.
+    // SAFETY: the list is the one local element; the caller's QP is live.
     unsafe { data::tell_elements::<W>(context_of(qp), &raw const sge, 1) };
     let old = set(qp, |post| {
         (post.count, post.bytes, post.first) = (1, length.into(), (addr, length, lkey));
@@ -290,7 +296,7 @@ unsafe extern "C" fn wr_set_sge_list<W: Watch>(
     list: *const ibv_sge,
 ) {
     let old = set(qp, |post| {
-        // SAFETY: the program's list is as long as it says.
+        // SAFETY: the program's list has `count` elements, and the caller's QP is live.
         let (bytes, first) = unsafe {
             data::tell_elements::<W>(context_of(qp), list, count as c_int);
             data::elements(list, count as c_int)
@@ -310,7 +316,7 @@ unsafe extern "C" fn wr_start<W: Watch>(qp: *mut ibv_qp_ex) {
         // SAFETY: the provider's own pointer, with its QP.
         unsafe { start(qp) };
     }
-    // The provider has let us in.
+    // The provider admits one thread at a time, so no posts of another thread are lost here.
     builder.work.lock().posts.clear();
 }
 
@@ -319,7 +325,7 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
     let (complete, posts) = {
         let mut work = builder.work.lock();
         whole::<W>(known, &work);
-        // The room for them stays, see below.
+        // The vector is given back below, to keep its capacity.
         (work.old.wr_complete, core::mem::take(&mut work.posts))
     };
     let Some(complete) = complete else { return libc::EINVAL };
@@ -332,7 +338,7 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
         data::posted::<W>(known, *post, times, result);
     }
     let mut work = builder.work.lock();
-    // Unless another thread has begun meanwhile.
+    // Another thread may have begun meanwhile; then its vector stays.
     if work.posts.capacity() == 0 {
         work.posts = posts;
         work.posts.clear();

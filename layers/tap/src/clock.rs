@@ -1,33 +1,37 @@
-//! CLOCK_MONOTONIC, at the price of the processor's own counter where that is as good: where it runs at one rate in all states and the kernel itself keeps
-//! time by it. A reading is set against the kernel's clock each ten milliseconds, so that times of several processes can be compared.
+//! CLOCK_MONOTONIC for all layers, at the price of reading the processor's counter.
+//!
+//! The counter is used if it runs at one rate in all processor states and the kernel itself uses
+//! it. A reading is compared with the kernel's clock every ten milliseconds, so times of several
+//! processes can be compared.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Nanoseconds that one comparison with the kernel's clock is good for.
+/// Nanoseconds for which one comparison with the kernel's clock is valid.
 const GOOD: u64 = 10_000_000;
-/// How long the counter is watched before its rate is known, at first ..
+/// Nanoseconds of observation before the first rate is computed.
 const FIRST: u64 = 10_000_000;
-/// .. and after that: the rate is that of the last one to two of these.
+/// Nanoseconds of observation for later rates: a rate covers the last one to two of these periods.
 const WATCH: u64 = 200_000_000;
-/// Ticks that a reading of both clocks may take: whoever was stopped in between has none.
+/// Most ticks that a reading of both clocks may take. An interrupted reading takes longer and is
+/// dropped.
 const QUICK: u64 = 3_000;
 
 const UNKNOWN: u8 = 0;
 const COUNTER: u8 = 1;
 const KERNEL: u8 = 2;
 
-/// Which clock it is.
+/// The clock in use: [`UNKNOWN`], [`COUNTER`] or [`KERNEL`].
 static KIND: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// Odd while the following are changed. Its changes order theirs.
+/// Sequence number of the statics below: odd while a thread changes them.
 static VERSION: AtomicU32 = AtomicU32::new(0);
 /// A reading of both clocks at one moment.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds of 2^32 ticks; 0: not known yet.
+/// Nanoseconds in 2^32 ticks; 0 while the rate is unknown.
 static RATE: AtomicU64 = AtomicU64::new(0);
-/// How many ticks it is good for.
+/// Ticks after the reading for which `RATE` is valid.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
-/// The reading that the rate is counted from; 0 nanoseconds: there is none.
+/// The reading from which the rate is computed; 0 nanoseconds if no reading exists.
 static FROM_TICKS: AtomicU64 = AtomicU64::new(0);
 static FROM_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
@@ -55,7 +59,7 @@ fn scaled(ticks: u64, rate: u64) -> u64 {
     ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
-/// What the kernel says.
+/// Reads the kernel's clock.
 fn kernel() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is ours; the clock exists.
@@ -63,7 +67,7 @@ fn kernel() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Asks the kernel, and compares the counter with what it says.
+/// Reads the kernel's clock, and compares the counter with the result.
 #[cold]
 #[inline(never)]
 fn compare() -> u64 {
@@ -85,7 +89,8 @@ fn compare() -> u64 {
     {
         return nanoseconds;
     }
-    // Readers see the odd number before any change.
+    // The release fence orders the odd number before the changes. A reader that sees a change
+    // therefore also sees the odd number (pairs with the acquire fence in `now`).
     fence(Ordering::Release);
     let ticks = before + (after - before) / 2;
     set(ticks, nanoseconds);
@@ -93,7 +98,7 @@ fn compare() -> u64 {
     nanoseconds
 }
 
-/// A reading of both clocks; by whoever has made the version odd.
+/// Stores a reading of both clocks. The caller has made `VERSION` odd.
 fn set(ticks: u64, nanoseconds: u64) {
     let from = (FROM_TICKS.load(Ordering::Relaxed), FROM_NANOSECONDS.load(Ordering::Relaxed));
     let watched = nanoseconds.saturating_sub(from.1);
@@ -103,7 +108,7 @@ fn set(ticks: u64, nanoseconds: u64) {
         let rate = (u128::from(watched) << 32) / u128::from(ticks - from.0);
         let rate = u64::try_from(rate).unwrap_or(0);
         RATE.store(rate, Ordering::Relaxed);
-        // Nanoseconds in ticks.
+        // `GOOD` nanoseconds, in ticks.
         let limit = (u128::from(GOOD) << 32) / u128::from(rate.max(1));
         LIMIT.store(u64::try_from(limit).unwrap_or(0), Ordering::Relaxed);
     }
@@ -115,7 +120,8 @@ fn set(ticks: u64, nanoseconds: u64) {
     NANOSECONDS.store(nanoseconds, Ordering::Relaxed);
 }
 
-/// In the child of a fork: nobody there is in the middle of a change any more.
+/// Repairs the clock in the child of a fork: no thread of the child can finish a change that was
+/// in progress.
 pub(crate) fn forked() {
     let version = VERSION.load(Ordering::Relaxed);
     if version & 1 == 1 {
@@ -129,7 +135,8 @@ pub(crate) fn forked() {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every such processor has it; a process that may not use it (prctl(2), PR_SET_TSC) has a vDSO that may not, either.
+    // SAFETY: every x86-64 processor has the instruction. A process that may not execute it
+    // (prctl(2), PR_SET_TSC) has a vDSO with the same restriction.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -138,7 +145,8 @@ fn counter() -> u64 {
     0
 }
 
-/// Whether the counter is one of time, the same on all processors: the kernel has looked into that, and uses it.
+/// Whether the counter measures time, equally on all processors. The kernel has tested the counter
+/// if the kernel uses it as clock source.
 fn is_good() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")
@@ -160,7 +168,8 @@ mod tests {
 
     #[test]
     fn times_lie_between_those_of_the_kernel() {
-        // An interruption between the readings makes the bounds wider; the error of a reading is far below this.
+        // An interruption between the readings widens the bounds. The error of a reading is far
+        // smaller.
         const ERROR: u64 = 20_000;
         let end = kernel() + 300_000_000;
         let mut count = 0_u64;

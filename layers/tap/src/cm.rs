@@ -1,4 +1,5 @@
-//! Calls of librdmacm: passed on, and told. None of them is on the data path.
+//! Calls of librdmacm: the tap passes each call on and reports it to the watcher. No call is on
+//! the data path.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -15,10 +16,10 @@ use crate::control::{errno, named, tell};
 use crate::{Call, Watch, now};
 use layer_records::file::pack_text;
 
-/// What lies beneath us; NULL before `attach_cm`.
+/// The calls beneath this layer; NULL before `attach_cm`.
 static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Puts the tap into the chain of librdmacm.
+/// Inserts the tap into the chain of librdmacm.
 ///
 /// # Safety
 /// As for `ferroverbs_cm_layer.attach`.
@@ -27,14 +28,14 @@ pub unsafe fn attach_cm<W: Watch>(
     mine: *mut ferroverbs_cm_calls,
 ) {
     NEXT.store(next.cast_mut(), Ordering::Release);
-    // SAFETY: the chain's table for us.
+    // SAFETY: `mine` is the chain's table for this layer, writable during `attach`.
     fill::<W>(unsafe { &mut *mine });
 }
 
-/// An IP address as a GID has it, in two words, and a port behind them.
+/// An IP address in the form of a GID, as two words, and the port as the third.
 ///
 /// # Safety
-/// NULL, or an address of a socket as long as its family says.
+/// `at` is NULL, or a socket address as long as its family requires.
 unsafe fn address(at: *const libc::sockaddr) -> [u64; 3] {
     let words = |bytes: [u8; 16]| {
         let [low, high] = [0, 8].map(|from| {
@@ -44,7 +45,7 @@ unsafe fn address(at: *const libc::sockaddr) -> [u64; 3] {
         });
         [low, high]
     };
-    // SAFETY: per the caller; nobody aligns addresses.
+    // SAFETY: per the caller. Addresses may be unaligned.
     unsafe {
         match at.as_ref().map(|address| c_int::from(address.sa_family)) {
             Some(libc::AF_INET) => {
@@ -66,7 +67,7 @@ unsafe fn address(at: *const libc::sockaddr) -> [u64; 3] {
 }
 
 /// # Safety
-/// NULL or readable.
+/// `param` is NULL or readable.
 unsafe fn parameters(param: *const rdma_conn_param) -> [u64; 8] {
     // SAFETY: per the caller.
     unsafe { param.as_ref() }.map_or([0; 8], |param| {
@@ -83,10 +84,10 @@ unsafe fn parameters(param: *const rdma_conn_param) -> [u64; 8] {
     })
 }
 
-/// An event, of which nothing is valid once it is acknowledged: the event, its id, what it is, its status, the id that listens.
-///
+/// The words of an event: event, id, type, status, listening id. No member of an event is valid
+/// after its acknowledgement.
 /// # Safety
-/// NULL or live.
+/// `event` is NULL or live.
 unsafe fn event_of(event: *const rdma_cm_event) -> [u64; 5] {
     // SAFETY: per the caller.
     unsafe { event.as_ref() }.map_or([0; 5], |known| {
@@ -97,35 +98,36 @@ unsafe fn event_of(event: *const rdma_cm_event) -> [u64; 5] {
     })
 }
 
-/// What a call wrote to where its caller wanted it.
+/// The pointer that a call stored at its caller's address.
 ///
 /// # Safety
-/// NULL or readable.
+/// `at` is NULL or readable.
 unsafe fn written<T>(at: *const *mut T) -> u64 {
     // SAFETY: per the caller.
     unsafe { at.as_ref() }.map_or(0, |at| *at as u64)
 }
 
 /// # Safety
-/// NULL or a live id.
+/// `id` is NULL or a live id.
 unsafe fn queue_pair(id: *const rdma_cm_id) -> u64 {
     // SAFETY: per the caller; its queue pair is NULL or live.
     unsafe { id.as_ref().and_then(|id| id.qp.as_ref()) }.map_or(0, |qp| qp.qp_num.into())
 }
 
-/// Options of a connection.
+/// The vendor id and the options of an ECE.
 ///
 /// # Safety
-/// NULL or readable.
+/// `at` is NULL or readable.
 unsafe fn extension(at: *const ibv_ece) -> [u64; 2] {
     // SAFETY: per the caller.
     unsafe { at.as_ref() }.map_or([0; 2], |ece| [ece.vendor_id.into(), ece.options.into()])
 }
 
-/// Whom an address is asked for: node and service, cut to fit, what the hints say, and one word more.
+/// The words of an address query: node and service, shortened to fit, two words of the hints, and
+/// `more`.
 ///
 /// # Safety
-/// Each is NULL or readable, and the text ends with a NUL.
+/// Each pointer is NULL or readable, and each text ends with a NUL.
 unsafe fn asked(
     node: *const c_char,
     service: *const c_char,
@@ -146,22 +148,23 @@ unsafe fn asked(
     [a, b, c, d, e, f, g, first, second, more]
 }
 
-/// What an endpoint is made of: flags and port space, the address of the other side, or its own if it listens, and its port.
+/// The words of an endpoint: flags and port space, then address and port. A listening endpoint has
+/// its own address, a connecting endpoint the peer's.
 ///
 /// # Safety
-/// NULL or what `rdma_getaddrinfo` made.
+/// `at` is NULL or a result of `rdma_getaddrinfo`.
 unsafe fn endpoint(at: *const rdma_addrinfo) -> [u64; 4] {
     // SAFETY: per the caller.
     unsafe { at.as_ref() }.map_or([0; 4], |found| {
         let listens = found.ai_flags & RAI_PASSIVE != 0;
-        // SAFETY: NULL, or an address.
+        // SAFETY: each address of an `rdma_addrinfo` is NULL or as long as its family requires.
         let [low, high, port] =
             unsafe { address(if listens { found.ai_src_addr } else { found.ai_dst_addr }) };
         [two(found.ai_flags, found.ai_port_space), low, high, port]
     })
 }
 
-/// What a queue pair is asked for with: its queues, its type and whether all is signaled, how many requests and elements it has.
+/// The words of a requested QP: queues, type and signaling, numbers of requests and of elements.
 fn queues(attr: Option<&ibv_qp_init_attr>) -> [u64; 6] {
     let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     attr.map_or([0; 6], |attr| {
@@ -180,7 +183,7 @@ const fn two(low: c_int, high: c_int) -> u64 {
     low.cast_unsigned() as u64 | (high.cast_unsigned() as u64) << 32
 }
 
-/// The words of `Call::args` that are to be read before the call.
+/// The words of `Call::args` that must be read before the call.
 macro_rules! before {
     (ack_cm_event, $event:ident) => {
         event_of($event)
@@ -248,7 +251,7 @@ macro_rules! before {
     };
 }
 
-/// The words that are known when it has returned, where these are others.
+/// The words of `Call::args` after the call, for calls that change their words.
 macro_rules! after {
     (get_cm_event, $before:ident, $result:ident, $channel:ident, $event:ident) => {{
         let [event, id, what, status, listener] =
@@ -277,7 +280,7 @@ macro_rules! after {
             (u64::from(attr.comp_mask), named!(at, IBV_QP_INIT_ATTR_PD, pd))
         };
         let (mask, pd) = $attr.as_ref().map_or((0, 0), of);
-        // The members of the plain structure are its first ones.
+        // The first members of the extended structure are the plain structure.
         let [send, receive, srq, kind, wr, sge] = queues($attr.cast::<ibv_qp_init_attr>().as_ref());
         [$id as u64, pd, queue_pair($id) | mask << 32, send, receive, srq, kind, wr, sge]
     }};
@@ -307,25 +310,27 @@ macro_rules! after {
 
 macro_rules! calls {
     ($($abi:literal $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
-        /// The number of a call among those of the table.
+        /// A call's index in the table.
         #[allow(non_camel_case_types, reason = "the names of the functions")]
         enum At { $($name),+ }
 
         $(
             unsafe extern $abi fn $name<W: Watch>($($arg: $ty),*) -> $ret {
-                // SAFETY: the caller's arguments are what the call takes.
+                // SAFETY: the caller passes the arguments that the call needs.
                 #[allow(unused_unsafe, unused_variables, reason = "not all of them read something")]
                 let before = unsafe { before!($name $(, $arg)*) };
                 let start = now();
                 let next = NEXT.load(Ordering::Acquire);
-                // SAFETY: the table lives as long as the process, and has no NULL; the caller's arguments, passed on.
+                // SAFETY: the table lives as long as the process, and has no NULL. The arguments
+                // are the caller's.
                 let result = unsafe {
                     match (*next).$name {
                         Some(function) => function($($arg),*),
                         None => std::process::abort(),
                     }
                 };
-                // SAFETY: what a call returned is valid, and its arguments are what they were, but for those that it ended.
+                // SAFETY: a returned pointer is valid. The arguments are unchanged, except objects
+                // that the call ended, which `after!` does not read.
                 #[allow(unused_unsafe, reason = "not all of them read something")]
                 let args = unsafe { after!($name, before, result $(, $arg)*) };
                 told::<W>(At::$name, start, result, &args);
@@ -340,11 +345,11 @@ macro_rules! calls {
 }
 each_cm_call!(calls);
 
-/// The first of librdmacm's, which stand in the order of the table.
+/// The first call of librdmacm in `Call`, which has these calls in the order of the table.
 const FIRST: Call = Call::rdma_create_event_channel;
 
 fn told<W: Watch>(at: At, start: u64, result: impl crate::control::Outcome, args: &[u64]) {
-    // A program that asks a channel again and again would leave nothing else in a ring.
+    // EAGAIN is not reported: a program that polls its event channel would fill a trace with it.
     if matches!(at, At::get_cm_event) && result.failed() && errno() == libc::EAGAIN {
         return;
     }
@@ -373,7 +378,7 @@ mod tests {
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([10, 0, 0, 1]) },
             sin_zero: [0; 8],
         };
-        // SAFETY: an address, and NULL.
+        // SAFETY: `four` is a complete address, and NULL is allowed.
         let (known, none) =
             unsafe { (address((&raw const four).cast()), address(core::ptr::null())) };
         assert_eq!((known[0], known[2]), (0, 7471));

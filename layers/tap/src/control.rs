@@ -1,4 +1,4 @@
-//! Calls of the control path: passed on, and told.
+//! Calls of the control path: the tap passes each call on and reports it to the watcher.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use abi::{
 
 use crate::{CONTEXTS, CQS, Call, Ctx, Times, Watch, beneath, now};
 
-/// What a call returned, as a word and an errno.
+/// The result of a call, which has a word for the record and an errno.
 pub(crate) trait Outcome: Copy {
-    /// For a context that we do not know.
+    /// The result for a context that the tap does not know.
     const UNKNOWN: Self;
     fn word(self) -> u64;
     fn failed(self) -> bool;
-    /// The errno of a call that failed.
+    /// The errno of a failed call.
     fn error(self) -> i32;
 }
 
@@ -77,33 +77,33 @@ impl Outcome for () {
     }
 }
 
-/// What the calling thread's errno is.
+/// The calling thread's errno.
 pub(crate) fn errno() -> i32 {
-    // SAFETY: the calling thread's own.
+    // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() }
 }
 
-/// Tells of a call that returned just now. What it left in errno stays.
+/// Reports a call that returned just now. The calling thread's errno is preserved.
 pub(crate) fn tell<W: Watch>(call: Call, start: u64, result: impl Outcome, args: &[u64]) {
     let saved = errno();
     let error = if result.failed() { result.error() } else { 0 };
     W::called(call, Times { start, end: now() }, result.word(), error, args);
-    // SAFETY: the calling thread's own.
+    // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() = saved };
 }
 
-/// What is known about a context; every one that reaches us is known.
+/// The context at this address. The chain passes only contexts that were attached.
 #[inline]
 pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
     CONTEXTS.get(at as usize)
 }
 
-/// As `context`, for keeping.
+/// As [`context`], with shared ownership.
 pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
     CONTEXTS.share(at as usize)
 }
 
-/// A member that its mask names, or 0.
+/// A member that `comp_mask` names, otherwise 0.
 macro_rules! named {
     ($attr:ident, $bit:ident, $($member:ident).+) => {
         if u64::from((*$attr).comp_mask) & u64::from($bit) != 0 { (*$attr).$($member).+ as u64 } else { 0 }
@@ -197,9 +197,9 @@ control! {
     import_pd(at: *mut ibv_context, handle: u32) -> *mut ibv_pd, of at, [at, handle];
 }
 
-/// The words of a GID.
+/// The two words of a GID.
 pub(crate) fn gid_words(gid: &ibv_gid) -> [u64; 2] {
-    // SAFETY: plain bytes in either view.
+    // SAFETY: both views of the union are plain bytes.
     let raw = unsafe { gid.raw };
     let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| raw[at + i]));
     [word(0), word(8)]
@@ -234,12 +234,13 @@ unsafe extern "C" fn reg_mr<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx.next, reg_mr)(pd, addr, length, iova, access) };
-    // As the front-end does behind us: plugins of a kernel's devices leave these to it, and layers read them.
-    // SAFETY: just made, and nobody else knows it.
+    // The tap fills these members as the front-end does later. A kernel device's plugin leaves
+    // them to the front-end, and layers above read them.
+    // SAFETY: the provider just created the region, and no other thread has its address.
     if let Some(mr) = unsafe { mr.as_mut() } {
         (mr.context, mr.pd, mr.addr, mr.length) = (at, pd, addr, length);
     }
-    // SAFETY: NULL, or just made.
+    // SAFETY: `mr` is NULL or was just created.
     let keys = unsafe { mr.as_ref() }.map_or(0, |mr| u64::from(mr.lkey) | u64::from(mr.rkey) << 32);
     let access = u64::from(access.cast_unsigned());
     tell::<W>(
@@ -258,8 +259,8 @@ unsafe extern "C" fn create_ah<W: Watch>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let ah = unsafe { beneath!(ctx.next, create_ah)(pd, attr) };
-    // As the front-end does behind us.
-    // SAFETY: just made, and nobody else knows it.
+    // The tap fills these members, as for `reg_mr`.
+    // SAFETY: the provider just created the handle, and no other thread has its address.
     if let Some(ah) = unsafe { ah.as_mut() } {
         (ah.context, ah.pd) = (at, pd);
     }
@@ -286,7 +287,7 @@ unsafe extern "C" fn create_cq_ex<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let cq = unsafe { beneath!(ctx.next, create_cq_ex)(at, attr) };
-    // SAFETY: the front-end looked at the first members.
+    // SAFETY: the front-end has read these members before.
     let args = unsafe {
         [
             at as u64,
@@ -301,7 +302,7 @@ unsafe extern "C" fn create_cq_ex<W: Watch>(
     };
     tell::<W>(Call::create_cq_ex, start, cq, &args);
     if !cq.is_null() {
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: the provider just created the CQ, and no other thread has its address.
         unsafe { crate::cq_ex::replace::<W>(cq) };
     }
     cq
@@ -312,7 +313,7 @@ unsafe extern "C" fn destroy_cq<W: Watch>(cq: *mut ibv_cq) -> c_int {
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
     let at = cq as usize;
     let known = CQS.share(at);
-    // Before the call: another thread may be given the address at once.
+    // The entry is removed before the call, because another thread may get the address at once.
     CQS.remove(at);
     let start = now();
     // SAFETY: the caller's argument, passed on.
@@ -332,7 +333,7 @@ unsafe extern "C" fn free_context<W: Watch>(at: *mut ibv_context) {
     }
     CONTEXTS.remove(ctx.at);
     let start = now();
-    // SAFETY: the caller's argument, passed on. The table is not touched any more after it.
+    // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
     unsafe { beneath!(ctx.next, free_context)(at) };
     tell::<W>(Call::free_context, start, (), &[ctx.at as u64]);
 }

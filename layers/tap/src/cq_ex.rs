@@ -1,4 +1,5 @@
-//! The iterator of an extended completion queue: its pointers lie in the object, and ours take the places of those that move it.
+//! The data path of extended CQs: completions that a program reads with `ibv_start_poll` and
+//! `ibv_next_poll`. The tap replaces these two pointers in the CQ, and reads each completion.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -9,15 +10,15 @@ use crate::control::context;
 use crate::data::completed;
 use crate::{CQS, CqEx, Done, Watch, now};
 
-/// Puts ours in place of the provider's.
+/// Replaces the provider's pointers by the tap's.
 ///
 /// # Safety
-/// A fresh extended CQ that nobody else uses yet.
+/// `cq` is a new extended CQ, which no other thread uses.
 pub(crate) unsafe fn replace<W: Watch>(cq: *mut ibv_cq_ex) {
-    // SAFETY: fresh.
+    // SAFETY: per the caller, `cq` is a live object.
     let old = unsafe { *cq };
     CQS.insert(cq as usize, Arc::new(CqEx { old }));
-    // SAFETY: fresh, and nobody else uses it.
+    // SAFETY: per the caller, no other thread uses `cq`.
     unsafe {
         (*cq).start_poll = old.start_poll.map(|_| start_poll::<W> as _);
         (*cq).next_poll = old.next_poll.map(|_| next_poll::<W> as _);
@@ -53,10 +54,11 @@ unsafe extern "C" fn next_poll<W: Watch>(cq: *mut ibv_cq_ex) -> c_int {
     result
 }
 
-/// Tells of the completion that the iterator is at. What was not asked for at creation is a NULL pointer, and unknown.
+/// Reports the completion at which the iterator stands. A value that the program did not request
+/// at creation has a NULL reader, and is reported as 0.
 ///
 /// # Safety
-/// It is at one.
+/// The iterator stands at a completion.
 unsafe fn look<W: Watch>(known: &CqEx, cq: *mut ibv_cq_ex) {
     // SAFETY: the CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return };

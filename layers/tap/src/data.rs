@@ -1,4 +1,5 @@
-//! The data path: posting and polling by the functions that are in every context. Nothing here allocates or locks.
+//! The data path: posting and polling by the functions of every context. The code neither
+//! allocates nor locks.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -14,13 +15,13 @@ use crate::{
     Call, Ctx, Done, Elements, Post, QPS, Qp, Queue, Times, Watch, beneath, by_number, now,
 };
 
-/// Requests of one list that are told: one that returns to its start must come to an end, too.
+/// Requests of one list that are reported. The limit ends the walk of a list that forms a ring.
 const LONG: usize = 4096;
 
-/// All bytes of a list, and its first element.
+/// The sum of the lengths of a list, and its first element.
 ///
 /// # Safety
-/// NULL, or so many elements.
+/// `list` is NULL or has `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64, u32, u32)) {
     if list.is_null() || count <= 0 {
@@ -32,7 +33,7 @@ pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64,
     (bytes, all.first().map_or((0, 0, 0), |sge| (sge.addr, sge.length, sge.lkey)))
 }
 
-/// Tells of a request's elements, if the layer wants them.
+/// Reports a request's elements, if the watcher wants elements.
 ///
 /// # Safety
 /// As `elements`.
@@ -44,10 +45,10 @@ pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, c
     }
 }
 
-/// Tells of the header of a request that a device cuts into segments, if the layer wants it.
+/// Reports the header of a TSO request, if the watcher wants elements.
 fn tell_header<W: Watch>(ctx: usize, wr: &ibv_send_wr) {
     if W::ELEMENTS && wr.opcode == abi::IBV_WR_TSO {
-        // SAFETY: such requests have this member, which is an address that is not followed here, and numbers.
+        // SAFETY: TSO requests have this member: numbers, and an address that is not dereferenced.
         let tso = unsafe { wr.tail.tso };
         W::elements(
             ctx,
@@ -56,15 +57,15 @@ fn tell_header<W: Watch>(ctx: usize, wr: &ibv_send_wr) {
     }
 }
 
-/// A request as the program wrote it.
+/// Reads a send request as the program wrote the request.
 ///
 /// # Safety
-/// A live request for a QP of this type.
+/// `wr` is a live request for a QP of the type `kind`.
 #[inline(always)]
 unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
-    // SAFETY: the program's list.
+    // SAFETY: the program's list has `num_sge` elements.
     let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
-    // SAFETY: all views are plain integers and a pointer that is not followed.
+    // SAFETY: all views are plain integers and a pointer that is not dereferenced.
     let (remote, rkey, remote_qp) = unsafe {
         match wr.opcode {
             _ if kind == IBV_QPT_UD => (0, 0, wr.wr.ud.remote_qpn),
@@ -80,21 +81,22 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
     };
     let (mut qkey, mut ah, mut atomic, mut remote_srq) = (0, 0, (0, 0), 0);
     match wr.opcode {
-        // SAFETY: requests of a UD QP have this member, which is plain integers and an address that is not followed.
+        // SAFETY: requests of a UD QP have this member: integers, and an address that is not
+        // dereferenced.
         _ if kind == IBV_QPT_UD => unsafe {
             (qkey, ah) = (wr.wr.ud.remote_qkey, wr.wr.ud.ah as usize);
         },
-        // SAFETY: atomic requests have this member, which is plain integers.
+        // SAFETY: atomic requests have this member of plain integers.
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => unsafe {
             atomic = (wr.wr.atomic.compare_add, wr.wr.atomic.swap);
         },
         _ => {}
     }
     if kind == abi::IBV_QPT_XRC_SEND {
-        // SAFETY: requests of an XRC QP have this member, which is plain integers.
+        // SAFETY: requests of an XRC QP have this member of plain integers.
         remote_srq = unsafe { wr.qp_type.xrc.remote_srqn };
     }
-    // SAFETY: plain integers; only these operations have one.
+    // SAFETY: both operations have this member, a plain integer.
     let imm = unsafe {
         match wr.opcode {
             abi::IBV_WR_SEND_WITH_IMM | abi::IBV_WR_RDMA_WRITE_WITH_IMM => {
@@ -122,16 +124,16 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
 }
 
 /// # Safety
-/// A live request.
+/// `wr` is a live request.
 #[inline(always)]
 unsafe fn read_receive(call: Call, wr: &ibv_recv_wr) -> Post {
-    // SAFETY: the program's list.
+    // SAFETY: the program's list has `num_sge` elements.
     let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
     let count = wr.num_sge.max(0).cast_unsigned();
     Post { count, bytes, first, ..Post::new(call, wr.wr_id) }
 }
 
-/// Numbers a message that was posted, and tells of it.
+/// Numbers a posted message, and reports the request.
 #[inline]
 pub(crate) fn posted<W: Watch>(qp: &Qp, mut post: Post, times: Times, error: i32) {
     if error == 0 && post.takes_a_receive() {
@@ -172,7 +174,7 @@ unsafe extern "C" fn post_send<W: Watch>(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
     let times = clock.end(start, false);
-    // SAFETY: the caller's.
+    // SAFETY: `bad` is the caller's argument of this call.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;
     // SAFETY: the program's list.
@@ -192,7 +194,7 @@ unsafe extern "C" fn post_send<W: Watch>(
 }
 
 /// # Safety
-/// `first` starts a list of live requests, or a ring of them.
+/// `first` starts a list of live requests, or is a ring of them.
 unsafe fn walk<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T, mut act: impl FnMut(*mut T)) {
     let mut at = first;
     for _ in 0..LONG {
@@ -204,19 +206,20 @@ unsafe fn walk<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T, mut act: impl 
     }
 }
 
-/// The first request of a list that was not posted; NULL if all were, or nobody knows.
+/// The first request of a list that was not posted. NULL if all were posted, or if the position is
+/// unknown.
 ///
 /// # Safety
-/// What the program passed as `bad_wr` of a call with this result.
+/// `bad` is the `bad_wr` that the program passed to a call with the result `result`.
 unsafe fn refused<T>(result: c_int, bad: *mut *mut T) -> *mut T {
     if result == 0 || bad.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: a call that failed has set it.
+    // SAFETY: a failed call has set `*bad`.
     unsafe { *bad }
 }
 
-/// Posting to a receive queue, a QP's or a shared one.
+/// Posts to a receive queue of a QP, or to a shared receive queue.
 ///
 /// # Safety
 /// As for the operation that `post` calls.
@@ -245,7 +248,7 @@ unsafe fn receive<W: Watch>(
     let start = clock.start(true, false);
     let result = post();
     let times = clock.end(start, true);
-    // SAFETY: the caller's.
+    // SAFETY: `bad` is the caller's argument of this call.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;
     // SAFETY: the program's list.
@@ -308,11 +311,11 @@ unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ib
         return found;
     }
     let at = now();
-    // SAFETY: the provider filled so many.
+    // SAFETY: the provider filled `found` entries.
     let all = unsafe { core::slice::from_raw_parts(wc, found.cast_unsigned() as usize) };
     for wc in all {
         let ok = wc.status == IBV_WC_SUCCESS;
-        // SAFETY: plain integers in either view.
+        // SAFETY: both views are plain integers.
         let imm = unsafe { u32::from_be(wc.imm.imm_data) };
         let done = Done {
             wr_id: wc.wr_id,
@@ -324,7 +327,7 @@ unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ib
             flags: if ok { wc.wc_flags } else { 0 },
             // IBV_WC_WITH_IMM, IBV_WC_WITH_INV.
             imm: if ok && wc.wc_flags & 10 != 0 { imm } else { 0 },
-            // Of other types of QP nobody sets it.
+            // Only completions with a GRH have a defined `src_qp`.
             src_qp: if ok && wc.wc_flags & 1 != 0 { wc.src_qp } else { 0 },
             message: 0,
         };
@@ -333,7 +336,7 @@ unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ib
     found
 }
 
-/// Numbers a message that was received, and tells of it.
+/// Numbers a received message, and reports the completion.
 #[inline]
 pub(crate) fn completed<W: Watch>(ctx: &Ctx, cq: usize, mut done: Done, at: u64) {
     let qp = by_number(ctx.at, done.qp);

@@ -1,5 +1,5 @@
-//! A file that the process has mapped: what was written is in it however the process ends, and another process can read it meanwhile
-//! (`layer_records::file`).
+//! A mapped file for records of a layer (`layer_records::file`). Records survive any end of the
+//! process, and another process can read them meanwhile.
 
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;
@@ -14,28 +14,29 @@ use layer_records::file::{
     pack_text,
 };
 
-/// Files of processes that are gone, in the user's own folder: more than these are removed.
+/// Files of dead processes that the user's own folder keeps; older files are removed.
 const GRAVES: usize = 16;
 
-/// What a layer wants.
+/// The file that a layer needs.
 #[derive(Debug)]
 pub struct Wanted<'a> {
-    /// The layer's name, which is in those of the folder and of the file.
+    /// The layer's name, which is part of the names of folder and file.
     pub layer: &'a str,
-    /// Where, if not in the user's own folder.
+    /// The folder; `None` for the user's own folder.
     pub dir: Option<&'a Path>,
-    /// What the file begins with.
+    /// The first word of the file.
     pub magic: u64,
-    /// How many records there will be ..
+    /// The number of records.
     pub capacity: u64,
-    /// .. and how many bytes each has.
+    /// The bytes of one record.
     pub record: usize,
 }
 
-/// Makes the file, with its room reserved and its head filled in, and maps it: words that are only used as atomics from now on. It stays mapped.
+/// Makes the file, reserves its space, writes its head and maps it for the rest of the process.
+/// Afterwards the words are used as atomics only.
 ///
 /// # Errors
-/// Why there can be none, with the file's name.
+/// The reason of the failure, with the file's name.
 pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let folder = match wanted.dir {
         Some(dir) => dir.to_owned(),
@@ -46,7 +47,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let path = folder.join(format!("{pid}-{realtime}{}", ending(wanted.layer)));
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let length = HEAD as u64 + wanted.capacity * wanted.record as u64;
-    // Beyond it the kernel would kill the process (SIGXFSZ).
+    // A write beyond the limit would kill the process (SIGXFSZ).
     if length > longest() {
         let why = "more than a file may have (ulimit -f)";
         return Err(format!("{} would have {length} bytes, {why}", path.display()));
@@ -59,7 +60,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
         .open(&path)
         .map_err(fail)?;
     // A hole in the file would kill the program when the disk is full.
-    // SAFETY: a descriptor of ours.
+    // SAFETY: the descriptor is `file`'s, which is open.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length.cast_signed()) };
     if error != 0 {
         let _ = fs::remove_file(&path);
@@ -67,7 +68,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     }
     let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     let none = core::ptr::null_mut::<c_void>();
-    // SAFETY: a new mapping of a file of ours, as long as it is.
+    // SAFETY: a new mapping of the whole file, placed by the kernel.
     let base =
         unsafe { libc::mmap(none, length as usize, read_write, shared, file.as_raw_fd(), 0) };
     if base == libc::MAP_FAILED {
@@ -78,7 +79,8 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let base = base.cast::<u64>();
     let exe = std::env::current_exe().unwrap_or_default();
     let name = exe.file_name().map_or_else(OsString::new, OsString::from);
-    // SAFETY: within the head of the fresh mapping, which nobody else knows yet.
+    // SAFETY: the words lie within the head of the new mapping, and no other thread has its
+    // address.
     unsafe {
         for (index, word) in pack_text::<8>(name.as_encoded_bytes()).into_iter().enumerate() {
             base.add(AT_PROGRAM + index).write(word);
@@ -93,10 +95,11 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     Ok((path, base))
 }
 
-/// The user's own folder, made if it is not there, without the oldest files of processes that are gone: those that end with `ending`.
+/// The user's own folder, created if necessary. The oldest files of dead processes with the ending
+/// `ending` are removed.
 ///
 /// # Errors
-/// Why there can be none, with its name.
+/// The reason why no such folder exists, with its name.
 pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     // SAFETY: no requirements.
     let uid = unsafe { libc::getuid() };
@@ -111,25 +114,25 @@ pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Bytes that a file of this process may have (RLIMIT_FSIZE).
+/// The largest size of a file of this process in bytes (RLIMIT_FSIZE).
 #[must_use]
 pub fn longest() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours.
+    // SAFETY: `limit` is a local variable.
     let error = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
     if error == 0 { limit.rlim_cur } else { u64::MAX }
 }
 
-/// Nanoseconds of this clock.
+/// The time of this clock in nanoseconds.
 #[must_use]
 pub fn clock(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours; the clock exists.
+    // SAFETY: `time` is a local variable; the caller names an existing clock.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Removes the oldest files of processes that are gone.
+/// Removes the oldest files of dead processes.
 fn tidy(folder: &Path, ending: &str) {
     let mut dead = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -138,7 +141,7 @@ fn tidy(folder: &Path, ending: &str) {
             continue;
         };
         let Ok(pid) = pid.parse::<libc::pid_t>() else { continue };
-        // SAFETY: signal 0 only asks.
+        // SAFETY: signal 0 sends nothing.
         let is_gone = unsafe { libc::kill(pid, 0) } != 0;
         if is_gone && rest.ends_with(ending) {
             let time = entry.metadata().and_then(|meta| meta.modified());

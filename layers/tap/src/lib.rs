@@ -1,7 +1,16 @@
-//! What all layers of ours have in common: tables of objects by their address ([`table`]), a lock of a few instructions ([`spin`]), what becomes of a
-//! layer when its process forks or ends ([`life`]), files that survive it ([`file`](mod@file)), what its variable says ([`settings`]), and the *tap*: it
-//! stands in a context's chain (docs/reference/layers.md), sees each call, each request however it was posted and each completion however it was polled, and tells a
-//! [`Watch`] of them. Objects are the provider's; what is known about them lies beside.
+//! The code that all layers of the project share. A layer implements [`Watch`], and the *tap*
+//! stands in the chains of contexts and of librdmacm (docs/reference/layers.md) and calls the
+//! watcher.
+//!
+//! The tap reports each call, each request of any way of posting, and each completion of any way
+//! of polling. Objects belong to the provider, so the tap keeps its knowledge in tables beside
+//! them.
+//!
+//! - [`table`]: records of objects, by address
+//! - [`spin`]: a lock of a few instructions
+//! - [`life`]: fork and exit of the process
+//! - [`file`](mod@file): files that survive the process
+//! - [`settings`]: the variable of a layer
 
 mod builder;
 mod clock;
@@ -17,12 +26,13 @@ pub mod settings;
 pub mod spin;
 pub mod table;
 
-/// For [`each_builder_pointer`].
+/// Used by [`each_builder_pointer`].
 #[doc(hidden)]
 pub use abi;
 
-/// Does something for each pointer in an `ibv_qp_ex` that every extended QP has, and for those that were asked for: the object of an older provider may
-/// end before the rest.
+/// Expands `$act` for each pointer of an `ibv_qp_ex` that every extended QP has, and for each
+/// pointer that the program asked for. An older provider's object may end before the remaining
+/// pointers.
 #[macro_export]
 macro_rules! each_builder_pointer {
     ($ops:expr, $act:ident) => {
@@ -64,70 +74,74 @@ pub use layer_records::names;
 
 use table::Table;
 
-/// A layer that is told what happens. One shared object has one of them. Nothing of it may wait for another thread of the program.
+/// A layer to which the tap reports. A shared object has one watcher. No function of a watcher may
+/// wait for another thread of the program.
 pub trait Watch: 'static {
-    /// Whether [`posting`](Self::posting) is wanted.
+    /// Whether the tap calls [`posting`](Self::posting).
     const BEFORE: bool = false;
 
-    /// Whether [`elements`](Self::elements) is wanted.
+    /// Whether the tap calls [`elements`](Self::elements).
     const ELEMENTS: bool = false;
 
-    /// When posting looks at the clock.
+    /// When posting reads the clock.
     fn post_times() -> PostTimes;
 
-    /// A call of the control path returned; `args` are what `Call::args` describes.
+    /// A call of the control path returned; `Call::args` describes `args`.
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
 
-    /// Where the bytes of a request are that this thread is about to post: told before [`posting`](Self::posting), as long as the lists are there.
+    /// Reports the bytes of the request that this thread posts next. The tap calls it before
+    /// [`posting`](Self::posting), while the lists are valid.
     fn elements(_ctx: usize, _list: Elements<'_>) {}
 
-    /// A request is about to be posted.
+    /// Reports a request before the provider gets the request.
     fn posting(_queue: Queue<'_>, _post: &Post) {}
 
-    /// A request was posted, or refused with an errno.
+    /// Reports a request that was posted, or refused with an errno.
     fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32);
 
-    /// A completion was polled.
+    /// Reports a completion that the program polled.
     fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64);
 
-    /// A CQ was polled and empty.
+    /// Reports a poll that found the CQ empty.
     fn polled_nothing(_cq: usize) {}
 
-    /// A QP was made.
+    /// Reports a new QP.
     fn made_qp(_qp: &Arc<Qp>) {}
 
-    /// Its state was changed by `ibv_modify_qp`; [`Qp::state`] has the new one.
+    /// Reports that `ibv_modify_qp` changed the state; [`Qp::state`] has the new state.
     fn changed_qp(_qp: &Qp) {}
 
-    /// A QP is gone.
+    /// Reports a destroyed QP.
     fn gone_qp(_qp: &Qp) {}
 }
 
-/// When a call began and returned: nanoseconds of CLOCK_MONOTONIC.
+/// Begin and end of a call, in nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Before the provider was called.
+    /// Time before the provider was called.
     pub start: u64,
-    /// After it returned.
+    /// Time after the provider returned.
     pub end: u64,
 }
 
-/// When posting looks at the clock, which takes as long as all the rest of what a layer does then. What was not asked for is 0, or equal to the other time.
+/// When posting reads the clock. A reading costs as much as the remaining work of a layer. A time
+/// that was not requested is 0, or equal to the other time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostTimes {
-    /// Not at all.
+    /// No reading.
     Never,
-    /// Before.
+    /// A reading before the provider is called.
     Before,
-    /// Of a request after it is posted, when its peer has it already and nobody waits for us; of a list before. Of receives not at all: whoever has a message
-    /// often posts the next one before it answers.
+    /// A single request is timed after posting, when its peer has the request already. A list is
+    /// timed before. Receives are not timed, because a program often posts the next receive before
+    /// it answers.
     Late,
-    /// Before and after: it is measured how long posting takes.
+    /// Readings before and after, to measure the duration of posting.
     Around,
 }
 
 impl PostTimes {
-    /// When requests are about to be posted.
+    /// The time before requests are posted.
     #[inline(always)]
     pub(crate) fn start(self, is_receive: bool, is_list: bool) -> u64 {
         match self {
@@ -137,7 +151,7 @@ impl PostTimes {
         }
     }
 
-    /// When they were posted.
+    /// The times after requests were posted.
     #[inline(always)]
     pub(crate) fn end(self, start: u64, is_receive: bool) -> Times {
         match self {
@@ -151,73 +165,75 @@ impl PostTimes {
     }
 }
 
-/// Where something is posted.
+/// The queue to which a request is posted.
 #[derive(Clone, Copy, Debug)]
 pub enum Queue<'a> {
     /// The send queue of a QP.
     Send(&'a Qp),
-    /// Its receive queue.
+    /// The receive queue of a QP.
     Receive(&'a Qp),
     /// A shared receive queue, by its address.
     Shared(usize),
 }
 
-/// The bytes of a request, as its poster gave them.
+/// The bytes of a request, as the program gave them.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
-    /// Ranges of regions; of an inline request just ranges.
+    /// Scatter-gather elements. The keys of an inline request are meaningless.
     Sges(&'a [ibv_sge]),
-    /// Ranges that a provider copies in this very call.
+    /// Ranges that the provider copies during this call.
     Inline(&'a [ibv_data_buf]),
-    /// What a request that a device cuts into segments begins with: a range that a provider copies in this very call. Told before the rest.
+    /// The header of a TSO request, which the provider copies during this call. The tap reports
+    /// the header before the remaining bytes.
     Header(ibv_data_buf),
 }
 
-/// A request, however it was made.
+/// A request, from any way of posting.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
-    /// How it was posted.
+    /// The call that posted the request.
     pub call: Call,
-    /// The program's.
+    /// The program's `wr_id`.
     pub wr_id: u64,
     /// `ibv_wr_opcode` of a send request.
     pub opcode: u32,
     /// `ibv_send_flags` of a send request.
     pub flags: u32,
-    /// Elements.
+    /// Number of elements.
     pub count: u32,
-    /// In all elements.
+    /// Sum of the lengths of all elements.
     pub bytes: u64,
     /// The first element: address, length, lkey.
     pub first: (u64, u32, u32),
-    /// Where a one-sided operation goes.
+    /// Remote address of a one-sided operation.
     pub remote: u64,
-    /// With which key; of an invalidation the key.
+    /// Remote key; the invalidated key of an invalidation.
     pub rkey: u32,
     /// Immediate data, in host order.
     pub imm: u32,
-    /// Of a datagram: to whom.
+    /// Destination QP number of a datagram.
     pub remote_qp: u32,
-    /// Of a datagram: the Q_Key.
+    /// Q_Key of a datagram.
     pub qkey: u32,
-    /// Of a datagram: the `ibv_ah`.
+    /// Address of the `ibv_ah` of a datagram.
     pub ah: usize,
-    /// Of XRC: the receiver's SRQ.
+    /// SRQ number at the receiver of an XRC request.
     pub remote_srq: u32,
-    /// Of an atomic: what is compared or added, and what is swapped in.
+    /// Operands of an atomic: compare or add, and swap.
     pub atomic: (u64, u64),
-    /// Which of the QP's messages that take a receive it is, from 1; 0 for others. Known when it was posted.
+    /// Position among the QP's messages that consume a receive, from 1; 0 for other requests. Set
+    /// once the request is posted.
     pub message: u64,
 }
 
 impl Post {
-    /// Whether its completion is due.
+    /// Whether the request generates a completion on success.
     #[must_use]
     pub fn signaled(&self, qp: &Qp) -> bool {
         qp.sig_all || self.flags & abi::SendFlags::SIGNALED.bits() != 0
     }
 
-    /// Whether it takes a receive of the peer.
+    /// Whether the request consumes a receive of the peer.
     pub(crate) fn takes_a_receive(&self) -> bool {
         matches!(
             self.opcode,
@@ -226,33 +242,33 @@ impl Post {
     }
 }
 
-/// A completion.
+/// A completion, from any way of polling.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// The program's.
+    /// The program's `wr_id`.
     pub wr_id: u64,
     /// `ibv_wc_status`.
     pub status: u32,
-    /// `ibv_wc_opcode`; only of one that succeeded.
+    /// `ibv_wc_opcode` of a successful completion; otherwise 0.
     pub opcode: u32,
     /// Bytes received.
     pub bytes: u32,
-    /// The provider's code of an error.
+    /// The provider's error code.
     pub vendor: u32,
     /// `ibv_wc_flags`.
     pub flags: u32,
-    /// Immediate data in host order, or the key that was invalidated.
+    /// Immediate data in host order, or the invalidated key.
     pub imm: u32,
-    /// Whose it is.
+    /// Number of the QP.
     pub qp: u32,
-    /// Of a datagram: from whom.
+    /// Source QP number of a datagram.
     pub src_qp: u32,
-    /// Which of the QP's received messages it is, from 1; 0 for others.
+    /// Position among the QP's received messages, from 1; 0 for other completions.
     pub message: u64,
 }
 
 impl Post {
-    /// A request of which only this is known.
+    /// A request of which only call and `wr_id` are known.
     #[must_use]
     pub const fn new(call: Call, wr_id: u64) -> Self {
         Self {
@@ -279,50 +295,51 @@ impl Post {
 /// An open device.
 #[derive(Debug)]
 pub struct Ctx {
-    /// The `ibv_context`.
+    /// Address of the `ibv_context`.
     pub at: usize,
-    /// Its name.
+    /// Name of the device.
     pub device: String,
     pub(crate) next: *const verbs_context_ops,
 }
 
 impl Ctx {
-    /// The number that requests of XRC name a shared receive queue by (`ibv_get_srq_num(3)`); `None` for one that has none.
+    /// The number by which XRC requests name a shared receive queue (`ibv_get_srq_num(3)`); `None`
+    /// for a queue without a number.
     ///
     /// # Safety
-    /// A live queue of this device.
+    /// `srq` is a live queue of this device.
     #[must_use]
     pub unsafe fn srq_number(&self, srq: *mut abi::ibv_srq) -> Option<u32> {
         let mut number = 0;
-        // SAFETY: the caller's word.
+        // SAFETY: per the caller.
         let error = unsafe { beneath!(self.next, get_srq_num)(srq, &raw mut number) };
         (error == 0).then_some(number)
     }
 }
 
-// SAFETY: the table lives as long as the context and is only read, entry by entry.
+// SAFETY: the table lives as long as the context, and is only read, entry by entry.
 unsafe impl Send for Ctx {}
-// SAFETY: any thread may read the table, each entry of which is a word that is read and written at once.
+// SAFETY: any thread may read the table, because each entry is a word that is read at once.
 unsafe impl Sync for Ctx {}
 
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
-    /// Its address.
+    /// Address of the `ibv_qp`.
     pub at: usize,
-    /// Its number.
+    /// QP number.
     pub number: u32,
     /// `ibv_qp_type`.
     pub kind: u32,
-    /// Its device.
+    /// Device of the QP.
     pub ctx: Arc<Ctx>,
-    /// All its sends are signaled.
+    /// Whether all send requests are signaled (`sq_sig_all`).
     pub sig_all: bool,
-    /// Its peer, when it has one.
+    /// QP number of the peer, after the program has set it.
     pub peer: AtomicU32,
     /// `ibv_qp_state` by the last `ibv_modify_qp`.
     pub state: AtomicU32,
-    /// For the layer's own use; 0 at first.
+    /// A word for the watcher's use; 0 at first.
     pub mark: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
@@ -334,27 +351,27 @@ pub(crate) struct CqEx {
     pub(crate) old: ibv_cq_ex,
 }
 
-// SAFETY: of the copy only function pointers are read.
+// SAFETY: only the function pointers of the copied `ibv_cq_ex` are read.
 unsafe impl Send for CqEx {}
-// SAFETY: nobody writes the copy after it was made.
+// SAFETY: the copy is never written after its creation.
 unsafe impl Sync for CqEx {}
 
 pub(crate) static CONTEXTS: Table<Ctx> = Table::new();
 pub(crate) static QPS: Table<Qp> = Table::new();
-/// The same by context and number.
+/// The same QPs by context and number.
 pub(crate) static NUMBERS: Table<Qp> = Table::new();
 pub(crate) static CQS: Table<CqEx> = Table::new();
 
-/// Where a QP lies in [`NUMBERS`].
+/// The key of a QP in [`NUMBERS`].
 pub(crate) fn key(ctx: usize, number: u32) -> usize {
     (ctx << 24 | (number & 0xff_ffff) as usize) << 4 | 1
 }
 
-/// The QP of this number; it is asked for by what a completion says.
+/// The QP with this number, as a completion names QPs.
 #[must_use]
 #[inline]
 pub fn by_number(ctx: usize, number: u32) -> Option<&'static Qp> {
-    // Contexts that differ in high bits only have the same keys.
+    // Contexts whose addresses differ only in high bits share keys, hence the comparison.
     NUMBERS.get(key(ctx, number)).filter(|qp| qp.ctx.at == ctx && qp.number == number)
 }
 
@@ -370,13 +387,13 @@ pub fn by_address(at: usize) -> Option<&'static Qp> {
     QPS.get(at)
 }
 
-/// All QPs there are.
+/// All live QPs.
 #[must_use]
 pub fn all_qps() -> Vec<Arc<Qp>> {
     QPS.all()
 }
 
-/// Puts the tap into a context's chain.
+/// Inserts the tap into a context's chain.
 ///
 /// # Safety
 /// As for `ferroverbs_layer.attach`.
@@ -386,12 +403,12 @@ pub unsafe fn attach<W: Watch>(
     mine: *mut verbs_context_ops,
 ) {
     let at = context as usize;
-    // SAFETY: an open context has a device; its name ends with a zero.
+    // SAFETY: an open context has a device, and the device's name ends with a NUL.
     let device =
         unsafe { core::ffi::CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
     let device = device.to_string_lossy().into_owned();
     CONTEXTS.insert(at, Arc::new(Ctx { at, device, next }));
-    // SAFETY: the chain's table for us.
+    // SAFETY: `mine` is the chain's table for this layer, writable during `attach`.
     let mine = unsafe { &mut *mine };
     control::fill::<W>(mine);
     qp::fill::<W>(mine);
@@ -400,7 +417,7 @@ pub unsafe fn attach<W: Watch>(
     W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
 }
 
-/// What has locks in it, for [`life::Life`].
+/// Adds the tap's objects that contain locks, for [`life::Life`].
 pub fn objects(all: &mut life::Objects) {
     all.add(&QPS);
 }
@@ -413,13 +430,14 @@ impl life::Inside for Qp {
     }
 }
 
-/// What a thread that forks holds meanwhile: the child has nobody else who could give these locks back.
+/// The tap's locks that a thread must hold while it forks. The child has no other thread to
+/// release these locks.
 #[must_use]
 pub fn hold() -> Vec<cface::lock::Guard> {
     vec![CONTEXTS.hold(), QPS.hold(), NUMBERS.hold(), CQS.hold()]
 }
 
-/// The calling thread, as `gettid(2)` has it.
+/// The calling thread's number (`gettid(2)`).
 #[must_use]
 #[inline]
 pub fn thread() -> u32 {
@@ -427,13 +445,13 @@ pub fn thread() -> u32 {
     if known != 0 {
         return known;
     }
-    // SAFETY: no requirements.
+    // SAFETY: the call has no requirements.
     let thread = unsafe { libc::gettid() }.cast_unsigned();
     let _ = THREAD.try_with(|cell| cell.set(thread));
     thread
 }
 
-/// In the child of a fork: the thread has another number.
+/// Repairs the tap in the child of a fork, where the thread has another number.
 pub fn forked() {
     let _ = THREAD.try_with(|cell| cell.set(0));
     clock::forked();
@@ -443,14 +461,18 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// An entry of what lies beneath a context; it may change at any time.
+/// The entry of an operation beneath a context. The entry may change at any time.
 macro_rules! beneath {
     ($next:expr, $name:ident) => {{
         let next: *const abi::verbs_context_ops = $next;
-        // SAFETY: the table lives as long as its context. Its entries are words that the front-end replaces as a whole.
-        #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
+        // SAFETY: the table lives as long as its context. The front-end replaces each entry as a
+        // whole word.
+        #[allow(
+            unused_unsafe,
+            reason = "most calls are within the unsafe block of the call itself"
+        )]
         let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // Never NULL: docs/reference/layers.md.
+        // An entry is never NULL: docs/reference/layers.md.
         match entry {
             Some(function) => function,
             None => std::process::abort(),
@@ -463,7 +485,8 @@ pub(crate) use beneath;
 mod tests {
     use super::*;
 
-    /// Times of a request, or of a receive, that is posted alone or in a list: which of the two are known, and whether they are the same.
+    /// Whether start and end of a request are known, and whether they are equal, for this way of
+    /// timing.
     fn known(clock: PostTimes, is_receive: bool, is_list: bool) -> (bool, bool, bool) {
         let times = clock.end(clock.start(is_receive, is_list), is_receive);
         (times.start != 0, times.end != 0, times.start == times.end)

@@ -1,7 +1,8 @@
-//! The life of a process under a layer: it forks, it ends.
+//! Fork and exit of a process under a layer. The layer registers a [`Life`] at its first `attach`.
 //!
-//! The child of a fork has nobody but the thread that forked, so that a lock which another thread had would stay taken there. The forking thread therefore takes
-//! all locks of the layer first, and both processes give them back: those within objects, then the statics, in the order in which everybody takes them.
+//! The child of a fork has only the thread that forked. A lock that another thread held would stay
+//! taken in the child. Therefore the forking thread takes all locks of the layer first, and parent
+//! and child release them. The locks within objects come before the statics, as everywhere.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
@@ -12,44 +13,45 @@ use cface::lock::Guard;
 use crate::spin::Spin;
 use crate::table::Table;
 
-/// What a layer does then.
+/// The functions of a layer at fork and exit.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
-    /// When the process ends by itself.
+    /// Runs when the process exits by itself.
     pub at_exit: extern "C" fn(),
-    /// Its objects with locks in them, those of the tap included: [`crate::objects`].
+    /// Adds the objects that contain locks, including the tap's: [`crate::objects`].
     pub objects: fn(&mut Objects),
-    /// Takes its other locks. [`crate::hold`] has those of the tap.
+    /// Takes the locks in statics. [`crate::hold`] takes the tap's.
     pub hold: fn() -> Vec<Guard>,
-    /// In the child, when they are given back.
+    /// Runs in the child after the locks are released.
     pub in_child: fn(),
 }
 
-/// Of this shared object, which has one layer.
+/// The functions of the one layer in this shared object.
 static LIFE: OnceLock<Life> = OnceLock::new();
 
 thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// An object with locks in it.
+/// An object that contains locks.
 pub trait Inside: Send + Sync + 'static {
-    /// Does something with each lock of this turn. One that others are taken under has an earlier turn than they.
+    /// Calls `act` for each lock of this turn. An outer lock has an earlier turn than its inner
+    /// locks.
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock));
 }
 
-/// Turns there are.
+/// Number of turns.
 const TURNS: usize = 4;
 
-/// A lock within an object, whatever it guards.
+/// A lock within an object, independent of its content.
 pub trait Lock {
-    /// Waits for it and takes it.
+    /// Waits for the lock and takes it.
     fn take(&self);
 
-    /// Gives it back.
+    /// Releases the lock.
     ///
     /// # Safety
-    /// It was taken by [`take`](Self::take), and nobody has given it back.
+    /// The lock was taken by [`take`](Self::take) and not yet released.
     unsafe fn give(&self);
 }
 
@@ -59,16 +61,16 @@ impl<T> Lock for Spin<T> {
     }
 
     unsafe fn give(&self) {
-        // SAFETY: the caller's word.
+        // SAFETY: per the caller.
         unsafe { self.unlock() };
     }
 }
 
-/// The objects of a layer.
+/// The objects of a layer that contain locks.
 #[derive(Default)]
 pub struct Objects {
     all: Vec<Arc<dyn Inside>>,
-    /// Counts of what came to the tables, and what they were before we looked.
+    /// The insertion count of each table, and its value before the table was read.
     came: Vec<(&'static AtomicUsize, usize)>,
 }
 
@@ -79,29 +81,29 @@ impl core::fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// Those of a table.
+    /// Adds the objects of a table.
     pub fn add<T: Inside>(&mut self, table: &'static Table<T>) {
         self.came.push((table.came(), table.came().load(Ordering::Relaxed)));
         self.all.extend(table.all().into_iter().map(|object| -> Arc<dyn Inside> { object }));
     }
 
-    /// Whether none came since. To be asked with the tables held.
+    /// Whether no object was inserted since. The caller holds the tables.
     fn are_all(&self) -> bool {
         self.came.iter().all(|(count, before)| count.load(Ordering::Relaxed) == *before)
     }
 }
 
-/// The locks of one turn in an object, given back when it is dropped.
+/// The locks of one turn in an object. Dropping the value releases them.
 struct Turn(Arc<dyn Inside>, usize);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // SAFETY: all of them were taken when this was made.
+        // SAFETY: the locks were taken when this value was made.
         self.0.each(self.1, &mut |lock| unsafe { lock.give() });
     }
 }
 
-/// What a thread that forks holds meanwhile.
+/// The locks that a forking thread holds.
 struct Held {
     _turns: Vec<Turn>,
     _statics: Vec<Guard>,
@@ -120,7 +122,8 @@ impl Held {
                 }
             }
             let held = Self { _turns: turns, _statics: (life.hold)() };
-            // From now on none can come; the locks of one that came meanwhile may be taken.
+            // No object can be inserted from now on. An object inserted meanwhile may have a taken
+            // lock, so the loop starts again.
             if objects.are_all() {
                 return held;
             }
@@ -128,12 +131,13 @@ impl Held {
     }
 }
 
-/// To be called by each `attach`; the first one counts. Whether this was it.
+/// Registers the functions; each `attach` calls it. Returns whether this call was the first, which
+/// alone has an effect.
 pub fn begin(life: Life) -> bool {
     let mut is_first = false;
     LIFE.get_or_init(|| {
         is_first = true;
-        // SAFETY: functions of this library, which is never unloaded.
+        // SAFETY: the functions are in this library, which is never unloaded.
         unsafe {
             libc::atexit(life.at_exit);
             libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));

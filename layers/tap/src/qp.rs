@@ -1,4 +1,5 @@
-//! Queue pairs: made, changed, gone.
+//! Queue pairs: the tap records each QP that a program creates, modifies and destroys, and reports
+//! these calls.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,10 +18,10 @@ use crate::builder::Builder;
 use crate::control::{context, gid_words, named, shared, tell};
 use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watch, beneath, key, now};
 
-/// `ops` are those that its builder was made with.
+/// Records a new QP. `ops` are the operations with which an extended QP was created.
 unsafe fn remember<W: Watch>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
     let at = qp.expose_provenance();
-    // SAFETY: just made.
+    // SAFETY: `qp` was just created.
     let (number, kind) = unsafe { ((*qp).qp_num, (*qp).qp_type) };
     let known = Arc::new(Qp {
         at,
@@ -38,13 +39,14 @@ unsafe fn remember<W: Watch>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops:
     QPS.insert(at, known.clone());
     NUMBERS.insert(key(known.ctx.at, number), known.clone());
     if let Some(builder) = &known.builder {
-        // SAFETY: just made with these operations, and nobody else knows it.
+        // SAFETY: the QP was just created with these operations, and no other thread has its
+        // address.
         unsafe { builder.replace::<W>(qp.cast(), &ibv_qp_ex::zeroed()) };
     }
     W::made_qp(&known);
 }
 
-/// It is gone, or its context is.
+/// Removes a QP whose context is closed.
 pub(crate) fn forget<W: Watch>(qp: &Qp) {
     W::gone_qp(qp);
     QPS.remove(qp.at);
@@ -79,15 +81,15 @@ unsafe extern "C" fn create_qp<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx.next, create_qp)(pd, attr) };
-    // SAFETY: the caller's attributes, which the provider filled in.
+    // SAFETY: the attributes are the caller's, and the provider filled them in.
     let given = unsafe { &*attr };
-    // SAFETY: NULL, or just made.
+    // SAFETY: `qp` is NULL or was just created.
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
     let objects = [pd as u64, given.send_cq as u64, given.recv_cq as u64, given.srq as u64];
     let args = made(number, given.qp_type, objects, &given.cap, given.sq_sig_all != 0);
     tell::<W>(Call::create_qp, start, qp, &args);
     if !qp.is_null() {
-        // SAFETY: just made.
+        // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, given.sq_sig_all != 0, None) };
     }
     qp
@@ -101,9 +103,10 @@ unsafe extern "C" fn create_qp_ex<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) };
-    // SAFETY: NULL, or just made.
+    // SAFETY: `qp` is NULL or was just created.
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
-    // SAFETY: the caller's attributes, which the provider filled in; those that the mask names are there.
+    // SAFETY: the attributes are the caller's, filled in by the provider. Members are read only if
+    // the mask names them.
     let (args, ops, sig_all) = unsafe {
         let mask = (*attr).comp_mask;
         let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as u64 } else { 0 };
@@ -122,7 +125,7 @@ unsafe extern "C" fn create_qp_ex<W: Watch>(
     };
     tell::<W>(Call::create_qp_ex, start, qp, &args);
     if !qp.is_null() {
-        // SAFETY: just made.
+        // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, sig_all, ops) };
     }
     qp
@@ -136,7 +139,7 @@ unsafe extern "C" fn open_qp<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx.next, open_qp)(at, attr) };
-    // SAFETY: the caller's attributes; those that the mask names are there.
+    // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
     let args = unsafe {
         [
             at as u64,
@@ -148,7 +151,7 @@ unsafe extern "C" fn open_qp<W: Watch>(
     };
     tell::<W>(Call::open_qp, start, qp, &args);
     if !qp.is_null() {
-        // SAFETY: just made.
+        // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, false, None) };
     }
     qp
@@ -162,7 +165,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
     // SAFETY: the caller's QP is live.
     let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
     let Some(ctx) = context(at) else { return libc::EINVAL };
-    // SAFETY: a whole structure, whichever members it says.
+    // SAFETY: the caller passes a complete structure, whichever members the mask names.
     let given = unsafe { &*attr };
     let bits = mask.cast_unsigned();
     let args = changed(number, given, bits);
@@ -177,7 +180,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
         }
     }
     let builder = known.as_ref().and_then(|known| known.builder.as_deref());
-    // SAFETY: live, and made with these operations.
+    // SAFETY: the QP is live, and was created with the builder's operations.
     let before = builder.map(|builder| unsafe { builder.look(qp.cast()) });
     let start = now();
     // SAFETY: the caller's arguments, passed on.
@@ -188,7 +191,8 @@ unsafe extern "C" fn modify_qp<W: Watch>(
             W::changed_qp(known);
         }
         if let (Some(builder), Some(before)) = (builder, &before) {
-            // SAFETY: only extended QPs have a builder, and this one is live. The provider may have changed a pointer.
+            // SAFETY: only extended QPs have a builder, and this QP is live. The provider may have
+            // changed a pointer.
             unsafe { builder.replace::<W>(qp.cast(), before) };
         }
     }
@@ -196,7 +200,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
     result
 }
 
-/// The words of `Call::modify_qp`. Members that the mask does not name may be anything.
+/// The words of `Call::modify_qp`. Members that the mask does not name have any value.
 fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 11] {
     let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let bytes = |all: [u8; 8]| u64::from_le_bytes(all);
@@ -252,7 +256,7 @@ fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 11] {
             lid[0],
             lid[1],
         ]),
-        // Older callers have no such member: it is there when the mask says so.
+        // An older caller's structure ends before `rate_limit`, so the mask decides.
         if mask & IBV_QP_RATE_LIMIT != 0 { attr.rate_limit.into() } else { 0 },
     ]
 }
@@ -279,7 +283,8 @@ unsafe extern "C" fn destroy_qp<W: Watch>(qp: *mut ibv_qp) -> c_int {
     let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
     let Some(ctx) = context(at) else { return libc::EINVAL };
     let known = QPS.share(qp as usize);
-    // Before the call: another thread may be given the address and the number at once.
+    // The entries are removed before the call, because another thread may get the address or the
+    // number at once.
     if let Some(known) = &known {
         QPS.remove(known.at);
         NUMBERS.remove(key(known.ctx.at, known.number));

@@ -1,9 +1,11 @@
-//! Reading the variable of a layer (`layer_records::settings`).
+//! Reads the environment variable of a layer. `layer_records::settings` parses its words.
 #![forbid(unsafe_code)]
 
-/// The settings in environment variable `variable`, which a privileged program ignores ([`cface::env::trusted`]), by `parse`.
+/// The settings in the environment variable `variable`, parsed by `parse`. A privileged program
+/// ignores the variable ([`cface::env::trusted`]).
 ///
-/// Each word that `parse` does not understand is ignored, with a line on standard error that names `layer`.
+/// A word that `parse` does not understand is ignored, with a line on standard error that names
+/// `layer`.
 pub fn read<T>(variable: &str, layer: &str, parse: fn(&str) -> (T, Vec<String>)) -> T {
     let text = cface::env::trusted(variable).and_then(|text| text.into_string().ok());
     let (settings, wrong) = parse(&text.unwrap_or_default());

@@ -1,27 +1,28 @@
-//! A lock of a few instructions for what belongs to one queue. It is held for some tens of nanoseconds, or while a message about a request is
-//! written, and across no call to the provider but its functions that read a completion (docs/design/locking.md).
+//! A spin lock for the record of one queue. A thread holds it for some tens of nanoseconds, or
+//! while it writes a message about a request. No call to the provider runs under the lock, except
+//! functions that read a completion (docs/design/locking.md).
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A value behind such a lock.
+/// A value behind a spin lock.
 #[derive(Debug)]
 pub struct Spin<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: whoever reaches the value holds the lock.
+// SAFETY: a reference to the value exists only while its holder has the lock.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
-    /// For this value.
+    /// Makes an unlocked value.
     pub const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock; it is held until the result is dropped.
+    /// Waits for the lock and takes it. Dropping the result releases the lock.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
         let mut tries = 0_u32;
@@ -29,7 +30,7 @@ impl<T> Spin<T> {
             while self.taken.load(Ordering::Relaxed) {
                 tries += 1;
                 if tries.is_multiple_of(64) {
-                    // Its owner may be waiting for this very processor.
+                    // The holder may be waiting for this processor.
                     std::thread::yield_now();
                 } else {
                     core::hint::spin_loop();
@@ -39,16 +40,16 @@ impl<T> Spin<T> {
         Held(self)
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     ///
     /// # Safety
-    /// Whoever took it has forgotten the result of [`lock`](Self::lock).
+    /// The caller holds the lock, and has forgotten the result of [`lock`](Self::lock).
     pub(crate) unsafe fn unlock(&self) {
         self.taken.store(false, Ordering::Release);
     }
 }
 
-/// The value, while it is locked.
+/// The locked value.
 #[derive(Debug)]
 pub struct Held<'a, T>(&'a Spin<T>);
 
@@ -56,14 +57,14 @@ impl<T> Deref for Held<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: we hold the lock.
+        // SAFETY: this guard holds the lock.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Held<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: we hold the lock, and `self` is borrowed for as long.
+        // SAFETY: this guard holds the lock, and `self` is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }

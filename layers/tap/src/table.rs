@@ -1,4 +1,5 @@
-//! What is known about objects, by their address. The data path looks up without a lock; only making and destroying objects takes one.
+//! Records of objects by their address. The data path looks up without a lock; only creation and
+//! destruction of objects take the writer's lock.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -7,29 +8,29 @@ use std::sync::Arc;
 
 use cface::shared::Shared;
 
-/// Records of destroyed objects that live on for a while: a program that uses an object while it destroys it must not
-/// make *us* fall.
+/// Records of destroyed objects that are kept. A program may use an object while another thread
+/// destroys the object; the layer must not crash then.
 const GRAVES: usize = 256;
 
 #[derive(Debug)]
 struct Slots<T> {
-    /// A power of two long.
+    /// A power of two of slots.
     slots: Box<[Slot<T>]>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// 0 is free. An address stays in its slot when its object is gone: it will come again.
+    /// 0 is free. The key stays when its object is destroyed, because addresses are used again.
     key: AtomicUsize,
     value: AtomicPtr<T>,
 }
 
-/// Objects of one kind. For statics.
+/// Objects of one kind, for a static.
 #[derive(Debug)]
 pub struct Table<T: 'static> {
     current: AtomicPtr<Slots<T>>,
     writer: Shared<Writer<T>>,
-    /// How many objects ever came. Changed with the writer's lock held.
+    /// Number of insertions so far. Changed under the writer's lock.
     came: AtomicUsize,
 }
 
@@ -39,11 +40,11 @@ struct Writer<T> {
     graves: VecDeque<Arc<T>>,
 }
 
-// SAFETY: slots are atomics; values are shared by reference between threads, hence the bound.
+// SAFETY: slots are atomics. Values are shared by reference between threads, hence the bound.
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 
 impl<T: Send + Sync> Table<T> {
-    /// Without objects.
+    /// Makes an empty table.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
@@ -55,29 +56,32 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// What is known about an object, as long as it lives.
+    /// The record of an object. A reference stays valid for [`GRAVES`] destructions after the
+    /// object's.
     #[inline]
     pub fn get(&self, key: usize) -> Option<&T> {
         // SAFETY: NULL, or made by `grow` and never freed.
         let slots = unsafe { self.current.load(Ordering::Acquire).as_ref() }?;
         let value = slots.find(key)?.value.load(Ordering::Acquire);
-        // SAFETY: NULL, or from an Arc that lives until its object was destroyed and many others after it.
+        // SAFETY: NULL, or from an `Arc` that lives until its object and many later objects are
+        // destroyed.
         unsafe { value.as_ref() }
     }
 
-    /// As `get`, for keeping.
+    /// As [`get`](Self::get), with shared ownership.
     pub fn share(&'static self, key: usize) -> Option<Arc<T>> {
-        // Nobody removes it meanwhile.
+        // No other thread removes the record while this thread has the writer's lock.
         let _writer = self.writer.lock();
         let value: *const T = self.get(key)?;
-        // SAFETY: from `Arc::into_raw`, and alive: the writer's lock is held.
+        // SAFETY: the pointer is from `Arc::into_raw`, and its record is alive under the writer's
+        // lock.
         unsafe {
             Arc::increment_strong_count(value);
             Some(Arc::from_raw(value))
         }
     }
 
-    /// From now on the object at `key` is this one.
+    /// Stores the record of the object at `key`.
     pub fn insert(&'static self, key: usize, value: Arc<T>) {
         let mut writer = self.writer.lock();
         self.came.fetch_add(1, Ordering::Relaxed);
@@ -93,7 +97,7 @@ impl<T: Send + Sync> Table<T> {
         writer.bury(old);
     }
 
-    /// The object at `key` is gone.
+    /// Removes the record of the object at `key`.
     pub fn remove(&'static self, key: usize) {
         let mut writer = self.writer.lock();
         // SAFETY: NULL, or made by `grow` and never freed.
@@ -106,7 +110,7 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// All objects there are.
+    /// All current records.
     pub fn all(&'static self) -> Vec<Arc<T>> {
         // SAFETY: NULL, or made by `grow` and never freed.
         let Some(slots) = (unsafe { self.current.load(Ordering::Acquire).as_ref() }) else {
@@ -116,12 +120,12 @@ impl<T: Send + Sync> Table<T> {
         keys.filter(|key| *key != 0).filter_map(|key| self.share(key)).collect()
     }
 
-    /// How many ever came: it stays as it is while the table is held.
+    /// The number of insertions, which is constant while the table is held.
     pub(crate) fn came(&'static self) -> &'static AtomicUsize {
         &self.came
     }
 
-    /// To fork: nobody changes the table until the result is dropped.
+    /// For a fork: no thread changes the table until the result is dropped.
     pub fn hold(&'static self) -> cface::lock::Guard {
         self.writer.hold()
     }
@@ -135,7 +139,8 @@ impl<T: Send + Sync> Table<T> {
             place.value.store(slot.value.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         writer.used = count;
-        // A reader may be in the old one for any time, so that it stays; each is at least as often filled anew as it is long.
+        // A reader may use the old slots for any time, so they are never freed. Each array is at
+        // least as often refilled as it is long.
         let fresh: &'static Slots<T> = Box::leak(Box::new(fresh));
         self.current.store(ptr::from_ref(fresh).cast_mut(), Ordering::Release);
         fresh
@@ -147,7 +152,8 @@ impl<T> Writer<T> {
         if value.is_null() {
             return;
         }
-        // SAFETY: from `Arc::into_raw` in `insert`, and just taken out of its slot.
+        // SAFETY: the pointer is from `Arc::into_raw` in `insert`, and was just taken out of its
+        // slot.
         self.graves.push_back(unsafe { Arc::from_raw(value) });
         if self.graves.len() > GRAVES {
             self.graves.pop_front();
@@ -169,7 +175,7 @@ impl<T> Slots<T> {
     #[inline]
     fn find(&self, key: usize) -> Option<&Slot<T>> {
         let mut at = self.start(key);
-        // At most half of them are taken, so that there is a free one.
+        // At most half of the slots are taken, so the loop finds a free slot.
         loop {
             let slot = self.slots.get(at)?;
             match slot.key.load(Ordering::Acquire) {
@@ -180,7 +186,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The slot of a key, and whether it was free before. Only for the writer.
+    /// The slot of a key, and whether the slot was free before. Only the writer calls it.
     fn claim(&self, key: usize) -> (&Slot<T>, bool) {
         let mut at = self.start(key);
         loop {

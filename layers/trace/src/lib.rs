@@ -1,6 +1,8 @@
-//! The layer `trace`: records each call, request and completion in a file that survives the process, the *flight recorder* (docs/guide/trace.md). What is
-//! written is binary and of one size; it is made text, JSON or a timeline by whoever reads it (`ferroverbs trace`). Only when a completion brings an error is
-//! text written by the process itself.
+//! The layer `trace`, the *flight recorder*: a watcher that records each call, request and
+//! completion in a file that survives the process (docs/guide/trace.md).
+//!
+//! Records are binary and of one size. `ferroverbs trace` turns them into text, JSON or a
+//! timeline. The process itself writes text only after a completion with an error.
 
 mod recorder;
 mod settings;
@@ -17,7 +19,7 @@ use layer_records::trace::ARGS;
 use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
 use recorder::Head;
 
-/// What the front-end looks for.
+/// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
@@ -35,12 +37,12 @@ unsafe extern "C" fn attach(
     mine: *mut verbs_context_ops,
 ) -> c_int {
     begin();
-    // SAFETY: what the front-end gives us.
+    // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Trace>(context, next, mine) };
     0
 }
 
-/// What librdmacm looks for.
+/// The symbol by which librdmacm finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
@@ -55,7 +57,7 @@ unsafe extern "C" fn attach_cm(
     mine: *mut ferroverbs_cm_calls,
 ) -> c_int {
     begin();
-    // SAFETY: what librdmacm gives us.
+    // SAFETY: the arguments are librdmacm's, as the interface describes them.
     unsafe { layer_tap::attach_cm::<Trace>(next, mine) };
     0
 }
@@ -71,10 +73,10 @@ fn begin() {
     }
 }
 
-/// Errors that were told.
+/// The number of completions with an error whose history was written.
 static TOLD: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the end of a post is looked at, too.
+/// Whether the duration of posts is recorded.
 static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 
 struct Trace;
@@ -105,7 +107,7 @@ impl Watch for Trace {
             Queue::Shared(at) => (at as u64, 0),
         };
         let (addr, length, lkey) = post.first;
-        // What a send request is, above its queue pair's number.
+        // The opcode and two flags of a send request, stored above the QP's number.
         let kind = match queue {
             Queue::Send(qp) => {
                 let datagram = qp.kind == IBV_QPT_UD;
@@ -127,7 +129,7 @@ impl Watch for Trace {
                 post.bytes,
                 addr,
                 two(length, lkey),
-                // No request has both of what stands beside each other here: the reader knows which by `kind`.
+                // No request has both operands of an `|` below; the reader selects by `kind`.
                 post.remote | post.ah as u64,
                 two(post.rkey | post.qkey, post.imm),
                 post.message | post.atomic.0,
@@ -139,7 +141,7 @@ impl Watch for Trace {
 
     #[inline]
     fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
-        // An extended CQ that was made without the number does not tell it.
+        // An extended CQ without `IBV_WC_EX_WITH_QP_NUM` tells no QP number.
         let number = if done.qp == 0 { qp.map_or(0, |qp| qp.number) } else { done.qp };
         let times = Times { start: at, end: at };
         let head = Head { call: Call::completion, times, error: 0, result: 0 };
@@ -173,7 +175,7 @@ const fn two(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// A completion with an error: the first of them are told, and what came before them.
+/// Handles a completion with an error: the history of the first ones is written.
 #[cold]
 fn failed(number: u32, done: &Done) {
     if TOLD.fetch_add(1, Ordering::Relaxed) < settings::settings().dumps {
@@ -189,7 +191,7 @@ fn hold() -> Vec<Guard> {
     all
 }
 
-/// The child writes into a file of its own.
+/// In the child of a fork, which writes into a file of its own.
 fn in_child() {
     layer_tap::forked();
     TOLD.store(0, Ordering::Relaxed);

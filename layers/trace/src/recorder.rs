@@ -1,5 +1,5 @@
-//! The ring of records: a file that the process has mapped. What was written is in it however the process ends, and another process can read it
-//! meanwhile (`layer_records::trace`).
+//! The ring of records of the layer `trace`, in a mapped file (`layer_records::trace`). Records
+//! survive any end of the process, and another process can read them meanwhile.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -18,15 +18,15 @@ use crate::settings::settings;
 /// Lines of text that are written for an error.
 const LINES: usize = 1000;
 
-/// The mapping; NULL before the first record, and for good when there can be none.
+/// The mapping. NULL before the first record, or if no file can be made.
 static RING: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
-/// Records in it, a power of two. Written before `RING`.
+/// Records in the ring, a power of two. Stored before `RING`.
 static CAPACITY: AtomicU64 = AtomicU64::new(0);
-/// Counts forks: what a thread has of the parent's ring is nothing here.
+/// The number of forks, plus 1. A thread's place in the parent's ring is invalid in the child.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
-/// Something went wrong in this process: its file stays.
+/// Whether the file stays at exit, because an error occurred.
 static KEEP: AtomicBool = AtomicBool::new(false);
-/// Making a file was tried, with or without success. Order: a leaf, nothing is called under it but the system.
+/// The file of this process. Lock order: a leaf; only system calls run under the lock.
 static FILE: Shared<State> = Shared::new(State { tried: false, path: None });
 
 struct State {
@@ -34,25 +34,25 @@ struct State {
     path: Option<PathBuf>,
 }
 
-/// What a thread knows: one look at its own memory is all that a record needs.
+/// A thread's part of the ring. A record needs only this thread-local memory and the ring.
 pub(crate) struct Local {
-    /// Whose ring the rest is about; 0 for none.
+    /// The value of `GENERATION` for which the other fields are valid; 0 for none.
     generation: Cell<u32>,
     thread: Cell<u32>,
     ring: Cell<*mut u64>,
     /// Records of the ring, less one.
     mask: Cell<u64>,
-    /// What it may write next, and where that ends.
+    /// The next record of this thread, and the end of its chunk.
     next: Cell<u64>,
     end: Cell<u64>,
-    /// Polls that found nothing since the last completion.
+    /// Empty polls since the last completion.
     empty: Cell<u64>,
-    /// When it looked at the clock last.
+    /// The time of the last record.
     time: Cell<u64>,
 }
 
 impl Local {
-    /// Polls that found nothing, since this was asked last.
+    /// Returns the number of empty polls since the last call.
     #[inline]
     pub(crate) fn take_empty_polls(&self) -> u64 {
         self.empty.replace(0)
@@ -72,14 +72,14 @@ thread_local! {
     } };
 }
 
-/// A poll found nothing.
+/// Counts an empty poll.
 #[inline]
 pub(crate) fn polled_nothing() {
-    // A thread that ends may poll when its own variables are gone already.
+    // A thread may poll during its exit, after its thread-local memory is gone.
     let _ = LOCAL.try_with(|local| local.empty.set(local.empty.get().wrapping_add(1)));
 }
 
-/// What a record begins with.
+/// The fields of a record before its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) call: Call,
@@ -88,7 +88,7 @@ pub(crate) struct Head {
     pub(crate) result: u64,
 }
 
-/// Writes a record. It takes the place of one that is as old as the ring is long.
+/// Writes a record over the oldest record of the ring.
 #[inline(always)]
 pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
     let _ = LOCAL.try_with(|local| {
@@ -99,7 +99,7 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
         let duration = head.times.end.saturating_sub(head.times.start);
         let duration = u32::try_from(duration).unwrap_or(u32::MAX);
         let (call, error) = (head.call as u64, u64::from(head.error.cast_unsigned()));
-        // A receive that is posted has no time of its own.
+        // A posted receive has no time of its own, and takes the time of the record before.
         let start = if head.times.start == 0 { local.time.get() } else { head.times.start };
         local.time.set(start.max(head.times.end));
         let begin = [
@@ -110,13 +110,15 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
         ];
         let args = args(local);
         let place = (next & mask) as usize;
-        // SAFETY: `place` is within the ring, which lies behind the head and has so many records.
+        // SAFETY: `place` is within the ring, whose records follow the head.
         unsafe {
             let at = base.add(HEAD / 8 + place * WORDS);
-            // Whoever reads meanwhile, or after we died here, sees that it is not whole.
+            // Stamp 0 marks an incomplete record. A reader meanwhile, or after the process died
+            // here, skips the record.
             AtomicU64::from_ptr(at).store(0, Ordering::Relaxed);
             core::sync::atomic::fence(Ordering::Release);
-            // By the layout of `Record::pack`. Two loops of known length, so that no array is made of what they store: one over both took half as long again.
+            // The layout is that of `Record::pack`. Two loops of known length avoid a temporary
+            // array: one loop over both took half as long again.
             for (index, word) in begin.iter().enumerate() {
                 AtomicU64::from_ptr(at.add(1 + index)).store(*word, Ordering::Relaxed);
             }
@@ -128,18 +130,19 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
         }
         local.next.set(next + 1);
         let place = ((next + 1) & mask) as usize;
-        // SAFETY: `place` was cut to the ring's length, whose records lie behind its head.
+        // SAFETY: `place` is within the ring, whose records follow the head.
         fetch(unsafe { base.add(HEAD / 8 + place * WORDS) });
     });
 }
 
-/// Whether a thread has a place for its next record.
+/// Whether the thread has a place for its next record.
 #[inline(always)]
 fn is_ready(local: &Local) -> bool {
     let (end, capacity) = (local.end.get(), local.mask.get() + 1);
-    // A thread that writes seldom finds that others have come round to its part.
+    // The ring may have wrapped around a thread that writes rarely.
     let is_new = || {
-        // SAFETY: a word of the mapping's head, which is only used as an atomic; a thread of this generation has a ring.
+        // SAFETY: a word of the mapping's head, used as an atomic only. A thread of this
+        // generation has a ring.
         let taken = unsafe { AtomicU64::from_ptr(local.ring.get().add(AT_TAKEN)) };
         let last = taken.load(Ordering::Relaxed) * CHUNK;
         last.saturating_sub(end) < capacity - CHUNK
@@ -149,7 +152,7 @@ fn is_ready(local: &Local) -> bool {
         && is_new()
 }
 
-/// Gives a thread its next part of the ring; `false` if there can be none.
+/// Gives the thread its next chunk of the ring. Returns false if no file can be made.
 #[cold]
 #[inline(never)]
 fn prepare(local: &Local) -> bool {
@@ -160,7 +163,7 @@ fn prepare(local: &Local) -> bool {
             return false;
         }
     }
-    // SAFETY: a word of the mapping's head, which is only used as an atomic.
+    // SAFETY: a word of the mapping's head, used as an atomic only.
     let taken = unsafe { AtomicU64::from_ptr(base.add(AT_TAKEN)) };
     let next = taken.fetch_add(1, Ordering::Relaxed) * CHUNK;
     local.ring.set(base);
@@ -175,20 +178,21 @@ fn prepare(local: &Local) -> bool {
     true
 }
 
-/// Has the processor fetch the record that comes next, if it is this thread's: the ring is longer than its caches, and there is time until then.
+/// Prefetches the thread's next record. The ring is larger than the caches, and the prefetch has
+/// time until the next record.
 #[inline]
 fn fetch(record: *const u64) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..RECORD / 64 {
         use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: a hint, whatever the address.
+        // SAFETY: a prefetch is valid for any address.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(record.wrapping_add(line * 8).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = record;
 }
 
-/// Makes the file. NULL if there can be none, which is told once.
+/// Makes the file. A failure returns NULL, and is reported once.
 #[cold]
 #[inline(never)]
 fn make() -> *mut u64 {
@@ -219,12 +223,12 @@ fn open() -> Result<(PathBuf, *mut u64), String> {
     Ok(made)
 }
 
-/// The file stays when the process ends.
+/// Keeps the file when the process ends.
 pub(crate) fn keep() {
     KEEP.store(true, Ordering::Relaxed);
 }
 
-/// Writes what is in the ring as text, beside the file, and says where.
+/// Writes the content of the ring as text, beside the file, and prints the name of the text.
 #[cold]
 pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
     keep();
@@ -236,7 +240,7 @@ pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
     let words = HEAD / 8 + CAPACITY.load(Ordering::Relaxed) as usize * WORDS;
     let mut bytes = Vec::with_capacity(words * 8);
     for index in 0..words {
-        // SAFETY: within the mapping, whose words are only used as atomics once others know it.
+        // SAFETY: the index is within the mapping, whose words are used as atomics only.
         let word = unsafe { AtomicU64::from_ptr(base.add(index)) }.load(Ordering::Relaxed);
         bytes.extend(word.to_ne_bytes());
     }
@@ -265,7 +269,7 @@ pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
     }
 }
 
-/// When all went well nobody needs the file.
+/// Removes the file at exit if no error occurred.
 pub(crate) extern "C" fn at_exit() {
     if settings().keep || KEEP.load(Ordering::Relaxed) {
         return;
@@ -275,17 +279,17 @@ pub(crate) extern "C" fn at_exit() {
     }
 }
 
-/// To fork: nobody makes the file until the result is dropped.
+/// For a fork: no thread makes the file until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
     FILE.hold()
 }
 
-/// In the child of a fork, when its locks are given back: the ring is the parent's.
+/// In the child of a fork, after the locks are released: the ring belongs to the parent.
 pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     KEEP.store(false, Ordering::Relaxed);
     let mut state = FILE.lock();
-    // What of the parent's is mapped here stays so: another thread of the parent cannot be in it, but unmapping gains nothing.
+    // The parent's mapping stays, because unmapping would gain nothing.
     RING.store(core::ptr::null_mut(), Ordering::Release);
     *state = State { tried: false, path: None };
 }

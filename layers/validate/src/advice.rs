@@ -1,6 +1,5 @@
-//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs
-//! much to look at. MR-07, MR-14, QP-10, QP-11, QP-14,
-//! QP-16, WR-06, WR-10, CQ-04, CQ-09, OB-04, OB-06.
+//! Checks that are off by default: correct programs cause their messages too, or the check is
+//! slow. MR-07, MR-14, QP-10, QP-11, QP-14, QP-16, WR-06, WR-10, CQ-04, CQ-09, OB-04, OB-06.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,13 +27,13 @@ fn say(
     tell(&Message { id, call, object, text, remedy: remedy.into(), also }, qp);
 }
 
-/// MR-07: memory that is mapped no more when its region goes.
+/// MR-07: reports memory that is unmapped when its region is deregistered.
 pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
     if !wanted(Id::Mr07) || mr.addr.is_null() || mr.length == 0 {
         return;
     }
     const PAGE: usize = 4096;
-    /// Pages that are asked for at a time.
+    /// Pages of one `mincore` call.
     const PAGES: usize = 1 << 14;
     let (first, last) =
         (mr.addr as usize & !(PAGE - 1), (mr.addr as usize).saturating_add(mr.length));
@@ -42,7 +41,7 @@ pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
     let mut at = first;
     while at < last {
         let length = (last - at).min(PAGES * PAGE);
-        // SAFETY: the call only looks; `seen` has a byte for each page.
+        // SAFETY: mincore(2) reads no memory of the range, and `seen` has a byte for each page.
         let result = unsafe { libc::mincore(at as *mut c_void, length, seen.as_mut_ptr()) };
         if result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
             let text =
@@ -56,18 +55,19 @@ pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
     }
 }
 
-/// Fork support was off at the last registration. libibverbs is not asked when the process forks: it may hold its locks then.
+/// Whether fork support was off at the last registration. A forking process may hold libibverbs'
+/// locks, so the fork handler cannot ask libibverbs.
 static FORKS_ARE_UNSAFE: AtomicBool = AtomicBool::new(false);
 
-/// Memory was registered.
+/// Notes at a registration whether fork support is on.
 pub(crate) fn registered() {
     if !wanted(Id::Mr14) {
         return;
     }
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_is_fork_initialized".as_ptr()) };
     if !found.is_null() {
-        // SAFETY: libibverbs has it so.
+        // SAFETY: libibverbs exports the function with this prototype.
         let status = unsafe {
             core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> ibv_fork_status>(found)()
         };
@@ -75,7 +75,7 @@ pub(crate) fn registered() {
     }
 }
 
-/// MR-14: a fork while memory is registered, without fork support.
+/// MR-14: reports a fork while memory is registered, without fork support.
 pub(crate) fn forks() {
     if !wanted(Id::Mr14) || !FORKS_ARE_UNSAFE.load(Ordering::Relaxed) {
         return;
@@ -88,7 +88,7 @@ pub(crate) fn forks() {
     say(Id::Mr14, "fork", String::new(), text, remedy, also, None);
 }
 
-/// QP-16 and OB-06: what a queue pair was made with.
+/// QP-16 and OB-06: checks the attributes of a new QP.
 pub(crate) fn made(call: &str, qp: &Qp, asked: &ibv_qp_init_attr) {
     if qp.srq.is_some() && (asked.cap.max_recv_wr != 0 || asked.cap.max_recv_sge != 0) {
         let text = format!(
@@ -120,7 +120,7 @@ pub(crate) fn made(call: &str, qp: &Qp, asked: &ibv_qp_init_attr) {
     }
 }
 
-/// What `ibv_modify_qp` is asked for: members that the mask names.
+/// Attributes that `ibv_modify_qp` changes; `None` for a member that the mask does not name.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asked {
     pub(crate) address: Option<ibv_ah_attr>,
@@ -128,11 +128,11 @@ pub(crate) struct Asked {
     pub(crate) retries: Option<u8>,
     pub(crate) rnr_retries: Option<u8>,
     pub(crate) rnr_timer: Option<u8>,
-    /// It becomes ready to receive.
+    /// Whether the QP changes to RTR.
     pub(crate) to_rtr: bool,
 }
 
-/// QP-10, QP-11 and WR-06.
+/// QP-10, QP-11 and WR-06: checks the attributes of a change.
 pub(crate) fn modified(qp: &Qp, asked: &Asked) {
     const CALL: &str = "ibv_modify_qp";
     let tell =
@@ -185,7 +185,7 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
     }
 }
 
-/// QP-14: a queue pair goes while requests are in flight.
+/// QP-14: reports a QP that is destroyed while requests are in flight.
 pub(crate) fn destroyed(qp: &Qp) {
     if !wanted(Id::Qp14) || matches!(qp.state(), IBV_QPS_RESET | IBV_QPS_ERR) {
         return;
@@ -200,7 +200,7 @@ pub(crate) fn destroyed(qp: &Qp) {
     }
 }
 
-/// WR-10: a receive of datagrams that has no room for their header.
+/// WR-10: reports a receive of a UD QP that is too short for the GRH.
 pub(crate) fn datagram(call: &str, qp: &Qp, wr_id: u64, bytes: u64) {
     if bytes < 41 {
         let text = format!("a receive of {bytes} bytes: the first 40 of a datagram are its GRH");
@@ -210,14 +210,14 @@ pub(crate) fn datagram(call: &str, qp: &Qp, wr_id: u64, bytes: u64) {
     }
 }
 
-/// A completion queue is armed. The first time nothing can have come before.
+/// Notes that a CQ is armed. Before the first event, no completion can have been missed.
 pub(crate) fn armed(cq: &Cq) {
     if wanted(Id::Cq04) && cq.got.load(Ordering::Relaxed) > 0 {
         cq.armed_again.store(true, Ordering::Relaxed);
     }
 }
 
-/// It was polled.
+/// Notes a poll of the CQ.
 #[inline]
 pub(crate) fn polled(cq: &Cq) {
     if cq.armed_again.load(Ordering::Relaxed) {
@@ -225,7 +225,7 @@ pub(crate) fn polled(cq: &Cq) {
     }
 }
 
-/// CQ-04: its event was got, and it was not polled since it was armed for that.
+/// CQ-04: reports that the CQ was not polled between arming and the wait for its event.
 pub(crate) fn woken(cq: &Cq) {
     if cq.armed_again.swap(false, Ordering::Relaxed) {
         let text = "it was not polled between ibv_req_notify_cq and this wait: a completion that came before it was armed brings no event".to_owned();
@@ -236,7 +236,7 @@ pub(crate) fn woken(cq: &Cq) {
     }
 }
 
-/// OB-04: the limit of an SRQ was reached, and never set again.
+/// OB-04: reports an SRQ whose limit was reached and never set again.
 pub(crate) fn limit_is_over(srq: &Srq) {
     if srq.limit_passed.load(Ordering::Relaxed) {
         let text =
@@ -247,13 +247,13 @@ pub(crate) fn limit_is_over(srq: &Srq) {
     }
 }
 
-/// The context that CQ-09 spoke of: the event goes on waiting.
+/// The context of the last CQ-09 message; its event stays unread.
 static TOLD_OF: AtomicUsize = AtomicUsize::new(0);
 
-/// CQ-09: an asynchronous event that nobody read.
+/// CQ-09: reports an asynchronous event that the program did not read.
 ///
 /// # Safety
-/// An open context.
+/// `context` is open.
 pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_context) {
     if !wanted(Id::Cq09) || TOLD_OF.load(Ordering::Relaxed) == context as usize {
         return;
@@ -261,7 +261,7 @@ pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_cont
     // SAFETY: per the caller.
     let fd: c_int = unsafe { (*context).async_fd };
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, ours; it does not wait.
+    // SAFETY: the array has one entry, and the call does not wait.
     if unsafe { libc::poll(&raw mut watched, 1, 0) } == 1 && watched.revents & libc::POLLIN != 0 {
         let text = "an asynchronous event waits that nobody read".to_owned();
         let remedy = "ibv_get_async_event in a thread of its own, or by poll(2) of async_fd: errors of QPs, CQs and ports come there";

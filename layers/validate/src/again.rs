@@ -1,7 +1,10 @@
-//! WR-13: a list of requests was refused in its middle, and all of it is posted again. What was posted the first time is in flight, and is done twice.
+//! WR-13: reports a list that was refused in its middle and is posted again from its start. The
+//! posted part is in flight, and would be executed twice.
 //!
-//! What a program takes for posted is not seen; that it posts the same request again is. It is the same if it has the wr_id, the operation, the first element and
-//! the remote address of the list's first one, of which the completion was not polled. A program that goes on with `*bad_wr`, or with anything else, hears nothing.
+//! The layer compares the first request of the next list with the first request of the refused
+//! list: wr_id, opcode, first element and remote address. A message needs equal requests, and a
+//! first request whose completion was not polled. A program that continues with `*bad_wr` gets no
+//! message.
 
 use core::ffi::c_int;
 
@@ -11,7 +14,7 @@ use crate::stack::{self, Site};
 use crate::state::{Qp, Queue};
 use crate::wr::Send;
 
-/// What one request is known by.
+/// The properties by which requests are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     wr_id: u64,
@@ -30,20 +33,20 @@ impl Request {
     }
 }
 
-/// The list that was refused last.
+/// The last refused list of a queue.
 #[derive(Debug)]
 pub(crate) struct Refused {
     first: Request,
     /// The `wr_id` of `*bad_wr`.
     bad: u64,
-    /// How many of it were posted, and how many it had.
+    /// Number of posted requests, and of all requests in the list.
     posted: usize,
     all: usize,
     error: c_int,
     site: Site,
 }
 
-/// A list of `all` was refused; these ids, from `*bad_wr` on, were not posted.
+/// Notes a refused list of `all` requests. `ids` are the requests from `*bad_wr` on.
 #[cold]
 pub(crate) fn refused(
     queue: &mut Queue,
@@ -54,7 +57,7 @@ pub(crate) fn refused(
     site: Site,
 ) {
     let posted = all.saturating_sub(ids.len());
-    // Where all have the same wr_id nobody can tell them apart.
+    // Requests with equal wr_ids cannot be told apart.
     if let Some(&bad) = ids.first()
         && posted > 0
         && bad != first.wr_id
@@ -65,7 +68,7 @@ pub(crate) fn refused(
     }
 }
 
-/// The first request of the next list is about to be posted.
+/// Checks the first request of the next list.
 #[inline]
 pub(crate) fn begins(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>) {
     if let Some(refused) = queue.refused.take() {

@@ -1,9 +1,13 @@
-//! MR-10: a buffer is read before what arrives there was polled. Compilers see reads, and AddressSanitizer tells of those that touch memory which somebody
-//! *poisoned*: so the buffers of receives and READs are poisoned while they are in flight (`overlap` knows which these are). Its report has the stack of who
-//! reads; ours says which request the buffer is of.
+//! MR-10: reports access to a buffer before its completion is polled, by means of
+//! AddressSanitizer.
 //!
-//! A device of the kernel writes past the sanitizer. `soft` writes in the process itself, by functions of the C library that the sanitizer intercepts: that is
-//! no error only where its suppressions say so, which are read when the process starts. Without them nothing is poisoned.
+//! The sanitizer reports accesses to *poisoned* memory. The layer poisons the buffers of receives
+//! and READs while they are in flight (`overlap` tracks these buffers). The sanitizer's report has
+//! the stack of the access, and the layer adds the request.
+//!
+//! Writes of a kernel device bypass the sanitizer. `soft` writes within the process, by C library
+//! functions that the sanitizer intercepts. The sanitizer accepts these writes only with a
+//! suppression, which is read at process start. Without the suppression the layer poisons nothing.
 
 use core::ffi::{c_char, c_void};
 use core::ops::Range;
@@ -14,32 +18,34 @@ use crate::checks::Id;
 use crate::overlap::InFlight;
 use crate::report::{Message, tell, wanted};
 
-/// What a sanitizer suppresses accesses by.
+/// The suppression that `soft` needs.
 const SUPPRESSION: &str = "interceptor_via_lib:libsoft";
-/// Bytes of memory for each of the sanitizer's own.
+/// Bytes of memory for each shadow byte.
 const GRANULE: u64 = 8;
-/// What such a byte is where memory was poisoned by its user, `kAsanUserPoisonedMemoryMagic`: memory that was freed meanwhile has another.
+/// Shadow byte of memory that a user poisoned (`kAsanUserPoisonedMemoryMagic`). Freed memory has
+/// another value.
 const POISONED: u8 = 0xf7;
 
 type Change = unsafe extern "C" fn(*const c_void, usize);
 
-/// Functions of the sanitizer in the process (sanitizer/asan_interface.h).
+/// Functions of the sanitizer (sanitizer/asan_interface.h).
 struct Sanitizer {
     poison: Change,
     unpoison: Change,
     report_address: unsafe extern "C" fn() -> *const c_void,
-    /// Where the sanitizer's own byte for an address is: `address >> scale`, plus this.
+    /// The shadow byte of an address is at `(address >> scale) + offset`.
     scale: usize,
     offset: usize,
 }
 
-/// `None`: there is no sanitizer.
+/// `None` if the process has no sanitizer.
 static SANITIZER: OnceLock<Option<Sanitizer>> = OnceLock::new();
 
-/// A device was opened whose writes the sanitizer would tell of.
+/// Whether a device was opened whose writes the sanitizer would report.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// A device was opened. `writes_itself`: its plugin is no driver of the kernel's.
+/// Prepares MR-10 when a device is opened. `writes_itself` is true for a plugin without a kernel
+/// driver.
 pub(crate) fn begin(writes_itself: bool) {
     if !wanted(Id::Mr10) || SANITIZER.get_or_init(find).is_none() {
         return;
@@ -69,7 +75,7 @@ fn find() -> Option<Sanitizer> {
         c"__asan_get_shadow_mapping",
         c"__asan_set_error_report_callback",
     ]
-    // SAFETY: names that end with a zero.
+    // SAFETY: the names end with a NUL.
     .map(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
     if functions.iter().any(|function| function.is_null()) {
         say("the program is not built with -fsanitize=address");
@@ -77,7 +83,7 @@ fn find() -> Option<Sanitizer> {
     }
     let [poison, unpoison, report_address, mapping, on_report] = functions;
     let (mut scale, mut offset) = (0_usize, 0_usize);
-    // SAFETY: the sanitizer's functions, as its header declares them.
+    // SAFETY: the functions have the prototypes of the sanitizer's header.
     unsafe {
         let mapping: unsafe extern "C" fn(*mut usize, *mut usize) = core::mem::transmute(mapping);
         mapping(&raw mut scale, &raw mut offset);
@@ -97,7 +103,7 @@ fn find() -> Option<Sanitizer> {
     }
 }
 
-/// Whether the suppressions that the process was started with have ours.
+/// Whether the process was started with the suppression.
 fn is_suppressed() -> bool {
     let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
     let file = options.split([':', ',', ' ']).find_map(|word| word.strip_prefix("suppressions="));
@@ -106,39 +112,41 @@ fn is_suppressed() -> bool {
     text.lines().any(|line| line.trim().starts_with(SUPPRESSION))
 }
 
-/// Whole granules of a range: the first and the last bytes may share theirs with a neighbour.
+/// The complete granules of a range. Its first and last bytes may share a granule with a
+/// neighbour.
 fn granules(span: &Range<u64>) -> Range<u64> {
     span.start.next_multiple_of(GRANULE)..span.end / GRANULE * GRANULE
 }
 
-/// These bytes are in flight from now on.
+/// Poisons the bytes of a request that is posted.
 pub(crate) fn poison(span: &Range<u64>) {
     let span = granules(span);
     if let (true, Some(Some(sanitizer))) = (is_on() && !span.is_empty(), SANITIZER.get()) {
-        // SAFETY: memory of the program, registered, and not ours to access either.
+        // SAFETY: the range is registered memory of the program; the sanitizer marks it only.
         unsafe {
             (sanitizer.poison)(span.start as *const c_void, (span.end - span.start) as usize)
         };
     }
 }
 
-/// They are the program's again, but for what it has freed.
+/// Unpoisons bytes, except those that the program has freed meanwhile.
 pub(crate) fn unpoison(span: &Range<u64>) {
     let Some(Some(sanitizer)) = SANITIZER.get() else { return };
     for at in granules(span).step_by(GRANULE as usize) {
         let byte = ((at as usize) >> sanitizer.scale).wrapping_add(sanitizer.offset) as *const u8;
-        // SAFETY: the sanitizer's memory for an address that was in use, which stays mapped; other threads may write it.
+        // SAFETY: shadow memory stays mapped for an address that was in use. Other threads may
+        // write it.
         if unsafe { byte.read_volatile() } == POISONED {
-            // SAFETY: as `poison`.
+            // SAFETY: as in `poison`.
             unsafe { (sanitizer.unpoison)(at as *const c_void, GRANULE as usize) };
         }
     }
 }
 
-/// The sanitizer has written a report.
+/// The sanitizer's callback after a report.
 unsafe extern "C" fn reported(_report: *const c_char) {
     let Some(Some(sanitizer)) = SANITIZER.get() else { return };
-    // SAFETY: the sanitizer's function, in its callback.
+    // SAFETY: the sanitizer's function is valid in its callback.
     let at = unsafe { (sanitizer.report_address)() } as u64;
     let Some(found) = crate::overlap::in_flight_at(at) else { return };
     let InFlight { queue, wr_id, what, posted } = found;

@@ -1,5 +1,6 @@
-//! WR-15, and the checks of posting for requests that are built by `ibv_wr_*`. Its pointers lie in the QP; ours take their places when it is
-//! made, and again after ibv_modify_qp should the provider have changed one.
+//! WR-15, and the checks of requests that a program builds with `ibv_wr_*`. The layer stores its
+//! own functions in the QP's `wr_*` pointers at creation. After ibv_modify_qp it replaces pointers
+//! that the provider has changed.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +21,10 @@ use crate::stack::{self, Site};
 use crate::state::{QPS, Qp, thread};
 use crate::wr::{self, Send};
 
-/// Elements of a request that are looked at.
+/// Elements of a request that are checked.
 const SGES: usize = 32;
 
-/// A request in the making.
+/// A request that is being built.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     wr_id: u64,
@@ -43,15 +44,16 @@ struct Work {
     old: ibv_qp_ex,
     ops: u64,
     open: Option<Open>,
-    /// Those that were put among the requests in flight since `ibv_wr_start`.
+    /// wr_ids of the requests since `ibv_wr_start` that are recorded as in flight.
     ids: Vec<u64>,
     site: Site,
 }
 
-// SAFETY: of the copy only the function pointers are read.
+// SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
 unsafe impl core::marker::Send for Work {}
 
-/// Between `ibv_wr_start` and `ibv_wr_complete` the provider lets one thread in; that is what our own state relies on, and is checked.
+/// The requests being built. The provider admits one thread between `ibv_wr_start` and
+/// `ibv_wr_complete`, and the layer checks the program for the same rule.
 pub(crate) struct Builder {
     work: Spin<Work>,
     /// The thread that builds; 0 for none.
@@ -64,43 +66,43 @@ impl Builder {
         Self { work: Spin::new(work), owner: AtomicU32::new(0) }
     }
 
-    /// For a fork.
+    /// The lock, which the thread that forks must hold.
     pub(crate) fn lock(&self) -> &dyn layer_tap::life::Lock {
         &self.work
     }
 
-    /// Puts ours in place of the provider's.
+    /// Replaces the provider's pointers by the layer's.
     ///
     /// # Safety
-    /// A live extended QP, made with these operations.
+    /// `qp` is a live extended QP that was created with these operations.
     pub(crate) unsafe fn replace(&self, qp: *mut ibv_qp_ex, ops: u64) {
         let mut work = self.work.lock();
         work.ops = ops;
-        // SAFETY: `qp` is live and extended, by the contract of this function; the lock keeps other threads from its pointers.
+        // SAFETY: per the caller. The lock keeps other threads from the pointers.
         unsafe { take(&mut work, qp, None) };
     }
 
-    /// As `replace`, after a call that may have changed some of those that `look` saw before it. What it left alone is ours, or that of another layer
-    /// above us.
+    /// Replaces the pointers that a call changed, compared with those that `look` returned before
+    /// the call. An unchanged pointer is the layer's, or belongs to a layer above.
     ///
     /// # Safety
-    /// As `replace`.
+    /// As for [`replace`](Self::replace).
     pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
         let mut work = self.work.lock();
-        // SAFETY: `qp` is live and extended, by the contract of this function; the lock keeps other threads from its pointers.
+        // SAFETY: per the caller. The lock keeps other threads from the pointers.
         unsafe { take(&mut work, qp, Some(before)) };
     }
 
-    /// The pointers that are there now.
+    /// Copies the pointers that the QP has now.
     ///
     /// # Safety
-    /// As `replace`.
+    /// As for [`replace`](Self::replace).
     pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
         let ops = self.work.lock().ops;
         let mut seen = ibv_qp_ex::zeroed();
         macro_rules! copy {
             ($($field:ident)+) => {$(
-                // SAFETY: every extended QP has it, or it was asked for.
+                // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
                 seen.$field = unsafe { (*qp).$field };
             )+};
         }
@@ -109,20 +111,21 @@ impl Builder {
     }
 }
 
-/// Keeps the provider's pointers and puts ours there, unless they are what they were before.
+/// Replaces pointers that differ from `before`, and keeps the provider's.
 ///
 /// # Safety
-/// A live extended QP, made with the operations in `work`.
+/// `qp` is a live extended QP that was created with the operations in `work`.
 unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) {
     macro_rules! hook {
         ($($field:ident)+) => {$(
-            // SAFETY: a member of the object: every extended one has it, or it was asked for.
+            // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
             let now = unsafe { (*qp).$field };
             let address = |function: Option<_>| function.map_or(0, |function| function as usize);
             let old = before.map_or(0, |before| address(before.$field));
             if now.is_some() && address(now) != old {
                 work.old.$field = now;
-                // SAFETY: the caller's `qp` is live, and who changes its pointers holds the builder's lock.
+                // SAFETY: the caller's `qp` is live, and every change of the pointers takes the
+                // builder's lock.
                 unsafe { (*qp).$field = Some($field) };
             }
         )+};
@@ -143,7 +146,7 @@ fn misuse(qp: &Qp, call: &str, text: String, remedy: &str) {
     );
 }
 
-/// Whether the calling thread is between start and complete.
+/// WR-15: reports a call of a thread that is not between start and complete.
 fn check_started(qp: &Qp, builder: &Builder, call: &str) {
     match builder.owner.load(Ordering::Relaxed) {
         0 => misuse(
@@ -180,10 +183,10 @@ unsafe extern "C" fn ferroverbs_validate_wr_start(
     }
     let start = builder.work.lock().old.wr_start;
     if let Some(start) = start {
-        // SAFETY: the provider's own pointer, with its QP.
+        // SAFETY: the provider's own function, with its QP.
         unsafe { start(qp) };
     }
-    // The provider has let us in.
+    // The provider has admitted this thread.
     builder.owner.store(me, Ordering::Relaxed);
     wr::check_send_state(known, "ibv_wr_start", 0);
     let mut work = builder.work.lock();
@@ -197,7 +200,7 @@ unsafe extern "C" {
 }
 use ferroverbs_validate_entry_wr_start as wr_start;
 
-/// The request that was being built is whole.
+/// Checks and records the request that is complete.
 fn close(qp: &Qp, work: &mut Work, call: &'static str) {
     let Some(open) = work.open.take() else { return };
     let sges = &open.sges[..open.count.min(SGES)];
@@ -226,18 +229,18 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let (complete, ids) = {
         let mut work = builder.work.lock();
         close(known, &mut work, CALL);
-        // The room for them stays when all is well.
+        // The vector is given back below if all is posted, to keep its capacity.
         (work.old.wr_complete, core::mem::take(&mut work.ids))
     };
     builder.owner.store(0, Ordering::Relaxed);
     let Some(complete) = complete else { return libc::EINVAL };
-    // SAFETY: the provider's own pointer, with its QP.
+    // SAFETY: the provider's own function, with its QP.
     let result = unsafe { complete(qp) };
     if result != 0 {
         wr::not_posted(known, CALL, result, &ids);
     } else {
         let mut work = builder.work.lock();
-        // Unless another thread has begun meanwhile.
+        // Another thread may have begun meanwhile; then its vector stays.
         if work.ids.capacity() == 0 {
             work.ids = ids;
             work.ids.clear();
@@ -259,12 +262,12 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     };
     builder.owner.store(0, Ordering::Relaxed);
     if let Some(abort) = abort {
-        // SAFETY: the provider's own pointer, with its QP.
+        // SAFETY: the provider's own function, with its QP.
         unsafe { abort(qp) };
     }
 }
 
-/// A request begins; the one before it is whole.
+/// Begins a request; the request before is complete.
 unsafe fn begin(
     qp: *mut ibv_qp_ex,
     call: &'static str,
@@ -276,7 +279,7 @@ unsafe fn begin(
     check_started(known, builder, call);
     let mut work = builder.work.lock();
     close(known, &mut work, call);
-    // SAFETY: the caller's QP is live; both are the program's to set.
+    // SAFETY: the caller's QP is live, and the program has set both members.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
     let sges = [none; SGES];
@@ -295,7 +298,7 @@ unsafe fn begin(
     Some(work.old)
 }
 
-/// Something is set of the request that is being built.
+/// Changes the request that is being built.
 fn set(
     qp: *mut ibv_qp_ex,
     call: &'static str,
@@ -349,7 +352,7 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: the caller's QP is live.
     let old = unsafe { begin(qp, "ibv_wr_bind_mw", IBV_WR_BIND_MW, 0, 0) };
     if let Some((known, _)) = known(qp) {
-        // SAFETY: both are live, and the region that is named is, too.
+        // SAFETY: the QP is live, `info` is readable, and its region is NULL or live.
         unsafe { crate::mr::check_window(known, "ibv_wr_bind_mw", (*qp).wr_id, &*info) };
     }
     if let Some(operation) = old.and_then(|old| old.wr_bind_mw) {
@@ -501,7 +504,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
     let old = set(qp, "ibv_wr_set_sge_list", |open| {
         open.count = count;
         if !list.is_null() {
-            // SAFETY: the program's list is as long as it says.
+            // SAFETY: the program's list has `count` elements.
             let given = unsafe { core::slice::from_raw_parts(list, count.min(SGES)) };
             open.sges[..given.len()].copy_from_slice(given);
         }
@@ -519,7 +522,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     let old = set(qp, "ibv_wr_set_inline_data_list", |open| {
         if !list.is_null() {
-            // SAFETY: the program's list is as long as it says.
+            // SAFETY: the program's list has `count` elements.
             let given = unsafe { core::slice::from_raw_parts(list, count) };
             open.inline = Some(given.iter().map(|buf| buf.length as u64).sum());
         }

@@ -1,5 +1,5 @@
-//! Tables of pure functions: facts and a request go in, and what is wrong comes out. The list of
-//! checks is `layer_records::checks`.
+//! Pure checks: functions from facts and a request to findings. `layer_records::checks` has the
+//! list of all checks.
 
 pub(crate) use layer_records::checks::*;
 

@@ -1,4 +1,6 @@
-//! Connections by IP addresses: CM-01 to CM-08, by the calls of librdmacm. All of it is the control path: one lock does, and it is not held while librdmacm
+//! CM-01 to CM-08: checks of connections by IP addresses, by the calls of librdmacm. All calls
+//! belong to the control path, so one lock suffices. It is not held during a call of librdmacm or
+//! a message.
 //! works or while something is told.
 
 use core::ffi::{c_int, c_void};
@@ -21,15 +23,19 @@ use crate::report::{Message, tell, wanted};
 use crate::stack::{self, Stack};
 use crate::state::QPS;
 
-/// What lies beneath us; NULL before `attach`.
+/// The calls beneath this layer; NULL before `attach`.
 static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
 
-/// An entry of it.
+/// An entry of the calls beneath this layer.
 macro_rules! beneath {
     ($name:ident) => {{
         let next = NEXT.load(Ordering::Acquire);
-        // SAFETY: our functions are called after `attach` only; the table lives as long as the process and has no NULL.
-        #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
+        // SAFETY: the layer's functions run after `attach` only. The table lives as long as the
+        // process, and has no NULL.
+        #[allow(
+            unused_unsafe,
+            reason = "most calls are within the unsafe block of the call itself"
+        )]
         let entry = unsafe { (*next).$name };
         match entry {
             Some(function) => function,
@@ -38,41 +44,41 @@ macro_rules! beneath {
     }};
 }
 
-/// Who came to be how.
+/// The record of an id.
 struct Id {
     channel: usize,
-    /// The backlog of one that listens.
+    /// The backlog of a listening id.
     listening: Option<u64>,
-    /// It came with a request.
+    /// Whether the id came with a connection request.
     asked: bool,
-    /// Its request was rejected, or its connection failed.
+    /// Whether its request was rejected, or its connection failed.
     failed: bool,
     made: Stack,
 }
 
 struct Known {
     ids: BTreeMap<usize, Id>,
-    /// Events that were not acknowledged, by their addresses: whose they count for, what they are.
+    /// Unacknowledged events by address: the id for which each counts, and its type.
     events: BTreeMap<usize, (usize, rdma_cm_event_type)>,
-    /// Ids that listen.
+    /// Number of listening ids.
     listeners: usize,
 }
 
 static KNOWN: Shared<Known> =
     Shared::new(Known { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
 
-/// To fork: nobody changes what is known until the result is dropped.
+/// For a fork: no thread changes the records until the result is dropped.
 pub(crate) fn hold() -> Guard {
     KNOWN.hold()
 }
 
-/// Takes our places among the calls.
+/// Inserts the layer's functions into the chain of calls.
 ///
 /// # Safety
 /// As for `ferroverbs_cm_layer.attach`.
 pub(crate) unsafe fn attach(next: *const ferroverbs_cm_calls, mine: *mut ferroverbs_cm_calls) {
     NEXT.store(next.cast_mut(), Ordering::Release);
-    // SAFETY: the chain's table for us.
+    // SAFETY: `mine` is the chain's table for this layer, writable during `attach`.
     let mine = unsafe { &mut *mine };
     mine.destroy_event_channel = Some(destroy_event_channel);
     mine.get_cm_event = Some(get_cm_event);
@@ -109,7 +115,7 @@ impl Known {
     }
 }
 
-/// Remembers an id that a call has just brought.
+/// Records an id that a call has just returned.
 fn add(id: usize, channel: usize, asked: bool) {
     let made = stack::here();
     KNOWN.lock().add(id, channel, asked, made);
@@ -119,12 +125,12 @@ fn name(id: usize) -> String {
     format!("id {id:#x}")
 }
 
-/// The port that an id is bound to, as `rdma_get_src_port(3)` reads it.
+/// The port to which an id is bound, as in `rdma_get_src_port(3)`.
 ///
 /// # Safety
-/// A live id.
+/// `id` is live.
 unsafe fn port(id: *const rdma_cm_id) -> u16 {
-    // SAFETY: the structure of an address begins with its family, and both families have the port behind it.
+    // SAFETY: a socket address begins with its family, and both families have the port next.
     unsafe {
         let bytes: *const [u8; 4] = (&raw const (*id).route.addr.src_storage).cast();
         let [_, _, high, low] = bytes.read();
@@ -132,7 +138,7 @@ unsafe fn port(id: *const rdma_cm_id) -> u16 {
     }
 }
 
-/// CM-01: the call waits until all events of the id were acknowledged.
+/// CM-01: reports a call that waits until all events of the id are acknowledged.
 fn check_acknowledged(call: &str, id: usize) {
     if !wanted(Check::Cm01) {
         return;
@@ -161,7 +167,7 @@ fn check_acknowledged(call: &str, id: usize) {
     );
 }
 
-/// CM-02 and CM-05: ids that still use a channel.
+/// CM-02 and CM-05: reports ids that still use a channel.
 fn check_unused(channel: usize) {
     let (mut users, mut left) = (Vec::new(), Vec::new());
     let (mut made, mut asked) = (None, None);
@@ -173,7 +179,7 @@ fn check_unused(channel: usize) {
         }
         let mut what = name(*at);
         if id.listening.is_some() {
-            // SAFETY: an id that is known was not destroyed.
+            // SAFETY: a recorded id is not destroyed.
             let port = unsafe { port(core::ptr::with_exposed_provenance(*at)) };
             what = format!("{what} (listening on port {port})");
         }
@@ -210,7 +216,7 @@ fn check_unused(channel: usize) {
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     check_unused(channel as usize);
-    // Their memory may be what they were no longer.
+    // The memory of these ids may be used otherwise from now on.
     let mut known = KNOWN.lock();
     let gone: Vec<usize> = known
         .ids
@@ -226,7 +232,7 @@ unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     unsafe { beneath!(destroy_event_channel)(channel) }
 }
 
-/// Events that wait in a channel, as the kernel counts them; `None` where it does not.
+/// The number of events that wait in a channel, as the kernel counts; `None` if unknown.
 fn waiting(channel: *const rdma_event_channel) -> Option<u64> {
     // SAFETY: the caller's channel is live.
     let fd = unsafe { channel.as_ref()? }.fd;
@@ -235,7 +241,7 @@ fn waiting(channel: *const rdma_event_channel) -> Option<u64> {
     u64::from_str_radix(count.trim(), 16).ok()
 }
 
-/// A thread that waits here may be cancelled: there is nothing to be dropped while it does.
+/// Waits for an event. The thread may be cancelled here, so the function holds nothing to drop.
 unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -244,7 +250,7 @@ unsafe extern "C-unwind" fn get_cm_event(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(get_cm_event)(channel, event) };
     if result == 0 {
-        // SAFETY: the call has just brought it.
+        // SAFETY: the call has just returned the event.
         unsafe { got(channel as usize, *event, count) };
     }
     result
@@ -256,7 +262,7 @@ fn before_event(channel: *const rdma_event_channel) -> u64 {
 }
 
 /// # Safety
-/// An event that was just brought.
+/// `at` is an event that a call has just returned.
 unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
     // SAFETY: per the caller.
     let event = unsafe { &*at };
@@ -294,7 +300,8 @@ unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
 }
 
 unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // Before the call: its memory may be another event's at once.
+    // The entry is removed before the call, because its memory may belong to another event at
+    // once.
     KNOWN.lock().events.remove(&(event as usize));
     // SAFETY: the caller's argument, passed on.
     unsafe { beneath!(ack_cm_event)(event) }
@@ -309,7 +316,7 @@ unsafe extern "C" fn create_id(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(create_id)(channel, id, of, ps) };
     if result == 0 {
-        // SAFETY: the call has written it.
+        // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, channel as usize, false);
     }
     result
@@ -347,7 +354,7 @@ unsafe extern "C" fn create_ep(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(create_ep)(id, res, pd, attr) };
     if result == 0 {
-        // SAFETY: the call has written it.
+        // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, 0, false);
     }
     result
@@ -364,13 +371,13 @@ unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_c
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(get_request)(listener, id) };
     if result == 0 {
-        // SAFETY: the call has written it.
+        // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, 0, true);
     }
     result
 }
 
-/// CM-06: a queue pair of an id that has no device.
+/// CM-06: reports a QP for an id that has no device.
 fn check_device(call: &str, id: *const rdma_cm_id) {
     // SAFETY: the caller's id is NULL or live.
     let Some(known) = (unsafe { id.as_ref() }) else { return };
@@ -401,7 +408,8 @@ unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_at
     unsafe { beneath!(create_qp_ex)(id, attr) }
 }
 
-/// What private data a message has room for: of connections, and of datagram services. librdmacm's own header takes 36 bytes of what asks.
+/// Bytes of private data in a message, for connections and for datagram services. librdmacm's own
+/// header uses 36 bytes of a request.
 struct Room {
     message: &'static str,
     connections: u8,
@@ -411,7 +419,7 @@ const ASK: Room = Room { message: "a request", connections: 56, datagrams: 180 }
 const GRANT: Room = Room { message: "a reply", connections: 196, datagrams: 136 };
 const REJECT: Room = Room { message: "a rejection", connections: 148, datagrams: 136 };
 
-/// CM-04: private data that a message has no room for.
+/// CM-04: reports private data that do not fit into the message.
 fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &Room) {
     // SAFETY: the caller's id is NULL or live.
     let Some(known) = (unsafe { id.as_ref() }) else { return };
@@ -429,7 +437,7 @@ fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &Room) {
     }
 }
 
-/// What `rdma_connect` and `rdma_accept` are given: CM-03, CM-04, CM-07.
+/// CM-03, CM-04 and CM-07: checks the parameters of `rdma_connect` and `rdma_accept`.
 ///
 /// # Safety
 /// `id` is NULL or live, `param` NULL or readable.
@@ -459,7 +467,7 @@ unsafe fn check_connection(
         );
     }
     if let (Some(param), Some(device)) = (param, context(id.verbs).and_then(|ctx| ctx.device)) {
-        // 255 is RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH: what the device can.
+        // 255 means the device's limit (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
         for (member, value, most, all) in [
             (
                 "responder_resources",
@@ -500,7 +508,7 @@ unsafe fn check_connection(
 }
 
 unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's arguments, which are passed on.
+    // SAFETY: the caller's arguments, passed on.
     unsafe {
         check_connection("rdma_connect", id, param, &ASK);
         beneath!(connect)(id, param)
@@ -508,7 +516,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
 }
 
 unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's arguments, which are passed on.
+    // SAFETY: the caller's arguments, passed on.
     unsafe {
         check_connection("rdma_accept", id, param, &GRANT);
         beneath!(accept)(id, param)
@@ -523,7 +531,7 @@ unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
         let known = &mut *known;
         if let Some(id) = known.ids.get_mut(&(id as usize)) {
             known.listeners += usize::from(id.listening.is_none());
-            // The kernel's and our own limit, where none is given.
+            // 1024 is the kernel's limit and librdmacm's.
             let most = u64::try_from(backlog).unwrap_or(0);
             id.listening = Some(if most == 0 { 1024 } else { most.min(1024) });
         }

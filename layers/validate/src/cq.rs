@@ -1,4 +1,4 @@
-//! Completion queues and events: CQ-01 to CQ-13, and what a completion tells.
+//! CQ-01 to CQ-13: checks of completion queues and events, and the handling of each completion.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,15 +27,15 @@ use crate::stack;
 use crate::state::{CQS, Cq, Ctx, Flight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
 use crate::waits;
 
-/// While it lives the thread is in an object that was made for one thread at a time.
+/// The stay of a thread in an object for one thread at a time. Dropping the value ends the stay.
 pub(crate) struct Entered<'a>(Option<&'a AtomicU32>);
 
-/// CQ-12.
+/// CQ-12: reports a second thread in an object that was created for one thread at a time.
 pub(crate) fn enter<'a>(user: &'a AtomicU32, call: &str, object: String) -> Entered<'a> {
     let me = thread();
     match user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => Entered(Some(user)),
-        // Nested calls of one thread are its own affair.
+        // A nested call of the same thread is allowed.
         Err(other) if other == me => Entered(None),
         Err(other) => {
             let text = format!(
@@ -60,7 +60,10 @@ impl Drop for Entered<'_> {
     }
 }
 
+/// Records a new CQ.
+///
 /// # Safety
+/// The provider just created `cq`; `channel` is NULL or live.
 /// Just made by the provider; its channel is NULL or live.
 unsafe fn remember(
     ctx: Arc<Ctx>,
@@ -70,7 +73,7 @@ unsafe fn remember(
     extended: Option<Extended>,
 ) {
     let at = cq.expose_provenance();
-    // SAFETY: the provider has just made it.
+    // SAFETY: the provider has just created the CQ.
     let cqe = unsafe { (*cq).cqe };
     let known = Cq {
         at,
@@ -106,7 +109,7 @@ pub(crate) unsafe extern "C" fn create_cq(
         let asked = WantedCq {
             cqe: cqe.into(),
             comp_vector: vector.into(),
-            // SAFETY: NULL or a live channel.
+            // SAFETY: the channel is NULL or live.
             foreign_channel: unsafe { is_foreign(channel, at) },
             extended: None,
         };
@@ -114,13 +117,13 @@ pub(crate) unsafe extern "C" fn create_cq(
             queues::create_cq(facts, &asked, errno)
         });
     } else {
-        // SAFETY: just made, with this channel.
+        // SAFETY: the provider has just created the CQ, with this channel.
         unsafe { remember(ctx, cq, channel, false, None) };
     }
     cq
 }
 
-/// Whether a channel is of another context than `at`.
+/// Whether a channel belongs to another context than `at`.
 ///
 /// # Safety
 /// `channel` is NULL or live.
@@ -134,7 +137,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    // SAFETY: the front-end looked at the first members; the others are there when the mask names them.
+    // SAFETY: the front-end has read the first members. The others are read only if the mask names
+    // them.
     let single = unsafe {
         let mask = (*attr).comp_mask;
         let flags = mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
@@ -154,15 +158,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             queues::create_cq(facts, &asked, errno)
         });
     } else {
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: the provider has just created the CQ, and no other thread has its address.
         let extended = unsafe { Extended::replace(cq) };
-        // SAFETY: just made, by these attributes.
+        // SAFETY: the provider has just created the CQ, with these attributes.
         unsafe { remember(ctx, cq.cast(), (*attr).channel, single, Some(extended)) };
     }
     cq
 }
 
-/// What an extended CQ was asked for with.
+/// The arguments of an extended CQ.
 ///
 /// # Safety
 /// Members that the mask names are readable; the channel is NULL or live.
@@ -194,7 +198,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     // SAFETY: as above.
     let result = unsafe { beneath!(ctx, resize_cq)(cq, cqe) };
     if result != 0 {
-        // SAFETY: a function of the plugin that made the CQ, which is live.
+        // SAFETY: the function belongs to the plugin that created the live CQ.
         let waiting = ctx.waiting.map(|waiting| i64::from(unsafe { waiting(cq) }));
         let about = About::object(Id::Cq14, format!("cq {:#x}", cq as usize));
         watch.refused(ctx, result, &about, |facts| queues::resize_cq(facts, cqe.into(), waiting));
@@ -223,10 +227,12 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     result
 }
 
-/// How long an object that goes waits for an acknowledgement before that is told: a thread that reads events may be just about to give it.
+/// Time that a destroyed object waits for an acknowledgement before a message. Another thread may
+/// be about to acknowledge.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What `left` tells of, if somebody still waits for it after a while. The call that follows would wait here just so.
+/// The result of `left` if it remains `Some` for `PATIENCE`. The call that follows would wait for
+/// the same condition.
 pub(crate) fn in_vain<T>(left: impl Fn() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
@@ -238,7 +244,7 @@ pub(crate) fn in_vain<T>(left: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// CQ-06 and CQ-08: an object that is destroyed waits for the acknowledgement of its events.
+/// CQ-06 and CQ-08: reports the destruction of an object that waits for acknowledgements.
 ///
 /// # Safety
 /// `acked` is the count of a live object; other threads may change it.
@@ -256,7 +262,7 @@ unsafe fn waits(
     }
     let Some((got, acked)) = in_vain(|| {
         let got = got.load(Ordering::Relaxed);
-        // SAFETY: per this function's contract; a word that is read at once.
+        // SAFETY: per the caller; the word is read at once.
         let acked = unsafe { acked.read_volatile() };
         (got.wrapping_sub(acked).cast_signed() > 0).then_some((got, acked))
     }) else {
@@ -276,17 +282,17 @@ unsafe fn waits(
     tell(&message, None);
 }
 
-/// CQ-08.
+/// CQ-08: reports unacknowledged asynchronous events of an object.
 ///
 /// # Safety
 /// `acked` is the count of a live object; other threads may change it.
 pub(crate) unsafe fn check_async(call: &str, object: &str, got: &AtomicU32, acked: *const u32) {
     let remedy = "ibv_ack_async_event for each event that ibv_get_async_event gave";
-    // SAFETY: the caller's word.
+    // SAFETY: per the caller.
     unsafe { waits(Id::Cq08, call, object, got, acked, "asynchronous events", remedy) };
 }
 
-/// CQ-07.
+/// CQ-07: reports more acknowledged events than the program has read.
 fn check_acks(call: &str, known: &Cq, acked: u32) {
     let got = known.got.load(Ordering::Relaxed);
     if acked.wrapping_sub(got).cast_signed() > 0 {
@@ -316,11 +322,11 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: a word of the live CQ.
         check_acks(CALL, known, unsafe { acked.read_volatile() });
         let object = format!("cq {at:#x}");
-        // Only if it can be destroyed at all does it wait.
+        // Only a CQ without users can be destroyed, and waits.
         if known.qps.lock().is_empty() {
             let (event, remedy) =
                 ("completion events", "ibv_ack_cq_events as many as ibv_get_cq_event gave");
-            // SAFETY: counts of the live CQ.
+            // SAFETY: both counts belong to the live CQ.
             unsafe {
                 waits(Id::Cq06, CALL, &object, &known.got, acked, event, remedy);
                 check_async(CALL, &object, &known.async_got, async_acked);
@@ -346,7 +352,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     result
 }
 
-/// CQ-01: more than fit will complete.
+/// CQ-01: reports more signaled requests than the CQ has entries.
 #[cold]
 pub(crate) fn too_many(qp: &Qp, call: &'static str, wr_id: u64, due: u32) {
     let Some(cq) = &qp.send_cq else { return };
@@ -367,10 +373,10 @@ pub(crate) fn too_many(qp: &Qp, call: &'static str, wr_id: u64, due: u32) {
 }
 
 pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: the front-end's CQ is live, since its event is not acknowledged.
+    // SAFETY: the CQ is live, since its event is not acknowledged.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return };
     if let Some(known) = CQS.get(cq as usize) {
-        // SAFETY: the CQ is live while its event is not acknowledged; the count is a plain word of it.
+        // SAFETY: the CQ is live while its event is not acknowledged.
         check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
         known.got.fetch_add(1, Ordering::Relaxed);
         crate::advice::woken(known);
@@ -382,7 +388,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
 
 pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ibv_async_event) {
     let Some(ctx) = context(at) else { return };
-    // SAFETY: the front-end has filled it in; the type tells the valid view.
+    // SAFETY: the front-end has filled in the event, whose type selects the valid view.
     let (kind, object) = unsafe { ((*event).event_type, (*event).element.cq as usize) };
     match kind {
         IBV_EVENT_CQ_ERR => {
@@ -436,7 +442,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     let found = unsafe { beneath!(known.ctx, poll_cq)(cq, room, wc) };
     crate::advice::polled(known);
     if found > 0 {
-        // SAFETY: the provider filled so many, and they are this thread's until the call returns.
+        // SAFETY: the provider filled `found` entries, which belong to this thread until the call
+        // returns.
         let all = unsafe { core::slice::from_raw_parts_mut(wc, found.cast_unsigned() as usize) };
         let qps = known.qps.lock();
         for wc in all.iter() {
@@ -454,7 +461,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     found
 }
 
-/// What a completion says.
+/// The members of a completion that the layer uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) wr_id: u64,
@@ -463,14 +470,14 @@ pub(crate) struct Done {
     pub(crate) vendor: u32,
 }
 
-/// Which queue of a QP a completion belongs to.
+/// The queue of a QP to which a completion belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Send,
     Receive,
 }
 
-/// A completion was polled.
+/// Handles a completion that the program polled.
 #[inline]
 pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call: &'static str) {
     let Ok(place) = qps.binary_search_by_key(&number, |qp| qp.number) else { return };
@@ -481,7 +488,7 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
     let ok = done.status == IBV_WC_SUCCESS;
     let sends = qp.send_cq.as_ref().is_some_and(|send| send.at == cq.at);
     let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.at == cq.at);
-    // The opcode of a failed one says nothing.
+    // The opcode of a failed completion is undefined.
     let side = match (sends, receives) {
         (true, false) => Side::Send,
         (false, true) => Side::Receive,
@@ -506,7 +513,7 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
         if ok {
             overlap::shared_over(srq.at, done.wr_id);
         } else {
-            // Others may be gone with it, of which nobody is told.
+            // Other receives may be gone with it, without a completion.
             overlap::shared_clear(srq.at);
             failed(qp, done, None, call, false);
         }
@@ -516,7 +523,8 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
     if side == Side::Send {
         crate::digest::completed(qp, done.wr_id, ok, call);
     }
-    // With an SRQ nobody can tell a failed receive from a failed send; tag matching completes things that nobody posted.
+    // With an SRQ, a failed receive looks like a failed send. Tag matching completes requests that
+    // the program did not post.
     if flight.is_none()
         && !qp.failed.load(Ordering::Relaxed)
         && qp.srq.is_none()
@@ -529,7 +537,7 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
     }
 }
 
-/// Takes what completed, and what was posted before it, out of those in flight.
+/// Removes the completed request and the requests before it from those in flight.
 #[inline]
 fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
     let mut queue = if side == Side::Send { qp.send.lock() } else { qp.recv.lock() };
@@ -544,8 +552,8 @@ fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
     }
     if side == Side::Send {
         queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
-        // What was posted before it and is not reported is done. Threads that post at once may have overtaken each other between us and the
-        // provider, so that a signaled one stays until it is reported.
+        // Earlier unsignaled requests are complete. Threads that post at once may reach the
+        // provider in another order, so a signaled request stays until its own completion.
         let mut at = 0;
         for _ in 0..place {
             if queue.flights.get(at).is_none_or(|flight| flight.due) {
@@ -558,7 +566,7 @@ fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
     found
 }
 
-/// CQ-13.
+/// CQ-13: reports a completion without a request in flight.
 #[cold]
 fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
     let what = if side == Side::Send { "send" } else { "receive" };
@@ -578,10 +586,11 @@ fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
     tell(&message, Some(qp));
 }
 
-/// CQ-03: the first error of a QP is explained; what follows it is not worth a word.
+/// CQ-03: explains the first error of a QP. Later errors follow from the first.
 #[cold]
 fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str, sent: bool) {
-    // What tag matching leaves to the program to do (ibv_post_srq_ops(3)): the queue pair goes on.
+    // Statuses of tag matching that leave work to the program (ibv_post_srq_ops(3)); the QP
+    // continues.
     if matches!(done.status, IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE) {
         return;
     }
@@ -592,14 +601,14 @@ fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str
     } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
         qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
     }
-    // One that was told of when it was posted needs no more words.
+    // A request that was reported when it was posted needs no second message.
     let told = qp.told.load(Ordering::Relaxed) != 0;
     if done.status == IBV_WC_WR_FLUSH_ERR {
         if first && !told {
             explain::flushed(qp, done, flight, call, sent, was);
         }
     } else if !qp.explained.swap(true, Ordering::Relaxed) && !told {
-        // Of another queue it may be polled after those that were flushed for it.
+        // The cause may be polled after the requests that were flushed because of it.
         explain::failure(qp, done, flight, call, sent);
     }
 }

@@ -1,4 +1,5 @@
-//! CQ-11: the iterator of an extended completion queue, and CQ-02: what is read there of a failed completion. Its pointers lie in the object.
+//! CQ-11 and CQ-02: checks of extended CQs, whose pointers the layer replaces. CQ-11 checks the
+//! order of the iterator's calls, CQ-02 the members that a program reads of a failed completion.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -14,36 +15,36 @@ use crate::explain::name_of;
 use crate::report::{Message, tell};
 use crate::state::{CQS, Cq, thread};
 
-/// Where an iterator is.
+/// States of an iterator.
 const CLOSED: u8 = 0;
 const OPEN: u8 = 1;
-/// `ibv_start_poll` failed last.
+/// The last `ibv_start_poll` failed.
 const EMPTY: u8 = 2;
-/// `ibv_next_poll` found nothing more; `ibv_end_poll` is due.
+/// `ibv_next_poll` found no further completion, and `ibv_end_poll` must follow.
 const OVER: u8 = 3;
 
-/// The provider's own pointers.
+/// The provider's own pointers, and the state of the iterator.
 pub(crate) struct Extended {
     old: ibv_cq_ex,
     at: AtomicU8,
-    /// The thread that polls.
+    /// The thread that polls; 0 for none.
     owner: AtomicU32,
 }
 
-// SAFETY: a copy of which only the function pointers are read.
+// SAFETY: only the function pointers of the copied `ibv_cq_ex` are read.
 unsafe impl Send for Extended {}
-// SAFETY: nobody writes the copy after it was made.
+// SAFETY: the copy is never written after its creation.
 unsafe impl Sync for Extended {}
 
 impl Extended {
-    /// Puts ours in their place.
+    /// Replaces the provider's pointers by the layer's.
     ///
     /// # Safety
-    /// A fresh extended CQ that nobody else uses yet.
+    /// `cq` is a new extended CQ, which no other thread uses.
     pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex) -> Self {
-        // SAFETY: fresh.
+        // SAFETY: per the caller, `cq` is a live object.
         let old = unsafe { *cq };
-        // SAFETY: fresh, and nobody else uses it.
+        // SAFETY: per the caller, no other thread uses `cq`.
         unsafe {
             (*cq).start_poll = old.start_poll.map(|_| start_poll as _);
             (*cq).next_poll = old.next_poll.map(|_| next_poll as _);
@@ -81,11 +82,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let me = thread();
     let user =
         known.single.then(|| enter(&known.user, "ibv_start_poll", format!("cq {:#x}", known.at)));
-    // Another thread may poll a CQ that is not single-threaded: the provider lets it wait.
+    // Another thread may poll a CQ that is not single-threaded: the provider makes that thread
+    // wait.
     if extended.owner.load(Ordering::Relaxed) == me {
         misuse(known, "ibv_start_poll", "polling has started already", "call ibv_end_poll first");
     }
-    // SAFETY: the provider's own pointer, with its CQ.
+    // SAFETY: the provider's own function, with its CQ.
     let result = unsafe { start(cq, attr) };
     crate::advice::polled(known);
     if result != 0 {
@@ -96,10 +98,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         extended.owner.store(me, Ordering::Relaxed);
         extended.at.store(OPEN, Ordering::Relaxed);
         if let Some(user) = user {
-            // Given back by end_poll.
+            // `end_poll` ends the stay.
             core::mem::forget(user);
         }
-        // SAFETY: the provider has a completion ready.
+        // SAFETY: the iterator stands at a completion.
         unsafe { look(known, extended, cq) };
     }
     result
@@ -123,10 +125,10 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             "call it only after ibv_start_poll returned 0",
         ),
     }
-    // SAFETY: the provider's own pointer, with its CQ.
+    // SAFETY: the provider's own function, with its CQ.
     let result = unsafe { next(cq) };
     if result == 0 {
-        // SAFETY: the provider has a completion ready.
+        // SAFETY: the iterator stands at a completion.
         unsafe { look(known, extended, cq) };
     } else {
         extended.at.store(OVER, Ordering::Relaxed);
@@ -158,26 +160,28 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
         known.user.store(0, Ordering::Release);
     }
     if let Some(end) = extended.old.end_poll {
-        // SAFETY: the provider's own pointer, with its CQ.
+        // SAFETY: the provider's own function, with its CQ.
         unsafe { end(cq) };
     }
 }
 
-/// Counts the completion that the iterator is at.
+/// Handles the completion at which the iterator stands.
 ///
 /// # Safety
-/// It is at one.
+/// The iterator stands at a completion.
 unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
     let Some(read_opcode) = extended.old.read_opcode else { return };
     let qps = known.qps.lock();
-    // SAFETY: at a completion, per the caller. What was not asked for at creation is a NULL pointer.
+    // SAFETY: the iterator stands at a completion. A reader that the program did not request is
+    // NULL.
     let (number, done) = unsafe {
         let number = match extended.old.read_qp_num {
             Some(read) => read(cq),
             None => match qps.as_slice() {
                 [only] => only.number,
                 all => {
-                    // It cannot be told whose it is: of all of them nobody knows any more what is in flight.
+                    // The QP of the completion is unknown, so the requests in flight of all QPs
+                    // become unknown.
                     all.iter().for_each(|qp| qp.failed.store(true, Ordering::Relaxed));
                     return;
                 }
@@ -188,7 +192,7 @@ unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
             Some(read) if status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR => read(cq),
             _ => 0,
         };
-        // The opcode of a failed one is undefined.
+        // The opcode of a failed completion is undefined.
         let opcode = if status == IBV_WC_SUCCESS { read_opcode(cq) } else { 0 };
         (number, Done { wr_id: (*cq).wr_id, status, opcode, vendor })
     };
@@ -197,27 +201,28 @@ unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
 
 macro_rules! reads {
     ($($name:ident $kind:ty;)*) => {
-        /// Puts ours in the place of what reads members that only a completion without an error has. Timestamps are not among them: adapters give them
-        /// to failed ones, too, and programs read them before they look at the status.
+        /// Replaces the readers of members that only successful completions have. Timestamps are
+        /// excepted: adapters set them in failed completions too, and programs read them before
+        /// the status.
         ///
         /// # Safety
         /// As [`Extended::replace`].
         unsafe fn replace_reads(cq: *mut ibv_cq_ex, old: &ibv_cq_ex) {
-            // SAFETY: fresh, and nobody else uses it.
+            // SAFETY: per the caller, no other thread uses `cq`.
             unsafe { $((*cq).$name = old.$name.map(|_| $name as _);)* }
         }
 
         $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
             let Some((known, extended)) = known(cq) else { return 0 };
             const CALL: &str = concat!("ibv_wc_", stringify!($name));
-            // SAFETY: live, as a completion of it is read.
+            // SAFETY: the CQ is live, as its completion is read.
             let (status, wr_id) = unsafe { ((*cq).status, (*cq).wr_id) };
             if extended.at.load(Ordering::Relaxed) != OPEN {
                 outside(known, CALL);
             } else if is_without_rest(status) {
                 undefined(known, CALL, status, wr_id);
             }
-            // SAFETY: the provider's own pointer, with its CQ.
+            // SAFETY: the provider's own function, with its CQ.
             extended.old.$name.map_or(0, |read| unsafe { read(cq) })
         })*
     };
@@ -242,7 +247,8 @@ fn outside(cq: &Cq, call: &str) {
     misuse(cq, call, "no completion is polled", remedy);
 }
 
-/// Whether a completion of this status has only what all of them have. Those of tag matching say what of the message is known.
+/// Whether a completion with this status has only the members that all completions have. Statuses
+/// of tag matching define more members.
 pub(crate) fn is_without_rest(status: u32) -> bool {
     !matches!(status, IBV_WC_SUCCESS | IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE)
 }

@@ -1,5 +1,6 @@
-//! MR-08: buffers that change while a send of them is in flight. What they hold is summed up when they are posted and again when the completion is polled.
-//! It costs more than anything else here does, so that it is off unless somebody asks for it.
+//! MR-08: reports buffers that change while a send of them is in flight. The layer computes
+//! checksums of the buffers at posting and at the completion. The check is off by default, because
+//! its cost exceeds that of all other checks.
 
 use std::collections::VecDeque;
 
@@ -11,29 +12,29 @@ use crate::stack::{self, Site};
 use crate::state::Qp;
 use crate::wr::{Send, reads_memory};
 
-/// Bytes that one sum is of.
+/// Bytes of one checksum.
 const PIECE: usize = 4096;
-/// Of an element that many are looked at, from its start.
+/// Bytes of an element that are checked, from its start.
 const MOST: usize = 1 << 20;
 
-/// A signaled send whose bytes are known.
+/// The checksums of a signaled send.
 pub(crate) struct Digest {
     wr_id: u64,
     site: Site,
-    /// Of each piece: where it is, how long, its sum.
+    /// Address, length and checksum of each piece.
     pieces: Vec<(u64, usize, u64)>,
 }
 
-/// Of one queue pair, the oldest first.
+/// The checksums of one QP, the oldest first.
 pub(crate) type Digests = VecDeque<Digest>;
 
-/// The sum of what lies there; `None` where nothing can be read.
+/// The checksum of a piece of memory; `None` if the memory cannot be read.
 fn sum(at: u64, length: usize) -> Option<u64> {
     let mut bytes = [0_u8; PIECE];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length.min(PIECE) };
     let remote = libc::iovec { iov_base: at as *mut _, iov_len: length };
-    // Memory may have gone, which this call tells in place of a signal.
-    // SAFETY: `local` is ours and as long as it says; what is read is this process's own.
+    // SAFETY: `local` has the length of `bytes`. The kernel checks the address in this process:
+    // unmapped memory is an error, not a signal.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };
@@ -56,7 +57,7 @@ fn pieces(sges: &[ibv_sge]) -> Vec<(u64, usize, u64)> {
     pieces
 }
 
-/// A request is about to be posted.
+/// Computes the checksums of a request that is about to be posted.
 #[inline]
 pub(crate) fn posted(qp: &Qp, send: &Send<'_>, site: Site) {
     if wanted(Id::Mr08) {
@@ -74,14 +75,14 @@ fn remember(qp: &Qp, send: &Send<'_>, site: Site) {
     }
     let pieces = pieces(send.sges.unwrap_or(&[]));
     let mut digests = qp.digests.lock();
-    // More than there can be: they complete unseen.
+    // More entries than the send queue has: their completions were missed.
     if digests.len() > 2 * qp.cap.max_send_wr as usize {
         digests.pop_front();
     }
     digests.push_back(Digest { wr_id: send.wr_id, site, pieces });
 }
 
-/// These were not posted after all.
+/// Forgets requests that were not posted.
 pub(crate) fn take_back(qp: &Qp, ids: &[u64]) {
     if wanted(Id::Mr08) {
         let mut digests = qp.digests.lock();
@@ -93,7 +94,7 @@ pub(crate) fn take_back(qp: &Qp, ids: &[u64]) {
     }
 }
 
-/// A send completed.
+/// Compares the checksums of a completed send.
 #[inline]
 pub(crate) fn completed(qp: &Qp, wr_id: u64, ok: bool, call: &'static str) {
     if wanted(Id::Mr08) {

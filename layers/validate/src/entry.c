@@ -1,4 +1,5 @@
-/* The calls of the data path, with the caller's address and the place of its frame: what tells one call site from another costs two loads. */
+/* The calls of the data path. Each function passes on its return address and its frame, which
+ * identify the call site at the cost of two loads. */
 #define SITE __builtin_return_address(0), __builtin_frame_address(0)
 
 int ferroverbs_validate_post_send(void *qp, void *wr, void *bad, void *caller, void *frame);

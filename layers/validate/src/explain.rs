@@ -1,4 +1,5 @@
-//! What a completion with an error means, from the history of its QP: CQ-03, and where it is known better MR-11, MR-15, QP-09, WR-16.
+//! CQ-03, MR-11, MR-15, QP-09, QP-17, WR-16: the meaning of a failed completion, from the history
+//! of its QP. Called when a program polls.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::report::{Message, tell, wanted};
 use crate::state::{Flight, QPS, Qp};
 use crate::{mr, stack, wr};
 
-/// `vendor_err` of `soft`: the other process ended (`found_by::DEATH` of its crate `soft-semantics`).
+/// `vendor_err` of `soft` for an ended peer process (`found_by::DEATH` in `soft-semantics`).
 const PROCESS_ENDED: u32 = 4;
 
 const NAMES: [&str; 24] = [
@@ -48,12 +49,12 @@ const NAMES: [&str; 24] = [
     "TM_RNDV_INCOMPLETE",
 ];
 
-/// The name of a status, without what all of them begin with.
+/// The name of a status without the common prefix.
 pub(crate) fn name_of(status: ibv_wc_status) -> &'static str {
     NAMES.get(status as usize).copied().unwrap_or("an unknown status")
 }
 
-/// Tells what it means.
+/// Explains a failed completion.
 pub(crate) fn failure(
     qp: &Qp,
     done: &Done,
@@ -86,8 +87,8 @@ pub(crate) fn failure(
     tell(&Message { id, call, object, text, remedy, also }, Some(qp));
 }
 
-/// QP-17: the first completion with an error only says that the queue pair had failed before, and nobody has heard of what. `was` is the state that it was
-/// known to be in.
+/// QP-17: explains a flushed completion without an earlier error. `was` is the last known state of
+/// the QP.
 pub(crate) fn flushed(
     qp: &Qp,
     done: &Done,
@@ -109,7 +110,7 @@ pub(crate) fn flushed(
             "it was posted when the QP was in ERR already, where nothing is carried out",
             "take the QP through RESET to RTS first, or do not post what the program does not only wait for",
         ),
-        // The program took it there: what was in flight is flushed as it wanted.
+        // The program changed the QP to ERR, which flushes the requests in flight.
         (true, false) => return,
         (false, _) => (
             "the QP is in ERR, where the program did not take it, and no completion polled so far says why: what the peer asked of it was refused, its process ended, or the reason is in another CQ",
@@ -123,7 +124,7 @@ pub(crate) fn flushed(
     tell(&Message { id: Id::Qp17, call, object, text, remedy: remedy.into(), also }, Some(qp));
 }
 
-/// Whether the other end has a part in it.
+/// Whether the peer may have caused the status.
 fn is_of_both(status: u32) -> bool {
     matches!(
         status,
@@ -136,7 +137,7 @@ fn is_of_both(status: u32) -> bool {
     )
 }
 
-/// What has an id of its own.
+/// The cause, if the cause has its own check.
 fn cause(
     qp: &Qp,
     status: u32,
@@ -192,16 +193,16 @@ fn cause(
     })
 }
 
-/// QP-18 to QP-20: what the two ends were connected with, and differently.
+/// QP-18 to QP-20: a difference between the attributes of the two ends.
 fn disagreement(
     qp: &Qp,
     status: u32,
     flight: &Flight,
     end: Option<&OtherEnd<'_>>,
 ) -> Option<(Id, String, &'static str)> {
-    // Of a QP of this process the attributes are known, whatever the device is.
+    // The attributes of a QP in this process are known for any device.
     let other = match peer(qp) {
-        // Before RTR it was told nothing of the other end.
+        // Before RTR, the peer does not know this QP.
         Some(peer) if peer.state() < IBV_QPS_RTR => return None,
         Some(peer) => {
             let attr = peer.attr.lock();
@@ -227,7 +228,7 @@ fn disagreement(
     ends::disagreement(&failed, &other)
 }
 
-/// What the QP at the other end must allow.
+/// The right that the peer's QP must grant for an operation.
 fn right_for(opcode: u32) -> Option<(AccessFlags, &'static str)> {
     match opcode {
         IBV_WR_RDMA_READ => Some((AccessFlags::REMOTE_READ, "IBV_ACCESS_REMOTE_READ")),
@@ -241,7 +242,7 @@ fn right_for(opcode: u32) -> Option<(AccessFlags, &'static str)> {
     }
 }
 
-/// The QP at the other end, if it is of this process: the two name each other.
+/// The peer's QP, if the QP is in this process. Both QPs name each other.
 pub(crate) fn peer(qp: &Qp) -> Option<Arc<Qp>> {
     let number = qp.attr.lock().dest_qp_num;
     QPS.all().into_iter().find(|peer| {
@@ -249,7 +250,7 @@ pub(crate) fn peer(qp: &Qp) -> Option<Arc<Qp>> {
     })
 }
 
-/// What `IBV_WC_REM_ACCESS_ERR` means for a request; of a SEND the peer says where the bytes go.
+/// The meaning of `IBV_WC_REM_ACCESS_ERR`. The peer's receive names the memory of a SEND.
 fn refused_memory(flight: Option<&Flight>, end: Option<&OtherEnd<'_>>) -> (String, &'static str) {
     let Some(flight) = flight else {
         return (
@@ -285,7 +286,7 @@ fn refused_memory(flight: Option<&Flight>, end: Option<&OtherEnd<'_>>) -> (Strin
     }
 }
 
-/// Whether the bytes of an operation go where a receive says.
+/// Whether the bytes of an operation go to a posted receive.
 fn takes_receive(opcode: u8) -> bool {
     matches!(u32::from(opcode), IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV)
 }

@@ -1,5 +1,6 @@
-//! GIDs of an address: QP-06, the entry of the table that it is sent from, and QP-07, whether it goes with where it is sent. The table is no operation of
-//! a device: libibverbs is asked.
+//! QP-06 and QP-07: checks of the GIDs in an address. QP-06 checks the source GID, QP-07 whether
+//! the families of both GIDs agree. The GID table is no operation of a device, so the layer asks
+//! libibverbs.
 
 use core::ffi::{CStr, c_void};
 use core::net::Ipv6Addr;
@@ -17,14 +18,14 @@ use crate::state::{Ctx, Qp};
 type Query =
     unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> i32;
 
-/// An entry of a port's table; `None` where it is empty or cannot be asked.
+/// An entry of a port's GID table; `None` if the entry is empty or cannot be read.
 fn entry(ctx: &Ctx, port: u8, index: u8) -> Option<ibv_gid_entry> {
     static QUERY: OnceLock<Option<Query>> = OnceLock::new();
     const LIBRARY: &CStr = c"libibverbs.so.1";
     const NAME: &CStr = c"_ibv_query_gid_ex";
     let query = QUERY.get_or_init(|| {
-        // A program that has opened the library for itself does not have its names among those of all.
-        // SAFETY: names that end with a zero; nothing is loaded that is not there.
+        // SAFETY: the names end with a NUL, and RTLD_NOLOAD loads nothing. A program that opened
+        // the library with dlopen(3) does not have its names in the global scope.
         let found = unsafe {
             match libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) {
                 none if none.is_null() => {
@@ -35,19 +36,19 @@ fn entry(ctx: &Ctx, port: u8, index: u8) -> Option<ibv_gid_entry> {
                 found => found,
             }
         };
-        // SAFETY: NULL, or the function of that name, whose prototype this is (ibv_query_gid_ex(3)).
+        // SAFETY: the result is NULL, or the function of ibv_query_gid_ex(3) with this prototype.
         unsafe { core::mem::transmute::<*mut c_void, Option<Query>>(found) }
     });
     let mut entry = ibv_gid_entry::zeroed();
     let context = core::ptr::with_exposed_provenance_mut(ctx.at);
-    // SAFETY: an open context, and room for an entry of this size.
+    // SAFETY: the context is open, and the entry has the size that is passed.
     let result = unsafe {
         (*query)?(context, port.into(), index.into(), &raw mut entry, 0, size_of::<ibv_gid_entry>())
     };
     (result == 0).then_some(entry)
 }
 
-/// What an adapter of Ethernet can send to a GID of.
+/// The address family of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -58,7 +59,7 @@ fn family(address: Ipv6Addr) -> Family {
     if address.to_ipv4_mapped().is_some() { Family::V4 } else { Family::V6 }
 }
 
-/// What is wrong with an entry to send from.
+/// The defect of a source GID.
 fn defect(entry: Option<&ibv_gid_entry>) -> Option<String> {
     let Some(entry) = entry else { return Some("is empty".into()) };
     let address = Ipv6Addr::from(entry.gid.bytes());
@@ -73,12 +74,12 @@ fn defect(entry: Option<&ibv_gid_entry>) -> Option<String> {
     }
 }
 
-/// Whether there is nothing at that place of a port's table.
+/// Whether an entry of a port's GID table is empty.
 pub(crate) fn is_empty(ctx: &Ctx, port: u8, index: u8) -> bool {
     entry(ctx, port, index).is_none_or(|entry| Ipv6Addr::from(entry.gid.bytes()).is_unspecified())
 }
 
-/// An entry that may be what is wanted, to be named.
+/// The text for an entry that would be suitable.
 fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> Option<String> {
     let length = ctx.port(port)?.gid_tbl_len.clamp(0, 256);
     (0..length).map(|index| index as u8).find_map(|index| {
@@ -91,7 +92,7 @@ fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> Option<String> {
     })
 }
 
-/// Looks at an address that something is to be sent to; whether it is told what adapters refuse.
+/// Checks an address. Returns whether the message reports what an adapter refuses.
 pub(crate) fn check(
     call: &'static str,
     object: &str,
@@ -106,7 +107,7 @@ pub(crate) fn check(
         return false;
     }
     let index = address.grh.sgid_index;
-    // QP-03 speaks of those beyond the table.
+    // QP-03 reports an index beyond the table.
     if ctx.port(port).is_none_or(|known| i32::from(index) >= known.gid_tbl_len) {
         return false;
     }
@@ -123,7 +124,7 @@ pub(crate) fn check(
         && let Some(defect) = defect(from.as_ref())
     {
         say(Id::Qp06, format!("sgid_index {index} {defect}"), None);
-        // Others lead somewhere, if not far.
+        // Entries with another defect reach some peers.
         if from.is_none() {
             return true;
         }
@@ -131,7 +132,7 @@ pub(crate) fn check(
     let (Some(from), true) = (from, wanted(Id::Qp07)) else { return false };
     let (from, to) = (from.gid.bytes(), address.grh.dgid.bytes());
     let (from, to) = (Ipv6Addr::from(from), Ipv6Addr::from(to));
-    // Groups have an address of IPv6 in either case.
+    // A multicast group has an IPv6 address for both families.
     let is_one = !to.is_unspecified() && !to.is_multicast();
     let differ = !from.is_unspecified() && is_one && family(from) != family(to);
     if differ {

@@ -1,8 +1,9 @@
-//! The layer `validate`: tells who misuses verbs what is wrong, on which object, with which values, where, and what mends it.
+//! The layer `validate`: reports misuse of verbs, with the object, the values, the place in the
+//! program and the remedy.
 //!
-//! It stands between a program and the provider of its device (docs/reference/layers.md) and knows no device. What is known about objects is kept
-//! beside them (`state`, `table`); each family of checks is a module; `report` says what was found. `docs/reference/checks/` has a page for each
-//! check.
+//! The layer stands between a program and the provider of its device (docs/reference/layers.md),
+//! and works with any device. `state` has the records of objects. Each family of checks is a
+//! module. `report` writes the messages. `docs/reference/checks/` has a text for each check.
 
 mod advice;
 mod again;
@@ -46,7 +47,7 @@ use layer_tap::{life, plugin, spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
 
-/// What the front-end looks for.
+/// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
@@ -58,7 +59,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     awaits: Some(waits::awaits),
 };
 
-/// What librdmacm looks for.
+/// The symbol by which librdmacm finds the layer.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name is part of the interface")]
 pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
@@ -68,7 +69,7 @@ pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
     attach: Some(attach_cm),
 };
 
-// src/entry.c: they come back to us with the caller's address.
+// These C functions (src/entry.c) call back with the address of their caller.
 unsafe extern "C" {
     fn ferroverbs_validate_entry_post_send(
         qp: *mut ibv_qp,
@@ -93,7 +94,8 @@ unsafe extern "C" fn attach(
     mine: *mut verbs_context_ops,
 ) -> c_int {
     begin();
-    // SAFETY: the chain's table for us, and entries of this table of the context.
+    // SAFETY: `mine` is the chain's table for this layer; the context is open, and `next` is
+    // complete.
     unsafe {
         let (device, ports) = limits(context, next);
         let at = context as usize;
@@ -115,7 +117,7 @@ unsafe extern "C" fn attach_cm(
     mine: *mut ferroverbs_cm_calls,
 ) -> c_int {
     begin();
-    // SAFETY: what librdmacm gives us.
+    // SAFETY: the arguments are librdmacm's, as the interface describes them.
     unsafe { cm::attach(next, mine) };
     0
 }
@@ -198,16 +200,16 @@ fn fill(mine: &mut verbs_context_ops) {
     }
 }
 
-/// What the device and its ports can.
+/// The limits of the device and of its ports.
 ///
 /// # Safety
-/// An open context and the table beneath us.
+/// The context is open, and `next` is the table beneath this layer.
 unsafe fn limits(
     context: *mut ibv_context,
     next: *const verbs_context_ops,
 ) -> (Option<abi::ibv_device_attr>, Vec<ibv_port_attr>) {
     let mut attr = ibv_device_attr_ex::zeroed();
-    // SAFETY: operations of this context; both structures are ours.
+    // SAFETY: per the caller; both structures are local.
     unsafe {
         let Some(query) = (*next).query_device_ex else { return (None, Vec::new()) };
         if query(context, core::ptr::null(), &raw mut attr, size_of::<ibv_device_attr_ex>()) != 0 {

@@ -1,18 +1,18 @@
-//! MR-12: a registration failed, and the limit of locked memory is why.
+//! MR-12: explains a failed registration by the limit of locked memory.
 
 use crate::checks::Id;
 use crate::report::{Message, tell, wanted};
 use crate::state::REGIONS;
 
-/// Bytes that this process may lock; `None`: as many as it likes.
+/// Bytes that this process may lock; `None` without a limit.
 fn limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is writable.
+    // SAFETY: `limit` is a local variable.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// After a call that registers `length` bytes failed with `errno`. The caller finds `errno` as it was.
+/// Checks a registration of `length` bytes that failed with `errno`. The caller restores `errno`.
 pub(crate) fn check(call: &str, length: usize, errno: i32) {
     if errno != libc::ENOMEM || !wanted(Id::Mr12) {
         return;
@@ -38,7 +38,7 @@ pub(crate) fn check(call: &str, length: usize, errno: i32) {
     );
 }
 
-/// What is said, if the limit is too small for what is held and what was asked for.
+/// The text, if the limit is smaller than the registered and the requested bytes.
 fn told(limit: u64, held: u64, asked: u64) -> Option<String> {
     if held.saturating_add(asked) <= limit {
         return None;

@@ -1,4 +1,5 @@
-//! Memory: MR-01 to MR-06, MR-12, MR-13 and MR-15. Registrations are remembered; what requests say is compared with them.
+//! MR-01 to MR-06, MR-12, MR-13 and MR-15: checks of memory. The layer records registrations, and
+//! compares requests with them.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ use crate::stack;
 use crate::state::{Cache, Ctx, EPOCH, Mr, Mw, QPS, Qp, REGIONS, REMEMBERED, beneath};
 use crate::transitions;
 
-/// MR-05, before the call.
+/// MR-05: checks the access of a registration before the call.
 fn check_access(call: &str, access: u32) {
     let flags = AccessFlags::from_bits_retain(access);
     let needs = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
@@ -43,8 +44,8 @@ fn check_access(call: &str, access: u32) {
     }
 }
 
-/// Remembers a region that was just made in `pd`, which the front-end fills in after us and few providers do, and of which `memory` is the first byte in the
-/// process.
+/// Records a region that was just created in `pd`; the front-end sets the member later, and few
+/// providers do. `memory` is the address of the region's first byte in the process.
 fn remember(
     ctx: &Ctx,
     pd: *mut ibv_pd,
@@ -53,7 +54,7 @@ fn remember(
     access: Option<u32>,
     memory: Option<u64>,
 ) {
-    // SAFETY: the provider has just made it.
+    // SAFETY: the provider has just created the region.
     let made = unsafe { &*mr };
     let region = Mr {
         at: mr as usize,
@@ -75,7 +76,7 @@ fn remember(
 
 fn range_of(iova: u64, length: usize, access: u32) -> Option<(u64, u64)> {
     let start = if access & AccessFlags::ZERO_BASED.bits() != 0 { 0 } else { iova };
-    // On demand for all memory there is.
+    // An implicit region covers all memory, by paging on demand.
     if access & AccessFlags::ON_DEMAND.bits() != 0 && length == usize::MAX {
         return None;
     }
@@ -97,7 +98,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_mr)(pd, addr, length, iova, access) };
     if !mr.is_null() {
-        // With a NULL address and all lengths it is on demand for all memory.
+        // A NULL address with the largest length makes an implicit region.
         let range = range_of(iova, length, access.cast_unsigned());
         remember(ctx, pd, mr, range, Some(access.cast_unsigned()), Some(addr as u64));
     } else {
@@ -111,7 +112,7 @@ const fn registration(addr: u64, length: usize, iova: u64, access: c_int) -> Reg
     Registration { addr, length: length as u64, iova, access: access.cast_unsigned() }
 }
 
-/// MR-12, and what else a registration is refused for. `errno` stays as the provider left it.
+/// MR-12 and MR-19: explains a refused registration. `errno` keeps the provider's value.
 #[cold]
 fn failed(ctx: &Ctx, watch: &Watch, call: &str, asked: &Registration) {
     let errno = Errno::last();
@@ -227,13 +228,13 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     mr
 }
 
-/// MR-06: requests that still use the key of a region.
+/// MR-06: reports requests in flight that use the key of a region.
 fn check_in_flight(call: &str, region: &Mr) {
     if !wanted(Id::Mr06) {
         return;
     }
     for qp in QPS.all() {
-        // Connected ones stop by themselves when something fails; then nobody uses it.
+        // A connected QP stops after an error, and uses the region no more.
         if qp.ctx.at != region.ctx
             || qp.failed.load(Ordering::Relaxed)
             || qp.state() >= abi::IBV_QPS_SQE
@@ -302,7 +303,7 @@ pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
     }
     let watch = Watch::begin("ibv_dereg_mr");
     crate::advice::mapped(&mr, region.map(|region| region.made));
-    // Before the call: another thread may be given the key at once.
+    // The record is removed before the call, because another thread may get the key at once.
     forget(ctx, mr.lkey);
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, dereg_mr)(vmr) };
@@ -351,7 +352,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let result = unsafe { beneath!(ctx, rereg_mr)(vmr, flags, pd, addr, length, access) };
     if result != 0 {
         let asked = registration(addr as u64, length, addr as u64, access);
-        // SAFETY: where the flags name a PD, it is NULL or live.
+        // SAFETY: if the flags name a PD, the PD is NULL or live.
         let elsewhere = wants & IBV_REREG_MR_CHANGE_PD != 0
             && unsafe { pd.as_ref() }.is_none_or(|pd| pd.context != before.context);
         let about = About::object(Id::Mr19, format!("mr with lkey {:#x}", before.lkey));
@@ -379,18 +380,18 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     result
 }
 
-/// What a request uses memory for.
+/// The memory that a request uses, and how.
 pub(crate) struct Use<'a> {
     pub(crate) call: &'a str,
     pub(crate) object: &'a dyn Fn() -> String,
     pub(crate) qp: Option<&'a Qp>,
-    /// The domain that regions must be of.
+    /// The PD to which regions must belong; 0 if unknown.
     pub(crate) pd: usize,
-    /// The device writes there: what for.
+    /// The data that the device writes to the memory; `None` if the device only reads.
     pub(crate) written: Option<&'a str>,
 }
 
-/// MR-01 to MR-04 for one element of a request.
+/// MR-01 to MR-04: checks one element of a request.
 #[inline]
 pub(crate) fn check_sge(ctx: &Ctx, cache: &mut Cache, index: usize, sge: &ibv_sge, what: &Use<'_>) {
     if sge.length == 0 {
@@ -510,7 +511,7 @@ fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &Use<'_>) {
     );
 }
 
-/// MR-04 for a window that others may write to.
+/// MR-04: checks a window that permits remote writes.
 ///
 /// # Safety
 /// `info.mr` is NULL or live.
@@ -547,7 +548,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
             memory::allocate_window(facts, kind, errno)
         });
     } else {
-        // SAFETY: the provider has just made it.
+        // SAFETY: the provider has just created the window.
         let rkey = unsafe { (*mw).rkey };
         let mut regions = REGIONS.lock();
         regions.windows.insert(mw as usize, Mw { ctx: ctx.at, pd: pd as usize, rkey });
@@ -579,8 +580,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
 ) -> c_int {
     // SAFETY: the caller's QP is live.
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
-    // A bind takes a place in the send queue and, signaled, completes there.
-    // SAFETY: the caller's QP is live, and the arguments are readable.
+    // SAFETY: the caller's QP is live, and the arguments are readable. A bind uses an entry of the
+    // send queue, and completes there if signaled.
     let watch = Watch::begin("ibv_bind_mw");
     // SAFETY: as above.
     let wr_id = unsafe {
@@ -605,7 +606,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     result
 }
 
-/// What a bind asks for.
+/// The arguments of a bind.
 ///
 /// # Safety
 /// `info.mr` is NULL or live.
@@ -644,7 +645,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     result
 }
 
-/// A window has another key from now on.
+/// Records the new key of a window.
 pub(crate) fn replaced(ctx: &Ctx, mw: usize, now: u32) {
     let mut regions = REGIONS.lock();
     let Some(window) = regions.windows.get_mut(&mw) else { return };
@@ -659,7 +660,8 @@ pub(crate) fn replaced(ctx: &Ctx, mw: usize, now: u32) {
     }
 }
 
-/// MR-15, once a request failed at the peer: whether the key that it named is one that a window had before.
+/// MR-15: the present key of a window, if `rkey` is its former key. Asked when a peer refused a
+/// request.
 pub(crate) fn stale(rkey: u32) -> Option<u32> {
     let regions = REGIONS.lock();
     let taken = regions.live.values().any(|mr| mr.rkey == rkey)
@@ -670,7 +672,7 @@ pub(crate) fn stale(rkey: u32) -> Option<u32> {
     regions.stale.iter().rev().find(|(_, before, _)| *before == rkey).map(|(.., now)| *now)
 }
 
-/// The region whose lkey this is although its rkey is another one: somebody sent the wrong key.
+/// MR-11: the region with this lkey, if no region has the key as its rkey.
 pub(crate) fn by_lkey(key: u32) -> Option<Mr> {
     let regions = REGIONS.lock();
     if regions.live.values().any(|mr| mr.rkey == key) {
@@ -679,14 +681,14 @@ pub(crate) fn by_lkey(key: u32) -> Option<Mr> {
     regions.live.values().find(|mr| mr.lkey == key).copied()
 }
 
-/// Windows and regions of a domain, for OB-02.
+/// OB-02: the regions and the number of windows of a PD.
 pub(crate) fn of_pd(pd: usize) -> (Vec<Mr>, usize) {
     let regions = REGIONS.lock();
     let of = regions.live.values().filter(|mr| mr.pd == pd).copied().collect();
     (of, regions.windows.values().filter(|mw| mw.pd == pd).count())
 }
 
-/// The regions and windows of a context, which is closed.
+/// The regions and the number of windows of a context; with `forget`, their records are removed.
 pub(crate) fn of_context(ctx: usize, forget: bool) -> (Vec<Mr>, usize) {
     let mut regions = REGIONS.lock();
     let of = regions.live.values().filter(|mr| mr.ctx == ctx).copied().collect();
@@ -701,7 +703,7 @@ pub(crate) fn of_context(ctx: usize, forget: bool) -> (Vec<Mr>, usize) {
     (of, windows)
 }
 
-/// MR-13: regions that were left when their device was closed.
+/// MR-13: reports regions that are left when their device is closed.
 pub(crate) fn left(call: &str, ctx: &Ctx, regions: &[Mr]) {
     let Some(first) = regions.first() else { return };
     let bytes: u64 = regions.iter().filter_map(|mr| mr.range).map(|(start, end)| end - start).sum();

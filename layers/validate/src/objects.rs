@@ -1,4 +1,5 @@
-//! Domains, address handles and shared receive queues, and what depends on what: OB-01 and OB-02.
+//! OB-01 and OB-02: domains, address handles and shared receive queues, and the dependencies
+//! between objects.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,23 +23,23 @@ use crate::state::{
     AHS, Ah, CONTEXTS, CQS, Cache, Ctx, PDS, Pd, QPS, SRQS, Srq, beneath, gone, where_gone,
 };
 
-/// What is known about a context; every one that reaches us is known.
+/// The context at this address. The chain passes only contexts that were attached.
 #[inline]
 pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
     CONTEXTS.get(at as usize)
 }
 
-/// As `context`, for keeping.
+/// As [`context`], with shared ownership.
 pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
     CONTEXTS.share(at as usize)
 }
 
-/// The domain that regions of a PD are registered in.
+/// The domain in which the regions of a PD are registered.
 pub(crate) fn root_of(pd: usize) -> usize {
     PDS.get(pd).map_or(pd, |known| known.root)
 }
 
-/// OB-01: an argument that was destroyed, or is of another context.
+/// OB-01: reports an argument that is destroyed, or that belongs to another context.
 pub(crate) fn check_argument(
     call: &str,
     ctx: usize,
@@ -74,7 +75,7 @@ pub(crate) fn check_argument(
     );
 }
 
-/// OB-01 for a PD whose memory is still what it was.
+/// OB-01: reports a destroyed PD, as long as its memory is readable.
 pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
     if PDS.get(pd as usize).is_none() {
         check_argument(call, 0, "pd", pd as usize, None);
@@ -126,7 +127,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
     let at = pd as usize;
     let known = PDS.share(at);
-    // Before the call: another thread may be given the address at once.
+    // The record is removed before the call, because another thread may get the address at once.
     PDS.remove(at);
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, dealloc_pd)(pd) };
@@ -181,31 +182,32 @@ fn holders_of_pd(at: usize) -> Option<Holders> {
     (!names.is_empty()).then(|| (list(&names), also))
 }
 
-/// Some of them, and how many more.
+/// The first names, and the number of further names.
 pub(crate) fn list(names: &[String]) -> String {
     let shown = names.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > 4 { format!("{shown} and {} more", names.len() - 4) } else { shown }
 }
 
-/// The last call of a context. What is left in it is told.
+/// The last call of a context. Reports the objects that are left.
 pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
     let Some(ctx) = shared(at) else { return };
     // SAFETY: the caller's context is open.
     unsafe { crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), at) };
     left(&ctx, "ibv_close_device");
     CONTEXTS.remove(ctx.at);
-    // SAFETY: the caller's argument, passed on. The table is not touched any more after it.
+    // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
     unsafe { beneath!(ctx, free_context)(at) };
 }
 
-/// When the process ends, if somebody asked for that: what is left in contexts that were not closed.
+/// Reports at exit the objects of contexts that are not closed, if the settings ask for the
+/// report.
 pub(crate) fn left_at_exit() {
     for ctx in CONTEXTS.all() {
         left(&ctx, "exit");
     }
 }
 
-/// MR-13 and OB-02: what is left in a context. It is forgotten.
+/// MR-13 and OB-02: reports the objects that are left in a context, and removes their records.
 fn left(ctx: &Ctx, call: &str) {
     let (regions, windows) = crate::mr::of_context(ctx.at, true);
     crate::mr::left(call, ctx, &regions);
@@ -231,7 +233,7 @@ fn left(ctx: &Ctx, call: &str) {
         AHS.remove(ah.at);
     }
     for pd in PDS.all().iter().filter(|pd| pd.ctx == ctx.at) {
-        // One that has a region cannot go before it.
+        // A PD with regions cannot be deallocated before them.
         if regions.iter().all(|mr| mr.pd != pd.root) {
             names.push(format!("pd {:#x}", pd.at));
         }
@@ -279,7 +281,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
     ah
 }
 
-/// An address, and what is known of the entry of the GID table that it names.
+/// The arguments of an address, and the entry of the GID table.
 fn address(ctx: &Ctx, attr: &ibv_ah_attr) -> Address {
     let port = attr.port_num;
     let index = attr.grh.sgid_index;
@@ -341,7 +343,7 @@ pub(crate) unsafe extern "C" fn create_srq(
             queues::create_srq(facts, &asked, errno)
         });
     } else {
-        // SAFETY: the provider has filled in what it gives.
+        // SAFETY: the provider has filled in the attributes.
         remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr }, true);
     }
     srq
@@ -353,7 +355,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ) -> *mut ibv_srq {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
     let watch = Watch::begin("ibv_create_srq_ex");
-    // SAFETY: the caller's attributes; members that the mask names are readable.
+    // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
     let asked = unsafe { asked_for(attr) };
     // SAFETY: the caller's arguments, passed on.
     let srq = unsafe { beneath!(ctx, create_srq_ex)(at, attr) };
@@ -362,7 +364,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             queues::create_srq(facts, &asked, errno)
         });
     } else {
-        // SAFETY: the provider has filled in what it gives; members that the mask names are there.
+        // SAFETY: the provider has filled in the attributes. Members are read only if the mask
+        // names them.
         let (mut given, pd, kind) = unsafe {
             let mask = (*attr).comp_mask;
             let pd = if mask & IBV_SRQ_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
@@ -371,7 +374,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             ((*attr).attr, pd, kind)
         };
         if kind == IBV_SRQT_TM {
-            // Tag matching takes buffers of another kind besides: how many are left is not counted.
+            // Tag matching also uses buffers of another kind, so free entries cannot be counted.
             given.max_wr = u32::MAX;
         }
         remember_srq(ctx, srq, pd, &given, kind == IBV_SRQT_BASIC);
@@ -379,7 +382,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     srq
 }
 
-/// What an extended SRQ is asked for with.
+/// The arguments of an extended SRQ.
 ///
 /// # Safety
 /// Members that the mask names are readable.
@@ -437,7 +440,7 @@ pub(crate) unsafe extern "C" fn modify_srq(
     if let (0, true, Some(known)) =
         (result, mask.cast_unsigned() & abi::IBV_SRQ_MAX_WR != 0, SRQS.get(srq as usize))
     {
-        // SAFETY: readable, as it was for the provider.
+        // SAFETY: the provider has read the attributes.
         known.max_wr.store(unsafe { (*attr).max_wr }, Ordering::Relaxed);
     }
     result
@@ -449,7 +452,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let at = srq as usize;
     let known = SRQS.share(at);
     if let Some(known) = &known {
-        // SAFETY: the SRQ is live, and this is a count of it.
+        // SAFETY: the SRQ is live, and has the count.
         unsafe {
             let (object, acked) = (format!("srq {at:#x}"), &raw const (*srq).events_completed);
             crate::cq::check_async("ibv_destroy_srq", &object, &known.async_got, acked);

@@ -1,5 +1,6 @@
-//! What the device knows of the other end of a queue pair (`ferroverbs_plugin_ext.other_end`), in words: `soft` reads it in tables that all processes of the
-//! host share. Of adapters, and of other hosts, nothing is known.
+//! The peer of a QP in words, as the device knows the peer (`ferroverbs_plugin_ext.other_end`).
+//! `soft` reads tables that all processes of the host share. Peers of adapters, and peers on other
+//! hosts, are unknown.
 
 use core::net::Ipv6Addr;
 
@@ -13,24 +14,26 @@ use crate::checks::ends::End;
 use crate::state::{Flight, Qp};
 use crate::transitions;
 
-/// Bits of `IBV_ACCESS_*` that have a name.
+/// Access bits with a name.
 const NAMED: u32 = 0x3ff;
 
-/// What is known, of which QP.
+/// The answer of the device about the peer of a QP.
 pub(crate) struct OtherEnd<'a> {
     qp: &'a Qp,
     number: u32,
     told: ferroverbs_other_end,
 }
 
-/// Asks the device of `qp`, which nobody destroys meanwhile; `rkey` is what a request names there, or 0.
+/// Asks the device of `qp`, which stays live during the call. `rkey` is the key in a request, or
+/// 0.
 pub(crate) fn of(qp: &Qp, rkey: u32) -> Option<OtherEnd<'_>> {
     let ask = qp.ctx.other_end?;
     let mut told = ferroverbs_other_end::zeroed();
     told.size = size_of::<ferroverbs_other_end>();
     let number = qp.attr.lock().dest_qp_num;
     let at = core::ptr::with_exposed_provenance_mut(qp.at);
-    // SAFETY: the function of the plugin that made the QP. It is live: who polls holds the list of its CQ, which it is taken off before it is destroyed.
+    // SAFETY: the function belongs to the plugin that created the QP. The QP is live: the polling
+    // thread holds the list of its CQ, and a destroyed QP is removed from the list first.
     let result = unsafe { ask(at, rkey, &raw mut told) };
     (result == 0).then_some(OtherEnd { qp, number, told })
 }
@@ -44,15 +47,15 @@ impl OtherEnd<'_> {
         self.told.qp_state.cast_unsigned()
     }
 
-    /// `qp_access_flags` of the QP there.
+    /// `qp_access_flags` of the peer's QP.
     pub(crate) fn access(&self) -> Option<u32> {
         self.has_qp().then_some(self.told.access)
     }
 
-    /// What the QP there was connected with, where that is known.
+    /// The attributes of the peer's QP that the ends must agree on.
     pub(crate) fn end(&self) -> End {
         let told = &self.told;
-        // Before RTR it was told nothing of the other end.
+        // Before RTR, the peer does not know this QP.
         match self.has_qp() && self.state() >= IBV_QPS_RTR && told.path_mtu != 0 {
             true => End {
                 path_mtu: Some(told.path_mtu.into()),
@@ -63,12 +66,12 @@ impl OtherEnd<'_> {
         }
     }
 
-    /// Whether the key is an lkey there.
+    /// Whether the key is an lkey of the peer.
     pub(crate) fn is_lkey(&self) -> bool {
         self.told.key == OTHER_KEY_LOCAL
     }
 
-    /// Its process.
+    /// The peer's process.
     pub(crate) fn process(&self) -> String {
         if self.told.place == OTHER_END_HERE {
             return "this process".into();
@@ -84,7 +87,8 @@ impl OtherEnd<'_> {
         }
     }
 
-    /// Where it is and how it is there, to be said behind something else; `None`: nothing is known. `counts`: it matters how many receives are posted.
+    /// The place and state of the peer, as the end of a message; `None` if unknown. With `counts`
+    /// the number of posted receives is included.
     pub(crate) fn place(&self, counts: bool) -> Option<String> {
         let Self { qp, number, told } = self;
         let mut text = match told.place {
@@ -113,7 +117,7 @@ impl OtherEnd<'_> {
             }
             _ => return None,
         };
-        // Before RTR it is connected to nobody, and what failed forgets nothing.
+        // Before RTR a QP has no peer. A failed QP keeps its peer.
         if self.has_qp()
             && !matches!(self.state(), abi::IBV_QPS_RESET | IBV_QPS_INIT)
             && told.dest_qp_num != qp.number
@@ -132,15 +136,15 @@ impl OtherEnd<'_> {
         Some(text)
     }
 
-    /// How many receives the QP there has now, where this process has it.
+    /// The number of receives posted at the peer's QP, if the QP is in this process.
     fn receives(&self) -> Option<usize> {
         let peer = crate::explain::peer(self.qp)?;
-        // One that failed loses them, and it is not known how many are left.
+        // A failed QP loses its receives, so their number is unknown.
         let counts = peer.srq.is_none() && peer.state() != IBV_QPS_ERR;
         counts.then(|| peer.recv.lock().flights.len())
     }
 
-    /// What mends it that nobody answers, where that is known.
+    /// The remedy for a peer that does not answer; `None` if unknown.
     pub(crate) fn silence(&self) -> Option<String> {
         let remedy = match self.told.place {
             OTHER_END_GONE => "find out why that process ended: its exit status, dmesg".to_owned(),
@@ -164,7 +168,7 @@ impl OtherEnd<'_> {
         Some(remedy)
     }
 
-    /// Why the memory that a request names was refused to it, and what mends that; `None`: it is not known.
+    /// The reason why the peer refused the memory of a request, and the remedy; `None` if unknown.
     pub(crate) fn refusal(
         &self,
         flight: &Flight,

@@ -1,5 +1,5 @@
-//! Verbs that have no checks of their own, and whose refusals are explained: OB-09, CQ-14, MR-19
-//! and QP-21.
+//! Verbs whose only check explains a refusal: OB-09, CQ-14, MR-19 and QP-21. Each function calls
+//! the layer beneath, and judges the arguments if the call fails.
 
 use core::ffi::c_int;
 
@@ -16,10 +16,10 @@ use crate::objects::context;
 use crate::refusal::{About, Watch};
 use crate::state::beneath;
 
-/// Functions that call what is beneath them, and explain a refusal by a table.
+/// Defines functions that return a pointer, and explain a refusal by a function of `checks`.
 ///
-/// `of`: the context that the call is made for. The structures of the caller are readable, as for
-/// the provider.
+/// `of` is the context of the call. The caller's structures are readable, as the provider
+/// requires.
 macro_rules! explained {
     ($(
         $call:literal $id:ident
@@ -42,7 +42,7 @@ macro_rules! explained {
     )*};
 }
 
-/// As `explained`, of calls that return an errno.
+/// As `explained`, for calls that return an errno.
 macro_rules! explained_errno {
     ($(
         $call:literal $id:ident
@@ -67,7 +67,7 @@ macro_rules! explained_errno {
     )*};
 }
 
-/// What a structure says, or that there is none.
+/// Judges a structure, or reports a NULL pointer.
 ///
 /// # Safety
 /// `at` is NULL or readable.

@@ -1,5 +1,7 @@
-//! Memory that requests in flight still write: WR-14, a send of what an earlier READ of its queue brings, and MR-09, two requests that write the same bytes.
-//! For WR-14 a queue remembers its READs and atomics only; MR-09 and MR-10 (`asan`) remember all receives of the process besides, so that they are off unless somebody asks.
+//! WR-14, MR-09, MR-10: memory that requests in flight write. WR-14 reports a send of bytes that
+//! an earlier READ brings; MR-09 reports two requests that write the same bytes. WR-14 needs only
+//! the READs and atomics of a queue. MR-09 and MR-10 (`asan`) need all receives of the process,
+//! and are off by default.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,32 +20,33 @@ use crate::stack::{self, Site};
 use crate::state::{Cache, Ctx, Flight, KEYS, Qp, Queue};
 use crate::wr::{self, Send};
 
-/// A request that writes memory until it completes. Elements behind the first few are not remembered.
+/// A request that writes memory until it completes. Elements beyond the first few are not
+/// recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Sink {
     wr_id: u64,
-    /// Whose it is: the number of a QP, or an SRQ.
+    /// QP number; `None` for an SRQ.
     qp: Option<u32>,
     is_receive: bool,
     site: Site,
     spans: [Range<u64>; KEYS],
 }
 
-/// Those of one queue, the oldest first.
+/// The sinks of one queue, the oldest first.
 pub(crate) type Sinks = VecDeque<Sink>;
 
-/// What is written in the process, by the address of the queue. Order: a leaf.
+/// The sinks of the process, by the address of the queue. Lock order: a leaf.
 static WRITTEN: Shared<BTreeMap<usize, Sinks>> = Shared::new(BTreeMap::new());
 
-/// To fork: nobody changes them until the result is dropped.
+/// For a fork: no thread changes the sinks until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
     WRITTEN.hold()
 }
 
-/// Whether what is written in the process is remembered.
+/// Whether the sinks of the process are recorded.
 static KEPT: AtomicBool = AtomicBool::new(false);
 
-/// A device was opened: who wants to know of its buffers is known by now.
+/// Decides at the opening of a device whether sinks are recorded.
 pub(crate) fn begin() {
     KEPT.store(wanted(Id::Mr09) || asan::is_on(), Ordering::Relaxed);
 }
@@ -69,14 +72,14 @@ impl Sink {
         Self { wr_id, qp, is_receive, site, spans }
     }
 
-    /// Bytes of it that are also in `other`.
+    /// Bytes of the sink that are also in `other`.
     fn common(&self, other: &Range<u64>) -> Option<Range<u64>> {
         let both = |span: &Range<u64>| span.start.max(other.start)..span.end.min(other.end);
         self.spans.iter().map(both).find(|common| !common.is_empty())
     }
 }
 
-/// Where an element lies in the process's memory; nothing where that is not known (device memory, regions that others made).
+/// The addresses of an element in this process; empty if unknown, as for device memory.
 fn memory(ctx: &Ctx, cache: &mut Cache, sge: &ibv_sge) -> Range<u64> {
     let shift = cache.find(ctx.at, sge.lkey).and_then(|mr| mr.shift);
     shift.map_or(0..0, |shift| {
@@ -85,7 +88,7 @@ fn memory(ctx: &Ctx, cache: &mut Cache, sge: &ibv_sge) -> Range<u64> {
     })
 }
 
-/// Whether it writes memory of its poster.
+/// Whether an operation writes memory of its poster.
 fn brings(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -93,7 +96,7 @@ fn brings(opcode: u32) -> bool {
     )
 }
 
-/// A send is about to be posted.
+/// WR-14 and MR-09: checks a send that is about to be posted.
 #[inline]
 pub(crate) fn sends(
     qp: &Qp,
@@ -113,7 +116,8 @@ fn look(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, inline:
         return;
     }
     let sges = send.sges.unwrap_or(&[]);
-    // It waits for READs and atomics before it, and so does what follows it. Inline data were read when they were posted.
+    // A fenced request waits for earlier READs and atomics, and so do later requests. Inline data
+    // are read at posting.
     if send.flags & SendFlags::FENCE.bits() != 0 && !inline {
         queue.sinks.clear();
     }
@@ -172,7 +176,7 @@ fn unfenced(
     tell(&message, Some(qp));
 }
 
-/// A receive is about to be posted to a queue pair's queue.
+/// MR-09: records a receive that is about to be posted to a QP.
 #[inline]
 pub(crate) fn receives(
     qp: &Qp,
@@ -190,7 +194,7 @@ pub(crate) fn receives(
     }
 }
 
-/// A receive is about to be posted to a shared queue, by its address.
+/// MR-09: records a receive that is about to be posted to a shared receive queue.
 pub(crate) fn shared_receives(
     ctx: &Ctx,
     cache: &mut Cache,
@@ -205,7 +209,7 @@ pub(crate) fn shared_receives(
     }
 }
 
-/// MR-09.
+/// MR-09: records a sink, and reports an overlap.
 #[cold]
 fn write(
     owner: usize,
@@ -242,7 +246,7 @@ fn write(
     tell(&message, qp);
 }
 
-/// A request is not in flight any more.
+/// Removes a request that is no longer in flight.
 #[inline]
 pub(crate) fn over(queue: &mut Queue, flight: &Flight) {
     if !brings(flight.opcode.into()) {
@@ -254,7 +258,7 @@ pub(crate) fn over(queue: &mut Queue, flight: &Flight) {
     }
 }
 
-/// As `over`, of a shared queue.
+/// As [`over`], for a shared receive queue.
 pub(crate) fn shared_over(owner: usize, wr_id: u64) {
     if is_kept() {
         let mut all = WRITTEN.lock();
@@ -268,7 +272,7 @@ fn remove(sinks: &mut Sinks, wr_id: u64) -> Option<Sink> {
     sinks.remove(place)
 }
 
-/// MR-10: buffers that are not in flight any more are the program's, but for what others that are write, too.
+/// MR-10: unpoisons buffers that are no longer in flight, except bytes that other requests write.
 fn give_back(all: &BTreeMap<usize, Sinks>, gone: impl IntoIterator<Item = Sink>) {
     if !asan::is_on() {
         return;
@@ -282,7 +286,7 @@ fn give_back(all: &BTreeMap<usize, Sinks>, gone: impl IntoIterator<Item = Sink>)
     }
 }
 
-/// MR-10: memory is registered no more, or nothing is to be told of it.
+/// MR-10: forgets sinks in memory that is no longer registered.
 pub(crate) fn unregistered(memory: &Range<u64>) {
     if !wanted(Id::Mr10) {
         return;
@@ -299,14 +303,14 @@ pub(crate) fn unregistered(memory: &Range<u64>) {
 
 /// A request in flight, for MR-10.
 pub(crate) struct InFlight {
-    /// The queue's name.
+    /// The name of the queue.
     pub(crate) queue: String,
     pub(crate) wr_id: u64,
     pub(crate) what: &'static str,
     pub(crate) posted: Option<stack::Stack>,
 }
 
-/// The one whose buffer the byte at an address is of.
+/// The request whose buffer has the byte at this address.
 pub(crate) fn in_flight_at(at: u64) -> Option<InFlight> {
     let all = WRITTEN.lock();
     let (owner, sink) = all.iter().find_map(|(owner, sinks)| {
@@ -321,13 +325,13 @@ pub(crate) fn in_flight_at(at: u64) -> Option<InFlight> {
     })
 }
 
-/// Nothing of a queue is in flight any more.
+/// Removes all requests of a queue.
 pub(crate) fn clear(queue: &mut Queue) {
     queue.sinks.clear();
     shared_clear(address(queue));
 }
 
-/// As `clear`, of a shared queue.
+/// As [`clear`], for a shared receive queue.
 pub(crate) fn shared_clear(owner: usize) {
     if is_kept() {
         let mut all = WRITTEN.lock();

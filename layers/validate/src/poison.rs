@@ -1,5 +1,5 @@
-//! `poison=1`: what `ibv_poll_cq(3)` leaves undefined in a failed completion is overwritten, so that a program that reads it fails everywhere, and not only over
-//! devices that leave something else there.
+//! `poison=1`: overwrites the members that `ibv_poll_cq(3)` leaves undefined in a failed
+//! completion. A program that reads such a member then fails over every device.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +7,11 @@ use abi::ibv_wc;
 
 use crate::settings::settings;
 
-/// No opcode, no length that was asked for, no number of a queue pair; it has bits of every flag.
+/// The pattern is no valid opcode, length or QP number, and sets bits of each flag.
 const PATTERN: u32 = 0xdead_beef;
 
-/// Of a completion that failed and is about to be seen by the program.
+/// Overwrites the undefined members of a failed completion, before the program sees the
+/// completion.
 #[cold]
 pub(crate) fn overwrite(wc: &mut ibv_wc) {
     if !settings().poison {

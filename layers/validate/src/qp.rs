@@ -1,4 +1,4 @@
-//! Queue pairs: QP-02 to QP-15 as far as making, changing and destroying goes, and OB-03.
+//! QP-02 to QP-15, OB-03: checks of the creation, change and destruction of QPs.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -25,7 +25,7 @@ use crate::stack;
 use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, beneath, gone};
 use crate::transitions;
 
-/// OB-01 for what the attributes name.
+/// OB-01: checks the objects in the attributes.
 fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
     for cq in [attr.send_cq as usize, attr.recv_cq as usize] {
         check_argument(call, ctx, "cq", cq, CQS.get(cq).map(|cq| cq.ctx.at));
@@ -34,13 +34,13 @@ fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
     check_argument(call, ctx, "srq", srq, SRQS.get(srq).map(|srq| srq.ctx.at));
 }
 
-/// QP-15: why the QP could not be made.
+/// QP-15: explains a refused creation. `probe` tries a creation with another `max_inline_data`.
 fn explain_refusal(watch: &Watch, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u32) -> bool) {
     let about = About::none(Id::Qp15);
     watch.failed(ctx, &about, |facts, errno| {
         let mut given = pairs::create_qp(facts, asked, errno);
         let wanted = asked.cap.max_inline_data;
-        // Whether it is that: the same without.
+        // A creation without inline data tells whether `max_inline_data` is the cause.
         if given.wrong.is_empty() && wanted > 0 && probe(0) {
             let (mut works, mut fails) = (0, wanted);
             while fails - works > 1 {
@@ -56,7 +56,7 @@ fn explain_refusal(watch: &Watch, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u3
     });
 }
 
-/// What a QP is asked for with.
+/// The arguments of a QP's creation.
 fn wanted(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
     let srq = SRQS.get(attr.srq as usize);
     WantedQp {
@@ -72,7 +72,7 @@ fn wanted(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
     }
 }
 
-/// Remembers a QP that was just made, with the capacities that the provider gave.
+/// Records a new QP with the capacities that the provider granted.
 fn remember(
     call: &str,
     asked: &ibv_qp_init_attr,
@@ -82,7 +82,7 @@ fn remember(
     attr: &ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) {
-    // SAFETY: the provider has just made it.
+    // SAFETY: the provider has just created the QP.
     let made = unsafe { &*qp };
     let (send_cq, recv_cq) = (CQS.share(attr.send_cq as usize), CQS.share(attr.recv_cq as usize));
     let cap = attr.cap;
@@ -120,7 +120,7 @@ fn remember(
     });
     for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
         let mut qps = cq.qps.lock();
-        // One CQ for both queues has it once.
+        // A CQ for both queues lists the QP once.
         if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
             qps.insert(place, known.clone());
         }
@@ -128,7 +128,7 @@ fn remember(
     QPS.insert(at, known.clone());
     advice::made(call, &known, asked);
     if let (Some(ops), Some(builder)) = (send_ops, &known.builder) {
-        // SAFETY: made with these operations, so that it is an extended one.
+        // SAFETY: the QP was created with these operations, so the QP is extended.
         unsafe { builder.replace(known.extended(), ops) };
     }
 }
@@ -150,9 +150,9 @@ pub(crate) unsafe extern "C" fn create_qp(
         explain_refusal(&watch, &ctx, &wanted(&given, pd as usize), |inline| {
             let mut again = given;
             again.cap.max_inline_data = inline;
-            // SAFETY: the caller's domain and a copy of its attributes that asks for less.
+            // SAFETY: the domain is the caller's, and the attributes are a copy.
             let made = unsafe { beneath!(ctx, create_qp)(pd, &raw mut again) };
-            // SAFETY: just made, and used by nobody.
+            // SAFETY: the QP was just created, and no other thread uses the QP.
             !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
         });
     } else {
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     qp
 }
 
-/// The part that both forms of the attributes have.
+/// The members of the extended attributes that the plain attributes have too.
 fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         qp_context: attr.qp_context,
@@ -180,8 +180,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    // A program built with an older header has a shorter structure: only the members that its mask names are read.
-    // SAFETY: these members are in every form of it.
+    // SAFETY: these members are in each version of the structure. A program built with an older
+    // header has a shorter structure, so other members are read only if the mask names them.
     let (mask, first) = unsafe { ((*attr).comp_mask, plain(&*attr)) };
     let watch = Watch::begin("ibv_create_qp_ex");
     check_parts("ibv_create_qp_ex", ctx.at, &first);
@@ -191,7 +191,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         // SAFETY: members that the mask names are readable.
         let asked = unsafe { wanted_ex(attr, mask, &first) };
         explain_refusal(&watch, &ctx, &asked, |inline| {
-            // SAFETY: the caller's to write during the call, and put back below.
+            // SAFETY: the structure is writable during the call, and is restored below.
             let made = unsafe {
                 let cap = &raw mut (*attr).cap;
                 let before = *cap;
@@ -201,11 +201,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 *cap = before;
                 made
             };
-            // SAFETY: just made, and used by nobody.
+            // SAFETY: the QP was just created, and no other thread uses the QP.
             !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
         });
     } else {
-        // SAFETY: members that the mask names are there.
+        // SAFETY: members that the mask names are readable.
         let (pd, ops, now) = unsafe {
             let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
             let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     qp
 }
 
-/// As [`wanted`], of ibv_create_qp_ex(3).
+/// As [`wanted`], for ibv_create_qp_ex(3).
 ///
 /// # Safety
 /// Members that `mask` names are readable.
@@ -234,7 +234,7 @@ unsafe fn wanted_ex(
     WantedQp { has_xrcd: xrcd, spreads, ..wanted(first, pd) }
 }
 
-/// QP-13: why something could not be destroyed.
+/// QP-13: reports the QPs that still use an object.
 pub(crate) fn still_used(call: &str, kind: &str, at: usize, users: &[&Arc<Qp>]) {
     let Some(first) = users.first() else { return };
     let names: Vec<String> = users.iter().map(|qp| qp.name()).collect();
@@ -273,7 +273,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             Some(&known),
         );
     }
-    // SAFETY: the QP is live, and this is a count of it.
+    // SAFETY: the QP is live, and has the count.
     unsafe {
         let acked = &raw const (*qp).events_completed;
         crate::cq::check_async("ibv_destroy_qp", &known.name(), &known.async_got, acked);
@@ -320,24 +320,24 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let known = QPS.get(qp as usize);
     let mut explained = false;
     if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
-        // SAFETY: readable where the mask says so; each member is read only then.
+        // SAFETY: members that the mask names are readable, and only they are read.
         explained = unsafe { check_modify(known, attr, mask) };
     }
     let builder = known.and_then(|known| Some((known, known.builder.as_ref()?)));
-    // SAFETY: an extended QP, which is live.
+    // SAFETY: the QP is extended and live.
     let before = builder.map(|(known, builder)| unsafe { builder.look(known.extended()) });
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
-        // SAFETY: the call took the caller's attributes, so they are readable.
+        // SAFETY: a successful call has read the caller's attributes.
         unsafe { modified(known, attr, mask) };
         if let (Some((_, builder)), Some(before)) = (builder, &before) {
-            // SAFETY: an extended QP, which is live.
+            // SAFETY: the QP is extended and live.
             unsafe { builder.replace_again(known.extended(), before) };
         }
     }
     if let (libc::EINVAL, false, Some(known)) = (result, explained, known)
-        // SAFETY: readable where the mask says so.
+        // SAFETY: members that the mask names are readable.
         && unsafe { needs_route(known, attr, mask) }
     {
         explained = true;
@@ -346,13 +346,13 @@ pub(crate) unsafe extern "C" fn modify_qp(
         return result;
     }
     if let Some(known) = known {
-        // SAFETY: readable where the mask says so; the QP is live.
+        // SAFETY: members that the mask names are readable, and the QP is live.
         unsafe { refused::explain(known, qp, attr, mask, result) };
     }
     result
 }
 
-/// QP-05: an address without a global route was refused; whether it was that.
+/// QP-05: reports a refused address without a GRH. Returns whether the address is the cause.
 ///
 /// # Safety
 /// `attr` is readable where `mask` names a member.
@@ -361,7 +361,7 @@ unsafe fn needs_route(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     if !mask.contains(M::AV) {
         return false;
     }
-    // SAFETY: named by the mask.
+    // SAFETY: the mask names the member.
     let (address, port) = unsafe {
         let port = if mask.contains(M::PORT) { (*attr).port_num } else { qp.attr.lock().port_num };
         ((*attr).ah_attr, port)
@@ -383,6 +383,8 @@ unsafe fn needs_route(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     true
 }
 
+/// Records the changed attributes.
+///
 /// # Safety
 /// `attr` is readable where `mask` names a member.
 unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
@@ -390,7 +392,7 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     macro_rules! keep {
         ($($bit:ident $($field:ident)+;)*) => {$(
             if mask.contains(M::$bit) {
-                // SAFETY: named by the mask.
+                // SAFETY: the mask names the member.
                 $(kept.$field = unsafe { (*attr).$field };)+
             }
         )*};
@@ -414,7 +416,7 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         qp.max_rd_atomic.store(u32::from(kept.max_rd_atomic), Ordering::Relaxed);
     }
     if mask.contains(M::QKEY) {
-        // SAFETY: named by the mask.
+        // SAFETY: the mask names the member.
         qp.qkey.store(unsafe { (*attr).qkey }, Ordering::Relaxed);
     }
     if let Some(port) = qp.ctx.port(kept.port_num) {
@@ -422,7 +424,7 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
     drop(kept);
     if mask.contains(M::STATE) {
-        // SAFETY: named by the mask.
+        // SAFETY: the mask names the member.
         let to = unsafe { (*attr).qp_state };
         qp.state.store(to, Ordering::Relaxed);
         if to == IBV_QPS_RESET {
@@ -434,7 +436,8 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
 }
 
-/// QP-02 to QP-08 before the call; whether one of them finds what the call may be refused for.
+/// QP-02 to QP-08: checks a change before the call. Returns whether a check found a reason for a
+/// refusal.
 ///
 /// # Safety
 /// `attr` is readable where `mask` names a member.
@@ -455,7 +458,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     };
     macro_rules! member {
         ($bit:ident, $($field:tt)+) => {
-            // SAFETY: named by the mask.
+            // SAFETY: the mask names the member.
             mask.contains(M::$bit).then(|| unsafe { (*attr).$($field)+ })
         };
     }
@@ -463,7 +466,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     let to = member!(STATE, qp_state).unwrap_or(from);
     let kind = transitions::kind_name(qp.kind);
     let change = format!("{} -> {} of {kind}", transitions::name(from), transitions::name(to));
-    // A handle of a QP that others have too may be behind; a failed one has changed its state by itself.
+    // The state is uncertain for a QP that other processes have open, and for a failed QP.
     let sure = qp.kind != IBV_QPT_XRC_RECV && !qp.failed.load(Ordering::Relaxed);
     match transitions::allowed(qp.kind, from, to) {
         _ if !sure => {}
@@ -632,7 +635,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     // SAFETY: as above.
     let result = unsafe { beneath!(ctx, attach_mcast)(qp, gid, lid) };
     if known.is_none_or(|known| known.kind == IBV_QPT_UD) {
-        // SAFETY: NULL, or the caller's GID, which is readable.
+        // SAFETY: the pointer is NULL or the caller's GID, which is readable.
         unsafe { explain_group(&watch, ctx, known, gid, false, result) };
     }
     if let (0, Some(known)) = (result, known) {
@@ -641,7 +644,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     result
 }
 
-/// Why a group was refused.
+/// Explains a refused group.
 ///
 /// # Safety
 /// `gid` is NULL or readable.
@@ -675,7 +678,7 @@ pub(crate) unsafe extern "C" fn detach_mcast(
     let known = QPS.get(qp as usize);
     // SAFETY: as above.
     let result = unsafe { beneath!(ctx, detach_mcast)(qp, gid, lid) };
-    // SAFETY: NULL, or the caller's GID, which is readable.
+    // SAFETY: the pointer is NULL or the caller's GID, which is readable.
     unsafe { explain_group(&watch, ctx, known, gid, true, result) };
     if let (0, Some(known)) = (result, known) {
         let less = |count: u32| Some(count.saturating_sub(1));

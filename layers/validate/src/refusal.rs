@@ -1,5 +1,5 @@
-//! Calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY, and that no check has explained:
-//! the tables of `checks` say which argument is wrong.
+//! Explanation of calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY. If no check has
+//! reported the reason before, the functions of `checks` judge the arguments.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -12,11 +12,11 @@ use crate::report::{Message, tell};
 use crate::state::{AHS, CQS, Ctx, PDS, QPS, Qp, SRQS};
 
 thread_local! {
-    /// Findings of this thread so far, whether or not they were shown.
+    /// Number of findings of this thread, including those that were not shown.
     static FOUND: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A check found something in a call of this thread.
+/// Counts a finding in a call of this thread.
 pub(crate) fn found() {
     let _ = FOUND.try_with(|found| found.set(found.get().wrapping_add(1)));
 }
@@ -31,8 +31,8 @@ pub(crate) struct Watch {
     found: u32,
 }
 
-/// What the call is about, for the message: the check of the call, the object, and the queue pair
-/// if it is one.
+/// The subject of the message: the usual check of the call, the object, and the queue pair if the
+/// object is a queue pair.
 pub(crate) struct About<'a> {
     pub(crate) id: Id,
     pub(crate) object: String,
@@ -45,7 +45,7 @@ impl About<'_> {
         About { id, object: String::new(), qp: None }
     }
 
-    /// An object of no queue pair.
+    /// An object other than a queue pair.
     pub(crate) const fn object(id: Id, object: String) -> Self {
         About { id, object, qp: None }
     }
@@ -59,12 +59,12 @@ impl<'a> About<'a> {
 }
 
 impl Watch {
-    /// Before the checks of a call.
+    /// Begins before the checks of a call.
     pub(crate) fn begin(call: &'static str) -> Self {
         Self { call, found: count() }
     }
 
-    /// The call was refused with `errno`; `judge` is its table.
+    /// Explains a call that was refused with `errno`; `judge` judges its arguments.
     #[cold]
     pub(crate) fn refused(
         &self,
@@ -77,7 +77,7 @@ impl Watch {
         if count() != self.found {
             return;
         }
-        // Some callers look at errno, which the provider left.
+        // Some callers read errno, which keeps the provider's value.
         let left = Errno::last();
         let facts = Facts {
             device: ctx.device.as_ref(),
@@ -100,7 +100,7 @@ impl Watch {
         left.set();
     }
 
-    /// A call that returns an object failed; `errno` stays as the provider left it.
+    /// Explains a failed call that returns a pointer. `errno` keeps the provider's value.
     #[cold]
     pub(crate) fn failed(
         &self,
@@ -113,7 +113,7 @@ impl Watch {
     }
 }
 
-/// Objects of a context that this layer saw made.
+/// Numbers of objects of the context whose creation this layer saw.
 fn open(ctx: &Ctx) -> Open {
     let (regions, windows) = crate::mr::of_context(ctx.at, false);
     Open {
@@ -127,7 +127,7 @@ fn open(ctx: &Ctx) -> Open {
     }
 }
 
-/// /proc/self/maps, where it matters.
+/// The text of /proc/self/maps for EFAULT, otherwise empty.
 pub(crate) fn maps(errno: c_int) -> String {
     match errno {
         libc::EFAULT => std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),

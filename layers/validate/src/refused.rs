@@ -1,4 +1,5 @@
-//! `ibv_modify_qp(3)` answers `EINVAL` (or that there is no way to where it was sent), and no check knows why: QP-03 says what it was given, what looks wrong first.
+//! QP-03: explains a refused `ibv_modify_qp(3)` if no other check knows the reason. The message
+//! lists suspicious attributes first, then the others.
 
 use core::net::Ipv6Addr;
 
@@ -16,15 +17,15 @@ use crate::transitions;
 const LAST_MIGRATION_STATE: u32 = 2;
 /// `IBV_MTU_4096`.
 const LAST_MTU: u32 = 5;
-/// Of `qp_access_flags` a queue pair has these: the remote rights and what comes with them.
+/// Access flags that a queue pair may have.
 const RIGHTS: u32 = 0x30f;
-/// A service level has four bits.
+/// The largest service level (4 bits).
 const LAST_SERVICE_LEVEL: u8 = 15;
 
-/// What was given.
+/// The judged attributes.
 #[derive(Default)]
 struct Given {
-    /// What looks wrong, with the reason.
+    /// Suspicious attributes with the reason.
     odd: Vec<String>,
     rest: Vec<String>,
 }
@@ -37,7 +38,7 @@ impl Given {
         }
     }
 
-    /// A number that looks wrong above `most`, or below `least`.
+    /// Adds a number, which is suspicious outside `least..=most`.
     fn number(&mut self, name: &str, value: u32, least: u32, most: u32) {
         let is_odd = value < least || value > most;
         self.put(name, &value.to_string(), is_odd.then(|| format!("not in {least}..={most}")));
@@ -74,17 +75,19 @@ impl Given {
     }
 }
 
-/// Whether it is an address of IPv6 that one host has, or one of IPv4 as GIDs have them.
+/// Whether an address is a unicast IPv6 address, or an IPv4 address in its mapped form.
 fn is_unicast(to: Ipv6Addr) -> bool {
     match to.to_ipv4_mapped() {
         Some(v4) => !v4.is_unspecified() && !v4.is_multicast() && !v4.is_broadcast(),
-        // What is left of the first 32 bits are old forms of IPv4 addresses, and nothing else.
+        // An address with 32 zero bits is an obsolete form of an IPv4 address.
         None => to.segments()[0] != 0 || to.is_loopback(),
     }
 }
 
+/// Explains a refused change.
+///
 /// # Safety
-/// `attr` is readable where `mask` names a member; `at` is the live QP that `qp` is about.
+/// `attr` is readable where `mask` names a member; `at` is the live QP of the record `qp`.
 #[cold]
 pub(crate) unsafe fn explain(
     qp: &Qp,
@@ -98,7 +101,7 @@ pub(crate) unsafe fn explain(
     }
     macro_rules! member {
         ($bit:ident, $($field:tt)+) => {
-            // SAFETY: named by the mask.
+            // SAFETY: the mask names the member.
             mask.contains(M::$bit).then(|| unsafe { (*attr).$($field)+ })
         };
     }
@@ -106,7 +109,7 @@ pub(crate) unsafe fn explain(
     let mut now = ibv_qp_attr::zeroed();
     let mut init = ibv_qp_init_attr::zeroed();
     let bits = M::STATE.bits().cast_signed();
-    // SAFETY: a live QP, and room for both answers.
+    // SAFETY: the QP is live, and both structures are local.
     let asked = unsafe { beneath!(qp.ctx, query_qp)(at, &raw mut now, bits, &raw mut init) };
     if asked == 0 && now.qp_state != qp.state() {
         given.odd.push(format!(
@@ -135,7 +138,7 @@ pub(crate) unsafe fn explain(
     }
     if let Some(address) = member!(ALT_PATH, alt_ah_attr) {
         let ports = u32::try_from(qp.ctx.ports.len()).unwrap_or(u32::MAX);
-        // SAFETY: the mask's bit for the alternate path names these, too.
+        // SAFETY: the bit of the alternate path names these members too.
         let (port, timeout, key) =
             unsafe { ((*attr).alt_port_num, (*attr).alt_timeout, (*attr).alt_pkey_index) };
         given.number("alt_port_num", port.into(), 1, ports);
@@ -185,7 +188,7 @@ pub(crate) unsafe fn explain(
         libc::ENOMEM => "ENOMEM",
         libc::EFAULT => "EFAULT",
         libc::EBUSY => "EBUSY",
-        // Of a way to another host, unless what leads there is odd.
+        // An unreachable destination is reported only with a suspicious attribute.
         libc::EHOSTUNREACH if !odd.is_empty() => "EHOSTUNREACH",
         _ => return,
     };

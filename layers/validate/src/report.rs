@@ -1,4 +1,5 @@
-//! What a person, or a tool, is told: what is wrong, on which object, with which values, where, what mends it and what silences it.
+//! Messages for people and tools: check, call, object, values, place in the program, remedy, and
+//! the setting that silences the check.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,13 +15,13 @@ use crate::settings::settings;
 use crate::stack::{self, Stack};
 use crate::state::Qp;
 
-/// Different places of one check that are remembered.
+/// Most places of a check that are remembered.
 const PLACES: usize = 4096;
 
 struct Told {
-    /// How often, by check and innermost frame.
+    /// Number of messages by check, innermost frame and subject.
     places: BTreeMap<(Id, usize, usize), u64>,
-    /// By check.
+    /// Shown and all messages by check.
     counts: BTreeMap<Id, (u32, u64)>,
 }
 
@@ -28,31 +29,33 @@ static TOLD: Shared<Told> = Shared::new(Told { places: BTreeMap::new(), counts: 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 
-/// One message in the making.
+/// A message of a check.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) id: Id,
-    /// The verb that was called.
+    /// The verb that the program called.
     pub(crate) call: &'a str,
     pub(crate) object: String,
     pub(crate) text: String,
     pub(crate) remedy: String,
-    /// Another stack that matters, and what it is.
+    /// A second stack, and its meaning.
     pub(crate) also: Option<(&'a str, Stack)>,
 }
 
-/// To fork: nobody is telling anything until the result is dropped.
+/// For a fork: no thread writes a message until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
     TOLD.hold()
 }
 
-/// Whether anybody wants to hear of this check.
+/// Whether a check is on.
 #[inline]
 pub(crate) fn wanted(id: Id) -> bool {
     settings().on[id as usize]
 }
 
-/// Tells it, unless it was told often enough; the number of the message. `qp` is whom it is about: what it is told later follows from it.
+/// Writes a message, unless its place or its check was reported often enough. Returns the number
+/// of the message. `qp` is the QP of the message: later messages about the QP may follow from the
+/// first.
 #[cold]
 pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let settings = settings();
@@ -69,7 +72,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     }
     let stack = stack::here();
     let mut told = TOLD.lock();
-    // Completions of all requests are polled in one place: of these it is the QP that counts.
+    // All completions are polled at one place, so the QP tells these messages apart.
     let whose = match message.id {
         Id::Cq03
         | Id::Mr11
@@ -80,7 +83,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
         | Id::Qp19
         | Id::Qp20
         | Id::Wr16 => qp.map_or(0, |qp| qp.at),
-        // One call closes several devices.
+        // One call may close several devices.
         Id::Mr13 => message.also.map_or(0, |(_, made)| made[1]),
         _ => stack[1],
     };
@@ -100,7 +103,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
         return None;
     }
     count.0 += 1;
-    // One at a time: the lock is held until it is written.
+    // The lock is held during the output, so messages do not mix.
     let number = NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
     let follows = qp.map_or(0, |qp| {
         if check.level == Level::Warning {
@@ -153,7 +156,7 @@ fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
     note(&out);
 }
 
-/// Lines for people that are no message of a check.
+/// Writes lines that are no message of a check.
 pub(crate) fn note(text: &str) {
     match &settings().log {
         Some(path) => append(path, text),
@@ -161,7 +164,8 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// One write, so that lines of several processes do not mix. That a file cannot be written was told at the start.
+/// Appends by one write, so lines of several processes do not mix. An unwritable file was reported
+/// at the start.
 fn append(path: &std::path::Path, text: &str) {
     if let Ok(mut file) = File::options().create(true).append(true).open(path) {
         let _ = file.write_all(text.as_bytes());
@@ -212,7 +216,8 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Runs when the process exits: says what was not shown, and makes the exit status what the settings want.
+/// Runs at exit: reports the number of suppressed messages, and sets the exit status of the
+/// settings.
 pub(crate) extern "C" fn at_exit() {
     let settings = settings();
     if settings.leaks {
@@ -232,7 +237,7 @@ pub(crate) extern "C" fn at_exit() {
         _ => cface::notice::lines(&out),
     }
     if settings.exitcode != 0 && ANY_ERROR.load(Ordering::Relaxed) {
-        // SAFETY: flushes what stdio holds; the process ends at once after it, as it would have.
+        // SAFETY: the call flushes stdio's buffers; the process ends at once, as planned.
         unsafe {
             libc::fflush(core::ptr::null_mut());
             libc::_exit(settings.exitcode as c_int);

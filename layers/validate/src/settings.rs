@@ -1,4 +1,5 @@
-//! The settings of this process, by `FERROVERBS_VALIDATE` (`layer_records::settings`).
+//! The settings of the layer `validate` in this process, from `FERROVERBS_VALIDATE`
+//! (`layer_records::settings`).
 
 use std::fs::File;
 use std::sync::OnceLock;

@@ -1,18 +1,18 @@
-//! Where something was called from. Taking a stack costs a microsecond, more than a post does: so the data path only remembers which
-//! call site it was, and a stack is taken when a site is seen for the first time.
+//! Call stacks for messages. A stack costs a microsecond, more than a post. The data path
+//! therefore records only the call site, and takes a stack when the site is new.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Frames that are kept.
+/// Frames of a stack.
 pub(crate) const DEPTH: usize = 8;
-/// Call sites that are remembered; a newer one takes an older one's place.
+/// Call sites that are remembered; a new site replaces an older one.
 const SITES: usize = 1024;
 
-/// Return addresses, the innermost first; 0 where there are fewer.
+/// Return addresses, the innermost first; 0 after the last.
 pub(crate) type Stack = [usize; DEPTH];
 
-/// A call site of the data path; 0 is none.
+/// A call site of the data path; 0 for none.
 pub(crate) type Site = u64;
 
 struct Slot {
@@ -24,12 +24,12 @@ static SLOTS: [Slot; SITES] =
     [const { Slot { site: AtomicU64::new(0), frames: [const { AtomicUsize::new(0) }; DEPTH] } };
         SITES];
 
-/// The stack of the calling thread, without the frames of this library.
+/// The stack of the calling thread, without frames of this library and of libibverbs.
 #[inline(never)]
 pub(crate) fn here() -> Stack {
     let mut stack = [0; DEPTH];
     let (mut found, mut skipped) = (0, 0);
-    // SAFETY: no lock of this crate is taken while unwinding, and nothing is called but `dladdr`.
+    // SAFETY: the thread holds no lock of the unwinder, and the closure calls only `dladdr`.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let address = frame.ip() as usize;
@@ -47,28 +47,28 @@ pub(crate) fn here() -> Stack {
     stack
 }
 
-/// Whether an address is in this library or in libibverbs, which are between the program and a provider.
+/// Whether an address is in this library or in libibverbs.
 fn is_between(address: usize) -> bool {
     let Some((base, file)) = object_of(address) else { return false };
     object_of(is_between as *const c_void as usize).is_some_and(|(own, _)| own == base)
         || file.to_bytes().windows(11).any(|part| part == b"libibverbs.")
 }
 
-/// The load address and the file of the object that an address lies in.
+/// Load address and file of the object that contains an address.
 fn object_of(address: usize) -> Option<(usize, &'static core::ffi::CStr)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address.
     let found = unsafe { libc::dladdr(address as *const c_void, info.as_mut_ptr()) };
-    // SAFETY: zeroed, or filled by dladdr.
+    // SAFETY: the structure is zeroed or filled by dladdr; both are valid.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a NUL-terminated name of the dynamic loader's, of an object that is on the stack.
+    // SAFETY: the loader's name ends with a NUL, and the object is on the stack.
     Some((info.dli_fbase as usize, unsafe { core::ffi::CStr::from_ptr(info.dli_fname) }))
 }
 
-/// Remembers the call site with this return address and frame.
+/// The call site with this return address and frame. A new site records its stack.
 #[inline]
 pub(crate) fn site(caller: usize, frame: usize) -> Site {
     let site = (caller as u64).rotate_left(20) ^ frame as u64;
@@ -87,7 +87,7 @@ fn index(site: Site) -> usize {
 #[inline(never)]
 fn remember(slot: &Slot, site: Site) {
     let stack = here();
-    // Two threads at once leave a mixture of two stacks at worst, which only a reader would see.
+    // Two threads at once may mix their stacks, which affects only a message.
     slot.site.store(0, Ordering::Release);
     for (place, frame) in slot.frames.iter().zip(stack) {
         place.store(frame, Ordering::Relaxed);
@@ -95,7 +95,7 @@ fn remember(slot: &Slot, site: Site) {
     slot.site.store(site, Ordering::Release);
 }
 
-/// The stack of a call site, unless it was forgotten.
+/// The stack of a call site; `None` if another site has replaced it.
 pub(crate) fn of(site: Site) -> Option<Stack> {
     let slot = &SLOTS[index(site)];
     if site == 0 || slot.site.load(Ordering::Acquire) != site {
@@ -104,12 +104,12 @@ pub(crate) fn of(site: Site) -> Option<Stack> {
     Some(core::array::from_fn(|i| slot.frames[i].load(Ordering::Relaxed)))
 }
 
-/// A line for each function that was in a frame, inlined ones too: its name, and file and line where they are known.
+/// One line for each function of each frame, including inlined functions: name, file and line.
 pub(crate) fn lines(stack: &Stack) -> Vec<String> {
     let mut lines = Vec::new();
     for &address in stack.iter().take_while(|address| **address != 0) {
         let before = lines.len();
-        // One less: a return address may be that of the next line.
+        // A return address may belong to the next line, hence the address before.
         backtrace::resolve((address - 1) as *mut c_void, |symbol| {
             let Some(name) = symbol.name() else { return };
             let place = symbol.filename().zip(symbol.lineno());
@@ -119,7 +119,7 @@ pub(crate) fn lines(stack: &Stack) -> Vec<String> {
         if lines.len() == before {
             lines.push(nameless(address));
         }
-        // What calls main is of no use to anybody, and has no name where the C library's symbols are not installed.
+        // Frames outside main carry no information.
         if lines[before].starts_with("__libc_start") || lines[before].starts_with("_start") {
             lines.truncate(before);
             break;
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_function_that_was_inlined_hides_nobody() {
         let told = lines(&outer());
-        // Where there are line tables alone, the path is missing before the name.
+        // With line tables only, the name has no path.
         let is_told = |name: &str| {
             let mut names =
                 told.iter().filter_map(|line| line.split_once(" (")?.0.rsplit("::").next());

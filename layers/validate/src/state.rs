@@ -1,4 +1,5 @@
-//! What is known about the objects of a program. Made when they are made; objects that other ways made are unknown, and nothing is said about them.
+//! The records of a program's objects. A record is made when its object is created. Objects of
+//! unknown origin have no record, and no check reports them.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,21 +22,21 @@ pub(crate) struct Ctx {
     pub(crate) at: usize,
     pub(crate) next: *const verbs_context_ops,
     pub(crate) device: Option<ibv_device_attr>,
-    /// How many completions wait in a queue, where somebody knows that and somebody wants to.
+    /// Returns the number of unpolled completions of a CQ; `None` if the plugin cannot tell.
     pub(crate) waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
-    /// What is known of the other end of a queue pair, where somebody knows that.
+    /// Returns the peer of a QP; `None` if the plugin cannot tell.
     pub(crate) other_end: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
     >,
-    /// From port 1.
+    /// The ports, beginning with port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
-    /// `num_comp_vectors`.
+    /// `num_comp_vectors` of the context.
     pub(crate) vectors: i32,
 }
 
-// SAFETY: the table lives as long as the context and is only read, entry by entry.
+// SAFETY: the table lives as long as the context, and is only read, entry by entry.
 unsafe impl Send for Ctx {}
-// SAFETY: any thread may read the table, each entry of which is a word that is read and written at once.
+// SAFETY: any thread may read the table, because each entry is a word that is read at once.
 unsafe impl Sync for Ctx {}
 
 impl Ctx {
@@ -44,14 +45,18 @@ impl Ctx {
     }
 }
 
-/// An entry of what lies beneath a context; it may change at any time.
+/// The entry of an operation beneath a context. The entry may change at any time.
 macro_rules! beneath {
     ($ctx:expr, $name:ident) => {{
         let next = $ctx.next;
-        // SAFETY: the table lives as long as its context. Its entries are words that the front-end replaces as a whole.
-        #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
+        // SAFETY: the table lives as long as its context. The front-end replaces each entry as a
+        // whole word.
+        #[allow(
+            unused_unsafe,
+            reason = "most calls are within the unsafe block of the call itself"
+        )]
         let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // Never NULL: docs/reference/layers.md.
+        // An entry is never NULL: docs/reference/layers.md.
         match entry {
             Some(function) => function,
             None => std::process::abort(),
@@ -64,9 +69,9 @@ pub(crate) use beneath;
 pub(crate) struct Pd {
     pub(crate) at: usize,
     pub(crate) ctx: usize,
-    /// Of a parent domain: the domain that regions are registered in.
+    /// The domain in which regions are registered; differs from `at` for a parent domain.
     pub(crate) root: usize,
-    /// Made with a thread domain: its objects are one thread's at a time.
+    /// Whether the domain has a thread domain, so that one thread at a time may use its objects.
     pub(crate) single: bool,
     pub(crate) made: Stack,
 }
@@ -78,13 +83,13 @@ pub(crate) struct Srq {
     pub(crate) pd: usize,
     pub(crate) max_wr: AtomicU32,
     pub(crate) max_sge: u32,
-    /// Neither of XRC nor tag matching: what completes tells whose it is.
+    /// Whether the queue is neither XRC nor tag matching, so that a completion tells its receive.
     pub(crate) basic: bool,
     pub(crate) posted: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) cache: Spin<Cache>,
     pub(crate) async_got: AtomicU32,
-    /// Its limit was reached and not set again.
+    /// Whether the limit was reached and not set again.
     pub(crate) limit_passed: AtomicBool,
     pub(crate) made: Stack,
 }
@@ -94,22 +99,22 @@ pub(crate) struct Cq {
     pub(crate) at: usize,
     pub(crate) ctx: Arc<Ctx>,
     pub(crate) cqe: AtomicU32,
-    /// Created for one thread at a time.
+    /// Whether one thread at a time may use the CQ.
     pub(crate) single: bool,
-    /// The thread that is in it, of a single-threaded one.
+    /// The thread in a single-threaded CQ; 0 for none.
     pub(crate) user: AtomicU32,
-    /// Those that complete here, by their numbers.
+    /// The QPs that complete here, ordered by number.
     pub(crate) qps: Spin<Vec<Arc<Qp>>>,
     pub(crate) got: AtomicU32,
-    /// Where its events come, and how much of that channel's `arms` is its.
+    /// The channel of its events. `arms` is the CQ's part of the channel's `arms`.
     pub(crate) channel: Option<Arc<crate::waits::Channel>>,
     pub(crate) arms: AtomicU32,
-    /// All of these for solicited completions only.
+    /// Whether the CQ is armed for solicited completions only.
     pub(crate) solicited: AtomicBool,
-    /// Armed after an event was got, and not polled since; only if somebody wants to know.
+    /// CQ-04: whether the CQ was armed after an event, and not polled since.
     pub(crate) armed_again: AtomicBool,
     pub(crate) async_got: AtomicU32,
-    /// Iterator of an extended one.
+    /// The iterator of an extended CQ.
     pub(crate) extended: Option<crate::cq_ex::Extended>,
     pub(crate) made: Stack,
 }
@@ -121,7 +126,7 @@ pub(crate) struct Qp {
     pub(crate) kind: u32,
     pub(crate) ctx: Arc<Ctx>,
     pub(crate) pd: usize,
-    /// The domain that regions must be of.
+    /// The domain to which regions must belong; 0 if unknown.
     pub(crate) root: usize,
     pub(crate) single: bool,
     pub(crate) user: AtomicU32,
@@ -134,19 +139,20 @@ pub(crate) struct Qp {
     pub(crate) attr: Spin<ibv_qp_attr>,
     pub(crate) max_rd_atomic: AtomicU32,
     pub(crate) mtu: AtomicU32,
-    /// Of UD.
+    /// The Q_Key of a UD QP.
     pub(crate) qkey: AtomicU32,
     pub(crate) send: Spin<Queue>,
     pub(crate) recv: Spin<Queue>,
-    /// What signaled sends in flight are of, if anybody wants to know.
+    /// MR-08: checksums of signaled sends in flight.
     pub(crate) digests: Spin<crate::digest::Digests>,
-    /// A request completed with an error, or the counts cannot be trusted: what is in flight is not known any more.
+    /// Whether a request failed or was missed, so that the requests in flight are unknown.
     pub(crate) failed: AtomicBool,
-    /// A completion with another error than that it was flushed came: the first is explained.
+    /// Whether the first error other than a flush was explained.
     pub(crate) explained: AtomicBool,
-    /// It was taken back to RESET once: a thread that polled just before may still bring a completion from before.
+    /// Whether the QP was once set to RESET. A thread that polled before may bring an older
+    /// completion.
     pub(crate) was_reset: AtomicBool,
-    /// The number of the first message about it; 0 for none.
+    /// The number of the first message about the QP; 0 for none.
     pub(crate) told: AtomicU32,
     pub(crate) groups: AtomicU32,
     pub(crate) async_got: AtomicU32,
@@ -159,7 +165,7 @@ impl Qp {
         self.state.load(Ordering::Relaxed)
     }
 
-    /// Forgets all that was in flight.
+    /// Forgets all requests in flight.
     pub(crate) fn clear(&self) {
         for queue in [&self.send, &self.recv] {
             let mut queue = queue.lock();
@@ -218,25 +224,25 @@ impl Inside for Srq {
     }
 }
 
-/// One side of a queue pair: what was posted and is not known to be done, the oldest first.
+/// One queue of a QP: requests that are not known to be complete, the oldest first.
 pub(crate) struct Queue {
     pub(crate) flights: VecDeque<Flight>,
-    /// Unsignaled requests since the last signaled one.
+    /// Unsignaled requests since the last signaled request.
     pub(crate) unsignaled: u32,
-    /// Signaled ones in flight.
+    /// Signaled requests in flight.
     pub(crate) due: u32,
-    /// More flights than there can be.
+    /// More requests than the queue can hold.
     pub(crate) most: usize,
-    /// READs and atomics of them.
+    /// READs and atomics in flight.
     pub(crate) sinks: crate::overlap::Sinks,
     pub(crate) cache: Cache,
-    /// The list that was refused in its middle, until the next one comes.
+    /// The last refused list, until the next list is posted.
     pub(crate) refused: Option<Box<crate::again::Refused>>,
 }
 
 impl Queue {
     pub(crate) fn new(length: u32) -> Self {
-        // A list that is too long is looked at before it is refused.
+        // A list that is too long is checked before the provider refuses it.
         let most = 2 * (length as usize).min(1 << 16) + 64;
         let flights = VecDeque::with_capacity(most);
         let sinks = crate::overlap::Sinks::new();
@@ -244,10 +250,10 @@ impl Queue {
     }
 }
 
-/// Keys that a request may name and that are remembered.
+/// Keys of a request that are recorded.
 pub(crate) const KEYS: usize = 3;
 
-/// A request that was posted.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) wr_id: u64,
@@ -259,9 +265,9 @@ pub(crate) struct Flight {
     pub(crate) bytes: u32,
     pub(crate) opcode: u8,
     pub(crate) count: u8,
-    /// Its completion will come: it is signaled.
+    /// Whether the request is signaled, so that its completion will come.
     pub(crate) due: bool,
-    /// Posted when the queue pair was known to be in ERR.
+    /// Whether the QP was in ERR when the request was posted.
     pub(crate) late: bool,
 }
 
@@ -273,10 +279,11 @@ pub(crate) struct Mr {
     pub(crate) pd: usize,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
-    /// Of addresses in requests; `None` when it is not known (imported, device memory, implicit).
+    /// First and last address of the region, as requests name addresses; `None` if unknown.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) access: Option<u32>,
-    /// What to add to an address in a request for that in the process; `None` when it is not known.
+    /// The difference of the address in the process to the address in a request; `None` if
+    /// unknown.
     pub(crate) shift: Option<u64>,
     pub(crate) made: Stack,
 }
@@ -291,16 +298,16 @@ pub(crate) struct Mw {
 
 /// The regions and windows of the process.
 pub(crate) struct Regions {
-    /// By context and lkey.
+    /// Regions by context and lkey.
     pub(crate) live: BTreeMap<(usize, u32), Mr>,
     pub(crate) windows: BTreeMap<usize, Mw>,
-    /// The last ones that are gone: context, lkey, where it was deregistered.
+    /// The last deregistered regions: context, lkey, stack of the deregistration.
     pub(crate) gone: VecDeque<(usize, u32, Stack)>,
-    /// Keys of windows that were replaced: context, old, new.
+    /// Replaced keys of windows: context, old key, new key.
     pub(crate) stale: VecDeque<(usize, u32, u32)>,
 }
 
-/// Changes whenever a region does.
+/// Increases with each change of a region.
 pub(crate) static EPOCH: AtomicU64 = AtomicU64::new(1);
 pub(crate) static REGIONS: Shared<Regions> = Shared::new(Regions {
     live: BTreeMap::new(),
@@ -308,10 +315,10 @@ pub(crate) static REGIONS: Shared<Regions> = Shared::new(Regions {
     gone: VecDeque::new(),
     stale: VecDeque::new(),
 });
-/// How many gone objects are remembered.
+/// Number of destroyed objects that are remembered.
 pub(crate) const REMEMBERED: usize = 512;
 
-/// Regions that one queue used last: no lock is taken for these.
+/// The last two regions that a queue used, found without a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cache {
     epoch: u64,
@@ -355,11 +362,11 @@ pub(crate) static CQS: Table<Cq> = Table::new();
 pub(crate) static QPS: Table<Qp> = Table::new();
 pub(crate) static AHS: Table<Ah> = Table::new();
 
-/// Objects that were destroyed: kind, address, where.
+/// Destroyed objects: kind, address, stack of the destruction.
 pub(crate) static GONE: Shared<VecDeque<(&'static str, usize, Stack)>> =
     Shared::new(VecDeque::new());
 
-/// Remembers where an object was destroyed.
+/// Records the destruction of an object.
 pub(crate) fn gone(kind: &'static str, at: usize) {
     let stack = crate::stack::here();
     let mut gone = GONE.lock();
@@ -369,7 +376,7 @@ pub(crate) fn gone(kind: &'static str, at: usize) {
     }
 }
 
-/// Where an object at this address was destroyed, if it was.
+/// The stack of the destruction of an object at this address.
 pub(crate) fn where_gone(kind: &str, at: usize) -> Option<Stack> {
     let gone = GONE.lock();
     gone.iter().rev().find(|(k, a, _)| *k == kind && *a == at).map(|(_, _, stack)| *stack)
@@ -378,7 +385,7 @@ pub(crate) fn where_gone(kind: &str, at: usize) -> Option<Stack> {
 /// The calling thread's number.
 pub(crate) fn thread() -> u32 {
     thread_local! { static ID: u32 = {
-        // SAFETY: no requirements.
+        // SAFETY: the call has no requirements.
         unsafe { libc::gettid() }.cast_unsigned()
     } }
     ID.try_with(|id| *id).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Which attributes a change of state needs and allows, by type of QP (ibv_modify_qp(3)).
+//! The attributes that a change of state needs and allows, by QP type (ibv_modify_qp(3)).
 
 use abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
@@ -6,7 +6,7 @@ use abi::{
     QpAttrMask as M,
 };
 
-/// What it needs, and what it allows besides; `None` when there is no such change.
+/// The needed and the allowed attributes of a change; `None` if the change does not exist.
 pub(crate) fn allowed(kind: u32, from: u32, to: u32) -> Option<(M, M)> {
     if to == IBV_QPS_RESET || to == IBV_QPS_ERR {
         return Some((M::empty(), M::empty()));
@@ -23,7 +23,7 @@ pub(crate) fn allowed(kind: u32, from: u32, to: u32) -> Option<(M, M)> {
         IBV_QPT_RAW_PACKET => M::PORT,
         _ => place | M::ACCESS_FLAGS,
     };
-    // What may be set anew in RTS, and with the change to it.
+    // Attributes that may be set in RTS, and with the change to RTS.
     let running = match kind {
         IBV_QPT_UD => M::CUR_STATE | M::QKEY,
         IBV_QPT_RAW_PACKET => M::RATE_LIMIT,
@@ -56,8 +56,8 @@ pub(crate) fn allowed(kind: u32, from: u32, to: u32) -> Option<(M, M)> {
     }
 }
 
-/// What is ignored: an XRC QP is half of an RC one, and the kernel takes what is for the other half out of the mask, so that
-/// programs can treat all alike.
+/// Attributes that the kernel removes from the mask. An XRC QP is half of an RC QP, and programs
+/// pass the attributes of both halves.
 pub(crate) fn ignored(kind: u32) -> M {
     match kind {
         IBV_QPT_XRC_SEND => M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
@@ -68,12 +68,12 @@ pub(crate) fn ignored(kind: u32) -> M {
 
 const NAMES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
 
-/// Name of a state.
+/// The name of a state.
 pub(crate) fn name(state: u32) -> String {
     NAMES.get(state as usize).map_or_else(|| format!("state {state}"), |name| (*name).to_owned())
 }
 
-/// Name of a type.
+/// The name of a QP type.
 pub(crate) fn kind_name(kind: u32) -> String {
     let name = match kind {
         IBV_QPT_RC => "RC",
@@ -87,7 +87,7 @@ pub(crate) fn kind_name(kind: u32) -> String {
     name.to_owned()
 }
 
-/// The bits of a mask, as C names them.
+/// The C names of the bits in a mask.
 pub(crate) fn bits(mask: M) -> String {
     let names: Vec<String> = mask.iter_names().map(|(name, _)| format!("IBV_QP_{name}")).collect();
     let unknown = mask.bits() & !0x021f_ffff;

@@ -1,4 +1,5 @@
-//! Threads that wait in `ibv_get_cq_event(3)`: CQ-05, where nothing is armed, and CQ-10, where nothing is that comes.
+//! CQ-05 and CQ-10: checks of threads that wait in `ibv_get_cq_event(3)`. CQ-05 reports a wait
+//! without an armed CQ, CQ-10 a wait for solicited completions that do not come.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,29 +17,33 @@ use crate::report::{Message, tell, wanted};
 use crate::state::{CQS, Cq};
 use crate::table::Table;
 
-/// A completion channel that has CQs.
+/// A completion channel with at least one CQ.
 pub(crate) struct Channel {
     fd: c_int,
-    /// How many CQs it has.
+    /// Number of CQs.
     users: AtomicU32,
-    /// How often its CQs were armed, without the events that were got for it. An event is for one arming, and one that is armed twice makes one event: so
-    /// where this is 0 nothing is armed, and no event is on its way.
+    /// Number of times that CQs were armed, minus the events that were read. An event ends one
+    /// arming, and a CQ that is armed twice makes one event. So 0 means that no CQ is armed and no
+    /// event is on its way.
     arms: AtomicU32,
 }
 
-/// By descriptor (`key`): the call that destroys a channel is no layer's, so that one lives here as long as it has CQs.
+/// Channels by descriptor (`key`). No layer sees the destruction of a channel, so a record lives
+/// as long as the channel has CQs.
 static CHANNELS: Table<Channel> = Table::new();
-/// Who makes a channel known, lets it go, destroys a CQ or asks the plugin about one. Order: before `CHANNELS` and `CQS`.
+/// Held while a channel is found or left, a CQ is destroyed, or the plugin is asked about a CQ.
+/// Lock order: before `CHANNELS` and `CQS`.
 static CHANGING: Shared<()> = Shared::new(());
 
-/// In the child of a fork: what the plugin knows of queues that it was left, it knows of its parent's.
+/// Whether the process is the child of a fork. There the plugin's knowledge of inherited queues is
+/// the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// To fork: nobody changes the channels until the results are dropped.
+/// For a fork: no thread changes the channels until the results are dropped.
 pub(crate) fn hold() -> [Guard; 2] {
     [CHANGING.hold(), CHANNELS.hold()]
 }
@@ -47,10 +52,10 @@ fn key(fd: c_int) -> usize {
     (fd.cast_unsigned() as usize) << 4 | 1
 }
 
-/// The channel of a CQ that was just made, if it has one.
+/// The channel of a new CQ; `None` without a channel.
 ///
 /// # Safety
-/// NULL, or a live channel.
+/// `channel` is NULL or live.
 pub(crate) unsafe fn channel_of(channel: *const ibv_comp_channel) -> Option<Arc<Channel>> {
     // SAFETY: per the caller.
     let fd = unsafe { channel.as_ref() }?.fd;
@@ -64,14 +69,14 @@ pub(crate) unsafe fn channel_of(channel: *const ibv_comp_channel) -> Option<Arc<
     Some(fresh)
 }
 
-/// A CQ is about to be destroyed.
+/// Prepares the destruction of a CQ.
 pub(crate) fn leaves(at: usize) {
-    // Nobody asks its plugin about it meanwhile, nor afterwards.
+    // The lock keeps other threads from asking the plugin about the CQ, now and later.
     let _changing = CHANGING.lock();
     CQS.remove(at);
 }
 
-/// A CQ is gone.
+/// Forgets a destroyed CQ.
 pub(crate) fn gone(cq: &Cq) {
     let Some(channel) = &cq.channel else { return };
     let _changing = CHANGING.lock();
@@ -81,7 +86,7 @@ pub(crate) fn gone(cq: &Cq) {
     }
 }
 
-/// It is about to be armed: its event may come before the call returns.
+/// Notes that the CQ is being armed. Its event may come before the call returns.
 pub(crate) fn arming(cq: &Cq, solicited_only: bool) {
     if let Some(channel) = &cq.channel {
         channel.arms.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +96,7 @@ pub(crate) fn arming(cq: &Cq, solicited_only: bool) {
     }
 }
 
-/// Its event was got, or it was not armed after all.
+/// Notes that the event of the CQ was read, or that arming failed.
 pub(crate) fn disarmed(cq: &Cq) {
     let less = |arms: u32| arms.checked_sub(1);
     if let Some(channel) = &cq.channel
@@ -101,7 +106,7 @@ pub(crate) fn disarmed(cq: &Cq) {
     }
 }
 
-/// `ferroverbs_layer.awaits`.
+/// The entry `ferroverbs_layer.awaits`, called before a thread waits.
 pub(crate) unsafe extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) -> c_int {
     match CHANNELS.get(key(fd)) {
         Some(channel) if channel.arms.load(Ordering::Relaxed) == 0 => unarmed(channel),
@@ -111,7 +116,7 @@ pub(crate) unsafe extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) ->
 }
 
 impl Channel {
-    /// Its CQs.
+    /// The CQs of the channel.
     fn cqs(&self) -> Vec<Arc<Cq>> {
         let of = |cq: &Arc<Cq>| cq.channel.as_ref().is_some_and(|of| core::ptr::eq(&**of, self));
         let mut all = CQS.all();
@@ -119,20 +124,21 @@ impl Channel {
         all
     }
 
-    /// Whether who reads it sleeps when there is nothing.
+    /// Whether a reader of the channel sleeps if no event waits.
     fn blocks(&self) -> bool {
         // SAFETY: F_GETFL takes no argument.
         let flags = unsafe { libc::fcntl(self.fd, libc::F_GETFL) };
         flags >= 0 && flags & libc::O_NONBLOCK == 0
     }
 
-    /// Waits for an event as long as something `holds`: another thread may be just about to end that. Whether it did for as long as one is patient; or an
-    /// errno, as the call would end that is interrupted.
+    /// Waits for an event while the condition `holds`, which another thread may be about to end.
+    /// Returns whether the condition held for `PATIENCE`. The error is the errno of an interrupted
+    /// wait.
     fn in_vain(&self, holds: impl Fn() -> bool) -> Result<bool, c_int> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             let mut watched = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry, ours.
+            // SAFETY: the array has one entry.
             let ready = unsafe { libc::poll(&raw mut watched, 1, 1) };
             if ready < 0 {
                 return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINTR));
@@ -158,7 +164,7 @@ impl Channel {
     }
 }
 
-/// CQ-05.
+/// CQ-05: reports a wait while no CQ is armed.
 #[cold]
 fn unarmed(channel: &Channel) -> c_int {
     if !wanted(Id::Cq05) || !channel.blocks() {
@@ -177,11 +183,11 @@ fn unarmed(channel: &Channel) -> c_int {
     0
 }
 
-/// CQ-10.
+/// CQ-10: reports a wait for solicited completions while only unsolicited ones come.
 #[cold]
 fn unsolicited(channel: &Channel) -> c_int {
     let cqs = channel.cqs();
-    // One that is armed for all completions may bring an event.
+    // A CQ that is armed for all completions may bring an event.
     let only = || {
         let armed = |cq: &&Arc<Cq>| cq.arms.load(Ordering::Relaxed) != 0;
         cqs.iter().filter(armed).all(|cq| cq.solicited.load(Ordering::Relaxed))
@@ -206,14 +212,15 @@ fn unsolicited(channel: &Channel) -> c_int {
     0
 }
 
-/// What a CQ has, or gets, that brings no event.
+/// The completions or requests of a CQ that bring no solicited event.
 fn without_event(cq: &Cq) -> Option<String> {
     let waiting = {
         let _changing = CHANGING.lock();
         let is_there = CQS.get(cq.at).is_some_and(|known| core::ptr::eq(known, cq))
             && !FORKED.load(Ordering::Relaxed);
         let at = core::ptr::with_exposed_provenance_mut(cq.at);
-        // SAFETY: the function of the plugin that made the CQ, which is not destroyed before it is taken out of the table (`leaves`).
+        // SAFETY: the function belongs to the plugin that created the CQ. The CQ is removed from
+        // the table (`leaves`) before its destruction.
         cq.ctx.waiting.filter(|_| is_there).map_or(0, |waiting| unsafe { waiting(at) })
     };
     if waiting > 0 {

@@ -1,16 +1,18 @@
-//! The variables that configure the layers of this project: `FERROVERBS_VALIDATE`, `FERROVERBS_TRACE`,
+//! The variables that configure the layers: `FERROVERBS_VALIDATE`, `FERROVERBS_TRACE`,
 //! `FERROVERBS_CAPTURE` and `FERROVERBS_STATS`.
 //!
-//! A value is a list of words with a colon between them, as in the options of the sanitizers. A word is
-//! a name, or a name and a value with an equals sign between them. The layers read their variable when
-//! they start; the command `ferroverbs` checks a value before it starts a program.
+//! A value is a list of words with a colon between them, as in the options of the sanitizers. A
+//! word is a name, or a name and a value with an equals sign between them. A layer reads its
+//! variable when the layer starts. The command `ferroverbs` checks a value before it starts a
+//! program.
 
 pub mod capture;
 pub mod stats;
 pub mod trace;
 pub mod validate;
 
-/// Gives the name and the value of each word to `set`. A word without an equals sign has the value 1.
+/// Gives the name and the value of each word to `set`. A word without an equals sign has the value
+/// 1.
 ///
 /// Returns a line for each word that `set` refuses.
 pub fn words(text: &str, mut set: impl FnMut(&str, &str) -> Result<(), String>) -> Vec<String> {
@@ -22,9 +24,8 @@ pub fn words(text: &str, mut set: impl FnMut(&str, &str) -> Result<(), String>) 
     wrong.collect()
 }
 
-/// The lines of the words that layer `layer` does not understand in a value of its variable.
-///
-/// A layer that this crate does not know has no such lines.
+/// The lines for the words in `text` that the layer `layer` does not understand. Empty for a layer
+/// of other origin.
 #[must_use]
 pub fn mistakes(layer: &str, text: &str) -> Vec<String> {
     match layer {

@@ -22,7 +22,7 @@ pub struct Settings {
     pub max: u32,
     /// True if a message about one line of the program is repeated.
     pub repeat: bool,
-    /// True if objects that are left when the process ends are reported, as at the close of a device.
+    /// True if objects that are left at the end of the process are reported.
     pub leaks: bool,
     /// True if the layer overwrites the fields that a failed completion does not define.
     pub poison: bool,
@@ -57,7 +57,7 @@ impl Settings {
     pub fn parse(text: &str) -> (Self, Vec<String>) {
         let mut settings = Self::default();
         let wrong = super::words(text, |name, value| settings.set(name, value));
-        // After all words, so that their order does not matter.
+        // The level applies after all words, independent of their order.
         let all = CHECKS.iter().zip(&mut settings.on);
         all.filter(|(check, _)| settings.errors_only && check.level == Level::Warning)
             .for_each(|(_, on)| *on = false);

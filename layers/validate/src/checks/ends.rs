@@ -1,5 +1,5 @@
-//! What the two ends of a connection disagree about: path MTU, READ depth and PSN (IBTA vol 1,
-//! 9.7.4.1, 9.7.5.1.2). QP-18 to QP-20.
+//! QP-18 to QP-20: differences of path MTU, READ depth and PSN between the ends of a connection
+//! (IBTA vol 1, 9.7.4.1, 9.7.5.1.2).
 #![forbid(unsafe_code)]
 
 use abi::{
@@ -9,7 +9,7 @@ use abi::{
 
 use super::Id;
 
-/// Attributes of a QP that its other end must agree with; `None`: not known.
+/// Attributes of a QP with which its peer must agree; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
     /// An `ibv_mtu`.
@@ -18,7 +18,7 @@ pub(crate) struct End {
     pub(crate) max_dest_rd_atomic: Option<u8>,
 }
 
-/// The end that sent a request, and the request.
+/// A failed request, and the attributes of the requester.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failed {
     pub(crate) status: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Failed {
     pub(crate) max_rd_atomic: u32,
 }
 
-/// Check, text and remedy, where the two ends disagree about something that explains the failure.
+/// Check, text and remedy of a difference that explains the failure.
 pub(crate) fn disagreement(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
     match failed.status {
         IBV_WC_RETRY_EXC_ERR => psn(failed, other),

@@ -1,5 +1,5 @@
-//! The arguments of a call that was refused: which of them is wrong, by which limit, and what mends
-//! it. What is not wrong is listed behind.
+//! The arguments of a refused call: which are wrong, by which limit, and the remedy. Correct
+//! arguments are listed at the end of the message.
 #![forbid(unsafe_code)]
 
 use core::fmt::Display;
@@ -9,19 +9,19 @@ use abi::{ibv_device_attr, ibv_port_attr};
 
 use super::Id;
 
-/// What is known of the device and of the objects that the program has there.
+/// Facts about the device and the program's objects there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) device: Option<&'a ibv_device_attr>,
-    /// From port 1.
+    /// The ports, beginning with port 1.
     pub(crate) ports: &'a [ibv_port_attr],
     /// `num_comp_vectors` of the context.
     pub(crate) vectors: i32,
-    /// Objects of the context that this layer saw made.
+    /// Numbers of objects of the context whose creation this layer saw.
     pub(crate) open: Open,
 }
 
-/// How many objects there are of each kind.
+/// Numbers of live objects, by kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Open {
     pub(crate) qps: usize,
@@ -33,40 +33,40 @@ pub(crate) struct Open {
     pub(crate) windows: usize,
 }
 
-/// One thing that is wrong.
+/// A wrong argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// The check that it belongs to; `None`: that of the call.
+    /// The check of the message; `None` for the usual check of the call.
     pub(crate) id: Option<Id>,
     pub(crate) text: String,
     pub(crate) remedy: String,
 }
 
-/// See the module.
+/// The judged arguments of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     pub(crate) wrong: Vec<Finding>,
-    /// `name value` of the arguments that nothing is wrong with.
+    /// `name value` of each argument without a known error.
     pub(crate) rest: Vec<String>,
 }
 
 impl Given {
-    /// An argument that nothing is known to be wrong with.
+    /// Adds an argument without a known error.
     pub(crate) fn fine(&mut self, name: &str, value: impl Display) {
         self.rest.push(format!("{name} {value}"));
     }
 
-    /// Something that is wrong.
+    /// Adds a wrong argument.
     pub(crate) fn wrong(&mut self, text: impl Into<String>, remedy: impl Into<String>) {
         self.wrong.push(Finding { id: None, text: text.into(), remedy: remedy.into() });
     }
 
-    /// Something that is wrong, and that has a check of its own.
+    /// Adds a wrong argument that has its own check.
     pub(crate) fn wrong_by(&mut self, id: Id, text: String, remedy: &str) {
         self.wrong.push(Finding { id: Some(id), text, remedy: remedy.into() });
     }
 
-    /// A number with a range; `limit` says where the range comes from.
+    /// Adds a number that must be in `range`; `limit` names the source of the range.
     pub(crate) fn number(
         &mut self,
         name: &str,
@@ -84,7 +84,7 @@ impl Given {
         );
     }
 
-    /// A number that the device limits; without a device it is only listed.
+    /// Adds a number that the device limits. Without a known device the number is only listed.
     pub(crate) fn limited(
         &mut self,
         name: &str,
@@ -102,7 +102,7 @@ impl Given {
         }
     }
 
-    /// Bits of which `known` exist.
+    /// Adds a bit mask in which only the bits `known` exist.
     pub(crate) fn flags(&mut self, name: &str, value: u64, known: u64) {
         match value & !known {
             0 => self.fine(name, format_args!("{value:#x}")),
@@ -113,7 +113,7 @@ impl Given {
         }
     }
 
-    /// A pointer that may not be NULL.
+    /// Adds a pointer that must not be NULL.
     pub(crate) fn needed(&mut self, name: &str, is_there: bool, remedy: &str) {
         if is_there {
             self.fine(name, "is set");
@@ -122,7 +122,7 @@ impl Given {
         }
     }
 
-    /// ENOMEM where the program has as many objects as the device makes.
+    /// Explains ENOMEM by the number of objects, if the program has as many as the device allows.
     pub(crate) fn full(&mut self, what: &str, open: usize, most: Option<i32>, limit: &str) {
         let Some(most) = most else { return };
         if i64::try_from(open).unwrap_or(i64::MAX) >= i64::from(most) {
@@ -135,7 +135,7 @@ impl Given {
         }
     }
 
-    /// What is told: a text and a remedy for each check. `usual` is the check of the call.
+    /// The messages: check, text and remedy. `usual` is the check of the call.
     pub(crate) fn findings(
         self,
         errno: &str,
@@ -169,7 +169,7 @@ impl Given {
     }
 }
 
-/// The name of an errno that refusals have; `None`: it is none of these.
+/// The name of an errno that this layer explains; `None` for all others.
 pub(crate) const fn errno_name(errno: i32) -> Option<&'static str> {
     match errno {
         libc::EINVAL => Some("EINVAL"),
@@ -185,7 +185,7 @@ pub(crate) mod testing {
     use super::*;
     use abi::Zeroed;
 
-    /// A device whose limits are small, and its port.
+    /// A device with small limits, and its port.
     pub(crate) fn device() -> (ibv_device_attr, [ibv_port_attr; 1]) {
         let device = ibv_device_attr {
             max_mr_size: 1 << 30,
@@ -216,13 +216,13 @@ pub(crate) mod testing {
         (device, [port])
     }
 
-    /// What `judge` says with these facts.
+    /// Runs `judge` with these facts.
     pub(crate) fn judged(open: Open, judge: impl FnOnce(&Facts<'_>) -> Given) -> Given {
         let (device, ports) = device();
         judge(&Facts { device: Some(&device), ports: &ports, vectors: 1, open })
     }
 
-    /// The texts of what is wrong.
+    /// The texts of the wrong arguments.
     pub(crate) fn wrong(given: &Given) -> Vec<&str> {
         given.wrong.iter().map(|finding| finding.text.as_str()).collect()
     }

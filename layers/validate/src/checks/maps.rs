@@ -1,30 +1,31 @@
-//! Which page of a range cannot be registered, from the text of /proc/PID/maps (proc_pid_maps(5)).
+//! The page of a range that cannot be registered, from the text of /proc/PID/maps
+//! (proc_pid_maps(5)).
 #![forbid(unsafe_code)]
 
-/// Bytes of a page, for what is told: /proc/PID/maps has no other boundaries.
+/// Bytes of a page in messages; /proc/PID/maps has no finer boundaries.
 const PAGE: u64 = 4096;
 
-/// What is wrong with a page.
+/// The reason why a page cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing is mapped there.
+    /// The page is not mapped.
     Unmapped {
-        /// The first such page.
+        /// Address of the first such page.
         page: u64,
     },
-    /// Its mapping lacks a right.
+    /// The mapping lacks a right.
     Rights {
-        /// The first such page.
+        /// Address of the first such page.
         page: u64,
-        /// `rwxp`, as the file has them.
+        /// The rights, such as `rwxp`.
         rights: String,
-        /// What is mapped: a path, `[heap]`, or nothing.
+        /// The mapped object: a path, `[heap]`, or empty.
         name: String,
     },
 }
 
 impl Fault {
-    /// What a person is told.
+    /// The text for a message.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Unmapped { page } => {
@@ -38,8 +39,8 @@ impl Fault {
     }
 }
 
-/// The first page of `[addr, addr + length)` that is not mapped, or not readable, or not writable
-/// where it is to be written.
+/// The first page of `[addr, addr + length)` that is not mapped, not readable, or not writable
+/// although `written` is true.
 pub(crate) fn fault(maps: &str, addr: u64, length: u64, written: bool) -> Option<Fault> {
     let end = addr.checked_add(length)?;
     let mut at = addr & !(PAGE - 1);

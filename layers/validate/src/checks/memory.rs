@@ -1,4 +1,4 @@
-//! What memory regions, windows and device memory are refused for: ibv_reg_mr(3), ibv_rereg_mr(3),
+//! Refusals of memory regions, windows and device memory: ibv_reg_mr(3), ibv_rereg_mr(3),
 //! ibv_alloc_mw(3), ibv_bind_mw(3), ibv_advise_mr(3), ibv_alloc_dm(3).
 #![forbid(unsafe_code)]
 
@@ -15,10 +15,10 @@ use super::maps;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Bits of `access` that have a name, and those that a kernel may ignore.
+/// Bits of `access` with a name, and bits that a kernel may ignore.
 const ACCESS: u64 = 0x3ff | IBV_ACCESS_OPTIONAL_RANGE as u64;
 
-/// A registration.
+/// The arguments of a registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) addr: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Registration {
     pub(crate) access: u32,
 }
 
-/// `access` with its names.
+/// Judges `access`.
 fn access(given: &mut Given, access: u32) {
     let flags = AccessFlags::from_bits_retain(access);
     let changes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
@@ -44,7 +44,7 @@ fn access(given: &mut Given, access: u32) {
     given.flags("access", access.into(), ACCESS);
 }
 
-/// `addr`, `length` and `iova`.
+/// Judges `addr`, `length` and `iova`.
 fn range(given: &mut Given, facts: &Facts<'_>, asked: &Registration) {
     let Registration { addr, length, iova, .. } = *asked;
     let is_implicit = length == u64::try_from(usize::MAX).unwrap_or(u64::MAX);
@@ -95,7 +95,7 @@ fn range(given: &mut Given, facts: &Facts<'_>, asked: &Registration) {
     }
 }
 
-/// ibv_reg_mr(3). `maps` is the text of /proc/self/maps, for EFAULT.
+/// ibv_reg_mr(3). `maps` is the text of /proc/self/maps, read for EFAULT.
 pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps: &str) -> Given {
     let mut given = Given::default();
     if errno == libc::EFAULT {
@@ -120,14 +120,13 @@ pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps
     given
 }
 
-/// ENOMEM of whatever makes a region.
+/// Explains ENOMEM of calls that make a region.
 fn regions(given: &mut Given, facts: &Facts<'_>) {
     let most = facts.device.map(|device| device.max_mr);
     given.full("regions", facts.open.regions, most, "max_mr");
 }
 
-/// ibv_rereg_mr(3). `other_context`: the PD is of another context. `is_bound`: a window is bound to
-/// it, as far as EBUSY says so.
+/// ibv_rereg_mr(3). `other_context` tells whether the PD belongs to another context.
 pub(crate) fn register_again(
     facts: &Facts<'_>,
     flags: u32,
@@ -163,7 +162,7 @@ pub(crate) fn register_again(
     given
 }
 
-/// `EBUSY` of ibv_dereg_mr(3); `EINVAL` of an imported region.
+/// ibv_dereg_mr(3): `EBUSY`, or `EINVAL` of an imported region.
 pub(crate) fn deregister(errno: i32) -> Given {
     let mut given = Given::default();
     if errno == libc::EBUSY {
@@ -180,7 +179,7 @@ pub(crate) fn deregister(errno: i32) -> Given {
     given
 }
 
-/// ibv_reg_dm_mr(3) of device memory of `size` bytes, if that is known.
+/// ibv_reg_dm_mr(3).
 pub(crate) fn register_device_memory(
     facts: &Facts<'_>,
     offset: u64,
@@ -248,19 +247,19 @@ pub(crate) fn allocate_window(facts: &Facts<'_>, kind: u32, errno: i32) -> Given
     given
 }
 
-/// A region that a window is to be bound to.
+/// The region of a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundTo {
-    /// Its bytes; `None` where they are not known.
+    /// Addresses of the region; `None` if unknown.
     pub(crate) range: Option<(u64, u64)>,
-    /// Its access; `None` where it is not known.
+    /// Access of the region; `None` if unknown.
     pub(crate) access: Option<u32>,
 }
 
-/// A request to bind a window.
+/// The arguments of a bind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    /// `None`: no region is named.
+    /// `None` if the program names no region.
     pub(crate) region: Option<BoundTo>,
     pub(crate) addr: u64,
     pub(crate) length: u64,

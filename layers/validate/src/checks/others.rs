@@ -1,5 +1,4 @@
-//! What the remaining verbs are refused for: domains, ports, counters, steering rules, imported
-//! objects.
+//! Refusals of the remaining verbs: domains, ports, counters, steering rules, imported objects.
 #![forbid(unsafe_code)]
 
 use abi::{
@@ -31,14 +30,14 @@ pub(crate) fn alloc_parent_domain(comp_mask: u32, has_pd: bool) -> Given {
     given
 }
 
-/// A structure that has a `comp_mask`, which must be 0.
+/// A structure whose `comp_mask` must be 0.
 pub(crate) fn only_mask(comp_mask: u32) -> Given {
     let mut given = Given::default();
     given.flags("comp_mask", comp_mask.into(), 0);
     given
 }
 
-/// ibv_open_xrcd(3). `is_open`: `fd` is an open file.
+/// ibv_open_xrcd(3). `is_open` tells whether `fd` is an open file.
 pub(crate) fn open_xrcd(attr: &ibv_xrcd_init_attr, is_open: bool) -> Given {
     let mut given = Given::default();
     let mask = attr.comp_mask;
@@ -83,7 +82,7 @@ pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Given {
     given
 }
 
-/// What is imported by a number: ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3).
+/// ibv_import_pd(3), ibv_import_mr(3) and ibv_import_dm(3).
 pub(crate) fn import(kind: &str, handle: u32) -> Given {
     let mut given = Given::default();
     given.wrong(
@@ -134,7 +133,7 @@ pub(crate) fn read_counters(count: u32, flags: u32) -> Given {
     given
 }
 
-/// Something that cannot go because `users` of it are there.
+/// EBUSY of an object that `users` still use.
 pub(crate) fn busy(errno: i32, users: &str) -> Given {
     let mut given = Given::default();
     if errno == libc::EBUSY {

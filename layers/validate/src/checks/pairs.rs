@@ -1,5 +1,5 @@
-//! What queue pairs, address handles and multicast are refused for: ibv_create_qp(3),
-//! ibv_open_qp(3), ibv_create_ah(3), ibv_attach_mcast(3), ibv_detach_mcast(3).
+//! Refusals of queue pairs, address handles and multicast: ibv_create_qp(3), ibv_open_qp(3),
+//! ibv_create_ah(3), ibv_attach_mcast(3), ibv_detach_mcast(3).
 #![forbid(unsafe_code)]
 
 use core::net::Ipv6Addr;
@@ -14,7 +14,7 @@ use super::Id;
 use super::given::{Facts, Given};
 use crate::transitions::kind_name;
 
-/// A queue pair that is asked for.
+/// The arguments of a QP's creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedQp {
     pub(crate) kind: u32,
@@ -24,9 +24,9 @@ pub(crate) struct WantedQp {
     pub(crate) has_recv_cq: bool,
     pub(crate) has_srq: bool,
     pub(crate) has_xrcd: bool,
-    /// It spreads frames over work queues (`rwq_ind_tbl`).
+    /// Whether the QP spreads frames over work queues (`rwq_ind_tbl`).
     pub(crate) spreads: bool,
-    /// The SRQ is one of XRC, or one that matches tags.
+    /// Whether the SRQ is an XRC queue or matches tags.
     pub(crate) special_srq: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Give
     let (wr, sge) = (device.map(|d| d.max_qp_wr), device.map(|d| d.max_sge));
     given.limited("cap.max_send_wr", cap.max_send_wr, 0, wr, "max_qp_wr");
     given.limited("cap.max_send_sge", cap.max_send_sge, 0, sge, "max_sge");
-    // With an SRQ, and of a QP that only sends, these are not looked at.
+    // The device ignores these with an SRQ, and for a QP that only sends.
     if !asked.has_srq && kind != IBV_QPT_XRC_SEND {
         given.limited("cap.max_recv_wr", cap.max_recv_wr, 0, wr, "max_qp_wr");
         given.limited("cap.max_recv_sge", cap.max_recv_sge, 0, sge, "max_sge");
@@ -101,19 +101,19 @@ pub(crate) fn open_qp(comp_mask: u32, kind: u32, has_xrcd: bool, number: u32) ->
     given
 }
 
-/// An address that is asked for.
+/// The arguments of an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     pub(crate) port: u8,
     pub(crate) is_global: bool,
     pub(crate) dgid: Ipv6Addr,
     pub(crate) sgid_index: u8,
-    /// That entry of the GID table is empty.
+    /// Whether the GID table's entry is empty.
     pub(crate) is_empty: bool,
     pub(crate) sl: u8,
 }
 
-/// `is_global` 0 on a port that needs a global route: QP-05. `name` is the member's.
+/// QP-05: the text for `is_global` 0 on an Ethernet port. `name` is the member's name.
 pub(crate) fn local_address(
     ports: &[ibv_port_attr],
     port: u8,
@@ -125,7 +125,7 @@ pub(crate) fn local_address(
     (is_ethernet && !is_global).then(|| format!("{name} is 0, and the port is Ethernet"))
 }
 
-/// What mends [`local_address`].
+/// The remedy for [`local_address`].
 pub(crate) const NEEDS_GLOBAL: &str =
     "set is_global to 1, grh.sgid_index to a GID of the port and grh.dgid to one of the peer";
 
@@ -160,7 +160,7 @@ pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Given
     given
 }
 
-/// ibv_attach_mcast(3) and ibv_detach_mcast(3). `groups`: how many groups the QP is attached to.
+/// ibv_attach_mcast(3) and ibv_detach_mcast(3). `groups` is the number of groups of the QP.
 pub(crate) fn multicast(
     facts: &Facts<'_>,
     kind: u32,

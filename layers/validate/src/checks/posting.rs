@@ -1,23 +1,23 @@
-//! What a request is refused for that no check found before it was posted: ibv_post_send(3),
+//! Refused requests in which no check before the call found an error: ibv_post_send(3),
 //! ibv_post_recv(3).
 #![forbid(unsafe_code)]
 
 use super::given::Given;
 
-/// A request that was refused, and the queue that refused it.
+/// A refused request, and its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted<'a> {
     /// Name of the operation.
     pub(crate) opcode: &'a str,
-    /// `send_flags`; `None` of a receive.
+    /// `send_flags`; `None` for a receive.
     pub(crate) flags: Option<u32>,
     pub(crate) elements: i64,
     pub(crate) most_elements: u32,
     pub(crate) bytes: u64,
     pub(crate) most_inline: u32,
-    /// Name of the state of the QP; empty of an SRQ.
+    /// Name of the QP's state; empty for an SRQ.
     pub(crate) state: &'a str,
-    /// Requests in flight, and as many as the queue takes.
+    /// Requests in flight, and the length of the queue.
     pub(crate) in_flight: usize,
     pub(crate) most_in_flight: u32,
 }

@@ -1,6 +1,6 @@
-//! What completion, shared receive and work queues are refused for: ibv_create_cq(3),
-//! ibv_create_cq_ex(3), ibv_resize_cq(3), ibv_modify_cq(3), ibv_create_srq(3),
-//! ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_create_wq(3), ibv_create_rwq_ind_table(3).
+//! Refusals of completion, shared receive and work queues: ibv_create_cq(3), ibv_create_cq_ex(3),
+//! ibv_resize_cq(3), ibv_modify_cq(3), ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3),
+//! ibv_create_wq(3), ibv_create_rwq_ind_table(3).
 #![forbid(unsafe_code)]
 
 use abi::{
@@ -14,24 +14,24 @@ use abi::{
 
 use super::given::{Facts, Given};
 
-/// A completion queue that is asked for.
+/// The arguments of a CQ's creation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WantedCq {
     pub(crate) cqe: i64,
     pub(crate) comp_vector: i64,
-    /// The channel is of another context.
+    /// Whether the channel belongs to another context.
     pub(crate) foreign_channel: bool,
-    /// What only ibv_create_cq_ex(3) takes.
+    /// The arguments of ibv_create_cq_ex(3) only.
     pub(crate) extended: Option<WantedCqEx>,
 }
 
-/// As [`WantedCq`], for what ibv_create_cq_ex(3) adds.
+/// The arguments that ibv_create_cq_ex(3) adds to [`WantedCq`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WantedCqEx {
     pub(crate) wc_flags: u64,
     pub(crate) comp_mask: u32,
     pub(crate) flags: u32,
-    /// The PD that `parent_domain` names is a parent domain that this layer saw made.
+    /// Whether `parent_domain` is a parent domain whose creation this layer saw.
     pub(crate) parent_is_good: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Give
     given
 }
 
-/// ibv_resize_cq(3); `waiting`: completions that nobody polled, if that is known.
+/// ibv_resize_cq(3). `waiting` is the number of unpolled completions, if known.
 pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Given {
     let mut given = Given::default();
     match facts.device {
@@ -103,15 +103,15 @@ pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Given {
     given
 }
 
-/// A shared receive queue that is asked for.
+/// The arguments of an SRQ's creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedSrq {
     pub(crate) attr: ibv_srq_attr,
-    /// What only ibv_create_srq_ex(3) takes.
+    /// The arguments of ibv_create_srq_ex(3) only.
     pub(crate) extended: Option<WantedSrqEx>,
 }
 
-/// As [`WantedSrq`], for what ibv_create_srq_ex(3) adds.
+/// The arguments that ibv_create_srq_ex(3) adds to [`WantedSrq`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WantedSrqEx {
     pub(crate) comp_mask: u32,
@@ -164,8 +164,7 @@ pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Gi
     given
 }
 
-/// ibv_modify_srq(3) of a queue with room for `room` receives, if that is known; `posted` of them
-/// are there.
+/// ibv_modify_srq(3). The queue has room for `room` receives and holds `posted`, if known.
 pub(crate) fn modify_srq(
     facts: &Facts<'_>,
     mask: u32,
@@ -202,7 +201,7 @@ pub(crate) fn modify_srq(
     given
 }
 
-/// A work queue that is asked for.
+/// The arguments of a work queue's creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedWq {
     pub(crate) kind: u32,

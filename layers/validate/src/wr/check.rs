@@ -1,4 +1,5 @@
-//! What may be wrong with a send request: QP-01, QP-08, QP-12, WR-01, WR-02, WR-07, WR-08, WR-12 and WR-17; its memory.
+//! QP-01, QP-08, QP-12, WR-01, WR-02, WR-07, WR-08, WR-12, WR-17: checks of a send request, and of
+//! its memory (MR-01 to MR-04).
 
 use core::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use crate::mr::{Use, check_sge};
 use crate::state::{AHS, Qp, Queue, where_gone};
 use crate::transitions;
 
-/// Whether a QP of this type can do it; `None` where nobody can tell.
+/// Whether a QP of this type supports the operation. True for an unknown type.
 fn possible(kind: u32, opcode: u32) -> bool {
     let sends = matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
     let writes = matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -31,7 +32,7 @@ fn possible(kind: u32, opcode: u32) -> bool {
     }
 }
 
-/// QP-01 for a send.
+/// QP-01: checks the state of the QP for a send.
 #[inline]
 pub(crate) fn check_send_state(qp: &Qp, call: &'static str, wr_id: u64) {
     let state = qp.state();
@@ -47,7 +48,7 @@ pub(crate) fn check_send_state(qp: &Qp, call: &'static str, wr_id: u64) {
     }
 }
 
-/// Whether it sends bytes of its poster.
+/// Whether an operation sends bytes of its poster.
 pub(crate) fn reads_memory(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -59,7 +60,7 @@ pub(crate) fn reads_memory(opcode: u32) -> bool {
     )
 }
 
-/// All checks of one send request.
+/// Checks one send request.
 pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>) {
     let say = Say { qp, call, wr_id: send.wr_id };
     let Send { opcode, .. } = *send;
@@ -180,12 +181,12 @@ pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &
     }
 }
 
-/// Of a request's Q_Key: that of its queue pair goes instead (ibv_post_send(3)).
+/// The bit of a Q_Key that selects the QP's own Q_Key (ibv_post_send(3)).
 const QKEY_OWN: u32 = 1 << 31;
-/// Of these nobody is surprised by it: the bit alone, and the well-known key of management.
+/// Q_Keys with the bit that programs use on purpose: the bit alone, and the key of QP 1.
 const MEANT: [u32; 2] = [QKEY_OWN, 0x8001_0000];
 
-/// WR-08.
+/// WR-08: checks a datagram.
 fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
     let qp = say.qp;
     match AHS.get(send.ah) {

@@ -1,4 +1,4 @@
-//! Requests in flight: WR-04 and WR-09.
+//! WR-04 and WR-09: the requests in flight.
 
 use core::sync::atomic::Ordering;
 
@@ -14,18 +14,18 @@ use crate::report::{Message, tell};
 use crate::stack::{self, Site};
 use crate::state::{Ctx, Flight, KEYS, QPS, Qp, Queue};
 
-/// Puts a request among those in flight.
+/// Adds a request to those in flight.
 #[inline]
 pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, site: Site) {
     let due = qp.sig_all || send.flags & SendFlags::SIGNALED.bits() != 0;
     let inline = send.inline.is_some() || send.flags & SendFlags::INLINE.bits() != 0;
     let mut flight = flight_of(qp, send, due, site);
     if inline {
-        // The buffer is the program's again.
+        // Inline data need no buffer after posting.
         flight.count = 0;
     }
     if queue.flights.len() >= queue.most {
-        // More than there can be: whatever it is that completes them, we do not see it.
+        // More requests than the queue holds: their completions were missed.
         if let Some(flight) = queue.flights.pop_front() {
             overlap::over(queue, &flight);
         }
@@ -57,7 +57,7 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
 pub(super) fn flight_of(qp: &Qp, send: &Send<'_>, due: bool, site: Site) -> Flight {
     let sges = send.sges.unwrap_or(&[]);
     let (mut keys, mut count) = ([0; KEYS], 0);
-    // Of an element without bytes nobody looks at the key.
+    // The device ignores the key of an element without bytes.
     for (key, sge) in keys.iter_mut().zip(sges.iter().filter(|sge| sge.length != 0)) {
         (*key, count) = (sge.lkey, count + 1);
     }
@@ -76,7 +76,7 @@ pub(super) fn flight_of(qp: &Qp, send: &Send<'_>, due: bool, site: Site) -> Flig
     }
 }
 
-/// Takes back what was put there and was not posted after all. Other threads may have put theirs behind it.
+/// Removes requests that were not posted. Other threads may have added requests behind them.
 pub(crate) fn take_back(queue: &mut Queue, ids: &[u64]) {
     for id in ids.iter().rev() {
         let place = queue.flights.iter().rposition(|flight| flight.wr_id == *id);
@@ -91,7 +91,7 @@ pub(crate) fn take_back(queue: &mut Queue, ids: &[u64]) {
     }
 }
 
-/// A bind takes a place in the send queue.
+/// Adds a bind, which uses an entry of the send queue.
 pub(crate) fn bind_starts(qp: *mut ibv_qp, bind: &ibv_mw_bind) {
     let Some(known) = QPS.get(qp as usize) else { return };
     let send = Send {
@@ -110,14 +110,14 @@ pub(crate) fn bind_starts(qp: *mut ibv_qp, bind: &ibv_mw_bind) {
     push(known, "ibv_bind_mw", &mut queue, &send, 0);
 }
 
-/// It was refused.
+/// Removes a bind that was refused.
 pub(crate) fn bind_failed(qp: *mut ibv_qp, wr_id: u64) {
     if let Some(known) = QPS.get(qp as usize) {
         take_back(&mut known.send.lock(), &[wr_id]);
     }
 }
 
-/// WR-09.
+/// WR-09: reports a destroyed address handle that a request in flight uses.
 pub(crate) fn check_ah_in_flight(ctx: &Ctx, ah: usize) {
     for qp in QPS.all().iter().filter(|qp| qp.kind == IBV_QPT_UD && qp.ctx.at == ctx.at) {
         if qp.failed.load(Ordering::Relaxed) || (IBV_QPS_RESET..=IBV_QPS_INIT).contains(&qp.state())

@@ -1,19 +1,19 @@
-//! Lists of requests: WR-11, and what of one was refused.
+//! WR-11: lists of requests that form a ring. Also finds the refused part of a list.
 
 use crate::checks::Id;
 use crate::report::{Message, tell};
 use crate::state::Qp;
 use core::sync::atomic::Ordering;
 
-/// How long a list may be before it is looked at for a loop.
+/// Requests of a list before it is checked for a ring.
 pub(super) const LONG: usize = 64;
 
-/// WR-11: follows a list that is suspiciously long; whether it comes back to where it was.
+/// WR-11: whether a long list returns to one of its requests.
 ///
 /// # Safety
 /// `first` starts a list of live requests, or a ring of them.
 pub(super) unsafe fn is_ring<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T) -> bool {
-    // Brent: the tortoise jumps to the hare at powers of two.
+    // Brent's algorithm: the tortoise jumps to the hare at powers of two.
     let (mut tortoise, mut hare, mut power, mut length) = (first, next(first), 1_u64, 1_u64);
     while !hare.is_null() && hare != tortoise {
         if power == length {
@@ -28,7 +28,7 @@ pub(super) unsafe fn is_ring<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T) 
 #[cold]
 pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
     if let Some(qp) = qp {
-        // Nobody knows how many of them the provider will take.
+        // The number of requests that the provider takes is unknown.
         qp.failed.store(true, Ordering::Relaxed);
     }
     let message = Message {
@@ -42,11 +42,11 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
     tell(&message, qp);
 }
 
-/// The request that a refused call names: `bad` if it is one of the list's first `count`, else the list's first. A plugin may
-/// leave `bad` as it was, as soft does in a child of fork(2), and the program need not have given it a value.
+/// The request that a refused call names: `bad` if `bad` is among the first `count` requests, else
+/// the first request. A plugin may leave `bad` unset, as soft does in a child of fork(2).
 ///
 /// # Safety
-/// NULL, or a live list of `count` at least.
+/// `first` is NULL or a live list of at least `count` requests.
 pub(super) unsafe fn named<T>(
     first: *mut T,
     bad: *mut T,
@@ -63,10 +63,10 @@ pub(super) unsafe fn named<T>(
     if !bad.is_null() && at == bad { bad } else { first }
 }
 
-/// The ids of those requests of a list that were not posted: from `bad` on.
+/// The wr_ids of the requests that were not posted: from `bad` on.
 ///
 /// # Safety
-/// A live list, of `count` at least, and `bad` is in it.
+/// `first` is a live list of at least `count` requests.
 pub(super) unsafe fn refused<T>(
     first: *mut T,
     bad: *mut T,
@@ -99,7 +99,7 @@ mod tests {
         let mut second = Item(std::ptr::null_mut());
         let mut first = Item(&raw mut second);
         let (first, second) = (&raw mut first, &raw mut second);
-        // SAFETY: both are live, and nothing else is read.
+        // SAFETY: both items are live, and only their links are read.
         let named = |bad, count| unsafe { super::named(first, bad, count, |item| (*item).0) };
         assert_eq!(named(second, 2), second);
         assert_eq!(named(std::ptr::without_provenance_mut(16), 2), first);

@@ -1,4 +1,4 @@
-//! Posting: QP-01, QP-08, QP-12, WR-01 to WR-17 and OB-05, and what is in flight.
+//! QP-01, QP-08, QP-12, WR-01 to WR-18, OB-05: the checks of posting, and the requests in flight.
 //!
 //! | | |
 //! |---|---|

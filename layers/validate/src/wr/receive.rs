@@ -1,4 +1,5 @@
-//! `ibv_post_recv` and `ibv_post_srq_recv`: QP-01, WR-01, WR-05, OB-05, and the memory of receives.
+//! QP-01, WR-01, WR-05, OB-05: `ibv_post_recv` and `ibv_post_srq_recv`, and the memory of
+//! receives.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -34,7 +35,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         return unsafe { beneath!(ctx, post_recv)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
-    // SAFETY: the caller's list.
+    // SAFETY: `wr` is NULL or the first request of the caller's list.
     let wr_id = unsafe { wr.as_ref() }.map_or(0, |wr| wr.wr_id);
     let say = Say { qp: known, call: CALL, wr_id };
     let watch = Watch::begin(CALL);
@@ -48,11 +49,11 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         );
     }
     let mut count = 0;
-    // What goes to the wrong queue is not looked at any closer.
+    // Receives for the wrong queue are not checked further.
     if known.srq.is_none() {
         let mut queue = known.recv.lock();
         let mut at = wr;
-        // SAFETY: the program's list of live requests.
+        // SAFETY: the program's list has live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
             // SAFETY: the requests of the program's list are live for the whole call.
@@ -68,7 +69,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 pd: known.root,
                 written: Some("what arrives"),
             };
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let sges = unsafe { receive(this, known.cap.max_recv_sge, &what) };
             for (index, sge) in sges.iter().enumerate() {
                 check_sge(&known.ctx, &mut queue.cache, index, sge, &what);
@@ -96,14 +97,14 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx, post_recv)(qp, wr, bad) };
     if result != 0 {
-        // SAFETY: `bad` was filled; the list is as it was.
+        // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         let mut queue = known.recv.lock();
         take_back(&mut queue, &ids);
-        // SAFETY: NULL, or the first of the program's list.
+        // SAFETY: `wr` is NULL or the first request of the caller's list.
         if let Some(first) = unsafe { wr.as_ref() } {
             let most = known.cap.max_recv_sge;
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let sges = unsafe { elements(first, most) };
             let first = as_send(first.wr_id, sges.unwrap_or(&[]));
             again::refused(&mut queue, &first, &ids, count, result, site);
@@ -118,9 +119,9 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
             );
         }
         let (state, most) = (transitions::name(known.state()), known.cap.max_recv_wr);
-        // SAFETY: the program's list, as it was.
+        // SAFETY: the program's list is unchanged.
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
-        // SAFETY: NULL, or one of the program's list.
+        // SAFETY: `named` is NULL or a request of the program's list.
         let asked = unsafe { refused_receive(named, known.cap.max_recv_sge, &state, all, most) };
         let about = About { id: Id::Wr18, object: known.name(), qp: Some(known) };
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
@@ -128,7 +129,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
     result
 }
 
-/// What a receive asks for that was refused.
+/// The arguments of a refused receive.
 ///
 /// # Safety
 /// `wr` is NULL or live.
@@ -141,7 +142,7 @@ unsafe fn refused_receive<'a>(
 ) -> Posted<'a> {
     // SAFETY: per the caller.
     let wr = unsafe { wr.as_ref() };
-    // SAFETY: the program's list.
+    // SAFETY: the program's list has `num_sge` elements.
     let sges = wr.and_then(|wr| unsafe { elements(wr, most_elements) }).unwrap_or(&[]);
     Posted {
         opcode: "RECV",
@@ -156,10 +157,10 @@ unsafe fn refused_receive<'a>(
     }
 }
 
-/// WR-01 for a receive; its elements, as far as they may be looked at.
+/// WR-01: checks the elements of a receive, and returns those that may be read.
 ///
 /// # Safety
-/// `wr` is live, and its list is as long as it says.
+/// `wr` is live, and its list has `num_sge` elements.
 unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ibv_sge] {
     // SAFETY: per the caller.
     unsafe { elements(wr, most) }.unwrap_or_else(|| {
@@ -183,21 +184,21 @@ unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ib
     })
 }
 
-/// The elements of a receive; `None` if there are more than the queue takes, or no list of them.
+/// The elements of a receive; `None` if the queue takes fewer, or if the list is NULL.
 ///
 /// # Safety
-/// `wr` is live, and its list is as long as it says.
+/// `wr` is live, and its list has `num_sge` elements.
 unsafe fn elements(wr: &ibv_recv_wr, most: u32) -> Option<&[ibv_sge]> {
     let count = usize::try_from(wr.num_sge).ok()?;
     match count {
         0 => Some(&[]),
         _ if count > most as usize || wr.sg_list.is_null() => None,
-        // SAFETY: the program's list.
+        // SAFETY: the program's list has `count` elements.
         _ => Some(unsafe { core::slice::from_raw_parts(wr.sg_list, count) }),
     }
 }
 
-/// A receive among requests.
+/// A receive in the form of a request.
 fn as_send(wr_id: u64, sges: &[ibv_sge]) -> Send<'_> {
     Send {
         wr_id,
@@ -233,7 +234,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
     {
         let mut cache = known.cache.lock();
         let mut at = wr;
-        // SAFETY: the program's list of live requests.
+        // SAFETY: the program's list has live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
             // SAFETY: the requests of the program's list are live for the whole call.
@@ -245,7 +246,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
             let pd = crate::objects::root_of(known.pd);
             let what =
                 Use { call: CALL, object: &object, qp: None, pd, written: Some("what arrives") };
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let sges = unsafe { receive(this, known.max_sge, &what) };
             for (index, sge) in sges.iter().enumerate() {
                 check_sge(&known.ctx, &mut cache, index, sge, &what);
@@ -261,7 +262,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
     if result == 0 {
         known.posted.fetch_add(count as u64, Ordering::Relaxed);
     } else {
-        // SAFETY: `bad` was filled; the list is as it was.
+        // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         ids.iter().for_each(|id| overlap::shared_over(known.at, *id));
         let posted = (count - ids.len()) as u64;
@@ -280,9 +281,9 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         }
         let most = known.max_wr.load(Ordering::Relaxed);
         let there = usize::try_from(there).unwrap_or(usize::MAX);
-        // SAFETY: the program's list, as it was.
+        // SAFETY: the program's list is unchanged.
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
-        // SAFETY: NULL, or one of the program's list.
+        // SAFETY: `named` is NULL or a request of the program's list.
         let asked = unsafe { refused_receive(named, known.max_sge, "", there, most) };
         let about = About::object(Id::Wr18, format!("srq {:#x}", known.at));
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));

@@ -1,4 +1,4 @@
-//! A request, and what is said of one.
+//! A posted request in one form for all ways of posting, and its messages.
 
 use abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
@@ -12,24 +12,24 @@ use crate::report::{Message, tell};
 use crate::stack;
 use crate::state::Qp;
 
-/// The opcode of a receive among those of requests: `IBV_WC_RECV`.
+/// The opcode that stands for a receive: `IBV_WC_RECV`.
 pub(crate) const RECEIVE: u32 = 128;
 
-/// A send request, however it was made.
+/// A send request, from any way of posting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Send<'a> {
     pub(crate) wr_id: u64,
     pub(crate) opcode: u32,
     pub(crate) flags: u32,
-    /// `None`: a NULL list.
+    /// The elements; `None` for a NULL list.
     pub(crate) sges: Option<&'a [ibv_sge]>,
     pub(crate) count: i64,
-    /// Bytes that a builder copied inline.
+    /// Bytes of inline data of a builder.
     pub(crate) inline: Option<u64>,
     pub(crate) remote: u64,
     pub(crate) rkey: u32,
     pub(crate) ah: usize,
-    /// Of a datagram.
+    /// The Q_Key of a datagram.
     pub(crate) qkey: u32,
 }
 

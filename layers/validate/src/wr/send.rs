@@ -1,4 +1,4 @@
-//! `ibv_post_send`, and WR-03.
+//! WR-03: `ibv_post_send`.
 
 use core::ffi::{c_int, c_void};
 
@@ -21,32 +21,32 @@ use crate::stack;
 use crate::state::{QPS, Qp, beneath};
 use crate::transitions;
 
-/// The request as the program wrote it.
+/// Reads the request as the program wrote the request.
 ///
 /// # Safety
-/// `wr` is live, and its list is as long as it says.
+/// `wr` is live, and its list has `num_sge` elements.
 unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
     let count = wr.num_sge;
     let sges = (!wr.sg_list.is_null() && count >= 0).then(|| {
-        // More than the QP takes is not looked at.
+        // Elements beyond the QP's limit are not read.
         let most = (count as usize).min(qp.cap.max_send_sge as usize);
-        // SAFETY: the program's list.
+        // SAFETY: the program's list has `num_sge` elements.
         unsafe { core::slice::from_raw_parts(wr.sg_list, most) }
     });
-    // SAFETY: all views have only integers.
+    // SAFETY: all views are plain integers.
     let (remote, rkey) = unsafe {
         match wr.opcode {
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey)
             }
             IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey),
-            // What is there was left by another request, or by nobody.
+            // A SEND has no remote address; the member may hold any value.
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (0, 0),
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
         }
     };
     let (ah, qkey) = match qp.kind {
-        // SAFETY: a request on a UD queue pair has this member of the union; for any other it is not read.
+        // SAFETY: a request of a UD QP has this member of the union.
         IBV_QPT_UD => unsafe { (wr.wr.ud.ah as usize, wr.wr.ud.remote_qkey) },
         _ => (0, 0),
     };
@@ -86,7 +86,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
     {
         let mut queue = known.send.lock();
         let mut at = wr;
-        // SAFETY: the program's list of live requests.
+        // SAFETY: the program's list has live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
             // SAFETY: the requests of the program's list are live for the whole call.
@@ -94,14 +94,14 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
                 ring(CALL, Some(known), known.name());
                 break;
             }
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let send = unsafe { read(known, this) };
             if count == 1 {
                 check_send_state(known, CALL, send.wr_id);
                 again::begins(known, CALL, &mut queue, &send);
             }
             if this.opcode == IBV_WR_BIND_MW {
-                // SAFETY: such a request has this member, and names a live region or none.
+                // SAFETY: a bind has this member, whose region is NULL or live.
                 unsafe { check_window(known, CALL, send.wr_id, &this.tail.bind_mw.bind_info) };
             }
             check_send(known, CALL, &mut queue, &send);
@@ -112,20 +112,20 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx, post_send)(qp, wr, bad) };
     if result != 0 {
-        // SAFETY: `bad` was filled; the list is as it was.
+        // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         not_posted(known, CALL, result, &ids);
-        // SAFETY: NULL, or the first of the program's list.
+        // SAFETY: `wr` is NULL or the first request of the caller's list.
         if let Some(first) = unsafe { wr.as_ref() } {
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let first = unsafe { read(known, first) };
             again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
         }
-        // SAFETY: the program's list, as it was.
+        // SAFETY: the program's list is unchanged.
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
-        // SAFETY: NULL, or one of the program's list.
+        // SAFETY: `named` is NULL or a request of the program's list.
         if let Some(bad) = unsafe { named.as_ref() } {
-            // SAFETY: live, per the caller.
+            // SAFETY: the request is live, and its list has `num_sge` elements.
             let bad = unsafe { read(known, bad) };
             let in_flight = known.send.lock().flights.len();
             explain(known, &watch, &bad, in_flight, result);
@@ -134,7 +134,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
     result
 }
 
-/// WR-18: why a request was refused that no check found anything wrong with.
+/// WR-18: explains a refused request in which no check found an error.
 #[cold]
 fn explain(qp: &Qp, watch: &Watch, send: &Send<'_>, in_flight: usize, errno: c_int) {
     let state = transitions::name(qp.state());
@@ -154,7 +154,7 @@ fn explain(qp: &Qp, watch: &Watch, send: &Send<'_>, in_flight: usize, errno: c_i
     watch.refused(&qp.ctx, errno, &about, |_| posting::post(&asked, errno));
 }
 
-/// WR-03, and the rest of a list that was refused.
+/// WR-03: reports a full send queue, and forgets the requests that were not posted.
 #[cold]
 pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64]) {
     let mut queue = qp.send.lock();
