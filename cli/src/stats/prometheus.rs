@@ -3,7 +3,7 @@
 
 use layer_records::histogram::end;
 use layer_records::names;
-use layer_records::stats::{Counter, Entry, Kind, Stats};
+use layer_records::stats::{Counter, Entry, EntryKind, Stats};
 use std::fmt::Write;
 
 /// The metrics of all processes: latencies of each device, and counters of each device and of each
@@ -72,9 +72,15 @@ fn write_requests(text: &mut String, devices: &[(&Stats, Entry)]) {
 
 fn write_objects(text: &mut String, all: &[Stats]) {
     for (name, help, kind, label, counter) in [
-        ("qp_depth", "Signaled requests without completion.", Kind::Qp, "qp", Counter::Depth),
-        ("cq_polled_total", "Completions polled from a CQ.", Kind::Cq, "cq", Counter::Polled),
-        ("mr_uses_total", "Requests that name a region first.", Kind::Mr, "lkey", Counter::Uses),
+        ("qp_depth", "Signaled requests without completion.", EntryKind::Qp, "qp", Counter::Depth),
+        ("cq_polled_total", "Completions polled from a CQ.", EntryKind::Cq, "cq", Counter::Polled),
+        (
+            "mr_uses_total",
+            "Requests that name a region first.",
+            EntryKind::Mr,
+            "lkey",
+            Counter::Uses,
+        ),
     ] {
         write_family(text, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for stats in all {
@@ -146,7 +152,7 @@ mod tests {
         (words[AT_MAGIC], words[AT_PID], words[AT_USED]) = (MAGIC, 77, 1);
         words[AT_PROGRAM..AT_PROGRAM + 8].copy_from_slice(&pack_text::<8>(program.as_bytes()));
         let device = &mut words[HEAD / 8..];
-        device[AT_KIND] = Kind::Device as u64;
+        device[AT_KIND] = EntryKind::Device as u64;
         device[AT_NAME..AT_NAME + 8].copy_from_slice(&pack_text::<8>(b"soft0"));
         device[at(Counter::Sends)] = 3;
         device[AT_LATENCY + 40] = 2;

@@ -2,7 +2,7 @@
 
 use layer_records::histogram::Histogram;
 use layer_records::names;
-use layer_records::stats::{Counter, Entry, Kind, Stats};
+use layer_records::stats::{Counter, Entry, EntryKind, Stats};
 use std::cmp::Reverse;
 
 /// The kind of object that a table has rows for.
@@ -93,9 +93,9 @@ fn entries(stats: &Stats, by: By, gone: bool) -> Vec<Entry> {
     match by {
         By::Process => stats.total().into_iter().collect(),
         By::Device => stats.devices(),
-        By::Qp => stats.of(Kind::Qp, gone).cloned().collect(),
-        By::Cq => stats.of(Kind::Cq, gone).cloned().collect(),
-        By::Mr => stats.of(Kind::Mr, gone).cloned().collect(),
+        By::Qp => stats.of(EntryKind::Qp, gone).cloned().collect(),
+        By::Cq => stats.of(EntryKind::Cq, gone).cloned().collect(),
+        By::Mr => stats.of(EntryKind::Mr, gone).cloned().collect(),
     }
 }
 
@@ -104,10 +104,11 @@ fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
         entry.get(counter).saturating_sub(before.map_or(0, |before| before.get(counter)))
     };
     let requests = match entry.kind {
-        Kind::Mr => since(Counter::Uses),
+        EntryKind::Mr => since(Counter::Uses),
         _ => entry.requests().saturating_sub(before.map_or(0, Entry::requests)),
     };
-    let device = if entry.kind == Kind::Device { entry.name.as_str() } else { stats.device(entry) };
+    let device =
+        if entry.kind == EntryKind::Device { entry.name.as_str() } else { stats.device(entry) };
     Row {
         owner: [stats.pid.to_string(), printable(&stats.program), printable(device)],
         object: describe(entry),
@@ -129,15 +130,15 @@ fn describe(entry: &Entry) -> String {
     let [about, length, _] = entry.about;
     let gone = if entry.gone.is_some() { " gone" } else { "" };
     match entry.kind {
-        Kind::Process | Kind::Device => String::new(),
-        Kind::Qp => {
+        EntryKind::Process | EntryKind::Device => String::new(),
+        EntryKind::Qp => {
             let kind = names::kind(about as u32).unwrap_or("?");
             let state = names::state((about >> 32) as u32).unwrap_or("?");
             let state = if gone.is_empty() { state } else { "gone" };
             format!("{:#x} {kind} {state}", entry.id)
         }
-        Kind::Cq => format!("{:#x} of {about}{gone}", entry.id),
-        Kind::Mr => format!("{:#x} {}{gone}", entry.id, bytes(length)),
+        EntryKind::Cq => format!("{:#x} of {about}{gone}", entry.id),
+        EntryKind::Mr => format!("{:#x} {}{gone}", entry.id, bytes(length)),
     }
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn format_table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
 pub(crate) fn call_table(all: &[Stats]) -> Vec<String> {
     let mut sums: Vec<(&'static str, u64, u64, u64)> = Vec::new();
     let calls =
-        all.iter().flat_map(|stats| stats.of(Kind::Process, true)).flat_map(|one| &one.calls);
+        all.iter().flat_map(|stats| stats.of(EntryKind::Process, true)).flat_map(|one| &one.calls);
     for (call, count, failed, time) in calls {
         match sums.iter_mut().find(|(name, ..)| *name == call.name()) {
             Some((_, counts, failures, times)) => {

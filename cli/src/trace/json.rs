@@ -1,6 +1,6 @@
 //! Converts a record to a JSON object.
 
-use layer_records::calls::{Arg, Call, Kind};
+use layer_records::calls::{Arg, Call, ValueKind};
 use layer_records::trace::{Record, Trace};
 use layer_records::{names, text};
 use serde_json::{Map, Value, json};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 /// The arguments of a record. Numbers stay numbers; named values are strings.
 pub(super) fn arguments(record: &Record) -> Map<String, Value> {
     let value = |arg: &Arg| match arg.kind {
-        Kind::Dec if arg.bits() == 64 => json!(record.arg(arg).cast_signed()),
-        Kind::Dec | Kind::Hex => json!(record.arg(arg)),
+        ValueKind::Dec if arg.bits() == 64 => json!(record.arg(arg).cast_signed()),
+        ValueKind::Dec | ValueKind::Hex => json!(record.arg(arg)),
         _ => json!(text::value(record, arg)),
     };
-    record.said().map(|arg| (arg.name.to_owned(), value(arg))).collect()
+    record.shown_args().map(|arg| (arg.name.to_owned(), value(arg))).collect()
 }
 
 /// A record with its time, process, thread, call, arguments and result.

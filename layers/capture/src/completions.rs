@@ -10,16 +10,16 @@ use abi::{
 };
 use layer_records::names;
 use layer_records::pcapng::Direction;
-use layer_tap::Done;
+use layer_tap::Completion;
 use roce::wire::{
     Aeth, Bth, Credits, Deth, Immediate, Message, Nak, Number, OneWay, Packet, Qpn, ReadResponse,
     Request, Response, RnrTimer, Syndrome, Tail,
 };
 
-use crate::frames::{self, About, Way};
-use crate::line::Line;
-use crate::memory::{Kind, Source};
-use crate::qp::{Flight, Known, State, kept};
+use crate::frames::{self, PacketInfo, Route};
+use crate::line::CommentLine;
+use crate::memory::{AddressKind, Source};
+use crate::qp::{CapturedQp, InFlight, QpState, kept};
 use crate::request;
 use crate::settings::{Class, settings};
 use crate::srq::Srq;
@@ -28,14 +28,14 @@ use crate::writer;
 /// Wireshark does not show the shared receive queue that an XRC packet names.
 const BY_SRQ: &str = " by shared receive queue ";
 
-impl Known {
+impl CapturedQp {
     /// Handles a completion that the program polled.
-    pub(crate) fn completed(&self, done: &Done, time: u64, srq: Option<&Srq>) {
+    pub(crate) fn completed(&self, done: &Completion, time: u64, srq: Option<&Srq>) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let status = names::status(done.status).unwrap_or("an unknown status");
         let ok = done.status == IBV_WC_SUCCESS;
-        let mut begin = Line::new(self.number, done.wr_id);
+        let mut begin = CommentLine::new(self.number, done.wr_id);
         begin.text(" status ").text(status);
         if ok && done.opcode & abi::IBV_WC_RECV != 0 {
             let source = match srq {
@@ -47,15 +47,15 @@ impl Known {
             state.receives.give_back(source);
             return;
         }
-        let is_it = |flight: &Flight| flight.post.wr_id == done.wr_id;
+        let is_it = |flight: &InFlight| flight.post.wr_id == done.wr_id;
         // A failed datagram does not stop the queue pair.
         state.is_broken |= !ok && self.kind != IBV_QPT_UD;
         if let Some(at) = state.flights.iter().position(|flight| is_it(flight)) {
             for index in 0..=at {
                 let Some(flight) = state.flights.pop_front() else { break };
-                if !flight.is_told {
+                if !flight.is_written {
                     // The thread that posted the request has not returned yet.
-                    self.tell(&flight, time, state.mtu, state.peer, state.qkey);
+                    self.write_packets(&flight, time, state.mtu, state.peer, state.qkey);
                 }
                 self.answered(state, &flight, (index == at).then_some(done), time, &begin);
                 state.keep(flight);
@@ -73,11 +73,11 @@ impl Known {
     /// request whose successor has completed.
     fn answered(
         &self,
-        state: &mut State,
-        flight: &Flight,
-        done: Option<&Done>,
+        state: &mut QpState,
+        flight: &InFlight,
+        done: Option<&Completion>,
         time: u64,
-        begin: &Line,
+        begin: &CommentLine,
     ) {
         let class = request::class(flight.post.opcode);
         if !settings().wants_class(class) {
@@ -109,7 +109,7 @@ impl Known {
                 comment
             }
             None if matches!(class, Class::Read | Class::Atomic) => {
-                let mut comment = Line::new(self.number, flight.post.wr_id);
+                let mut comment = CommentLine::new(self.number, flight.post.wr_id);
                 comment.text(" not signaled; synthesised from a later completion");
                 comment
             }
@@ -152,7 +152,7 @@ impl Known {
                     bytes.clear();
                     let _ = flight.source.read(
                         self.context,
-                        Kind::Regions,
+                        AddressKind::Regions,
                         offset,
                         kept(length),
                         &mut bytes,
@@ -164,7 +164,7 @@ impl Known {
             }
             Class::Atomic => {
                 let mut bytes = Vec::new();
-                let _ = flight.source.read(self.context, Kind::Regions, 0, 8, &mut bytes);
+                let _ = flight.source.read(self.context, AddressKind::Regions, 0, 8, &mut bytes);
                 let original = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
                 let packet = packet(flight.first, Response::Atomic(aeth, original));
                 self.synthesise(about, &way, &packet, &[], 0);
@@ -179,17 +179,17 @@ impl Known {
     /// Writes the message that the peer sent to a receive, and the acknowledgement.
     fn received(
         &self,
-        state: &mut State,
-        (done, time): (&Done, u64),
+        state: &mut QpState,
+        (done, time): (&Completion, u64),
         source: &Source,
         srq: Option<&Srq>,
-        begin: &Line,
+        begin: &CommentLine,
     ) {
         let is_write = done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM;
         let class = class_of(done);
-        let from = state.heard.iter().position(|number| *number == done.src_qp);
+        let from = state.pending_datagrams.iter().position(|number| *number == done.src_qp);
         if let Some(at) = from {
-            state.heard.remove(at);
+            state.pending_datagrams.remove(at);
         }
         let is_wired = self.wired.load(Ordering::Relaxed) || from.is_some();
         let is_acknowledged = matches!(self.kind, IBV_QPT_RC | IBV_QPT_XRC_RECV);
@@ -211,9 +211,15 @@ impl Known {
         let context = xrc.map_or(self.context, |xrc| xrc.context);
         if self.is_frame() {
             let mut bytes = Vec::new();
-            let _ = source.read(context, Kind::Regions, 0, kept(done.bytes as usize), &mut bytes);
+            let _ = source.read(
+                context,
+                AddressKind::Regions,
+                0,
+                kept(done.bytes as usize),
+                &mut bytes,
+            );
             let comment = format!("{begin}; a frame as it was received");
-            let about = About {
+            let about = PacketInfo {
                 interface: self.packets,
                 time,
                 direction: Direction::In,
@@ -228,7 +234,7 @@ impl Known {
         if is_datagram {
             skip = roce::wire::GRH_LEN;
             let mut grh = Vec::new();
-            let _ = source.read(context, Kind::Regions, 0, skip, &mut grh);
+            let _ = source.read(context, AddressKind::Regions, 0, skip, &mut grh);
             (way.source, way.destination) = ends_of(&grh).unwrap_or_default();
         }
         way.source_port = frames::source_port(if is_datagram { done.src_qp } else { state.peer });
@@ -264,7 +270,8 @@ impl Known {
             let (offset, length) = request::piece(index, bytes, state.mtu);
             payload.clear();
             let known = kept(length);
-            let read = source.read(context, Kind::Regions, skip + offset, known, &mut payload);
+            let read =
+                source.read(context, AddressKind::Regions, skip + offset, known, &mut payload);
             let mut bth = Bth::new(Qpn::new(self.number), state.expected.add(index));
             bth.ack_request = is_last && is_acknowledged;
             let mut comment = begin.clone();
@@ -296,7 +303,7 @@ impl Known {
             let packet = Packet { bth: Bth::new(Qpn::new(state.peer), last), message };
             let mut comment = begin.clone();
             comment.text("; acknowledged; synthesised from the completion");
-            let way = Way { source_port: frames::source_port(self.number), ..way.back() };
+            let way = Route { source_port: frames::source_port(self.number), ..way.back() };
             self.synthesise((time, Direction::Out, &comment), &way, &packet, &[], 0);
         }
     }
@@ -304,19 +311,19 @@ impl Known {
 
 /// Handles a completion of an XRC QP in another process. If `is_sure`, the message came by this
 /// shared receive queue; otherwise by any queue with the same CQ.
-pub(crate) fn of_a_stranger(srq: &Srq, is_sure: bool, done: &Done, time: u64) {
+pub(crate) fn of_other_process(srq: &Srq, is_sure: bool, done: &Completion, time: u64) {
     let Some(xrc) = &srq.xrc else { return };
     if !settings().wants(&xrc.device, done.qp) || !settings().wants_class(class_of(done)) {
         return;
     }
-    let mut begin = Line::new(done.qp, done.wr_id);
+    let mut begin = CommentLine::new(done.qp, done.wr_id);
     begin.text(" status ").text(names::status(done.status).unwrap_or("an unknown status"));
     let ok = done.status == IBV_WC_SUCCESS;
     let text = match ok {
         true => received_text(&begin, done, is_sure.then_some(srq)),
         false => format!("{} vendor_err {:#x}", &*begin, done.vendor),
     };
-    let about = About {
+    let about = PacketInfo {
         interface: xrc.events(),
         time,
         direction: Direction::In,
@@ -327,18 +334,18 @@ pub(crate) fn of_a_stranger(srq: &Srq, is_sure: bool, done: &Done, time: u64) {
 }
 
 /// The kind of operation that consumed a receive.
-fn class_of(done: &Done) -> Class {
+fn class_of(done: &Completion) -> Class {
     if done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM { Class::Write } else { Class::Send }
 }
 
 /// The text of a received message without a packet.
-fn received_text(begin: &Line, done: &Done, srq: Option<&Srq>) -> String {
+fn received_text(begin: &CommentLine, done: &Completion, srq: Option<&Srq>) -> String {
     let xrc = srq.and_then(|srq| srq.xrc.as_ref());
     let by = xrc.map_or(String::new(), |xrc| format!("{BY_SRQ}{:#x}", xrc.number));
     format!("{} received {} bytes{}{by}", &**begin, done.bytes, immediate_of(done))
 }
 
-fn immediate_of(done: &Done) -> String {
+fn immediate_of(done: &Completion) -> String {
     match done.flags & abi::IBV_WC_WITH_IMM {
         0 => String::new(),
         _ => format!(" imm_data {:#x}", done.imm),

@@ -12,7 +12,7 @@ use crate::writer;
 
 /// The addresses and header fields of packets in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     /// GID of the sender.
     pub(crate) source: [u8; 16],
     /// GID of the receiver.
@@ -25,7 +25,7 @@ pub(crate) struct Way {
     pub(crate) identification: u16,
 }
 
-impl Way {
+impl Route {
     /// The opposite direction.
     pub(crate) fn back(self) -> Self {
         Self { source: self.destination, destination: self.source, ..self }
@@ -51,14 +51,14 @@ const ETHERNET: usize = 14;
 const UDP: usize = 8;
 
 /// The headers before the base transport header.
-struct Lower {
+struct LowerHeaders {
     bytes: [u8; ETHERNET + GRH_LEN + UDP],
     length: usize,
 }
 
-impl Lower {
+impl LowerHeaders {
     /// Makes the headers for `inside` bytes, from the base transport header to the ICRC.
-    fn new(way: &Way, addresses: Addresses, inside: usize) -> Self {
+    fn new(way: &Route, addresses: Addresses, inside: usize) -> Self {
         let udp_len = (UDP + inside) as u16;
         let hop_limit = if way.hop_limit == 0 { 64 } else { way.hop_limit };
         let grh = Grh { addresses, traffic_class: way.traffic_class, hop_limit, udp_len }.emit();
@@ -112,7 +112,7 @@ fn identify(ip: &mut [u8; 20], identification: u16) {
 
 /// The interface, time and comment of a written packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct PacketInfo<'a> {
     pub(crate) interface: u32,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) time: u64,
@@ -123,7 +123,7 @@ pub(crate) struct About<'a> {
 }
 
 /// Writes a frame of `length` bytes, shortened to the snap length.
-pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
+pub(crate) fn frame(about: &PacketInfo<'_>, parts: &[&[u8]], length: usize) {
     let snap = settings().snap;
     let mut rest = if snap == 0 { usize::MAX } else { snap };
     let mut kept: [&[u8]; 5] = [&[]; 5];
@@ -131,7 +131,7 @@ pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
         *place = part.get(..rest).unwrap_or(part);
         rest -= place.len();
     }
-    let &About { interface, time, direction, comment, at_once } = about;
+    let &PacketInfo { interface, time, direction, comment, at_once } = about;
     writer::write(
         &pcapng::Packet { interface, time, parts: &kept, length, direction, comment },
         at_once,
@@ -141,8 +141,8 @@ pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
 /// Writes a packet with `length` bytes of payload. `payload` has all these bytes, or the first
 /// ones.
 pub(crate) fn synthesise(
-    about: &About<'_>,
-    way: &Way,
+    about: &PacketInfo<'_>,
+    way: &Route,
     packet: &Packet,
     payload: &[u8],
     length: usize,
@@ -151,7 +151,7 @@ pub(crate) fn synthesise(
     let padding = &[0; 3][..Packet::padding(length)];
     let inside = head.len() + length + padding.len() + ICRC_LEN;
     let addresses = way.addresses();
-    let lower = Lower::new(way, addresses, inside);
+    let lower = LowerHeaders::new(way, addresses, inside);
     let whole = lower.length + inside;
     if payload.len() < length {
         frame(about, &[lower.bytes(), &head, payload], whole);
@@ -162,9 +162,14 @@ pub(crate) fn synthesise(
 }
 
 /// Writes a packet from a wire; `bytes` begin with the base transport header.
-pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8; ICRC_LEN]>) {
+pub(crate) fn copy(
+    about: &PacketInfo<'_>,
+    way: &Route,
+    bytes: &[u8],
+    icrc: Option<[u8; ICRC_LEN]>,
+) {
     let addresses = way.addresses();
-    let lower = Lower::new(way, addresses, bytes.len() + ICRC_LEN);
+    let lower = LowerHeaders::new(way, addresses, bytes.len() + ICRC_LEN);
     let icrc = icrc.unwrap_or_else(|| way.envelope(addresses).icrc(bytes, &[]));
     frame(about, &[lower.bytes(), bytes, &icrc], lower.length + bytes.len() + ICRC_LEN);
 }
@@ -173,7 +178,7 @@ pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8;
 const TAGS: [u8; 16] = [0, 12, 0, 8, b's', b'y', b's', b'l', b'o', b'g', 0, 0, 0, 0, 0, 0];
 
 /// Writes an event without a packet, as text.
-pub(crate) fn event(about: &About<'_>) {
+pub(crate) fn event(about: &PacketInfo<'_>) {
     frame(about, &[&TAGS, about.comment.as_bytes()], TAGS.len() + about.comment.len());
 }
 
@@ -185,14 +190,14 @@ mod tests {
     fn headers_are_those_of_the_vectors_of_an_independent_implementation() {
         // The RC ACK from 10.0.0.1 to 10.0.0.2, on which scapy and zlib agree.
         let gid = |last: u8| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
-        let way = Way {
+        let way = Route {
             source: gid(1),
             destination: gid(2),
             hop_limit: 64,
             source_port: 0xc123,
-            ..Way::default()
+            ..Route::default()
         };
-        let lower = Lower::new(&way, way.addresses(), 20);
+        let lower = LowerHeaders::new(&way, way.addresses(), 20);
         let bytes = lower.bytes();
         assert_eq!(bytes[..14], [2, 0, 10, 0, 0, 2, 2, 0, 10, 0, 0, 1, 8, 0]);
         assert_eq!(bytes[14..24], [0x45, 0, 0, 0x30, 0, 0, 0x40, 0, 0x40, 0x11]);
@@ -205,8 +210,8 @@ mod tests {
     fn an_identification_keeps_the_checksum_right() {
         let gid = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
         for identification in [0, 1, 0x718c, 0xffff] {
-            let way = Way { source: gid, destination: gid, identification, ..Way::default() };
-            let lower = Lower::new(&way, way.addresses(), 20);
+            let way = Route { source: gid, destination: gid, identification, ..Route::default() };
+            let lower = LowerHeaders::new(&way, way.addresses(), 20);
             let ip = &lower.bytes()[14..34];
             let words =
                 ip.chunks_exact(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
@@ -220,10 +225,10 @@ mod tests {
         let v4 = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
         let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets();
         for way in [
-            Way { source: v6, destination: v6, ..Way::default() },
-            Way { source: v4, destination: v6, ..Way::default() },
+            Route { source: v6, destination: v6, ..Route::default() },
+            Route { source: v4, destination: v6, ..Route::default() },
         ] {
-            let lower = Lower::new(&way, way.addresses(), 20);
+            let lower = LowerHeaders::new(&way, way.addresses(), 20);
             assert_eq!(lower.bytes()[12..15], [0x86, 0xdd, 0x60]);
             assert_eq!(lower.length, 62);
         }

@@ -28,13 +28,13 @@ use abi::{
 };
 use cface::lock::Guard;
 use layer_tap::table::Table;
-use layer_tap::{Call, Done, Elements, Post, PostTimes, Qp, Queue, Times, Watch, life};
+use layer_tap::{Call, Completion, Elements, Post, PostTimes, Qp, Queue, Times, Watcher, life};
 use roce::wire::Psn;
 
-use frames::Way;
+use frames::Route;
 use memory::Source;
-use qp::Known;
-use srq::{Srq, Xrc};
+use qp::CapturedQp;
+use srq::{Srq, XrcQueue};
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -53,19 +53,19 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    life::begin(life::Life { at_exit: writer::at_exit, objects, hold, in_child });
+    life::begin(life::ProcessHooks { at_exit: writer::at_exit, objects, hold, in_child });
     // SAFETY: `next` is the complete table beneath this layer.
-    let is_told = unsafe {
+    let reports_packets = unsafe {
         wire::begin(next);
         wire::is_of_plugin(next)
     };
-    CONTEXTS.insert(context as usize, Arc::new(Context { is_told }));
+    CONTEXTS.insert(context as usize, Arc::new(Context { reports_packets }));
     // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Capture>(context, next, mine) };
     0
 }
 
-fn objects(all: &mut life::Objects) {
+fn objects(all: &mut life::LockedObjects) {
     layer_tap::objects(all);
     all.add(&QPS);
     all.add(&SRQS);
@@ -89,27 +89,27 @@ fn in_child() {
 /// An open device.
 struct Context {
     /// Whether the device's plugin reports packets of a wire.
-    is_told: bool,
+    reports_packets: bool,
 }
 
 /// An address handle, and the time of its creation.
-struct Handle {
-    way: Way,
+struct AddressHandle {
+    way: Route,
     born: u64,
 }
 
 /// Devices by address.
 static CONTEXTS: Table<Context> = Table::new();
 /// QPs by [`key_of`].
-static QPS: Table<Known> = Table::new();
+static QPS: Table<CapturedQp> = Table::new();
 /// Shared receive queues by address.
 static SRQS: Table<Srq> = Table::new();
 /// Address handles by address.
-static HANDLES: Table<Handle> = Table::new();
+static HANDLES: Table<AddressHandle> = Table::new();
 
-/// Properties of a QP at its creation, kept until `made_qp` runs in the same thread.
+/// Properties of a QP at its creation, kept until `qp_created` runs in the same thread.
 #[derive(Clone, Copy, Default)]
-struct Made {
+struct CreatedQp {
     number: u32,
     most: u32,
     inline: u32,
@@ -117,7 +117,7 @@ struct Made {
 }
 
 thread_local! {
-    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, inline: 0, srq: 0 }) };
+    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, most: 0, inline: 0, srq: 0 }) };
     /// The queue pair that this thread modifies.
     static CHANGED: Cell<usize> = const { Cell::new(0) };
     /// The bytes of the request that this thread posts next.
@@ -140,13 +140,13 @@ fn bytes_of(words: [u64; 2]) -> [u8; 16] {
 
 /// The route from GID `index` of a port to `gid`. Without a GRH, packets stay within the device,
 /// and both ends have its first GID.
-fn way(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Way {
+fn way(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Route {
     let source = wire::gid(context, port.max(1), index);
-    Way { source, destination: gid.unwrap_or(source), hop_limit, ..Way::default() }
+    Route { source, destination: gid.unwrap_or(source), hop_limit, ..Route::default() }
 }
 
 /// Handles a modified QP; `words` are those of [`Call::modify_qp`].
-fn changed(known: &Arc<Known>, words: &[u64]) {
+fn changed(known: &Arc<CapturedQp>, words: &[u64]) {
     let word = |index: usize| words.get(index).copied().unwrap_or(0);
     let byte = |index: usize, at: u32| (word(index) >> (at * 8)) as u8;
     let (low, high) = (|index| word(index) as u32, |index| (word(index) >> 32) as u32);
@@ -165,7 +165,7 @@ fn changed(known: &Arc<Known>, words: &[u64]) {
         state.reset();
     }
     if let Some(route) = route {
-        state.way = Way { source_port: state.way.source_port, ..route };
+        state.way = Route { source_port: state.way.source_port, ..route };
     }
     if has(IBV_QP_DEST_QPN) {
         state.peer = low(3);
@@ -185,8 +185,8 @@ fn changed(known: &Arc<Known>, words: &[u64]) {
 }
 
 /// Handles the change to RTR, which tells the peer and thereby whether packets use a wire.
-fn connected(known: &Arc<Known>, at: usize) {
-    if !CONTEXTS.get(known.context).is_some_and(|context| context.is_told) {
+fn connected(known: &Arc<CapturedQp>, at: usize) {
+    if !CONTEXTS.get(known.context).is_some_and(|context| context.reports_packets) {
         return;
     }
     let qp = at as *mut ibv_qp;
@@ -204,7 +204,7 @@ fn connected(known: &Arc<Known>, at: usize) {
 
 struct Capture;
 
-impl Watch for Capture {
+impl Watcher for Capture {
     // A request is entered before it is posted. Another thread may poll its completion first, a
     // wire's packets may come first, and the program may change the bytes once the provider has
     // the request.
@@ -221,8 +221,8 @@ impl Watch for Capture {
         match call {
             Call::create_qp | Call::create_qp_ex if result != 0 => {
                 let (number, most, inline) = (arg(0) as u32, arg(5) as u32, arg(7) as u32);
-                let made = Made { number, most, inline, srq: arg(4) };
-                let _ = MADE.try_with(|cell| cell.set(made));
+                let made = CreatedQp { number, most, inline, srq: arg(4) };
+                let _ = CREATED.try_with(|cell| cell.set(made));
             }
             Call::modify_qp => {
                 let at = CHANGED.try_with(Cell::take).unwrap_or_default();
@@ -247,7 +247,7 @@ impl Watch for Capture {
                 // SAFETY: the provider just created the handle.
                 let context = unsafe { (*(result as *const ibv_ah)).context } as usize;
                 let way = way(context, byte(2), if gid.is_some() { byte(1) } else { 0 }, gid, 0);
-                HANDLES.insert(result as usize, Arc::new(Handle { way, born: times.end }));
+                HANDLES.insert(result as usize, Arc::new(AddressHandle { way, born: times.end }));
             }
             // The address may already belong to a handle that another thread created.
             Call::destroy_ah if error == 0 => {
@@ -352,7 +352,7 @@ impl Watch for Capture {
         }
     }
 
-    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64) {
         let known = qp.and_then(|qp| QPS.get(key_of(qp)));
         if known.is_none_or(|known| known.kind == IBV_QPT_XRC_RECV) {
             completed_by_xrc(cq, known, done, at);
@@ -370,23 +370,23 @@ impl Watch for Capture {
     }
 
     #[inline]
-    fn polled_nothing(_cq: usize) {
+    fn polled_empty(_cq: usize) {
         writer::idle();
     }
 
-    fn made_qp(qp: &Arc<Qp>) {
-        let made = MADE.try_with(Cell::take).unwrap_or_default();
+    fn qp_created(qp: &Arc<Qp>) {
+        let made = CREATED.try_with(Cell::take).unwrap_or_default();
         // `ibv_open_qp` reports no properties.
-        let made = if made.number == qp.number { made } else { Made::default() };
-        let known = Known::new(qp, made.srq as usize, made.most as usize, made.inline);
+        let made = if made.number == qp.number { made } else { CreatedQp::default() };
+        let known = CapturedQp::new(qp, made.srq as usize, made.most as usize, made.inline);
         QPS.insert(key_of(qp), Arc::new(known));
     }
 
-    fn changed_qp(qp: &Qp) {
+    fn qp_modified(qp: &Qp) {
         let _ = CHANGED.try_with(|cell| cell.set(qp.at));
     }
 
-    fn gone_qp(qp: &Qp) {
+    fn qp_destroyed(qp: &Qp) {
         if let Some(known) = QPS.share(key_of(qp)) {
             QPS.remove(key_of(qp));
             wire::remove(&known);
@@ -395,23 +395,23 @@ impl Watch for Capture {
 }
 
 /// The properties of a new XRC shared receive queue; `None` for other types.
-fn xrc_of(srq: usize, args: &[u64]) -> Option<Xrc> {
+fn xrc_of(srq: usize, args: &[u64]) -> Option<XrcQueue> {
     let &[context, _, _, kind, cq, ..] = args else { return None };
     let ctx = layer_tap::device(context as usize).filter(|_| kind == IBV_SRQT_XRC.into())?;
     // SAFETY: the provider just created the queue, and the program does not have it yet.
     let number = unsafe { ctx.srq_number(srq as *mut ibv_srq) }?;
-    Some(Xrc { number, context: ctx.at, cq: cq as usize, device: ctx.device.clone() })
+    Some(XrcQueue { number, context: ctx.at, cq: cq as usize, device: ctx.device.clone() })
 }
 
 /// Handles a completion of an XRC receive QP. The QP belongs to this process, or to another
 /// process if this process only has the shared receive queue.
 #[cold]
-fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
+fn completed_by_xrc(cq: usize, known: Option<&CapturedQp>, done: &Completion, at: u64) {
     let of = srq::of_completion(cq, done.wr_id);
     let one = of.as_ref().filter(|(_, is_sure)| *is_sure).map(|(srq, _)| &**srq);
     match (known, &of) {
         (Some(known), _) if known.wanted => known.completed(done, at, one),
-        (None, Some((srq, _))) => completions::of_a_stranger(srq, one.is_some(), done, at),
+        (None, Some((srq, _))) => completions::of_other_process(srq, one.is_some(), done, at),
         _ => {}
     }
     // A captured QP has removed the receive already.
@@ -423,14 +423,15 @@ fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
 }
 
 /// The route of a datagram, and whether the datagram uses a wire.
-fn to(known: &Known, qp: &Qp, post: &Post) -> Option<(Way, bool)> {
+fn to(known: &CapturedQp, qp: &Qp, post: &Post) -> Option<(Route, bool)> {
     if known.kind != IBV_QPT_UD || post.ah == 0 {
         return None;
     }
-    let way = HANDLES.get(post.ah).map_or(Way::default(), |handle| handle.way);
-    let is_told = CONTEXTS.get(known.context).is_some_and(|context| context.is_told);
+    let way = HANDLES.get(post.ah).map_or(Route::default(), |handle| handle.way);
+    let reports_packets =
+        CONTEXTS.get(known.context).is_some_and(|context| context.reports_packets);
     // SAFETY: the program posts to the QP with this handle, so both are live. Both belong to the
     // plugin that reports.
-    let is_wired = is_told && unsafe { wire::is_wired(qp.at as *mut _, post.ah as *mut _) };
+    let is_wired = reports_packets && unsafe { wire::is_wired(qp.at as *mut _, post.ah as *mut _) };
     Some((way, is_wired))
 }

@@ -9,12 +9,12 @@ const ROOM: usize = 320;
 
 /// The text of a comment. Text that does not fit is left out.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct CommentLine {
     bytes: [u8; ROOM],
     length: usize,
 }
 
-impl Line {
+impl CommentLine {
     /// Begins with QP and request, as most comments do.
     #[inline]
     pub(crate) fn new(qp: u32, wr_id: u64) -> Self {
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-impl Deref for Line {
+impl Deref for CommentLine {
     type Target = str;
 
     #[inline]
@@ -91,7 +91,7 @@ impl Deref for Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for CommentLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self)
     }
@@ -106,7 +106,7 @@ mod tests {
         for bits in 0..=64 {
             for number in [(1_u128 << bits) - 1, 1 << bits, 10_u128.pow(bits / 4)] {
                 let number = number as u64;
-                let mut line = Line::new(7, number);
+                let mut line = CommentLine::new(7, number);
                 line.text(", ").dec(number);
                 assert_eq!(&*line, format!("qp 0x7 wr_id {number:#x}, {number}"));
             }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_out_whole() {
-        let mut line = Line::new(0, 0);
+        let mut line = CommentLine::new(0, 0);
         for _ in 0..ROOM {
             line.text("\u{e9}").hex(u64::MAX).dec(u64::MAX);
         }

@@ -89,7 +89,7 @@ fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
 
 /// The meaning of a request's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AddressKind {
     /// The addresses lie in regions, which the keys name.
     Regions,
     /// The addresses of an inline request: any memory of this process.
@@ -161,7 +161,7 @@ impl Source {
     pub(crate) fn read(
         &self,
         context: usize,
-        kind: Kind,
+        kind: AddressKind,
         mut offset: usize,
         length: usize,
         to: &mut Vec<u8>,
@@ -185,7 +185,7 @@ impl Source {
             let take = rest.min(bytes - offset);
             let part = (address.wrapping_add(offset as u64), take, lkey);
             offset = 0;
-            let at = if kind == Kind::Regions { place(context, part) } else { Some(part.0) };
+            let at = if kind == AddressKind::Regions { place(context, part) } else { Some(part.0) };
             match (at, pieces.get_mut(count)) {
                 (Some(at), Some(piece)) => *piece = (at, take),
                 _ => break,
@@ -196,7 +196,7 @@ impl Source {
             }
         }
         let read = match &mut pieces[..count] {
-            pieces if rest == 0 && kind == Kind::Copied => {
+            pieces if rest == 0 && kind == AddressKind::Copied => {
                 copy_plainly(pieces, &mut to[before..]);
                 Some(())
             }
@@ -237,7 +237,7 @@ fn copy_plainly(pieces: &[(u64, usize)], to: &mut [u8]) {
     let mut place = to.as_mut_ptr();
     for &(at, length) in pieces {
         // SAFETY: `to` is as long as all pieces. The provider reads the same ranges in this call
-        // (`Kind::Copied`). Other threads may write these ranges, hence no slice.
+        // (`AddressKind::Copied`). Other threads may write these ranges, hence no slice.
         unsafe {
             place.copy_from_nonoverlapping(at as *const u8, length);
             place = place.add(length);
@@ -306,13 +306,17 @@ mod tests {
         let mut source = Source::default();
         source.set(Elements::Sges(&[sge(&a), sge(&b)]));
         let mut out = b"x".to_vec();
-        assert_eq!(source.read(0, Kind::Ranges, 4, 4, &mut out), Some(()));
+        assert_eq!(source.read(0, AddressKind::Ranges, 4, 4, &mut out), Some(()));
         assert_eq!(out, b"xefgh");
-        assert_eq!(source.read(0, Kind::Copied, 5, 2, &mut out), Some(()));
+        assert_eq!(source.read(0, AddressKind::Copied, 5, 2, &mut out), Some(()));
         assert_eq!(out.split_off(5), b"fg");
-        assert_eq!(source.read(0, Kind::Copied, 4, 6, &mut out), None, "there are five");
-        assert_eq!(source.read(0, Kind::Ranges, 4, 6, &mut out), None, "there are five");
-        assert_eq!(source.read(0, Kind::Regions, 0, 1, &mut out), None, "no region has that key");
+        assert_eq!(source.read(0, AddressKind::Copied, 4, 6, &mut out), None, "there are five");
+        assert_eq!(source.read(0, AddressKind::Ranges, 4, 6, &mut out), None, "there are five");
+        assert_eq!(
+            source.read(0, AddressKind::Regions, 0, 1, &mut out),
+            None,
+            "no region has that key"
+        );
         assert_eq!(out, b"xefgh");
     }
 
@@ -321,7 +325,7 @@ mod tests {
         let mut source = Source::default();
         source.set(Elements::Sges(&[ibv_sge { addr: 16, length: 8, lkey: 0 }]));
         let mut out = Vec::new();
-        assert_eq!(source.read(0, Kind::Ranges, 0, 8, &mut out), None);
+        assert_eq!(source.read(0, AddressKind::Ranges, 0, 8, &mut out), None);
         assert!(out.is_empty());
     }
 
@@ -334,7 +338,7 @@ mod tests {
         source.set(Elements::Sges(&[ibv_sge { addr: 4, length: 3, lkey: 0x77 }]));
         let read = |source: &Source| {
             let mut out = Vec::new();
-            source.read(0, Kind::Regions, 0, 3, &mut out).map(|()| out)
+            source.read(0, AddressKind::Regions, 0, 3, &mut out).map(|()| out)
         };
         assert_eq!(read(&source), None);
         // SAFETY: `mr` lives until the end of the test.

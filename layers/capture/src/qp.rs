@@ -7,17 +7,17 @@ use std::collections::VecDeque;
 use abi::{IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND};
 use layer_records::names;
 use layer_records::pcapng::{Direction, Link};
-use layer_tap::life::{Inside, Lock};
+use layer_tap::life::{HasLocks, Lock};
 use layer_tap::spin::Spin;
 use layer_tap::{Call, Post, Qp};
 use roce::wire::{Bth, Packet, Psn, Qpn};
 
-use crate::frames::{self, About, Way};
-use crate::line::Line;
-use crate::memory::{Kind, Source};
+use crate::frames::{self, PacketInfo, Route};
+use crate::line::CommentLine;
+use crate::memory::{AddressKind, Source};
 use crate::request;
 use crate::settings::{Class, settings};
-use crate::srq::{LONG, Receives};
+use crate::srq::{MAX_REQUESTS, PostedReceives};
 use crate::writer;
 
 /// Descriptions of interfaces.
@@ -27,12 +27,12 @@ pub(crate) const EVENTS: &str =
     "requests and completions that have no packet of their own, as text";
 
 /// Datagrams of a wire that wait for their completion.
-const HEARD: usize = 1024;
+const MAX_PENDING_DATAGRAMS: usize = 1024;
 /// Unused flights that are kept for later requests.
 const SPARE: usize = 64;
 
 /// A queue pair.
-pub(crate) struct Known {
+pub(crate) struct CapturedQp {
     pub(crate) number: u32,
     pub(crate) kind: u32,
     pub(crate) context: usize,
@@ -48,11 +48,11 @@ pub(crate) struct Known {
     /// Whether the packets of a connected QP use a wire.
     pub(crate) wired: AtomicBool,
     /// Lock order: before the lock of the file.
-    pub(crate) state: Spin<State>,
+    pub(crate) state: Spin<QpState>,
 }
 
-pub(crate) struct State {
-    pub(crate) way: Way,
+pub(crate) struct QpState {
+    pub(crate) way: Route,
     pub(crate) mtu: u32,
     pub(crate) peer: u32,
     pub(crate) qkey: u32,
@@ -64,20 +64,20 @@ pub(crate) struct State {
     pub(crate) peer_done: u32,
     /// Whether a request failed, so that no further packets are sent.
     pub(crate) is_broken: bool,
-    pub(crate) flights: VecDeque<Box<Flight>>,
+    pub(crate) flights: VecDeque<Box<InFlight>>,
     #[allow(clippy::vec_box, reason = "they move between the two")]
-    spare: Vec<Box<Flight>>,
+    spare: Vec<Box<InFlight>>,
     /// A buffer for the bytes of a message.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) receives: Receives,
+    pub(crate) receives: PostedReceives,
     /// Source QPs of datagrams that came by a wire and have no completion yet.
-    pub(crate) heard: VecDeque<u32>,
+    pub(crate) pending_datagrams: VecDeque<u32>,
 }
 
 /// A posted request.
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     pub(crate) post: Post,
-    pub(crate) way: Way,
+    pub(crate) way: Route,
     /// Whether the packets of the request use a wire.
     pub(crate) wired: bool,
     pub(crate) first: Psn,
@@ -86,12 +86,12 @@ pub(crate) struct Flight {
     /// The known bytes of the payloads, one packet after the other.
     payload: Vec<u8>,
     is_readable: bool,
-    pub(crate) is_told: bool,
+    pub(crate) is_written: bool,
     /// Whether the QP was in error, so that the request has no packets.
     pub(crate) is_broken: bool,
 }
 
-impl Inside for Known {
+impl HasLocks for CapturedQp {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         if turn == 1 {
             act(&self.state);
@@ -99,7 +99,7 @@ impl Inside for Known {
     }
 }
 
-impl Known {
+impl CapturedQp {
     /// Makes the record of a new QP, whose send queue takes `most` requests with `inline` bytes
     /// inline.
     pub(crate) fn new(qp: &Qp, srq: usize, most: usize, inline: u32) -> Self {
@@ -109,8 +109,8 @@ impl Known {
             packets = writer::interface(Link::Ethernet, &qp.ctx.device, SYNTHESISED);
             events = writer::interface(Link::UpperPdu, &qp.ctx.device, EVENTS);
         }
-        let state = State {
-            way: Way { source_port: frames::source_port(qp.number), ..Way::default() },
+        let state = QpState {
+            way: Route { source_port: frames::source_port(qp.number), ..Route::default() },
             mtu: 4096,
             peer: 0,
             qkey: 0,
@@ -122,8 +122,8 @@ impl Known {
             flights: VecDeque::new(),
             spare: Vec::new(),
             bytes: Vec::new(),
-            receives: Receives::default(),
-            heard: VecDeque::new(),
+            receives: PostedReceives::default(),
+            pending_datagrams: VecDeque::new(),
         };
         Self {
             number: qp.number,
@@ -131,7 +131,7 @@ impl Known {
             context: qp.ctx.at,
             wanted,
             srq,
-            most: if most == 0 { LONG } else { most },
+            most: if most == 0 { MAX_REQUESTS } else { most },
             inline: inline.into(),
             packets,
             events,
@@ -150,20 +150,21 @@ impl Known {
     }
 
     pub(crate) fn event(&self, time: u64, direction: Direction, text: &str, at_once: bool) {
-        let about = About { interface: self.events, time, direction, comment: text, at_once };
+        let about = PacketInfo { interface: self.events, time, direction, comment: text, at_once };
         frames::event(&about);
     }
 
     pub(crate) fn synthesise(
         &self,
         about: (u64, Direction, &str),
-        way: &Way,
+        way: &Route,
         packet: &Packet,
         payload: &[u8],
         length: usize,
     ) {
         let (time, direction, comment) = about;
-        let about = About { interface: self.packets, time, direction, comment, at_once: false };
+        let about =
+            PacketInfo { interface: self.packets, time, direction, comment, at_once: false };
         frames::synthesise(&about, way, packet, payload, length);
     }
 
@@ -173,30 +174,30 @@ impl Known {
         &self,
         post: &Post,
         source: &mut Source,
-        to: Option<(Way, bool)>,
+        to: Option<(Route, bool)>,
         can_send: bool,
     ) {
         let (mut flight, mtu, way) = {
             let mut state = self.state.lock();
-            (state.spare.pop().unwrap_or_else(|| Box::new(Flight::empty())), state.mtu, state.way)
+            (state.spare.pop().unwrap_or_else(|| Box::new(InFlight::empty())), state.mtu, state.way)
         };
         let source_port = frames::source_port(self.number);
         (flight.way, flight.wired) = match to {
-            Some((way, wired)) => (Way { source_port, ..way }, wired),
+            Some((way, wired)) => (Route { source_port, ..way }, wired),
             None => (way, self.wired.load(Ordering::Relaxed)),
         };
         flight.post = *post;
-        (flight.is_told, flight.is_readable) = (false, true);
+        (flight.is_written, flight.is_readable) = (false, true);
         std::mem::swap(&mut flight.source, source);
         source.clear();
         flight.payload.clear();
         let is_frame = self.is_frame();
         if !flight.wired && (is_frame || request::has_payload(post.opcode)) {
             let kind = match post.flags & abi::SendFlags::INLINE.bits() {
-                0 => Kind::Regions,
+                0 => AddressKind::Regions,
                 // The provider refuses other inline requests, and reads no byte of them.
-                _ if can_send && post.bytes <= self.inline => Kind::Copied,
-                _ => Kind::Ranges,
+                _ if can_send && post.bytes <= self.inline => AddressKind::Copied,
+                _ => AddressKind::Ranges,
             };
             flight.gather(self.context, if is_frame { u32::MAX } else { mtu }, kind);
         }
@@ -216,13 +217,13 @@ impl Known {
     /// Writes a request that was posted, or forgets a refused one.
     pub(crate) fn posted(&self, post: &Post, time: u64, error: i32) {
         let mut state = self.state.lock();
-        let is_it = |flight: &Flight| !flight.is_told && flight.post.wr_id == post.wr_id;
+        let is_it = |flight: &InFlight| !flight.is_written && flight.post.wr_id == post.wr_id;
         let Some(at) = state.flights.iter().position(|flight| is_it(flight)) else { return };
         if error == 0 {
             let (mtu, peer, qkey) = (state.mtu, state.peer, state.qkey);
             if let Some(flight) = state.flights.get_mut(at) {
-                flight.is_told = true;
-                self.tell(flight, time, mtu, peer, qkey);
+                flight.is_written = true;
+                self.write_packets(flight, time, mtu, peer, qkey);
             }
         } else if let Some(flight) = state.flights.remove(at) {
             // All later requests of the list are refused as well.
@@ -239,20 +240,27 @@ impl Known {
     }
 
     /// Writes the packets of a request.
-    pub(crate) fn tell(&self, flight: &Flight, time: u64, mtu: u32, peer: u32, qkey: u32) {
+    pub(crate) fn write_packets(
+        &self,
+        flight: &InFlight,
+        time: u64,
+        mtu: u32,
+        peer: u32,
+        qkey: u32,
+    ) {
         let post = &flight.post;
         if !settings().wants_class(request::class(post.opcode)) {
             return;
         }
         let name = names::opcode(post.opcode).unwrap_or("an unknown operation");
-        let mut begin = Line::new(self.number, post.wr_id);
+        let mut begin = CommentLine::new(self.number, post.wr_id);
         begin.text(" posted ").text(name);
         if !flight.wired && self.is_frame() && is_frame_of(post.opcode) {
             begin.text("; a frame as it was posted");
             if post.opcode == abi::IBV_WR_TSO {
                 begin.text(", which the device cuts into segments");
             }
-            let about = About {
+            let about = PacketInfo {
                 interface: self.packets,
                 time,
                 direction: Direction::Out,
@@ -308,28 +316,28 @@ impl Known {
     }
 
     /// Notes a datagram from QP `number` that came by a wire.
-    pub(crate) fn heard(&self, number: u32) {
+    pub(crate) fn note_datagram(&self, number: u32) {
         let mut state = self.state.lock();
-        if state.heard.len() >= HEARD {
-            state.heard.pop_front();
+        if state.pending_datagrams.len() >= MAX_PENDING_DATAGRAMS {
+            state.pending_datagrams.pop_front();
         }
-        state.heard.push_back(number);
+        state.pending_datagrams.push_back(number);
     }
 
     /// The comment for a packet of a wire, which names the request, and the kind of the request.
-    pub(crate) fn comment_of(&self, psn: Psn) -> Option<(Line, Class)> {
+    pub(crate) fn comment_of(&self, psn: Psn) -> Option<(CommentLine, Class)> {
         let state = self.state.lock();
         let is_it =
-            |flight: &Flight| psn.after(flight.first).is_some_and(|after| after < flight.psns);
+            |flight: &InFlight| psn.after(flight.first).is_some_and(|after| after < flight.psns);
         let flight =
             state.flights.iter().filter(|flight| flight.wired).find(|flight| is_it(flight))?;
-        let comment = Line::new(self.number, flight.post.wr_id);
+        let comment = CommentLine::new(self.number, flight.post.wr_id);
         Some((comment, request::class(flight.post.opcode)))
     }
 }
 
-impl State {
-    pub(crate) fn keep(&mut self, flight: Box<Flight>) {
+impl QpState {
+    pub(crate) fn keep(&mut self, flight: Box<InFlight>) {
         if self.spare.len() < SPARE {
             self.spare.push(flight);
         }
@@ -338,30 +346,30 @@ impl State {
     /// Forgets all requests and receives.
     pub(crate) fn reset(&mut self) {
         self.flights.clear();
-        self.receives = Receives::default();
-        self.heard.clear();
+        self.receives = PostedReceives::default();
+        self.pending_datagrams.clear();
         (self.done, self.peer_done, self.is_broken) = (0, 0, false);
     }
 }
 
-impl Flight {
+impl InFlight {
     fn empty() -> Self {
         Self {
             post: Post::new(Call::post_send, 0),
-            way: Way::default(),
+            way: Route::default(),
             wired: false,
             first: Psn::new(0),
             psns: 0,
             source: Source::default(),
             payload: Vec::new(),
             is_readable: true,
-            is_told: false,
+            is_written: false,
             is_broken: false,
         }
     }
 
     /// Copies the bytes that the packets of the request need.
-    fn gather(&mut self, context: usize, mtu: u32, kind: Kind) {
+    fn gather(&mut self, context: usize, mtu: u32, kind: AddressKind) {
         let count = request::psns(self.post.opcode, self.post.bytes, mtu).max(1);
         for index in request::picks(count, settings().packets) {
             let (offset, length) = request::piece(index, self.post.bytes, mtu);

@@ -11,7 +11,7 @@ use layer_records::rest::{AT_FILE, AT_WAITING, MAGIC, ROOM, pack};
 use layer_tap::file;
 
 /// The mapped file and its content.
-pub(crate) struct Rest {
+pub(crate) struct UnwrittenBlocks {
     path: PathBuf,
     base: NonNull<u64>,
     /// Offset in the packet file at which the waiting bytes belong.
@@ -20,12 +20,12 @@ pub(crate) struct Rest {
 }
 
 // SAFETY: only this value uses the mapping, which any thread may access.
-unsafe impl Send for Rest {}
+unsafe impl Send for UnwrittenBlocks {}
 
-impl Rest {
+impl UnwrittenBlocks {
     /// Makes a new file, in `dir` or in the user's own folder.
     pub(crate) fn make(dir: Option<&Path>) -> Result<Self, String> {
-        let (path, base) = file::make(&file::Wanted {
+        let (path, base) = file::make(&file::FileRequest {
             layer: "capture",
             dir,
             magic: MAGIC,
@@ -61,14 +61,14 @@ impl Rest {
             place.copy_from_nonoverlapping(block.as_ptr(), block.len());
         }
         self.length += block.len();
-        self.tell();
+        self.publish();
         true
     }
 
     /// Assigns the file to packet file number `index`, which is empty.
     pub(crate) fn begin(&mut self, index: u64) {
         (self.offset, self.length) = (0, 0);
-        self.tell();
+        self.publish();
         self.word(AT_FILE).store(index, Ordering::Release);
     }
 
@@ -76,7 +76,7 @@ impl Rest {
     pub(crate) fn written(&mut self) {
         self.offset += self.length as u64;
         self.length = 0;
-        self.tell();
+        self.publish();
     }
 
     /// Removes the file at exit. Later blocks are written at once.
@@ -85,7 +85,7 @@ impl Rest {
     }
 
     /// Publishes the length after the bytes, for a reader after a kill.
-    fn tell(&self) {
+    fn publish(&self) {
         self.word(AT_WAITING).store(pack(self.offset, self.length), Ordering::Release);
     }
 
@@ -95,7 +95,7 @@ impl Rest {
     }
 }
 
-impl Drop for Rest {
+impl Drop for UnwrittenBlocks {
     fn drop(&mut self) {
         // SAFETY: the mapping belongs to this value, from its creation on.
         unsafe { libc::munmap(self.base.as_ptr().cast(), HEAD + ROOM) };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cface::lock::Guard;
 use cface::shared::Shared;
 use layer_records::pcapng::Link;
-use layer_tap::life::{Inside, Lock};
+use layer_tap::life::{HasLocks, Lock};
 use layer_tap::spin::Spin;
 
 use crate::memory::Source;
@@ -15,18 +15,18 @@ use crate::qp::EVENTS;
 use crate::writer;
 
 /// Most receives and requests that are kept for a queue of unknown length.
-pub(crate) const LONG: usize = 1 << 14;
+pub(crate) const MAX_REQUESTS: usize = 1 << 14;
 /// Unused sources that are kept for later receives.
 const SPARE: usize = 64;
 
 /// Waiting receives of a queue.
 #[derive(Default)]
-pub(crate) struct Receives {
+pub(crate) struct PostedReceives {
     waiting: VecDeque<(u64, Source)>,
     spare: Vec<Source>,
 }
 
-impl Receives {
+impl PostedReceives {
     /// Adds a receive that is about to be posted. `source` becomes an empty source.
     pub(crate) fn push(&mut self, wr_id: u64, source: &mut Source, most: usize) {
         if self.waiting.len() >= most {
@@ -58,16 +58,16 @@ impl Receives {
 
 /// A shared receive queue.
 pub(crate) struct Srq {
-    receives: Spin<Receives>,
+    receives: Spin<PostedReceives>,
     /// Time of creation.
     pub(crate) born: u64,
     /// The properties of an XRC queue.
-    pub(crate) xrc: Option<Xrc>,
+    pub(crate) xrc: Option<XrcQueue>,
 }
 
 /// The properties of an XRC shared receive queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Xrc {
+pub(crate) struct XrcQueue {
     /// The number by which requests name the queue.
     pub(crate) number: u32,
     pub(crate) context: usize,
@@ -85,7 +85,7 @@ pub(crate) fn hold() -> Guard {
     XRC.hold()
 }
 
-impl Inside for Srq {
+impl HasLocks for Srq {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         if turn == 2 {
             act(&self.receives);
@@ -95,9 +95,9 @@ impl Inside for Srq {
 
 impl Srq {
     /// Makes the record of a new queue.
-    pub(crate) fn make(born: u64, xrc: Option<Xrc>) -> Arc<Self> {
+    pub(crate) fn make(born: u64, xrc: Option<XrcQueue>) -> Arc<Self> {
         let cq = xrc.as_ref().map(|xrc| xrc.cq);
-        let srq = Arc::new(Self { receives: Spin::new(Receives::default()), born, xrc });
+        let srq = Arc::new(Self { receives: Spin::new(PostedReceives::default()), born, xrc });
         if let Some(cq) = cq {
             XRC.lock().get_or_insert_default().entry(cq).or_default().push(srq.clone());
         }
@@ -118,7 +118,7 @@ impl Srq {
     }
 
     pub(crate) fn push(&self, wr_id: u64, source: &mut Source) {
-        self.receives.lock().push(wr_id, source, LONG);
+        self.receives.lock().push(wr_id, source, MAX_REQUESTS);
     }
 
     pub(crate) fn refuse(&self, wr_id: u64) {
@@ -134,7 +134,7 @@ impl Srq {
     }
 }
 
-impl Xrc {
+impl XrcQueue {
     /// The interface for events without packets.
     pub(crate) fn events(&self) -> u32 {
         writer::interface(Link::UpperPdu, &self.device, EVENTS)
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn receives_are_taken_by_their_wr_id_and_no_more_are_kept_than_fit() {
-        let mut receives = Receives::default();
+        let mut receives = PostedReceives::default();
         for wr_id in 0..5 {
             receives.push(wr_id, &mut Source::default(), 4);
         }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_completion_is_of_the_only_queue_that_waits_for_it() {
         let make = |number, cq| {
-            let xrc = Xrc { number, context: 1, cq, device: String::new() };
+            let xrc = XrcQueue { number, context: 1, cq, device: String::new() };
             Srq::make(0, Some(xrc))
         };
         let number = |cq, wr_id| {

@@ -13,9 +13,9 @@ use layer_records::pcapng::{Direction, Link};
 use layer_tap::plugin;
 use roce::wire::{ICRC_LEN, Message, Packet};
 
-use crate::frames::{self, About, Way};
-use crate::line::Line;
-use crate::qp::Known;
+use crate::frames::{self, PacketInfo, Route};
+use crate::line::CommentLine;
+use crate::qp::CapturedQp;
 use crate::request;
 use crate::settings::settings;
 use crate::writer;
@@ -26,14 +26,14 @@ const WIRE: &str = "packets of the RoCE wire, as the software adapter sent and t
 /// The extension table of the plugin that reports packets.
 static EXT: OnceLock<ferroverbs_plugin_ext> = OnceLock::new();
 /// The queue pairs that use a wire. Lock order: a leaf.
-static WIRED: Shared<Option<Wired>> = Shared::new(None);
+static WIRED: Shared<Option<WireQps>> = Shared::new(None);
 
 #[derive(Default)]
-struct Wired {
+struct WireQps {
     /// QPs by number.
-    own: HashMap<u32, Arc<Known>>,
+    own: HashMap<u32, Arc<CapturedQp>>,
     /// Connected QPs by peer: QP number and address.
-    peers: HashMap<(u32, [u8; 16]), Arc<Known>>,
+    peers: HashMap<(u32, [u8; 16]), Arc<CapturedQp>>,
 }
 
 /// Asks the plugin of these operations to report packets, if the plugin can.
@@ -47,8 +47,8 @@ pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
     // SAFETY: per the caller.
     let Some(ext) = (unsafe { plugin::ext_of(ops) }) else { return };
     let Some(tell) = ext.tell_packets else { return };
-    // SAFETY: `told` can be called at any time.
-    if unsafe { tell(told) } == 0 {
+    // SAFETY: `on_packet` can be called at any time.
+    if unsafe { tell(on_packet) } == 0 {
         let _ = EXT.set(ext);
     }
 }
@@ -84,7 +84,7 @@ pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
 }
 
 /// Adds a QP that uses a wire.
-pub(crate) fn insert(known: &Arc<Known>, peer: Option<(u32, [u8; 16])>) {
+pub(crate) fn insert(known: &Arc<CapturedQp>, peer: Option<(u32, [u8; 16])>) {
     let mut wired = WIRED.lock();
     let wired = wired.get_or_insert_default();
     wired.own.insert(known.number, known.clone());
@@ -94,7 +94,7 @@ pub(crate) fn insert(known: &Arc<Known>, peer: Option<(u32, [u8; 16])>) {
 }
 
 /// Removes a destroyed QP.
-pub(crate) fn remove(known: &Arc<Known>) {
+pub(crate) fn remove(known: &Arc<CapturedQp>) {
     if let Some(wired) = &mut *WIRED.lock() {
         wired.own.retain(|_, other| !Arc::ptr_eq(other, known));
         wired.peers.retain(|_, other| !Arc::ptr_eq(other, known));
@@ -106,7 +106,7 @@ pub(crate) fn hold() -> Guard {
     WIRED.hold()
 }
 
-unsafe extern "C" fn told(packet: *const ferroverbs_packet) {
+unsafe extern "C" fn on_packet(packet: *const ferroverbs_packet) {
     // SAFETY: the plugin's packet is valid during this call. Its stated size is checked below.
     let Some(packet) = (unsafe { packet.as_ref() }) else { return };
     if packet.size < size_of::<ferroverbs_packet>() {
@@ -135,7 +135,7 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     if let (false, Some(Message::Ud(deth, _)), Some(known)) =
         (is_sent, parsed.map(|parsed| parsed.message), &known)
     {
-        known.heard(deth.src_qpn.get());
+        known.note_datagram(deth.src_qpn.get());
     }
     let wanted = match &known {
         Some(known) => known.wanted,
@@ -162,8 +162,8 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     }
     let mut comment = match (request, &known) {
         (Some((comment, _)), _) => comment,
-        (None, Some(known)) => Line::of_qp(known.number),
-        (None, None) => Line::empty(),
+        (None, Some(known)) => CommentLine::of_qp(known.number),
+        (None, None) => CommentLine::empty(),
     };
     let is_whole = packet.source_port != 0;
     if !is_whole {
@@ -171,7 +171,7 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
             "; another process took it from the socket: UDP source port and ICRC are made up",
         );
     }
-    let way = Way {
+    let way = Route {
         source: packet.source,
         destination: packet.destination,
         traffic_class: packet.traffic_class,
@@ -182,7 +182,7 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     let icrc: Option<[u8; ICRC_LEN]> = is_whole.then_some(packet.icrc);
     let interface = interface();
     let direction = if is_sent { Direction::Out } else { Direction::In };
-    let about = About { interface, time, direction, comment: &comment, at_once: false };
+    let about = PacketInfo { interface, time, direction, comment: &comment, at_once: false };
     frames::copy(&about, &way, bytes, icrc);
 }
 

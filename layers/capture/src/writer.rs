@@ -13,13 +13,13 @@ use cface::shared::Shared;
 use layer_records::pcapng::{self, Link, Packet};
 use layer_tap::file;
 
-use crate::rest::Rest;
+use crate::rest::UnwrittenBlocks;
 use crate::settings::settings;
 
 /// Gathered bytes that cause a write.
-const GATHERED: usize = 64 << 10;
+const MAX_WAITING_BYTES: usize = 64 << 10;
 /// Longest time of a block in memory in nanoseconds, while packets arrive or a CQ is polled.
-const WAIT: u64 = 50_000_000;
+const MAX_WAIT: u64 = 50_000_000;
 /// The program name in a file's head.
 pub(crate) const PROGRAM: &str = concat!("ferroverbs capture ", env!("CARGO_PKG_VERSION"));
 
@@ -34,14 +34,14 @@ struct Interface {
     description: &'static str,
 }
 
-struct State {
+struct PacketFiles {
     interfaces: Vec<Interface>,
     /// The current file.
     file: Option<File>,
     /// Number of files begun.
     begun: u64,
     /// Complete blocks that are not in the file yet; `None` before the first block.
-    rest: Option<Rest>,
+    rest: Option<UnwrittenBlocks>,
     /// A buffer for building a block.
     block: Vec<u8>,
     /// Bytes in the current file.
@@ -55,7 +55,7 @@ struct State {
 }
 
 /// Lock order: a leaf; only system calls run under the lock.
-static STATE: Shared<State> = Shared::new(State {
+static FILES: Shared<PacketFiles> = Shared::new(PacketFiles {
     interfaces: Vec::new(),
     file: None,
     begun: 0,
@@ -69,13 +69,13 @@ static STATE: Shared<State> = Shared::new(State {
 /// Whether blocks wait. Written under the lock.
 static WAITS: AtomicBool = AtomicBool::new(false);
 /// Whether the process is at its end.
-static OVER: AtomicBool = AtomicBool::new(false);
+static EXITING: AtomicBool = AtomicBool::new(false);
 /// The time of the first waiting block, by CLOCK_MONOTONIC.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 
 /// The index of an interface, for [`write()`], the same in all files of the process.
 pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u32 {
-    let mut state = STATE.lock();
+    let mut state = FILES.lock();
     let is_it = |known: &Interface| {
         known.link == link && known.name == name && known.description == description
     };
@@ -93,7 +93,7 @@ pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u3
 
 /// Writes a packet, whose time is of CLOCK_MONOTONIC. `at_once` writes all waiting blocks.
 pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
-    let mut state = STATE.lock();
+    let mut state = FILES.lock();
     let state = &mut *state;
     if state.over || (state.file.is_none() && !state.begin()) {
         return;
@@ -106,7 +106,11 @@ pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
     }
     let waited = packet.time.saturating_sub(SINCE.load(Ordering::Relaxed));
     let waiting = state.waiting().len();
-    if at_once || waited >= WAIT || waiting >= GATHERED || OVER.load(Ordering::Relaxed) {
+    if at_once
+        || waited >= MAX_WAIT
+        || waiting >= MAX_WAITING_BYTES
+        || EXITING.load(Ordering::Relaxed)
+    {
         state.flush();
     }
     if state.written + state.waiting().len() as u64 >= settings().size {
@@ -118,7 +122,7 @@ pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
 #[inline]
 pub(crate) fn idle() {
     if WAITS.load(Ordering::Relaxed)
-        && layer_tap::now().saturating_sub(SINCE.load(Ordering::Relaxed)) >= WAIT
+        && layer_tap::now().saturating_sub(SINCE.load(Ordering::Relaxed)) >= MAX_WAIT
     {
         flush();
     }
@@ -128,16 +132,16 @@ pub(crate) fn idle() {
 #[cold]
 pub(crate) fn flush() {
     if WAITS.load(Ordering::Relaxed) {
-        STATE.lock().flush();
+        FILES.lock().flush();
     }
 }
 
 /// Writes the waiting blocks at exit.
 pub(crate) extern "C" fn at_exit() {
     // Later packets of other threads or exit handlers are written at once.
-    OVER.store(true, Ordering::Relaxed);
+    EXITING.store(true, Ordering::Relaxed);
     flush();
-    if let Some(rest) = &STATE.lock().rest {
+    if let Some(rest) = &FILES.lock().rest {
         rest.remove();
     }
 }
@@ -145,12 +149,12 @@ pub(crate) extern "C" fn at_exit() {
 /// For a fork: writes the waiting blocks, which the child would write again, and holds the lock.
 pub(crate) fn hold() -> Guard {
     flush();
-    STATE.hold()
+    FILES.hold()
 }
 
 /// In the child of a fork, after the locks are released: the file belongs to the parent.
 pub(crate) fn forked() {
-    let mut state = STATE.lock();
+    let mut state = FILES.lock();
     WAITS.store(false, Ordering::Relaxed);
     // Closes the child's descriptor of the parent's file.
     state.file = None;
@@ -159,7 +163,7 @@ pub(crate) fn forked() {
     (state.begun, state.over) = (0, false);
 }
 
-impl State {
+impl PacketFiles {
     /// Begins a file. A failure returns false, and is reported once.
     #[cold]
     fn begin(&mut self) -> bool {
@@ -197,17 +201,17 @@ impl State {
         if self.begun == 0 {
             if settings.dir.is_none() {
                 // Creates the folder, and removes the oldest files.
-                file::own("capture", ".pcapng")?;
+                file::user_folder("capture", ".pcapng")?;
             }
             let real = file::clock(libc::CLOCK_REALTIME);
             self.epoch = real.wrapping_sub(file::clock(libc::CLOCK_MONOTONIC));
-            self.rest = Some(Rest::make(settings.dir.as_deref())?);
+            self.rest = Some(UnwrittenBlocks::make(settings.dir.as_deref())?);
         }
         if let Some(old) = self.begun.checked_sub(settings.files) {
             // The file may have been removed already.
             let _ = fs::remove_file(self.path(old));
         }
-        self.limit = file::longest();
+        self.limit = file::size_limit();
         let path = self.path(self.begun);
         if let Some(rest) = &mut self.rest {
             rest.begin(self.begun);
@@ -219,7 +223,8 @@ impl State {
 
     /// The name of file number `index` of this process.
     fn path(&self, index: u64) -> PathBuf {
-        let mut path = self.rest.as_ref().map(Rest::stem).unwrap_or_default().into_os_string();
+        let mut path =
+            self.rest.as_ref().map(UnwrittenBlocks::stem).unwrap_or_default().into_os_string();
         path.push(format!("-{index:04}.pcapng"));
         path.into()
     }
@@ -267,7 +272,7 @@ impl State {
     }
 
     fn waiting(&self) -> &[u8] {
-        self.rest.as_ref().map_or(&[], Rest::bytes)
+        self.rest.as_ref().map_or(&[], UnwrittenBlocks::bytes)
     }
 
     /// Adds a block to the waiting ones. They have room for the gathered blocks and the longest

@@ -3,7 +3,7 @@
 
 /// The representation of a value as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// A number.
     Dec,
     /// A number in hexadecimal: keys, addresses, ids.
@@ -33,7 +33,7 @@ pub enum Kind {
     /// `rdma_cm_event_type`.
     CmEvent,
 }
-use Kind::{
+use ValueKind::{
     Access, CmEvent, Completed, Dec, Event, Gid, Hex, Mtu, Opcode, QpType, SendFlags, State,
     Status, Text,
 };
@@ -44,17 +44,17 @@ pub struct Arg {
     /// The name in the manual page.
     pub name: &'static str,
     /// The representation as text.
-    pub kind: Kind,
+    pub kind: ValueKind,
     pub(crate) word: u8,
     pub(crate) shift: u8,
     pub(crate) bits: u8,
     /// The records that have the argument.
-    pub(crate) when: When,
+    pub(crate) when: ArgCondition,
 }
 
 /// The records of a call that have an argument. Different arguments may share a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum ArgCondition {
     /// All records of the call.
     Always,
     /// Records of `ibv_modify_qp` with one of these bits in the mask.
@@ -79,16 +79,23 @@ impl Arg {
     }
 }
 
-const fn part(word: u8, shift: u8, bits: u8, name: &'static str, kind: Kind) -> Arg {
-    Arg { name, kind, word, shift, bits, when: When::Always }
+const fn part(word: u8, shift: u8, bits: u8, name: &'static str, kind: ValueKind) -> Arg {
+    Arg { name, kind, word, shift, bits, when: ArgCondition::Always }
 }
 
-const fn only(when: When, arg: Arg) -> Arg {
+const fn only(when: ArgCondition, arg: Arg) -> Arg {
     Arg { when, ..arg }
 }
 
-const fn said(mask: u32, word: u8, shift: u8, bits: u8, name: &'static str, kind: Kind) -> Arg {
-    only(When::Mask(mask), part(word, shift, bits, name, kind))
+const fn masked(
+    mask: u32,
+    word: u8,
+    shift: u8,
+    bits: u8,
+    name: &'static str,
+    kind: ValueKind,
+) -> Arg {
+    only(ArgCondition::Mask(mask), part(word, shift, bits, name, kind))
 }
 
 macro_rules! calls {
@@ -150,16 +157,16 @@ const SEND: [Arg; 21] = [
     part(4, 0, 64, "sge0_addr", Hex),
     part(5, 0, 32, "sge0_length", Dec),
     part(5, 32, 32, "sge0_lkey", Hex),
-    only(When::Connected, part(6, 0, 64, "remote_addr", Hex)),
-    only(When::Datagram, part(6, 0, 64, "ah", Hex)),
-    only(When::Connected, part(7, 0, 32, "rkey", Hex)),
+    only(ArgCondition::Connected, part(6, 0, 64, "remote_addr", Hex)),
+    only(ArgCondition::Datagram, part(6, 0, 64, "ah", Hex)),
+    only(ArgCondition::Connected, part(7, 0, 32, "rkey", Hex)),
     part(7, 32, 32, "imm_data", Hex),
-    only(When::Atomic, part(8, 0, 64, "compare_add", Hex)),
-    only(When::Swap, part(10, 0, 64, "swap", Hex)),
+    only(ArgCondition::Atomic, part(8, 0, 64, "compare_add", Hex)),
+    only(ArgCondition::Swap, part(10, 0, 64, "swap", Hex)),
     part(9, 0, 32, "remote_qp", Hex),
-    only(When::Datagram, part(7, 0, 32, "remote_qkey", Hex)),
+    only(ArgCondition::Datagram, part(7, 0, 32, "remote_qkey", Hex)),
     part(9, 32, 32, "remote_srqn", Hex),
-    only(When::Plain, part(8, 0, 64, "message", Dec)),
+    only(ArgCondition::Plain, part(8, 0, 64, "message", Dec)),
     part(0, 48, 1, "due", Dec),
     part(0, 49, 1, "datagram", Dec),
 ];
@@ -226,40 +233,40 @@ const CREATE_QP_EX: [Arg; 18] = {
 const MODIFY_QP: [Arg; 36] = [
     part(0, 0, 32, "qp", Hex),
     part(0, 32, 32, "attr_mask", Hex),
-    said(abi::IBV_QP_STATE, 1, 0, 8, "qp_state", State),
-    said(abi::IBV_QP_CUR_STATE, 1, 8, 8, "cur_qp_state", State),
-    said(abi::IBV_QP_PATH_MTU, 1, 16, 8, "path_mtu", Mtu),
-    said(abi::IBV_QP_PORT, 1, 24, 8, "port_num", Dec),
-    said(abi::IBV_QP_TIMEOUT, 1, 32, 8, "timeout", Dec),
-    said(abi::IBV_QP_RETRY_CNT, 1, 40, 8, "retry_cnt", Dec),
-    said(abi::IBV_QP_RNR_RETRY, 1, 48, 8, "rnr_retry", Dec),
-    said(abi::IBV_QP_MIN_RNR_TIMER, 1, 56, 8, "min_rnr_timer", Dec),
-    said(abi::IBV_QP_MAX_QP_RD_ATOMIC, 2, 0, 8, "max_rd_atomic", Dec),
-    said(abi::IBV_QP_MAX_DEST_RD_ATOMIC, 2, 8, 8, "max_dest_rd_atomic", Dec),
-    said(abi::IBV_QP_PKEY_INDEX, 2, 32, 16, "pkey_index", Dec),
-    said(abi::IBV_QP_QKEY, 3, 32, 32, "qkey", Hex),
-    said(abi::IBV_QP_DEST_QPN, 3, 0, 32, "dest_qp_num", Hex),
-    said(abi::IBV_QP_RQ_PSN, 4, 0, 32, "rq_psn", Hex),
-    said(abi::IBV_QP_SQ_PSN, 4, 32, 32, "sq_psn", Hex),
-    said(abi::IBV_QP_ACCESS_FLAGS, 5, 0, 32, "qp_access_flags", Access),
-    said(abi::IBV_QP_AV, 2, 48, 8, "is_global", Dec),
-    said(abi::IBV_QP_AV, 2, 16, 8, "sgid_index", Dec),
-    said(abi::IBV_QP_AV, 2, 24, 8, "hop_limit", Dec),
-    said(abi::IBV_QP_AV, 5, 32, 16, "dlid", Dec),
-    said(abi::IBV_QP_AV, 6, 0, 64, "dgid", Gid),
-    said(abi::IBV_QP_AV, 2, 56, 8, "sl", Dec),
-    said(abi::IBV_QP_AV, 8, 0, 32, "flow_label", Hex),
-    said(abi::IBV_QP_AV, 8, 32, 8, "traffic_class", Dec),
-    said(abi::IBV_QP_AV, 8, 40, 8, "src_path_bits", Dec),
-    said(abi::IBV_QP_AV, 8, 48, 8, "static_rate", Dec),
-    said(abi::IBV_QP_AV, 8, 56, 8, "ah_port_num", Dec),
-    said(abi::IBV_QP_PATH_MIG_STATE, 9, 0, 8, "path_mig_state", Dec),
-    said(abi::IBV_QP_EN_SQD_ASYNC_NOTIFY, 9, 8, 8, "en_sqd_async_notify", Dec),
-    said(abi::IBV_QP_ALT_PATH, 9, 16, 8, "alt_port_num", Dec),
-    said(abi::IBV_QP_ALT_PATH, 9, 24, 8, "alt_timeout", Dec),
-    said(abi::IBV_QP_ALT_PATH, 9, 32, 16, "alt_pkey_index", Dec),
-    said(abi::IBV_QP_ALT_PATH, 9, 48, 16, "alt_dlid", Dec),
-    said(abi::IBV_QP_RATE_LIMIT, 10, 0, 32, "rate_limit", Dec),
+    masked(abi::IBV_QP_STATE, 1, 0, 8, "qp_state", State),
+    masked(abi::IBV_QP_CUR_STATE, 1, 8, 8, "cur_qp_state", State),
+    masked(abi::IBV_QP_PATH_MTU, 1, 16, 8, "path_mtu", Mtu),
+    masked(abi::IBV_QP_PORT, 1, 24, 8, "port_num", Dec),
+    masked(abi::IBV_QP_TIMEOUT, 1, 32, 8, "timeout", Dec),
+    masked(abi::IBV_QP_RETRY_CNT, 1, 40, 8, "retry_cnt", Dec),
+    masked(abi::IBV_QP_RNR_RETRY, 1, 48, 8, "rnr_retry", Dec),
+    masked(abi::IBV_QP_MIN_RNR_TIMER, 1, 56, 8, "min_rnr_timer", Dec),
+    masked(abi::IBV_QP_MAX_QP_RD_ATOMIC, 2, 0, 8, "max_rd_atomic", Dec),
+    masked(abi::IBV_QP_MAX_DEST_RD_ATOMIC, 2, 8, 8, "max_dest_rd_atomic", Dec),
+    masked(abi::IBV_QP_PKEY_INDEX, 2, 32, 16, "pkey_index", Dec),
+    masked(abi::IBV_QP_QKEY, 3, 32, 32, "qkey", Hex),
+    masked(abi::IBV_QP_DEST_QPN, 3, 0, 32, "dest_qp_num", Hex),
+    masked(abi::IBV_QP_RQ_PSN, 4, 0, 32, "rq_psn", Hex),
+    masked(abi::IBV_QP_SQ_PSN, 4, 32, 32, "sq_psn", Hex),
+    masked(abi::IBV_QP_ACCESS_FLAGS, 5, 0, 32, "qp_access_flags", Access),
+    masked(abi::IBV_QP_AV, 2, 48, 8, "is_global", Dec),
+    masked(abi::IBV_QP_AV, 2, 16, 8, "sgid_index", Dec),
+    masked(abi::IBV_QP_AV, 2, 24, 8, "hop_limit", Dec),
+    masked(abi::IBV_QP_AV, 5, 32, 16, "dlid", Dec),
+    masked(abi::IBV_QP_AV, 6, 0, 64, "dgid", Gid),
+    masked(abi::IBV_QP_AV, 2, 56, 8, "sl", Dec),
+    masked(abi::IBV_QP_AV, 8, 0, 32, "flow_label", Hex),
+    masked(abi::IBV_QP_AV, 8, 32, 8, "traffic_class", Dec),
+    masked(abi::IBV_QP_AV, 8, 40, 8, "src_path_bits", Dec),
+    masked(abi::IBV_QP_AV, 8, 48, 8, "static_rate", Dec),
+    masked(abi::IBV_QP_AV, 8, 56, 8, "ah_port_num", Dec),
+    masked(abi::IBV_QP_PATH_MIG_STATE, 9, 0, 8, "path_mig_state", Dec),
+    masked(abi::IBV_QP_EN_SQD_ASYNC_NOTIFY, 9, 8, 8, "en_sqd_async_notify", Dec),
+    masked(abi::IBV_QP_ALT_PATH, 9, 16, 8, "alt_port_num", Dec),
+    masked(abi::IBV_QP_ALT_PATH, 9, 24, 8, "alt_timeout", Dec),
+    masked(abi::IBV_QP_ALT_PATH, 9, 32, 16, "alt_pkey_index", Dec),
+    masked(abi::IBV_QP_ALT_PATH, 9, 48, 16, "alt_dlid", Dec),
+    masked(abi::IBV_QP_RATE_LIMIT, 10, 0, 32, "rate_limit", Dec),
 ];
 
 /// The parameters of `rdma_connect` and `rdma_accept`.

@@ -19,7 +19,8 @@ pub const AT_ENDED: usize = 7;
 pub const WORDS: usize = 256;
 /// Bytes of an entry.
 pub const ENTRY: usize = WORDS * 8;
-/// Word of an entry: its [`Kind`] in bits 0 to 7, the number of its use above; 0 for a free entry.
+/// Word of an entry: its [`EntryKind`] in bits 0 to 7, the number of its use above; 0 for a free
+/// entry.
 pub const AT_KIND: usize = 0;
 /// Word of an entry: the id of the object. A QP has its number, a CQ its address, a region its
 /// lkey.
@@ -51,7 +52,7 @@ const _: () = assert!(AT_MOST < WORDS && AT_LATENCY + 3 * CALLS <= WORDS);
 /// The object of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EntryKind {
     /// The process, with its calls of the control path.
     Process = 1,
     /// A device. Its entry also counts for queue pairs without an entry.
@@ -64,7 +65,7 @@ pub enum Kind {
     Mr = 5,
 }
 
-impl Kind {
+impl EntryKind {
     fn of(word: u64) -> Option<Self> {
         [Self::Process, Self::Device, Self::Qp, Self::Cq, Self::Mr]
             .into_iter()
@@ -138,7 +139,7 @@ pub const fn at(counter: Counter) -> usize {
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The kind of the object.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The number of the entry's use, which differs for each object that had the entry.
     pub life: u64,
     /// [`AT_ID`].
@@ -162,12 +163,12 @@ pub struct Entry {
 
 impl Entry {
     fn read(words: &[u64; WORDS]) -> Option<Self> {
-        let kind = Kind::of(words[AT_KIND])?;
+        let kind = EntryKind::of(words[AT_KIND])?;
         let mut counters = [0; COUNTERS];
         counters.copy_from_slice(&words[AT_COUNTERS..AT_LATENCY]);
         let mut latency = Histogram::default();
         let mut calls = Vec::new();
-        if kind == Kind::Process {
+        if kind == EntryKind::Process {
             let (each, _) = words[AT_LATENCY..].as_chunks::<3>();
             let each = Call::ALL.iter().take(CALLS).zip(each).filter(|(_, [count, ..])| *count > 0);
             calls.extend(each.map(|(call, [count, failed, time])| (*call, *count, *failed, *time)));
@@ -271,7 +272,7 @@ impl Stats {
     }
 
     /// The live objects of one kind, and the destroyed ones if `gone`.
-    pub fn of(&self, kind: Kind, gone: bool) -> impl Iterator<Item = &Entry> {
+    pub fn of(&self, kind: EntryKind, gone: bool) -> impl Iterator<Item = &Entry> {
         let all = self.entries.iter().flatten();
         all.filter(move |entry| entry.kind == kind && (gone || entry.gone.is_none()))
     }
@@ -280,7 +281,7 @@ impl Stats {
     #[must_use]
     pub fn device(&self, entry: &Entry) -> &str {
         let device = self.entries.get(entry.device).and_then(Option::as_ref);
-        device.filter(|device| device.kind == Kind::Device).map_or("", |device| &device.name)
+        device.filter(|device| device.kind == EntryKind::Device).map_or("", |device| &device.name)
     }
 
     /// The devices, each with the counters of its live and destroyed objects.
@@ -289,13 +290,13 @@ impl Stats {
         let all = self.entries.iter().enumerate();
         let devices = all.filter_map(|(index, entry)| Some((index, entry.as_ref()?)));
         devices
-            .filter(|(_, entry)| entry.kind == Kind::Device)
+            .filter(|(_, entry)| entry.kind == EntryKind::Device)
             .map(|(index, device)| {
                 let mut sum = device.clone();
-                for qp in self.of(Kind::Qp, true).filter(|qp| qp.device == index) {
+                for qp in self.of(EntryKind::Qp, true).filter(|qp| qp.device == index) {
                     sum.add(qp);
                 }
-                for cq in self.of(Kind::Cq, true).filter(|cq| cq.device == index) {
+                for cq in self.of(EntryKind::Cq, true).filter(|cq| cq.device == index) {
                     for counter in OF_A_CQ {
                         if let Some(count) = sum.counters.get_mut(counter as usize) {
                             *count = count.saturating_add(cq.get(counter));
@@ -341,7 +342,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    fn entry(kind: Kind, id: u64, counters: &[(Counter, u64)]) -> [u64; WORDS] {
+    fn entry(kind: EntryKind, id: u64, counters: &[(Counter, u64)]) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         (words[AT_KIND], words[AT_ID]) = (kind as u64, id);
         for (counter, value) in counters {
@@ -352,18 +353,21 @@ mod tests {
 
     #[test]
     fn a_device_has_what_its_objects_did() {
-        let mut device = entry(Kind::Device, 0, &[(Counter::Sends, 1), (Counter::Deepest, 3)]);
+        let mut device = entry(EntryKind::Device, 0, &[(Counter::Sends, 1), (Counter::Deepest, 3)]);
         device[AT_NAME..AT_NAME + 8].copy_from_slice(&pack_text::<8>(b"soft0"));
-        let mut qp = entry(Kind::Qp, 5, &[(Counter::Sends, 10), (Counter::Deepest, 2)]);
+        let mut qp = entry(EntryKind::Qp, 5, &[(Counter::Sends, 10), (Counter::Deepest, 2)]);
         qp[AT_GONE] = 9;
         qp[AT_LATENCY + bucket(700)] = 4;
-        let cq = entry(Kind::Cq, 6, &[(Counter::Sends, 100), (Counter::Empty, 8)]);
+        let cq = entry(EntryKind::Cq, 6, &[(Counter::Sends, 100), (Counter::Empty, 8)]);
         let stats = Stats::read(&file(&[device, qp, cq, [0; WORDS]])).expect("statistics");
         let all = stats.devices();
         let [device] = all.as_slice() else { panic!("{all:?}") };
         let counts = [Counter::Sends, Counter::Empty, Counter::Deepest].map(|c| device.get(c));
         assert_eq!((counts, device.latency.count()), ([11, 8, 3], 4));
-        assert_eq!((stats.of(Kind::Qp, false).count(), stats.of(Kind::Qp, true).count()), (0, 1));
+        assert_eq!(
+            (stats.of(EntryKind::Qp, false).count(), stats.of(EntryKind::Qp, true).count()),
+            (0, 1)
+        );
         assert_eq!((stats.pid, stats.program.as_str(), stats.realtime), (77, "prog", 600));
         assert_eq!(stats.total().map(|all| all.name), Some("soft0".into()));
         assert_eq!(stats.entries.len(), 4);
@@ -371,18 +375,19 @@ mod tests {
 
     #[test]
     fn the_process_has_its_calls() {
-        let mut process = entry(Kind::Process, 0, &[]);
+        let mut process = entry(EntryKind::Process, 0, &[]);
         let place = AT_LATENCY + Call::reg_mr as usize * 3;
         process[place..place + 3].copy_from_slice(&[4, 1, 900]);
         let stats = Stats::read(&file(&[process])).expect("statistics");
-        let calls: Vec<_> = stats.of(Kind::Process, true).flat_map(|entry| &entry.calls).collect();
+        let calls: Vec<_> =
+            stats.of(EntryKind::Process, true).flat_map(|entry| &entry.calls).collect();
         assert_eq!(calls, [&(Call::reg_mr, 4, 1, 900)]);
         assert!(stats.total().is_none());
     }
 
     #[test]
     fn what_is_cut_or_nonsense_is_refused_or_left_out() {
-        let whole = file(&[entry(Kind::Device, 0, &[]), entry(Kind::Qp, 1, &[])]);
+        let whole = file(&[entry(EntryKind::Device, 0, &[]), entry(EntryKind::Qp, 1, &[])]);
         for length in (0..whole.len()).step_by(61) {
             match Stats::read(&whole[..length]) {
                 Ok(stats) => assert!(length >= HEAD && stats.entries.len() <= 2),
@@ -395,7 +400,7 @@ mod tests {
         other[HEAD + ENTRY + 8 * AT_DEVICE..HEAD + 2 * ENTRY].fill(0xff);
         let stats = Stats::read(&other).expect("statistics");
         assert!(stats.entries[0].is_none() && stats.devices().is_empty());
-        let qp = stats.of(Kind::Qp, true).next().expect("a QP");
+        let qp = stats.of(EntryKind::Qp, true).next().expect("a QP");
         assert_eq!((stats.device(qp), qp.requests(), qp.latency.count()), ("", u64::MAX, u64::MAX));
         assert!(qp.latency.quantile(500).is_some());
         other[0] ^= 1;

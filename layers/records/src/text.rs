@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
-use crate::calls::{Arg, Call, Kind};
+use crate::calls::{Arg, Call, ValueKind};
 use crate::names;
 use crate::trace::{Record, Trace};
 
@@ -16,23 +16,23 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     let named = |name: Option<&str>| name.map_or_else(|| value.to_string(), str::to_owned);
     match arg.kind {
         // An argument of a full word may be negative, such as a descriptor.
-        Kind::Dec if arg.bits == 64 => value.cast_signed().to_string(),
-        Kind::Dec => value.to_string(),
-        Kind::Hex => format!("{value:#x}"),
-        Kind::Opcode => named(names::opcode(small)),
-        Kind::SendFlags => names::send_flags(small),
-        Kind::Status => named(names::status(small)),
-        Kind::Completed => named(names::completed(small)),
-        Kind::State => named(names::state(small)),
-        Kind::QpType => named(names::kind(small)),
-        Kind::Access => names::access(small),
-        Kind::Event => named(names::event(small)),
-        Kind::CmEvent => named(names::cm_event(small)),
+        ValueKind::Dec if arg.bits == 64 => value.cast_signed().to_string(),
+        ValueKind::Dec => value.to_string(),
+        ValueKind::Hex => format!("{value:#x}"),
+        ValueKind::Opcode => named(names::opcode(small)),
+        ValueKind::SendFlags => names::send_flags(small),
+        ValueKind::Status => named(names::status(small)),
+        ValueKind::Completed => named(names::completed(small)),
+        ValueKind::State => named(names::state(small)),
+        ValueKind::QpType => named(names::kind(small)),
+        ValueKind::Access => names::access(small),
+        ValueKind::Event => named(names::event(small)),
+        ValueKind::CmEvent => named(names::cm_event(small)),
         // IBTA vol 1, table 37: value 1 means 256 bytes.
-        Kind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
-        Kind::Mtu => value.to_string(),
-        Kind::Text => format!("{:?}", record.text(arg)),
-        Kind::Gid => Ipv6Addr::from(record.gid(arg)).to_string(),
+        ValueKind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
+        ValueKind::Mtu => value.to_string(),
+        ValueKind::Text => format!("{:?}", record.text(arg)),
+        ValueKind::Gid => Ipv6Addr::from(record.gid(arg)).to_string(),
     }
 }
 
@@ -64,7 +64,7 @@ pub fn line(trace: &Trace, record: &Record) -> String {
         record.thread,
         record.call.name()
     );
-    for (index, arg) in record.said().enumerate() {
+    for (index, arg) in record.shown_args().enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         // Writing to a String cannot fail.
         let _ = write!(line, "{comma}{}={}", arg.name, value(record, arg));

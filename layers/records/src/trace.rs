@@ -1,7 +1,7 @@
 //! The file of the layer `trace`: a head about the process, and a ring of records of equal size. A
 //! thread takes [`CHUNK`] records at a time, which avoids contention at each record.
 
-use crate::calls::{Arg, Call, Kind, When};
+use crate::calls::{Arg, ArgCondition, Call, ValueKind};
 use crate::file::{
     AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text,
 };
@@ -88,19 +88,19 @@ impl Record {
         let compares = || opcode() == abi::IBV_WR_ATOMIC_CMP_AND_SWP;
         let is_atomic = || compares() || opcode() == abi::IBV_WR_ATOMIC_FETCH_AND_ADD;
         match arg.when {
-            When::Always => true,
-            When::Mask(bits) => self.named("attr_mask") as u32 & bits != 0,
-            When::Datagram => self.named("datagram") != 0,
-            When::Connected => self.named("datagram") == 0,
-            When::Atomic => is_atomic(),
-            When::Swap => compares(),
-            When::Plain => !is_atomic(),
+            ArgCondition::Always => true,
+            ArgCondition::Mask(bits) => self.named("attr_mask") as u32 & bits != 0,
+            ArgCondition::Datagram => self.named("datagram") != 0,
+            ArgCondition::Connected => self.named("datagram") == 0,
+            ArgCondition::Atomic => is_atomic(),
+            ArgCondition::Swap => compares(),
+            ArgCondition::Plain => !is_atomic(),
         }
     }
 
     /// The arguments that carry information. An argument of `ibv_modify_qp` does so if
     /// the mask names the argument, and an argument of a request if the value is not 0.
-    pub fn said(&self) -> impl Iterator<Item = &'static Arg> {
+    pub fn shown_args(&self) -> impl Iterator<Item = &'static Arg> {
         let data = matches!(
             self.call,
             Call::post_send
@@ -138,11 +138,11 @@ impl Record {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&word(at));
         gid[8..].copy_from_slice(&word(at + 1));
-        debug_assert!(arg.kind == Kind::Gid);
+        debug_assert!(arg.kind == ValueKind::Gid);
         gid
     }
 
-    /// The text of an argument of [`Kind::Text`].
+    /// The text of an argument of [`ValueKind::Text`].
     pub(crate) fn text(&self, arg: &Arg) -> String {
         let from = usize::from(arg.word);
         unpack_text(self.args.get(from..from + usize::from(arg.bits)).unwrap_or(&[]))
@@ -280,7 +280,7 @@ pub(crate) mod tests {
 
     #[test]
     fn only_what_says_something_is_said() {
-        let names = |record: &Record| record.said().map(|arg| arg.name).collect::<Vec<_>>();
+        let names = |record: &Record| record.shown_args().map(|arg| arg.name).collect::<Vec<_>>();
         let mask = u64::from(abi::IBV_QP_STATE | abi::IBV_QP_TIMEOUT) << 32;
         let modify = record(Call::modify_qp, 1, &[0x11 | mask, 14 << 32 | 3]);
         assert_eq!(names(&modify), ["qp", "attr_mask", "qp_state", "timeout"]);
@@ -291,7 +291,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_a_request_is_says_which_arguments_it_has() {
-        let names = |record: &Record| record.said().map(|arg| arg.name).collect::<Vec<_>>();
+        let names = |record: &Record| record.shown_args().map(|arg| arg.name).collect::<Vec<_>>();
         let request =
             |first: u64| record(Call::wr_post, 1, &[first, 5, 0, 8, 0, 0, 6, 7, 8, 9, 10]);
         let swap = request(0x11 | u64::from(abi::IBV_WR_ATOMIC_CMP_AND_SWP) << 32);

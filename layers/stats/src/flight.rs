@@ -3,32 +3,32 @@
 
 use std::collections::VecDeque;
 
-use crate::page::Place;
+use crate::page::EntryRef;
 
 /// A signaled request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     /// The program's `wr_id`.
     pub(crate) wr_id: u64,
     /// Time of posting, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) since: u64,
     /// The counters of the region of its first element.
-    pub(crate) region: Place,
+    pub(crate) region: EntryRef,
 }
 
 /// The requests of a QP in the order of posting, which is the order of their completions.
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
-    all: VecDeque<Flight>,
+pub(crate) struct RequestsInFlight {
+    all: VecDeque<InFlight>,
     most: usize,
 }
 
 /// Most requests that are kept.
 const MOST: usize = 1 << 15;
 /// Most requests among which the request of a completion is searched.
-const FAR: usize = 64;
+const MAX_SEARCH: usize = 64;
 
-impl Flights {
+impl RequestsInFlight {
     /// Forgets all requests of a QP whose send queue takes `most` requests.
     pub(crate) fn reset(&mut self, most: usize) {
         self.all.clear();
@@ -38,7 +38,7 @@ impl Flights {
 
     /// Adds a request that is about to be posted.
     #[inline]
-    pub(crate) fn push(&mut self, flight: Flight) {
+    pub(crate) fn push(&mut self, flight: InFlight) {
         if self.all.len() >= self.most {
             // The send queue takes fewer requests, so completions were missed.
             self.all.clear();
@@ -58,12 +58,13 @@ impl Flights {
     /// Removes and returns the request of a completion. Earlier requests have completed too:
     /// another thread has polled their completions, or they are lost.
     #[inline]
-    pub(crate) fn done(&mut self, wr_id: u64, ok: bool) -> Option<Flight> {
+    pub(crate) fn done(&mut self, wr_id: u64, ok: bool) -> Option<InFlight> {
         match self.all.front() {
             Some(first) if first.wr_id == wr_id => self.all.pop_front(),
             // An unsignaled request may complete with an error, and is not in the list.
             Some(_) if ok => {
-                let at = self.all.iter().take(FAR).position(|flight| flight.wr_id == wr_id)?;
+                let at =
+                    self.all.iter().take(MAX_SEARCH).position(|flight| flight.wr_id == wr_id)?;
                 self.all.remove(at)
             }
             _ => None,
@@ -79,16 +80,16 @@ impl Flights {
 mod tests {
     use super::*;
 
-    fn with(ids: &[u64], most: usize) -> Flights {
-        let mut flights = Flights::default();
+    fn with(ids: &[u64], most: usize) -> RequestsInFlight {
+        let mut flights = RequestsInFlight::default();
         flights.reset(most);
         for (since, wr_id) in (1..).zip(ids) {
-            flights.push(Flight { wr_id: *wr_id, since, region: Place::NONE });
+            flights.push(InFlight { wr_id: *wr_id, since, region: EntryRef::NONE });
         }
         flights
     }
 
-    fn since(flight: Option<Flight>) -> Option<u64> {
+    fn since(flight: Option<InFlight>) -> Option<u64> {
         flight.map(|flight| flight.since)
     }
 

@@ -20,13 +20,13 @@ use abi::{
     ferroverbs_layer, ibv_context, ibv_mr, verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_records::stats::{Counter, Kind};
+use layer_records::stats::{Counter, EntryKind};
 use layer_tap::spin::Spin;
 use layer_tap::table::Table;
-use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
+use layer_tap::{Call, Completion, Post, PostTimes, Qp, Queue, Times, Watcher, life};
 
-use flight::{Flight, Flights};
-use page::Place;
+use flight::{InFlight, RequestsInFlight};
+use page::EntryRef;
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -45,18 +45,18 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    life::begin(life::Life { at_exit: page::at_exit, objects, hold, in_child });
+    life::begin(life::ProcessHooks { at_exit: page::at_exit, objects, hold, in_child });
     // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Stats>(context, next, mine) };
     0
 }
 
-fn objects(all: &mut life::Objects) {
+fn objects(all: &mut life::LockedObjects) {
     layer_tap::objects(all);
     all.add(&QPS);
 }
 
-impl life::Inside for QueuePair {
+impl life::HasLocks for QueuePair {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn life::Lock)) {
         if turn == 1 {
             act(&self.flights);
@@ -77,38 +77,38 @@ fn in_child() {
 }
 
 /// Devices by the address of a context.
-static DEVICES: Table<Place> = Table::new();
+static DEVICES: Table<EntryRef> = Table::new();
 /// QPs by [`key_of`].
 static QPS: Table<QueuePair> = Table::new();
 /// CQs by address.
-static CQS: Table<Counted> = Table::new();
+static CQS: Table<CqEntry> = Table::new();
 /// Regions by address.
 static REGIONS: Table<Region> = Table::new();
 /// The same regions by context and lkey.
 static KEYS: Table<Region> = Table::new();
 
 struct QueuePair {
-    place: Place,
+    place: EntryRef,
     /// Number of requests that the send queue takes.
     most: usize,
     /// Lock order: a leaf.
-    flights: Spin<Flights>,
+    flights: Spin<RequestsInFlight>,
 }
 
-struct Counted {
-    place: Place,
+struct CqEntry {
+    place: EntryRef,
     born: u64,
 }
 
 struct Region {
-    place: Place,
+    place: EntryRef,
     context: usize,
     lkey: u32,
 }
 
-/// Properties of a QP at its creation, kept until `made_qp` runs in the same thread.
+/// Properties of a QP at its creation, kept until `qp_created` runs in the same thread.
 #[derive(Clone, Copy, Default)]
-struct Made {
+struct CreatedQp {
     number: u32,
     most: u32,
     send_cq: u64,
@@ -116,7 +116,7 @@ struct Made {
 }
 
 thread_local! {
-    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, send_cq: 0, recv_cq: 0 }) };
+    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, most: 0, send_cq: 0, recv_cq: 0 }) };
 }
 
 /// The key of a region in [`KEYS`].
@@ -133,25 +133,25 @@ fn key_of(qp: &Qp) -> usize {
     core::ptr::from_ref(qp) as usize
 }
 
-fn device(context: usize) -> Place {
-    DEVICES.get(context).copied().unwrap_or(Place::NONE)
+fn device(context: usize) -> EntryRef {
+    DEVICES.get(context).copied().unwrap_or(EntryRef::NONE)
 }
 
 /// The counters of the region in which a request's first element lies.
 #[inline]
-fn region(qp: &Qp, post: &Post) -> Place {
+fn region(qp: &Qp, post: &Post) -> EntryRef {
     if post.count == 0 || post.flags & abi::SendFlags::INLINE.bits() != 0 {
-        return Place::NONE;
+        return EntryRef::NONE;
     }
     let (.., lkey) = post.first;
     let known = KEYS.get(key(qp.ctx.at, lkey));
     known
         .filter(|region| region.context == qp.ctx.at && region.lkey == lkey && region.place.own)
-        .map_or(Place::NONE, |region| region.place)
+        .map_or(EntryRef::NONE, |region| region.place)
 }
 
-fn made(made: Made) {
-    let _ = MADE.try_with(|cell| cell.set(made));
+fn made(made: CreatedQp) {
+    let _ = CREATED.try_with(|cell| cell.set(made));
 }
 
 /// Word of an entry: `ibv_qp_type`, and `ibv_qp_state` above it.
@@ -185,7 +185,7 @@ unsafe fn registered(mr: *const ibv_mr, now: u64) {
     let (context, lkey, address, length) =
         unsafe { ((*mr).context as usize, (*mr).lkey, (*mr).addr as u64, (*mr).length as u64) };
     let about = [address, length, 0];
-    let place = page::object(Kind::Mr, lkey.into(), device(context), about, now);
+    let place = page::object(EntryKind::Mr, lkey.into(), device(context), about, now);
     let region = Arc::new(Region { place, context, lkey });
     REGIONS.insert(mr as usize, region.clone());
     KEYS.insert(key(context, lkey), region);
@@ -220,7 +220,7 @@ fn sent(qp: &Qp, post: &Post, error: i32) {
 
 struct Stats;
 
-impl Watch for Stats {
+impl Watcher for Stats {
     // A request is entered before it is posted, because another thread may poll its completion
     // first.
     const BEFORE: bool = true;
@@ -235,7 +235,7 @@ impl Watch for Stats {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {
             Call::attach => opened(arg(0) as usize, times.start),
-            Call::create_qp | Call::create_qp_ex if result != 0 => made(Made {
+            Call::create_qp | Call::create_qp_ex if result != 0 => made(CreatedQp {
                 number: arg(0) as u32,
                 most: arg(5) as u32,
                 send_cq: arg(2),
@@ -244,8 +244,8 @@ impl Watch for Stats {
             Call::create_cq | Call::create_cq_ex if result != 0 => {
                 let about = [arg(1), 0, 0];
                 let place =
-                    page::object(Kind::Cq, result, device(arg(0) as usize), about, times.end);
-                CQS.insert(result as usize, Arc::new(Counted { place, born: times.end }));
+                    page::object(EntryKind::Cq, result, device(arg(0) as usize), about, times.end);
+                CQS.insert(result as usize, Arc::new(CqEntry { place, born: times.end }));
             }
             Call::destroy_cq if error == 0 => {
                 // The address may already belong to a CQ that another thread created.
@@ -292,7 +292,7 @@ impl Watch for Stats {
             let region = region(qp, post);
             let since = layer_tap::now();
             let mut flights = known.flights.lock();
-            flights.push(Flight { wr_id: post.wr_id, since, region });
+            flights.push(InFlight { wr_id: post.wr_id, since, region });
             known.place.depth(flights.len() as u64);
         }
     }
@@ -315,8 +315,8 @@ impl Watch for Stats {
     }
 
     #[inline]
-    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
-        let cq = CQS.get(cq).map_or(Place::NONE, |cq| cq.place);
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64) {
+        let cq = CQS.get(cq).map_or(EntryRef::NONE, |cq| cq.place);
         cq.add(Counter::Polled, 1);
         let Some(known) = qp.and_then(|qp| QPS.get(key_of(qp))) else { return };
         let ok = done.status == IBV_WC_SUCCESS;
@@ -345,26 +345,31 @@ impl Watch for Stats {
     }
 
     #[inline]
-    fn polled_nothing(cq: usize) {
+    fn polled_empty(cq: usize) {
         if let Some(cq) = CQS.get(cq) {
             cq.place.add(Counter::Empty, 1);
         }
     }
 
-    fn made_qp(qp: &Arc<Qp>) {
-        let made = MADE.try_with(Cell::take).unwrap_or_default();
+    fn qp_created(qp: &Arc<Qp>) {
+        let made = CREATED.try_with(Cell::take).unwrap_or_default();
         // `ibv_open_qp` reports no properties.
-        let made = if made.number == qp.number { made } else { Made::default() };
+        let made = if made.number == qp.number { made } else { CreatedQp::default() };
         let about = [kind_and_state(qp), made.send_cq, made.recv_cq];
-        let place =
-            page::object(Kind::Qp, qp.number.into(), device(qp.ctx.at), about, layer_tap::now());
-        let mut flights = Flights::default();
+        let place = page::object(
+            EntryKind::Qp,
+            qp.number.into(),
+            device(qp.ctx.at),
+            about,
+            layer_tap::now(),
+        );
+        let mut flights = RequestsInFlight::default();
         flights.reset(made.most as usize);
         let most = made.most as usize;
         QPS.insert(key_of(qp), Arc::new(QueuePair { place, most, flights: Spin::new(flights) }));
     }
 
-    fn changed_qp(qp: &Qp) {
+    fn qp_modified(qp: &Qp) {
         if let Some(known) = QPS.get(key_of(qp)) {
             known.place.about(0, kind_and_state(qp));
             if qp.state.load(Ordering::Relaxed) == IBV_QPS_RESET {
@@ -374,7 +379,7 @@ impl Watch for Stats {
         }
     }
 
-    fn gone_qp(qp: &Qp) {
+    fn qp_destroyed(qp: &Qp) {
         if let Some(known) = QPS.share(key_of(qp)) {
             QPS.remove(key_of(qp));
             page::gone(known.place, layer_tap::now());

@@ -10,8 +10,8 @@ use layer_records::file::{HEAD, pack_text};
 use layer_records::histogram::bucket;
 use layer_records::stats::{
     AT_ABOUT, AT_BORN, AT_COUNTERS, AT_DEVICE, AT_ENDED, AT_GONE, AT_ID, AT_KIND, AT_LATENCY,
-    AT_MOST, AT_NAME, AT_SUM, AT_UNLISTED, AT_USED, Counter, ENTRY, Kind, MAGIC, OF_A_CQ, WORDS,
-    at,
+    AT_MOST, AT_NAME, AT_SUM, AT_UNLISTED, AT_USED, Counter, ENTRY, EntryKind, MAGIC, OF_A_CQ,
+    WORDS, at,
 };
 use layer_tap::file;
 
@@ -22,9 +22,9 @@ static BASE: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
 /// The number of forks, plus 1. A reference into the parent's file is invalid in the child.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 /// The entries in use. Lock order: a leaf; only system calls run under the lock.
-static STATE: Shared<State> = Shared::new(State::new());
+static ENTRIES: Shared<Entries> = Shared::new(Entries::new());
 
-struct State {
+struct Entries {
     /// Whether making the file was tried, successfully or not.
     tried: bool,
     used: usize,
@@ -36,7 +36,7 @@ struct State {
     devices: Vec<(String, usize)>,
 }
 
-impl State {
+impl Entries {
     const fn new() -> Self {
         Self {
             tried: false,
@@ -51,14 +51,14 @@ impl State {
 
 /// A reference to the entry in which an object is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryRef {
     generation: u32,
     index: u32,
     /// Whether the entry is the object's own, not its device's.
     pub(crate) own: bool,
 }
 
-impl Place {
+impl EntryRef {
     /// No entry.
     pub(crate) const NONE: Self = Self { generation: 0, index: 0, own: false };
     /// The entry of the process, once the file exists.
@@ -139,7 +139,7 @@ impl Place {
 
 /// Counts a call of the control path.
 pub(crate) fn called(call: Call, failed: bool, nanoseconds: u64) {
-    let process = Place::process();
+    let process = EntryRef::process();
     let at = AT_LATENCY + call as usize * 3;
     process.add_at(at, 1);
     process.add_at(at + 1, u64::from(failed));
@@ -148,18 +148,18 @@ pub(crate) fn called(call: Call, failed: bool, nanoseconds: u64) {
 
 /// Counts an operation of the process.
 pub(crate) fn count(counter: Counter) {
-    Place::process().add(counter, 1);
+    EntryRef::process().add(counter, 1);
 }
 
 /// The entry of a device, which all its contexts share.
-pub(crate) fn device(name: &str, now: u64) -> Place {
-    let mut state = STATE.lock();
+pub(crate) fn device(name: &str, now: u64) -> EntryRef {
+    let mut state = ENTRIES.lock();
     make(&mut state);
     let known = state.devices.iter().find(|(known, _)| known == name).map(|(_, index)| *index);
     if let Some(index) = known {
         return here(index, true);
     }
-    let Some(index) = take(&mut state, Kind::Device, 0, 0, now) else { return Place::NONE };
+    let Some(index) = take(&mut state, EntryKind::Device, 0, 0, now) else { return EntryRef::NONE };
     for (at, word) in pack_text::<8>(name.as_bytes()).into_iter().enumerate() {
         store(index, AT_NAME + at, word);
     }
@@ -168,10 +168,16 @@ pub(crate) fn device(name: &str, now: u64) -> Place {
 }
 
 /// The entry of a new object, or its device's entry if none is free.
-pub(crate) fn object(kind: Kind, id: u64, device: Place, about: [u64; 3], now: u64) -> Place {
-    let mut state = STATE.lock();
+pub(crate) fn object(
+    kind: EntryKind,
+    id: u64,
+    device: EntryRef,
+    about: [u64; 3],
+    now: u64,
+) -> EntryRef {
+    let mut state = ENTRIES.lock();
     if device.word(0).is_none() {
-        return Place::NONE;
+        return EntryRef::NONE;
     }
     match take(&mut state, kind, id, device.index as usize, now) {
         Some(index) => {
@@ -180,13 +186,13 @@ pub(crate) fn object(kind: Kind, id: u64, device: Place, about: [u64; 3], now: u
             }
             here(index, true)
         }
-        None => Place { own: false, ..device },
+        None => EntryRef { own: false, ..device },
     }
 }
 
 /// Marks the entry of a destroyed object. The entry stays until another object needs it.
-pub(crate) fn gone(place: Place, now: u64) {
-    let mut state = STATE.lock();
+pub(crate) fn gone(place: EntryRef, now: u64) {
+    let mut state = ENTRIES.lock();
     if place.own && place.word(0).is_some() {
         place.depth(0);
         store(place.index as usize, AT_GONE, now);
@@ -194,12 +200,12 @@ pub(crate) fn gone(place: Place, now: u64) {
     }
 }
 
-fn here(index: usize, own: bool) -> Place {
+fn here(index: usize, own: bool) -> EntryRef {
     let generation = GENERATION.load(Ordering::Relaxed);
-    Place { generation, index: u32::try_from(index).unwrap_or(0), own }
+    EntryRef { generation, index: u32::try_from(index).unwrap_or(0), own }
 }
 
-/// A word of the head or of an entry. The caller holds `STATE`, and its index is below the
+/// A word of the head or of an entry. The caller holds `ENTRIES`, and its index is below the
 /// capacity.
 fn word(offset: usize) -> &'static AtomicU64 {
     // SAFETY: a caller with an entry has a mapping, and its offset is within the mapping.
@@ -215,7 +221,7 @@ fn load(index: usize, at: usize) -> u64 {
 }
 
 /// Takes an unused entry, or the entry of the object that was destroyed first.
-fn take(state: &mut State, kind: Kind, id: u64, device: usize, now: u64) -> Option<usize> {
+fn take(state: &mut Entries, kind: EntryKind, id: u64, device: usize, now: u64) -> Option<usize> {
     if BASE.load(Ordering::Acquire).is_null() {
         return None;
     }
@@ -255,32 +261,33 @@ fn fold(index: usize, capacity: usize) {
         word(HEAD / 8 + device * WORDS + at).fetch_max(other, Ordering::Relaxed);
     };
     match load(index, AT_KIND) & 0xff {
-        kind if kind == Kind::Qp as u64 => {
+        kind if kind == EntryKind::Qp as u64 => {
             let counters = AT_COUNTERS..AT_MOST;
             counters.filter(|word| *word != at(Counter::Deepest)).for_each(add);
             most(at(Counter::Deepest));
             most(AT_MOST);
         }
-        kind if kind == Kind::Cq as u64 => OF_A_CQ.into_iter().map(at).for_each(add),
+        kind if kind == EntryKind::Cq as u64 => OF_A_CQ.into_iter().map(at).for_each(add),
         _ => {}
     }
 }
 
 /// Makes the file at the first call. A failure is reported once.
-fn make(state: &mut State) {
+fn make(state: &mut Entries) {
     if state.tried {
         return;
     }
     state.tried = true;
     let capacity = settings().objects;
     let dir = settings().dir.as_deref();
-    let wanted = file::Wanted { layer: "stats", dir, magic: MAGIC, capacity, record: ENTRY };
+    let wanted = file::FileRequest { layer: "stats", dir, magic: MAGIC, capacity, record: ENTRY };
     match file::make(&wanted) {
         Ok((_, base)) => {
             BASE.store(base, Ordering::Release);
             state.capacity = capacity as usize;
             // The first entry belongs to the process.
-            let _ = take(state, Kind::Process, u64::from(std::process::id()), 0, layer_tap::now());
+            let _ =
+                take(state, EntryKind::Process, u64::from(std::process::id()), 0, layer_tap::now());
         }
         Err(why) => cface::say!("ferroverbs stats: nothing is counted: {why}"),
     }
@@ -288,7 +295,7 @@ fn make(state: &mut State) {
 
 /// Stores the time of a regular exit.
 pub(crate) extern "C" fn at_exit() {
-    let _state = STATE.lock();
+    let _state = ENTRIES.lock();
     if !BASE.load(Ordering::Acquire).is_null() {
         word(AT_ENDED).store(layer_tap::now(), Ordering::Relaxed);
     }
@@ -296,12 +303,12 @@ pub(crate) extern "C" fn at_exit() {
 
 /// For a fork: no thread takes an entry until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
-    STATE.hold()
+    ENTRIES.hold()
 }
 
 /// In the child of a fork, after the locks are released: file and entries belong to the parent.
 pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     BASE.store(core::ptr::null_mut(), Ordering::Release);
-    *STATE.lock() = State::new();
+    *ENTRIES.lock() = Entries::new();
 }

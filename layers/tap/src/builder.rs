@@ -15,12 +15,12 @@ use abi::{
 
 use crate::each_builder_pointer as each;
 use crate::spin::Spin;
-use crate::{Call, Elements, Post, QPS, Qp, Queue, Times, Watch, data, now};
+use crate::{Call, Elements, Post, QPS, Qp, Queue, Times, Watcher, data, now};
 
 /// Requests of one `ibv_wr_start` that watchers are told about; later ones are passed on unseen.
-const MOST: usize = 1024;
+const MAX_REPORTED: usize = 1024;
 
-struct Work {
+struct Batch {
     /// The provider's pointers.
     old: ibv_qp_ex,
     /// The posts since `ibv_wr_start`.
@@ -28,13 +28,13 @@ struct Work {
 }
 
 // SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
-unsafe impl Send for Work {}
+unsafe impl Send for Batch {}
 
 /// The provider's pointers of one QP and the requests being built. Between `ibv_wr_start` and
 /// `ibv_wr_complete` the provider admits one thread, so the lock is free.
 pub(crate) struct Builder {
     ops: u64,
-    work: Spin<Work>,
+    batch: Spin<Batch>,
 }
 
 impl core::fmt::Debug for Builder {
@@ -48,13 +48,13 @@ impl Builder {
     pub(crate) fn new(ops: u64) -> Self {
         Self {
             ops,
-            work: Spin::new(Work { old: ibv_qp_ex::zeroed(), posts: Vec::with_capacity(16) }),
+            batch: Spin::new(Batch { old: ibv_qp_ex::zeroed(), posts: Vec::with_capacity(16) }),
         }
     }
 
     /// The lock, which the thread that forks must hold.
     pub(crate) fn lock(&self) -> &dyn crate::life::Lock {
-        &self.work
+        &self.batch
     }
 
     /// Copies the pointers that the QP has now.
@@ -78,15 +78,15 @@ impl Builder {
     ///
     /// # Safety
     /// As for [`look`](Self::look).
-    pub(crate) unsafe fn replace<W: Watch>(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
-        let mut work = self.work.lock();
+    pub(crate) unsafe fn replace<W: Watcher>(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
+        let mut batch = self.batch.lock();
         macro_rules! hook {
             ($($field:ident)+) => {$(
                 // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
                 let now = unsafe { (*qp).$field };
                 let address = |function: Option<_>| function.map_or(0, |function| function as usize);
                 if now.is_some() && address(now) != address(before.$field) {
-                    work.old.$field = now;
+                    batch.old.$field = now;
                     // SAFETY: the caller's `qp` is live, and this thread holds the builder's lock,
                     // which every change of the pointers takes.
                     unsafe { (*qp).$field = Some($field::<W>) };
@@ -103,9 +103,9 @@ fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
 }
 
 /// Reports the last request: no further call adds to that request.
-fn whole<W: Watch>(qp: &Qp, work: &Work) {
+fn report_complete<W: Watcher>(qp: &Qp, batch: &Batch) {
     if W::BEFORE
-        && let Some(post) = work.posts.last()
+        && let Some(post) = batch.posts.last()
     {
         W::posting(Queue::Send(qp), post);
     }
@@ -115,7 +115,7 @@ fn whole<W: Watch>(qp: &Qp, work: &Work) {
 ///
 /// # Safety
 /// `qp` is a live extended QP.
-unsafe fn begin<W: Watch>(
+unsafe fn begin<W: Watcher>(
     qp: *mut ibv_qp_ex,
     opcode: u32,
     remote: u64,
@@ -124,12 +124,12 @@ unsafe fn begin<W: Watch>(
     atomic: (u64, u64),
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
-    let mut work = builder.work.lock();
-    whole::<W>(known, &work);
+    let mut batch = builder.batch.lock();
+    report_complete::<W>(known, &batch);
     // SAFETY: the program has set both members of its live QP.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    if work.posts.len() < MOST {
-        work.posts.push(Post {
+    if batch.posts.len() < MAX_REPORTED {
+        batch.posts.push(Post {
             opcode,
             flags,
             remote,
@@ -139,17 +139,17 @@ unsafe fn begin<W: Watch>(
             ..Post::new(Call::wr_post, wr_id)
         });
     }
-    Some(work.old)
+    Some(batch.old)
 }
 
 /// Changes the request that is being built.
 fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Post)) -> Option<ibv_qp_ex> {
     let (_, builder) = known(qp)?;
-    let mut work = builder.work.lock();
-    if let Some(post) = work.posts.last_mut() {
+    let mut batch = builder.batch.lock();
+    if let Some(post) = batch.posts.last_mut() {
         change(post);
     }
-    Some(work.old)
+    Some(batch.old)
 }
 
 /// # Safety
@@ -159,7 +159,7 @@ unsafe fn context_of(qp: *mut ibv_qp_ex) -> usize {
     unsafe { (*qp).qp_base.context as usize }
 }
 
-fn tell_inline<W: Watch>(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
+fn report_inline<W: Watcher>(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
     if W::ELEMENTS {
         // SAFETY: a program that sets data of a request passes a live QP.
         W::elements(unsafe { context_of(qp) }, Elements::Inline(list));
@@ -168,7 +168,7 @@ fn tell_inline<W: Watch>(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
 
 macro_rules! operations {
     ($($name:ident($($arg:ident: $ty:ty),*) $opcode:ident, $remote:expr, $rkey:expr, $imm:expr $(, $atomic:expr)?;)+) => {$(
-        unsafe extern "C" fn $name<W: Watch>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+        unsafe extern "C" fn $name<W: Watcher>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
             #[allow(unused_mut, unused_assignments, reason = "most have none")]
             let mut atomic = (0, 0);
             $(atomic = $atomic;)?
@@ -197,7 +197,7 @@ operations! {
     wr_flush(rkey: u32, remote: u64, length: usize, kind: u8, level: u8) IBV_WR_FLUSH, remote, rkey, 0;
 }
 
-unsafe extern "C" fn wr_send_tso<W: Watch>(
+unsafe extern "C" fn wr_send_tso<W: Watcher>(
     qp: *mut ibv_qp_ex,
     header: *mut c_void,
     length: u16,
@@ -216,7 +216,7 @@ unsafe extern "C" fn wr_send_tso<W: Watch>(
     }
 }
 
-unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
+unsafe extern "C" fn wr_set_ud_addr<W: Watcher>(
     qp: *mut ibv_qp_ex,
     ah: *mut ibv_ah,
     number: u32,
@@ -231,7 +231,7 @@ unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
     }
 }
 
-unsafe extern "C" fn wr_set_xrc_srqn<W: Watch>(qp: *mut ibv_qp_ex, number: u32) {
+unsafe extern "C" fn wr_set_xrc_srqn<W: Watcher>(qp: *mut ibv_qp_ex, number: u32) {
     let old = set(qp, |post| post.remote_srq = number);
     if let Some(operation) = old.and_then(|old| old.wr_set_xrc_srqn) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
@@ -239,13 +239,13 @@ unsafe extern "C" fn wr_set_xrc_srqn<W: Watch>(qp: *mut ibv_qp_ex, number: u32) 
     }
 }
 
-unsafe extern "C" fn wr_set_inline_data<W: Watch>(
+unsafe extern "C" fn wr_set_inline_data<W: Watcher>(
     qp: *mut ibv_qp_ex,
     addr: *mut c_void,
     length: usize,
 ) {
     let inline = abi::SendFlags::INLINE.bits();
-    tell_inline::<W>(qp, &[ibv_data_buf { addr, length }]);
+    report_inline::<W>(qp, &[ibv_data_buf { addr, length }]);
     let old = set(qp, |post| {
         (post.count, post.bytes) = (1, length as u64);
         (post.first, post.flags) = ((addr as u64, length as u32, 0), post.flags | inline);
@@ -256,7 +256,7 @@ unsafe extern "C" fn wr_set_inline_data<W: Watch>(
     }
 }
 
-unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
+unsafe extern "C" fn wr_set_inline_data_list<W: Watcher>(
     qp: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
@@ -265,7 +265,7 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
         if !list.is_null() {
             // SAFETY: the program's list has `count` elements.
             let given = unsafe { core::slice::from_raw_parts(list, count) };
-            tell_inline::<W>(qp, given);
+            report_inline::<W>(qp, given);
             post.count = count as u32;
             post.bytes = given.iter().map(|buffer| buffer.length as u64).sum();
             post.flags |= abi::SendFlags::INLINE.bits();
@@ -277,10 +277,10 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
     }
 }
 
-unsafe extern "C" fn wr_set_sge<W: Watch>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+unsafe extern "C" fn wr_set_sge<W: Watcher>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = ibv_sge { addr, length, lkey };
     // SAFETY: the list is the one local element; the caller's QP is live.
-    unsafe { data::tell_elements::<W>(context_of(qp), &raw const sge, 1) };
+    unsafe { data::report_elements::<W>(context_of(qp), &raw const sge, 1) };
     let old = set(qp, |post| {
         (post.count, post.bytes, post.first) = (1, length.into(), (addr, length, lkey));
     });
@@ -290,7 +290,7 @@ unsafe extern "C" fn wr_set_sge<W: Watch>(qp: *mut ibv_qp_ex, lkey: u32, addr: u
     }
 }
 
-unsafe extern "C" fn wr_set_sge_list<W: Watch>(
+unsafe extern "C" fn wr_set_sge_list<W: Watcher>(
     qp: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_sge,
@@ -298,7 +298,7 @@ unsafe extern "C" fn wr_set_sge_list<W: Watch>(
     let old = set(qp, |post| {
         // SAFETY: the program's list has `count` elements, and the caller's QP is live.
         let (bytes, first) = unsafe {
-            data::tell_elements::<W>(context_of(qp), list, count as c_int);
+            data::report_elements::<W>(context_of(qp), list, count as c_int);
             data::elements(list, count as c_int)
         };
         (post.count, post.bytes, post.first) = (count as u32, bytes, first);
@@ -309,24 +309,24 @@ unsafe extern "C" fn wr_set_sge_list<W: Watch>(
     }
 }
 
-unsafe extern "C" fn wr_start<W: Watch>(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_start<W: Watcher>(qp: *mut ibv_qp_ex) {
     let Some((_, builder)) = known(qp) else { return };
-    let start = builder.work.lock().old.wr_start;
+    let start = builder.batch.lock().old.wr_start;
     if let Some(start) = start {
         // SAFETY: the provider's own pointer, with its QP.
         unsafe { start(qp) };
     }
     // The provider admits one thread at a time, so no posts of another thread are lost here.
-    builder.work.lock().posts.clear();
+    builder.batch.lock().posts.clear();
 }
 
-unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete<W: Watcher>(qp: *mut ibv_qp_ex) -> c_int {
     let Some((known, builder)) = known(qp) else { return libc::EINVAL };
     let (complete, posts) = {
-        let mut work = builder.work.lock();
-        whole::<W>(known, &work);
+        let mut batch = builder.batch.lock();
+        report_complete::<W>(known, &batch);
         // The vector is given back below, to keep its capacity.
-        (work.old.wr_complete, core::mem::take(&mut work.posts))
+        (batch.old.wr_complete, core::mem::take(&mut batch.posts))
     };
     let Some(complete) = complete else { return libc::EINVAL };
     let clock = W::post_times();
@@ -337,20 +337,20 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
     for post in &posts {
         data::posted::<W>(known, *post, times, result);
     }
-    let mut work = builder.work.lock();
+    let mut batch = builder.batch.lock();
     // Another thread may have begun meanwhile; then its vector stays.
-    if work.posts.capacity() == 0 {
-        work.posts = posts;
-        work.posts.clear();
+    if batch.posts.capacity() == 0 {
+        batch.posts = posts;
+        batch.posts.clear();
     }
     result
 }
 
-unsafe extern "C" fn wr_abort<W: Watch>(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_abort<W: Watcher>(qp: *mut ibv_qp_ex) {
     let Some((known, builder)) = known(qp) else { return };
     let (abort, posts) = {
-        let mut work = builder.work.lock();
-        (work.old.wr_abort, core::mem::take(&mut work.posts))
+        let mut batch = builder.batch.lock();
+        (batch.old.wr_abort, core::mem::take(&mut batch.posts))
     };
     let now = now();
     for post in &posts {

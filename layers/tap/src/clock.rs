@@ -7,14 +7,14 @@
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Nanoseconds for which one comparison with the kernel's clock is valid.
-const GOOD: u64 = 10_000_000;
+const VALID: u64 = 10_000_000;
 /// Nanoseconds of observation before the first rate is computed.
-const FIRST: u64 = 10_000_000;
+const FIRST_PERIOD: u64 = 10_000_000;
 /// Nanoseconds of observation for later rates: a rate covers the last one to two of these periods.
-const WATCH: u64 = 200_000_000;
+const PERIOD: u64 = 200_000_000;
 /// Most ticks that a reading of both clocks may take. An interrupted reading takes longer and is
 /// dropped.
-const QUICK: u64 = 3_000;
+const MAX_READING: u64 = 3_000;
 
 const UNKNOWN: u8 = 0;
 const COUNTER: u8 = 1;
@@ -80,7 +80,7 @@ fn compare() -> u64 {
     let nanoseconds = kernel();
     let after = counter();
     let version = VERSION.load(Ordering::Relaxed);
-    let is_quick = after.wrapping_sub(before) < QUICK;
+    let is_quick = after.wrapping_sub(before) < MAX_READING;
     let take = |from, to| VERSION.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed);
     if KIND.load(Ordering::Relaxed) != COUNTER
         || !is_quick
@@ -104,15 +104,15 @@ fn set(ticks: u64, nanoseconds: u64) {
     let watched = nanoseconds.saturating_sub(from.1);
     let is_known = RATE.load(Ordering::Relaxed) != 0;
     let anew = from.1 == 0 || ticks <= from.0 || watched == 0;
-    if !anew && watched >= if is_known { WATCH } else { FIRST } {
+    if !anew && watched >= if is_known { PERIOD } else { FIRST_PERIOD } {
         let rate = (u128::from(watched) << 32) / u128::from(ticks - from.0);
         let rate = u64::try_from(rate).unwrap_or(0);
         RATE.store(rate, Ordering::Relaxed);
-        // `GOOD` nanoseconds, in ticks.
-        let limit = (u128::from(GOOD) << 32) / u128::from(rate.max(1));
+        // `VALID` nanoseconds, in ticks.
+        let limit = (u128::from(VALID) << 32) / u128::from(rate.max(1));
         LIMIT.store(u64::try_from(limit).unwrap_or(0), Ordering::Relaxed);
     }
-    if anew || watched >= 2 * WATCH {
+    if anew || watched >= 2 * PERIOD {
         FROM_TICKS.store(ticks, Ordering::Relaxed);
         FROM_NANOSECONDS.store(nanoseconds, Ordering::Relaxed);
     }

@@ -12,8 +12,8 @@ use abi::{
     rdma_cm_join_mc_attr_ex, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
-use crate::control::{errno, named, tell};
-use crate::{Call, Watch, now};
+use crate::control::{errno, named, report_call};
+use crate::{Call, Watcher, beneath, now};
 use layer_records::file::pack_text;
 
 /// The calls beneath this layer; NULL before `attach_cm`.
@@ -23,7 +23,7 @@ static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut
 ///
 /// # Safety
 /// As for `ferroverbs_cm_layer.attach`.
-pub unsafe fn attach_cm<W: Watch>(
+pub unsafe fn attach_cm<W: Watcher>(
     next: *const ferroverbs_cm_calls,
     mine: *mut ferroverbs_cm_calls,
 ) {
@@ -312,33 +312,26 @@ macro_rules! calls {
     ($($abi:literal $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
         /// A call's index in the table.
         #[allow(non_camel_case_types, reason = "the names of the functions")]
-        enum At { $($name),+ }
+        enum CmCall { $($name),+ }
 
         $(
-            unsafe extern $abi fn $name<W: Watch>($($arg: $ty),*) -> $ret {
+            unsafe extern $abi fn $name<W: Watcher>($($arg: $ty),*) -> $ret {
                 // SAFETY: the caller passes the arguments that the call needs.
                 #[allow(unused_unsafe, unused_variables, reason = "not all of them read something")]
                 let before = unsafe { before!($name $(, $arg)*) };
                 let start = now();
-                let next = NEXT.load(Ordering::Acquire);
-                // SAFETY: the table lives as long as the process, and has no NULL. The arguments
-                // are the caller's.
-                let result = unsafe {
-                    match (*next).$name {
-                        Some(function) => function($($arg),*),
-                        None => std::process::abort(),
-                    }
-                };
+                // SAFETY: the table lives as long as the process. The arguments are the caller's.
+                let result = unsafe { beneath!(NEXT.load(Ordering::Acquire), $name)($($arg),*) };
                 // SAFETY: a returned pointer is valid. The arguments are unchanged, except objects
                 // that the call ended, which `after!` does not read.
                 #[allow(unused_unsafe, reason = "not all of them read something")]
                 let args = unsafe { after!($name, before, result $(, $arg)*) };
-                told::<W>(At::$name, start, result, &args);
+                report::<W>(CmCall::$name, start, result, &args);
                 result
             }
         )+
 
-        fn fill<W: Watch>(mine: &mut ferroverbs_cm_calls) {
+        fn fill<W: Watcher>(mine: &mut ferroverbs_cm_calls) {
             $(mine.$name = Some($name::<W>);)+
         }
     };
@@ -348,13 +341,13 @@ each_cm_call!(calls);
 /// The first call of librdmacm in `Call`, which has these calls in the order of the table.
 const FIRST: Call = Call::rdma_create_event_channel;
 
-fn told<W: Watch>(at: At, start: u64, result: impl crate::control::Outcome, args: &[u64]) {
+fn report<W: Watcher>(at: CmCall, start: u64, result: impl crate::control::Outcome, args: &[u64]) {
     // EAGAIN is not reported: a program that polls its event channel would fill a trace with it.
-    if matches!(at, At::get_cm_event) && result.failed() && errno() == libc::EAGAIN {
+    if matches!(at, CmCall::get_cm_event) && result.failed() && errno() == libc::EAGAIN {
         return;
     }
     if let Some(call) = Call::of(FIRST as u16 + at as u16) {
-        tell::<W>(call, start, result, args);
+        report_call::<W>(call, start, result, args);
     }
 }
 

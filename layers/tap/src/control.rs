@@ -17,7 +17,7 @@ use abi::{
     ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, verbs_context_ops, verbs_mr,
 };
 
-use crate::{CONTEXTS, CQS, Call, Ctx, Times, Watch, beneath, now};
+use crate::{CONTEXTS, CQS, Call, Ctx, Times, Watcher, beneath, now};
 
 /// The result of a call, which has a word for the record and an errno.
 pub(crate) trait Outcome: Copy {
@@ -84,7 +84,7 @@ pub(crate) fn errno() -> i32 {
 }
 
 /// Reports a call that returned just now. The calling thread's errno is preserved.
-pub(crate) fn tell<W: Watch>(call: Call, start: u64, result: impl Outcome, args: &[u64]) {
+pub(crate) fn report_call<W: Watcher>(call: Call, start: u64, result: impl Outcome, args: &[u64]) {
     let saved = errno();
     let error = if result.failed() { result.error() } else { 0 };
     W::called(call, Times { start, end: now() }, result.word(), error, args);
@@ -113,20 +113,20 @@ macro_rules! named {
 macro_rules! control {
     ($($name:ident($($arg:ident: $ty:ty),+) $(-> $ret:ty)?, of $ctx:expr, [$($word:expr),*];)+) => {
         $(
-            unsafe extern "C" fn $name<W: Watch>($($arg: $ty),+) $(-> $ret)? {
-                // SAFETY: the caller's objects are live and its structures readable, as the provider needs them.
+            unsafe extern "C" fn $name<W: Watcher>($($arg: $ty),+) $(-> $ret)? {
+                // SAFETY: the objects are live and the structures readable, as for the provider.
                 #[allow(unused_unsafe, reason = "not all of them read an object")]
                 let (at, args) = unsafe { ($ctx, [$($word as u64),*]) };
                 let Some(ctx) = context(at) else { return Outcome::UNKNOWN };
                 let start = now();
                 // SAFETY: the caller's arguments, passed on.
                 let result = unsafe { beneath!(ctx.next, $name)($($arg),+) };
-                tell::<W>(Call::$name, start, result, &args);
+                report_call::<W>(Call::$name, start, result, &args);
                 result
             }
         )+
 
-        fn fill_plain<W: Watch>(mine: &mut verbs_context_ops) {
+        fn fill_plain<W: Watcher>(mine: &mut verbs_context_ops) {
             $(mine.$name = Some($name::<W>);)+
         }
     };
@@ -207,21 +207,21 @@ pub(crate) fn gid_words(gid: &ibv_gid) -> [u64; 2] {
 
 macro_rules! mcast {
     ($($name:ident)+) => {$(
-        unsafe extern "C" fn $name<W: Watch>(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+        unsafe extern "C" fn $name<W: Watcher>(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
             // SAFETY: the caller's QP is live and its GID readable.
             let (at, number, group) = unsafe { ((*qp).context, (*qp).qp_num, gid_words(&*gid)) };
             let Some(ctx) = context(at) else { return libc::EINVAL };
             let start = now();
             // SAFETY: the caller's arguments, passed on.
             let result = unsafe { beneath!(ctx.next, $name)(qp, gid, lid) };
-            tell::<W>(Call::$name, start, result, &[number.into(), group[0], group[1], lid.into()]);
+            report_call::<W>(Call::$name, start, result, &[number.into(), group[0], group[1], lid.into()]);
             result
         }
     )+};
 }
 mcast!(attach_mcast detach_mcast);
 
-unsafe extern "C" fn reg_mr<W: Watch>(
+unsafe extern "C" fn reg_mr<W: Watcher>(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
@@ -243,7 +243,7 @@ unsafe extern "C" fn reg_mr<W: Watch>(
     // SAFETY: `mr` is NULL or was just created.
     let keys = unsafe { mr.as_ref() }.map_or(0, |mr| u64::from(mr.lkey) | u64::from(mr.rkey) << 32);
     let access = u64::from(access.cast_unsigned());
-    tell::<W>(
+    report_call::<W>(
         Call::reg_mr,
         start,
         mr,
@@ -252,7 +252,7 @@ unsafe extern "C" fn reg_mr<W: Watch>(
     mr
 }
 
-unsafe extern "C" fn create_ah<W: Watch>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+unsafe extern "C" fn create_ah<W: Watcher>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's PD is live and its attributes readable.
     let (at, given) = unsafe { ((*pd).context, *attr) };
     let Some(ctx) = context(at) else { return core::ptr::null_mut() };
@@ -275,11 +275,11 @@ unsafe extern "C" fn create_ah<W: Watch>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr
     let route = u64::from(given.grh.flow_label)
         | u64::from(given.grh.traffic_class) << 32
         | u64::from(given.grh.hop_limit) << 40;
-    tell::<W>(Call::create_ah, start, ah, &[pd as u64, small, gid[0], gid[1], route]);
+    report_call::<W>(Call::create_ah, start, ah, &[pd as u64, small, gid[0], gid[1], route]);
     ah
 }
 
-unsafe extern "C" fn create_cq_ex<W: Watch>(
+unsafe extern "C" fn create_cq_ex<W: Watcher>(
     at: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
@@ -300,7 +300,7 @@ unsafe extern "C" fn create_cq_ex<W: Watch>(
             named!(attr, IBV_CQ_INIT_ATTR_MASK_PD, parent_domain),
         ]
     };
-    tell::<W>(Call::create_cq_ex, start, cq, &args);
+    report_call::<W>(Call::create_cq_ex, start, cq, &args);
     if !cq.is_null() {
         // SAFETY: the provider just created the CQ, and no other thread has its address.
         unsafe { crate::cq_ex::replace::<W>(cq) };
@@ -308,7 +308,7 @@ unsafe extern "C" fn create_cq_ex<W: Watch>(
     cq
 }
 
-unsafe extern "C" fn destroy_cq<W: Watch>(cq: *mut ibv_cq) -> c_int {
+unsafe extern "C" fn destroy_cq<W: Watcher>(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
     let at = cq as usize;
@@ -321,12 +321,12 @@ unsafe extern "C" fn destroy_cq<W: Watch>(cq: *mut ibv_cq) -> c_int {
     if let (true, Some(known)) = (result != 0, known) {
         CQS.insert(at, known);
     }
-    tell::<W>(Call::destroy_cq, start, result, &[at as u64]);
+    report_call::<W>(Call::destroy_cq, start, result, &[at as u64]);
     result
 }
 
 /// The last call of a context.
-unsafe extern "C" fn free_context<W: Watch>(at: *mut ibv_context) {
+unsafe extern "C" fn free_context<W: Watcher>(at: *mut ibv_context) {
     let Some(ctx) = shared(at) else { return };
     for qp in crate::all_qps().iter().filter(|qp| qp.ctx.at == ctx.at) {
         crate::qp::forget::<W>(qp);
@@ -335,12 +335,12 @@ unsafe extern "C" fn free_context<W: Watch>(at: *mut ibv_context) {
     let start = now();
     // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
     unsafe { beneath!(ctx.next, free_context)(at) };
-    tell::<W>(Call::free_context, start, (), &[ctx.at as u64]);
+    report_call::<W>(Call::free_context, start, (), &[ctx.at as u64]);
 }
 
 pub(crate) use named;
 
-pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
+pub(crate) fn fill<W: Watcher>(mine: &mut verbs_context_ops) {
     fill_plain::<W>(mine);
     mine.attach_mcast = Some(attach_mcast::<W>);
     mine.detach_mcast = Some(detach_mcast::<W>);

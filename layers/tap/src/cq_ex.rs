@@ -8,13 +8,13 @@ use abi::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr};
 
 use crate::control::context;
 use crate::data::completed;
-use crate::{CQS, CqEx, Done, Watch, now};
+use crate::{CQS, Completion, CqEx, Watcher, now};
 
 /// Replaces the provider's pointers by the tap's.
 ///
 /// # Safety
 /// `cq` is a new extended CQ, which no other thread uses.
-pub(crate) unsafe fn replace<W: Watch>(cq: *mut ibv_cq_ex) {
+pub(crate) unsafe fn replace<W: Watcher>(cq: *mut ibv_cq_ex) {
     // SAFETY: per the caller, `cq` is a live object.
     let old = unsafe { *cq };
     CQS.insert(cq as usize, Arc::new(CqEx { old }));
@@ -25,7 +25,7 @@ pub(crate) unsafe fn replace<W: Watch>(cq: *mut ibv_cq_ex) {
     }
 }
 
-unsafe extern "C" fn start_poll<W: Watch>(
+unsafe extern "C" fn start_poll<W: Watcher>(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
@@ -37,12 +37,12 @@ unsafe extern "C" fn start_poll<W: Watch>(
         // SAFETY: the provider has a completion ready.
         unsafe { look::<W>(known, cq) };
     } else {
-        W::polled_nothing(cq as usize);
+        W::polled_empty(cq as usize);
     }
     result
 }
 
-unsafe extern "C" fn next_poll<W: Watch>(cq: *mut ibv_cq_ex) -> c_int {
+unsafe extern "C" fn next_poll<W: Watcher>(cq: *mut ibv_cq_ex) -> c_int {
     let Some(known) = CQS.get(cq as usize) else { return libc::EINVAL };
     let Some(next) = known.old.next_poll else { return libc::EINVAL };
     // SAFETY: the provider's own pointer, with its CQ.
@@ -59,14 +59,14 @@ unsafe extern "C" fn next_poll<W: Watch>(cq: *mut ibv_cq_ex) -> c_int {
 ///
 /// # Safety
 /// The iterator stands at a completion.
-unsafe fn look<W: Watch>(known: &CqEx, cq: *mut ibv_cq_ex) {
+unsafe fn look<W: Watcher>(known: &CqEx, cq: *mut ibv_cq_ex) {
     // SAFETY: the CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return };
     let old = &known.old;
     // SAFETY: at a completion, per the caller.
     let done = unsafe {
         let status = (*cq).status;
-        let mut done = Done { wr_id: (*cq).wr_id, status, ..Done::default() };
+        let mut done = Completion { wr_id: (*cq).wr_id, status, ..Completion::default() };
         if let Some(read) = old.read_qp_num {
             done.qp = read(cq);
         }

@@ -12,11 +12,11 @@ use abi::{
 
 use crate::control::context;
 use crate::{
-    Call, Ctx, Done, Elements, Post, QPS, Qp, Queue, Times, Watch, beneath, by_number, now,
+    Call, Completion, Ctx, Elements, Post, QPS, Qp, Queue, Times, Watcher, beneath, by_number, now,
 };
 
 /// Requests of one list that are reported. The limit ends the walk of a list that forms a ring.
-const LONG: usize = 4096;
+const MAX_LIST: usize = 4096;
 
 /// The sum of the lengths of a list, and its first element.
 ///
@@ -37,7 +37,7 @@ pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64,
 ///
 /// # Safety
 /// As `elements`.
-pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, count: c_int) {
+pub(crate) unsafe fn report_elements<W: Watcher>(ctx: usize, list: *const ibv_sge, count: c_int) {
     if W::ELEMENTS && !list.is_null() && count > 0 {
         // SAFETY: per the caller.
         let all = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
@@ -46,7 +46,7 @@ pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, c
 }
 
 /// Reports the header of a TSO request, if the watcher wants elements.
-fn tell_header<W: Watch>(ctx: usize, wr: &ibv_send_wr) {
+fn report_header<W: Watcher>(ctx: usize, wr: &ibv_send_wr) {
     if W::ELEMENTS && wr.opcode == abi::IBV_WR_TSO {
         // SAFETY: TSO requests have this member: numbers, and an address that is not dereferenced.
         let tso = unsafe { wr.tail.tso };
@@ -135,14 +135,14 @@ unsafe fn read_receive(call: Call, wr: &ibv_recv_wr) -> Post {
 
 /// Numbers a posted message, and reports the request.
 #[inline]
-pub(crate) fn posted<W: Watch>(qp: &Qp, mut post: Post, times: Times, error: i32) {
+pub(crate) fn posted<W: Watcher>(qp: &Qp, mut post: Post, times: Times, error: i32) {
     if error == 0 && post.takes_a_receive() {
         post.message = qp.sent.fetch_add(1, Ordering::Relaxed) + 1;
     }
     W::posted(Queue::Send(qp), &post, times, error);
 }
 
-unsafe extern "C" fn post_send<W: Watch>(
+unsafe extern "C" fn post_send<W: Watcher>(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
@@ -160,8 +160,8 @@ unsafe extern "C" fn post_send<W: Watch>(
                 wr,
                 |wr| (*wr).next,
                 |wr| {
-                    tell_header::<W>(known.ctx.at, &*wr);
-                    tell_elements::<W>(known.ctx.at, (*wr).sg_list, (*wr).num_sge);
+                    report_header::<W>(known.ctx.at, &*wr);
+                    report_elements::<W>(known.ctx.at, (*wr).sg_list, (*wr).num_sge);
                     W::posting(Queue::Send(known), &read_send(known.kind, &*wr));
                 },
             )
@@ -197,7 +197,7 @@ unsafe extern "C" fn post_send<W: Watch>(
 /// `first` starts a list of live requests, or is a ring of them.
 unsafe fn walk<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T, mut act: impl FnMut(*mut T)) {
     let mut at = first;
-    for _ in 0..LONG {
+    for _ in 0..MAX_LIST {
         if at.is_null() {
             return;
         }
@@ -223,7 +223,7 @@ unsafe fn refused<T>(result: c_int, bad: *mut *mut T) -> *mut T {
 ///
 /// # Safety
 /// As for the operation that `post` calls.
-unsafe fn receive<W: Watch>(
+unsafe fn receive<W: Watcher>(
     ctx: usize,
     queue: Queue<'_>,
     call: Call,
@@ -238,7 +238,7 @@ unsafe fn receive<W: Watch>(
                 wr,
                 |wr| (*wr).next,
                 |wr| {
-                    tell_elements::<W>(ctx, (*wr).sg_list, (*wr).num_sge);
+                    report_elements::<W>(ctx, (*wr).sg_list, (*wr).num_sge);
                     W::posting(queue, &read_receive(call, &*wr));
                 },
             )
@@ -267,7 +267,7 @@ unsafe fn receive<W: Watch>(
     result
 }
 
-unsafe extern "C" fn post_recv<W: Watch>(
+unsafe extern "C" fn post_recv<W: Watcher>(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -286,7 +286,7 @@ unsafe extern "C" fn post_recv<W: Watch>(
     }
 }
 
-unsafe extern "C" fn post_srq_recv<W: Watch>(
+unsafe extern "C" fn post_srq_recv<W: Watcher>(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -301,13 +301,13 @@ unsafe extern "C" fn post_srq_recv<W: Watch>(
     }
 }
 
-unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_cq<W: Watcher>(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
     // SAFETY: the caller's arguments, passed on.
     let found = unsafe { beneath!(ctx.next, poll_cq)(cq, room, wc) };
     if found <= 0 {
-        W::polled_nothing(cq as usize);
+        W::polled_empty(cq as usize);
         return found;
     }
     let at = now();
@@ -317,7 +317,7 @@ unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ib
         let ok = wc.status == IBV_WC_SUCCESS;
         // SAFETY: both views are plain integers.
         let imm = unsafe { u32::from_be(wc.imm.imm_data) };
-        let done = Done {
+        let done = Completion {
             wr_id: wc.wr_id,
             status: wc.status,
             vendor: wc.vendor_err,
@@ -338,7 +338,7 @@ unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ib
 
 /// Numbers a received message, and reports the completion.
 #[inline]
-pub(crate) fn completed<W: Watch>(ctx: &Ctx, cq: usize, mut done: Done, at: u64) {
+pub(crate) fn completed<W: Watcher>(ctx: &Ctx, cq: usize, mut done: Completion, at: u64) {
     let qp = by_number(ctx.at, done.qp);
     if let Some(qp) = qp
         && done.status == IBV_WC_SUCCESS
@@ -349,7 +349,7 @@ pub(crate) fn completed<W: Watch>(ctx: &Ctx, cq: usize, mut done: Done, at: u64)
     W::completed(cq, qp, &done, at);
 }
 
-pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
+pub(crate) fn fill<W: Watcher>(mine: &mut verbs_context_ops) {
     mine.post_send = Some(post_send::<W>);
     mine.post_recv = Some(post_recv::<W>);
     mine.post_srq_recv = Some(post_srq_recv::<W>);

@@ -15,11 +15,11 @@ use layer_records::file::{
 };
 
 /// Files of dead processes that the user's own folder keeps; older files are removed.
-const GRAVES: usize = 16;
+const KEPT_FILES: usize = 16;
 
 /// The file that a layer needs.
 #[derive(Debug)]
-pub struct Wanted<'a> {
+pub struct FileRequest<'a> {
     /// The layer's name, which is part of the names of folder and file.
     pub layer: &'a str,
     /// The folder; `None` for the user's own folder.
@@ -37,10 +37,10 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// The reason of the failure, with the file's name.
-pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
+pub fn make(wanted: &FileRequest<'_>) -> Result<(PathBuf, *mut u64), String> {
     let folder = match wanted.dir {
         Some(dir) => dir.to_owned(),
-        None => own(wanted.layer, &ending(wanted.layer))?,
+        None => user_folder(wanted.layer, &ending(wanted.layer))?,
     };
     let (realtime, monotonic) = (clock(libc::CLOCK_REALTIME), clock(libc::CLOCK_MONOTONIC));
     let pid = std::process::id();
@@ -48,7 +48,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let length = HEAD as u64 + wanted.capacity * wanted.record as u64;
     // A write beyond the limit would kill the process (SIGXFSZ).
-    if length > longest() {
+    if length > size_limit() {
         let why = "more than a file may have (ulimit -f)";
         return Err(format!("{} would have {length} bytes, {why}", path.display()));
     }
@@ -100,7 +100,7 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
 ///
 /// # Errors
 /// The reason why no such folder exists, with its name.
-pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
+pub fn user_folder(layer: &str, ending: &str) -> Result<PathBuf, String> {
     // SAFETY: no requirements.
     let uid = unsafe { libc::getuid() };
     let folder = own_folder(layer, cface::env::trusted("XDG_RUNTIME_DIR").as_deref(), uid);
@@ -110,13 +110,13 @@ pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
         return Err(format!("{} is not a folder of this user alone", folder.display()));
     }
-    tidy(&folder, ending);
+    remove_old(&folder, ending);
     Ok(folder)
 }
 
 /// The largest size of a file of this process in bytes (RLIMIT_FSIZE).
 #[must_use]
-pub fn longest() -> u64 {
+pub fn size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a local variable.
     let error = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
@@ -133,7 +133,7 @@ pub fn clock(clock: libc::clockid_t) -> u64 {
 }
 
 /// Removes the oldest files of dead processes.
-fn tidy(folder: &Path, ending: &str) {
+fn remove_old(folder: &Path, ending: &str) {
     let mut dead = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -149,7 +149,7 @@ fn tidy(folder: &Path, ending: &str) {
         }
     }
     dead.sort();
-    let extra = dead.len().saturating_sub(GRAVES - 1);
+    let extra = dead.len().saturating_sub(KEPT_FILES - 1);
     for (_, path) in dead.into_iter().take(extra) {
         let _ = fs::remove_file(path.with_extension("txt"));
         let _ = fs::remove_file(path);

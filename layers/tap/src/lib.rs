@@ -1,4 +1,4 @@
-//! The code that all layers of the project share. A layer implements [`Watch`], and the *tap*
+//! The code that all layers of the project share. A layer implements [`Watcher`], and the *tap*
 //! stands in the chains of contexts and of librdmacm (docs/reference/layers.md) and calls the
 //! watcher.
 //!
@@ -59,6 +59,25 @@ macro_rules! each_builder_pointer {
     )+};
 }
 
+/// The entry `$name` of the table `$next` of operations beneath a layer: of a context
+/// (`verbs_context_ops`) or of librdmacm (`ferroverbs_cm_calls`). The front-end may replace an
+/// entry at any time, so each call reads its entry.
+#[macro_export]
+macro_rules! beneath {
+    ($next:expr, $name:ident) => {{
+        let next = $next;
+        #[allow(unused_unsafe, reason = "most calls are in an unsafe block already")]
+        // SAFETY: a table lives as long as its context or the process. The front-end replaces each
+        // entry as a whole word.
+        let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
+        // An entry is never NULL: docs/reference/layers.md.
+        match entry {
+            Some(function) => function,
+            None => std::process::abort(),
+        }
+    }};
+}
+
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::Arc;
@@ -76,7 +95,7 @@ use table::Table;
 
 /// A layer to which the tap reports. A shared object has one watcher. No function of a watcher may
 /// wait for another thread of the program.
-pub trait Watch: 'static {
+pub trait Watcher: 'static {
     /// Whether the tap calls [`posting`](Self::posting).
     const BEFORE: bool = false;
 
@@ -100,19 +119,19 @@ pub trait Watch: 'static {
     fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32);
 
     /// Reports a completion that the program polled.
-    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64);
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64);
 
     /// Reports a poll that found the CQ empty.
-    fn polled_nothing(_cq: usize) {}
+    fn polled_empty(_cq: usize) {}
 
     /// Reports a new QP.
-    fn made_qp(_qp: &Arc<Qp>) {}
+    fn qp_created(_qp: &Arc<Qp>) {}
 
     /// Reports that `ibv_modify_qp` changed the state; [`Qp::state`] has the new state.
-    fn changed_qp(_qp: &Qp) {}
+    fn qp_modified(_qp: &Qp) {}
 
     /// Reports a destroyed QP.
-    fn gone_qp(_qp: &Qp) {}
+    fn qp_destroyed(_qp: &Qp) {}
 }
 
 /// Begin and end of a call, in nanoseconds of CLOCK_MONOTONIC.
@@ -244,7 +263,7 @@ impl Post {
 
 /// A completion, from any way of polling.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Done {
+pub struct Completion {
     /// The program's `wr_id`.
     pub wr_id: u64,
     /// `ibv_wc_status`.
@@ -397,7 +416,7 @@ pub fn all_qps() -> Vec<Arc<Qp>> {
 ///
 /// # Safety
 /// As for `ferroverbs_layer.attach`.
-pub unsafe fn attach<W: Watch>(
+pub unsafe fn attach<W: Watcher>(
     context: *mut ibv_context,
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
@@ -417,12 +436,12 @@ pub unsafe fn attach<W: Watch>(
     W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
 }
 
-/// Adds the tap's objects that contain locks, for [`life::Life`].
-pub fn objects(all: &mut life::Objects) {
+/// Adds the tap's objects that contain locks, for [`life::ProcessHooks`].
+pub fn objects(all: &mut life::LockedObjects) {
     all.add(&QPS);
 }
 
-impl life::Inside for Qp {
+impl life::HasLocks for Qp {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn life::Lock)) {
         if let (0, Some(builder)) = (turn, &self.builder) {
             act(builder.lock());
@@ -460,26 +479,6 @@ pub fn forked() {
 thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
-
-/// The entry of an operation beneath a context. The entry may change at any time.
-macro_rules! beneath {
-    ($next:expr, $name:ident) => {{
-        let next: *const abi::verbs_context_ops = $next;
-        // SAFETY: the table lives as long as its context. The front-end replaces each entry as a
-        // whole word.
-        #[allow(
-            unused_unsafe,
-            reason = "most calls are within the unsafe block of the call itself"
-        )]
-        let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // An entry is never NULL: docs/reference/layers.md.
-        match entry {
-            Some(function) => function,
-            None => std::process::abort(),
-        }
-    }};
-}
-pub(crate) use beneath;
 
 #[cfg(test)]
 mod tests {

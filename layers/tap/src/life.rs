@@ -1,4 +1,5 @@
-//! Fork and exit of a process under a layer. The layer registers a [`Life`] at its first `attach`.
+//! Fork and exit of a process under a layer. The layer registers [`ProcessHooks`] at its first
+//! `attach`.
 //!
 //! The child of a fork has only the thread that forked. A lock that another thread held would stay
 //! taken in the child. Therefore the forking thread takes all locks of the layer first, and parent
@@ -15,11 +16,11 @@ use crate::table::Table;
 
 /// The functions of a layer at fork and exit.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct ProcessHooks {
     /// Runs when the process exits by itself.
     pub at_exit: extern "C" fn(),
     /// Adds the objects that contain locks, including the tap's: [`crate::objects`].
-    pub objects: fn(&mut Objects),
+    pub objects: fn(&mut LockedObjects),
     /// Takes the locks in statics. [`crate::hold`] takes the tap's.
     pub hold: fn() -> Vec<Guard>,
     /// Runs in the child after the locks are released.
@@ -27,14 +28,14 @@ pub struct Life {
 }
 
 /// The functions of the one layer in this shared object.
-static LIFE: OnceLock<Life> = OnceLock::new();
+static HOOKS: OnceLock<ProcessHooks> = OnceLock::new();
 
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<ForkLocks>> = const { RefCell::new(None) };
 }
 
 /// An object that contains locks.
-pub trait Inside: Send + Sync + 'static {
+pub trait HasLocks: Send + Sync + 'static {
     /// Calls `act` for each lock of this turn. An outer lock has an earlier turn than its inner
     /// locks.
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock));
@@ -52,7 +53,7 @@ pub trait Lock {
     ///
     /// # Safety
     /// The lock was taken by [`take`](Self::take) and not yet released.
-    unsafe fn give(&self);
+    unsafe fn release(&self);
 }
 
 impl<T> Lock for Spin<T> {
@@ -60,7 +61,7 @@ impl<T> Lock for Spin<T> {
         core::mem::forget(self.lock());
     }
 
-    unsafe fn give(&self) {
+    unsafe fn release(&self) {
         // SAFETY: per the caller.
         unsafe { self.unlock() };
     }
@@ -68,57 +69,57 @@ impl<T> Lock for Spin<T> {
 
 /// The objects of a layer that contain locks.
 #[derive(Default)]
-pub struct Objects {
-    all: Vec<Arc<dyn Inside>>,
+pub struct LockedObjects {
+    all: Vec<Arc<dyn HasLocks>>,
     /// The insertion count of each table, and its value before the table was read.
-    came: Vec<(&'static AtomicUsize, usize)>,
+    insertions: Vec<(&'static AtomicUsize, usize)>,
 }
 
-impl core::fmt::Debug for Objects {
+impl core::fmt::Debug for LockedObjects {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Objects").field("count", &self.all.len()).finish_non_exhaustive()
     }
 }
 
-impl Objects {
+impl LockedObjects {
     /// Adds the objects of a table.
-    pub fn add<T: Inside>(&mut self, table: &'static Table<T>) {
-        self.came.push((table.came(), table.came().load(Ordering::Relaxed)));
-        self.all.extend(table.all().into_iter().map(|object| -> Arc<dyn Inside> { object }));
+    pub fn add<T: HasLocks>(&mut self, table: &'static Table<T>) {
+        self.insertions.push((table.insertions(), table.insertions().load(Ordering::Relaxed)));
+        self.all.extend(table.all().into_iter().map(|object| -> Arc<dyn HasLocks> { object }));
     }
 
     /// Whether no object was inserted since. The caller holds the tables.
     fn are_all(&self) -> bool {
-        self.came.iter().all(|(count, before)| count.load(Ordering::Relaxed) == *before)
+        self.insertions.iter().all(|(count, before)| count.load(Ordering::Relaxed) == *before)
     }
 }
 
 /// The locks of one turn in an object. Dropping the value releases them.
-struct Turn(Arc<dyn Inside>, usize);
+struct HeldTurn(Arc<dyn HasLocks>, usize);
 
-impl Drop for Turn {
+impl Drop for HeldTurn {
     fn drop(&mut self) {
         // SAFETY: the locks were taken when this value was made.
-        self.0.each(self.1, &mut |lock| unsafe { lock.give() });
+        self.0.each(self.1, &mut |lock| unsafe { lock.release() });
     }
 }
 
 /// The locks that a forking thread holds.
-struct Held {
-    _turns: Vec<Turn>,
+struct ForkLocks {
+    _turns: Vec<HeldTurn>,
     _statics: Vec<Guard>,
 }
 
-impl Held {
-    fn take(life: &Life) -> Self {
+impl ForkLocks {
+    fn take(life: &ProcessHooks) -> Self {
         loop {
-            let mut objects = Objects::default();
+            let mut objects = LockedObjects::default();
             (life.objects)(&mut objects);
             let mut turns = Vec::with_capacity(TURNS * objects.all.len());
             for turn in 0..TURNS {
                 for object in &objects.all {
                     object.each(turn, &mut |lock| lock.take());
-                    turns.push(Turn(object.clone(), turn));
+                    turns.push(HeldTurn(object.clone(), turn));
                 }
             }
             let held = Self { _turns: turns, _statics: (life.hold)() };
@@ -133,9 +134,9 @@ impl Held {
 
 /// Registers the functions; each `attach` calls it. Returns whether this call was the first, which
 /// alone has an effect.
-pub fn begin(life: Life) -> bool {
+pub fn begin(life: ProcessHooks) -> bool {
     let mut is_first = false;
-    LIFE.get_or_init(|| {
+    HOOKS.get_or_init(|| {
         is_first = true;
         // SAFETY: the functions are in this library, which is never unloaded.
         unsafe {
@@ -148,8 +149,8 @@ pub fn begin(life: Life) -> bool {
 }
 
 extern "C" fn before_fork() {
-    let Some(life) = LIFE.get() else { return };
-    let all = Held::take(life);
+    let Some(life) = HOOKS.get() else { return };
+    let all = ForkLocks::take(life);
     let _ = HELD.try_with(|held| *held.borrow_mut() = Some(all));
 }
 
@@ -160,7 +161,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     in_parent();
-    if let Some(life) = LIFE.get() {
+    if let Some(life) = HOOKS.get() {
         (life.in_child)();
     }
 }

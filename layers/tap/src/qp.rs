@@ -15,11 +15,11 @@ use abi::{
 };
 
 use crate::builder::Builder;
-use crate::control::{context, gid_words, named, shared, tell};
-use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watch, beneath, key, now};
+use crate::control::{context, gid_words, named, report_call, shared};
+use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watcher, beneath, key, now};
 
 /// Records a new QP. `ops` are the operations with which an extended QP was created.
-unsafe fn remember<W: Watch>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
+unsafe fn remember<W: Watcher>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
     let at = qp.expose_provenance();
     // SAFETY: `qp` was just created.
     let (number, kind) = unsafe { ((*qp).qp_num, (*qp).qp_type) };
@@ -43,12 +43,12 @@ unsafe fn remember<W: Watch>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops:
         // address.
         unsafe { builder.replace::<W>(qp.cast(), &ibv_qp_ex::zeroed()) };
     }
-    W::made_qp(&known);
+    W::qp_created(&known);
 }
 
 /// Removes a QP whose context is closed.
-pub(crate) fn forget<W: Watch>(qp: &Qp) {
-    W::gone_qp(qp);
+pub(crate) fn forget<W: Watcher>(qp: &Qp) {
+    W::qp_destroyed(qp);
     QPS.remove(qp.at);
     NUMBERS.remove(key(qp.ctx.at, qp.number));
 }
@@ -72,7 +72,7 @@ fn made(number: u32, kind: u32, objects: [u64; 4], cap: &ibv_qp_cap, sig_all: bo
     ]
 }
 
-unsafe extern "C" fn create_qp<W: Watch>(
+unsafe extern "C" fn create_qp<W: Watcher>(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
@@ -87,7 +87,7 @@ unsafe extern "C" fn create_qp<W: Watch>(
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
     let objects = [pd as u64, given.send_cq as u64, given.recv_cq as u64, given.srq as u64];
     let args = made(number, given.qp_type, objects, &given.cap, given.sq_sig_all != 0);
-    tell::<W>(Call::create_qp, start, qp, &args);
+    report_call::<W>(Call::create_qp, start, qp, &args);
     if !qp.is_null() {
         // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, given.sq_sig_all != 0, None) };
@@ -95,7 +95,7 @@ unsafe extern "C" fn create_qp<W: Watch>(
     qp
 }
 
-unsafe extern "C" fn create_qp_ex<W: Watch>(
+unsafe extern "C" fn create_qp_ex<W: Watcher>(
     at: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
@@ -123,7 +123,7 @@ unsafe extern "C" fn create_qp_ex<W: Watch>(
         args[10] = named!(attr, IBV_QP_INIT_ATTR_XRCD, xrcd);
         (args, ops, sig_all)
     };
-    tell::<W>(Call::create_qp_ex, start, qp, &args);
+    report_call::<W>(Call::create_qp_ex, start, qp, &args);
     if !qp.is_null() {
         // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, sig_all, ops) };
@@ -131,7 +131,7 @@ unsafe extern "C" fn create_qp_ex<W: Watch>(
     qp
 }
 
-unsafe extern "C" fn open_qp<W: Watch>(
+unsafe extern "C" fn open_qp<W: Watcher>(
     at: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
@@ -149,7 +149,7 @@ unsafe extern "C" fn open_qp<W: Watch>(
             named!(attr, IBV_QP_OPEN_ATTR_TYPE, qp_type),
         ]
     };
-    tell::<W>(Call::open_qp, start, qp, &args);
+    report_call::<W>(Call::open_qp, start, qp, &args);
     if !qp.is_null() {
         // SAFETY: `qp` was just created.
         unsafe { remember::<W>(ctx, qp, false, None) };
@@ -157,7 +157,7 @@ unsafe extern "C" fn open_qp<W: Watch>(
     qp
 }
 
-unsafe extern "C" fn modify_qp<W: Watch>(
+unsafe extern "C" fn modify_qp<W: Watcher>(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     mask: c_int,
@@ -188,7 +188,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
     if let (0, Some(known)) = (result, &known) {
         if bits & IBV_QP_STATE != 0 {
             known.state.store(given.qp_state, Ordering::Relaxed);
-            W::changed_qp(known);
+            W::qp_modified(known);
         }
         if let (Some(builder), Some(before)) = (builder, &before) {
             // SAFETY: only extended QPs have a builder, and this QP is live. The provider may have
@@ -196,7 +196,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
             unsafe { builder.replace::<W>(qp.cast(), before) };
         }
     }
-    tell::<W>(Call::modify_qp, start, result, &args);
+    report_call::<W>(Call::modify_qp, start, result, &args);
     result
 }
 
@@ -261,7 +261,7 @@ fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 11] {
     ]
 }
 
-unsafe extern "C" fn query_qp<W: Watch>(
+unsafe extern "C" fn query_qp<W: Watcher>(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     mask: c_int,
@@ -274,11 +274,11 @@ unsafe extern "C" fn query_qp<W: Watch>(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx.next, query_qp)(qp, attr, mask, init) };
     let mask = u64::from(mask.cast_unsigned());
-    tell::<W>(Call::query_qp, start, result, &[number.into(), mask]);
+    report_call::<W>(Call::query_qp, start, result, &[number.into(), mask]);
     result
 }
 
-unsafe extern "C" fn destroy_qp<W: Watch>(qp: *mut ibv_qp) -> c_int {
+unsafe extern "C" fn destroy_qp<W: Watcher>(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's QP is live.
     let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
     let Some(ctx) = context(at) else { return libc::EINVAL };
@@ -294,17 +294,17 @@ unsafe extern "C" fn destroy_qp<W: Watch>(qp: *mut ibv_qp) -> c_int {
     let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
     if let Some(known) = known {
         if result == 0 {
-            W::gone_qp(&known);
+            W::qp_destroyed(&known);
         } else {
             QPS.insert(known.at, known.clone());
             NUMBERS.insert(key(known.ctx.at, known.number), known);
         }
     }
-    tell::<W>(Call::destroy_qp, start, result, &[number.into()]);
+    report_call::<W>(Call::destroy_qp, start, result, &[number.into()]);
     result
 }
 
-pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
+pub(crate) fn fill<W: Watcher>(mine: &mut verbs_context_ops) {
     mine.create_qp = Some(create_qp::<W>);
     mine.create_qp_ex = Some(create_qp_ex::<W>);
     mine.open_qp = Some(open_qp::<W>);

@@ -24,7 +24,7 @@ impl<T> Spin<T> {
 
     /// Waits for the lock and takes it. Dropping the result releases the lock.
     #[inline]
-    pub fn lock(&self) -> Held<'_, T> {
+    pub fn lock(&self) -> SpinGuard<'_, T> {
         let mut tries = 0_u32;
         while self.taken.swap(true, Ordering::Acquire) {
             while self.taken.load(Ordering::Relaxed) {
@@ -37,7 +37,7 @@ impl<T> Spin<T> {
                 }
             }
         }
-        Held(self)
+        SpinGuard(self)
     }
 
     /// Releases the lock.
@@ -51,9 +51,9 @@ impl<T> Spin<T> {
 
 /// The locked value.
 #[derive(Debug)]
-pub struct Held<'a, T>(&'a Spin<T>);
+pub struct SpinGuard<'a, T>(&'a Spin<T>);
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -62,14 +62,14 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard holds the lock, and `self` is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
     }

@@ -10,7 +10,7 @@ use cface::shared::Shared;
 
 /// Records of destroyed objects that are kept. A program may use an object while another thread
 /// destroys the object; the layer must not crash then.
-const GRAVES: usize = 256;
+const RETIRED: usize = 256;
 
 #[derive(Debug)]
 struct Slots<T> {
@@ -31,13 +31,13 @@ pub struct Table<T: 'static> {
     current: AtomicPtr<Slots<T>>,
     writer: Shared<Writer<T>>,
     /// Number of insertions so far. Changed under the writer's lock.
-    came: AtomicUsize,
+    insertions: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Writer<T> {
     used: usize,
-    graves: VecDeque<Arc<T>>,
+    retired: VecDeque<Arc<T>>,
 }
 
 // SAFETY: slots are atomics. Values are shared by reference between threads, hence the bound.
@@ -48,15 +48,15 @@ impl<T: Send + Sync> Table<T> {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
-        let writer = Writer { used: 0, graves: VecDeque::new() };
+        let writer = Writer { used: 0, retired: VecDeque::new() };
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
             writer: Shared::new(writer),
-            came: AtomicUsize::new(0),
+            insertions: AtomicUsize::new(0),
         }
     }
 
-    /// The record of an object. A reference stays valid for [`GRAVES`] destructions after the
+    /// The record of an object. A reference stays valid for [`RETIRED`] destructions after the
     /// object's.
     #[inline]
     pub fn get(&self, key: usize) -> Option<&T> {
@@ -84,7 +84,7 @@ impl<T: Send + Sync> Table<T> {
     /// Stores the record of the object at `key`.
     pub fn insert(&'static self, key: usize, value: Arc<T>) {
         let mut writer = self.writer.lock();
-        self.came.fetch_add(1, Ordering::Relaxed);
+        self.insertions.fetch_add(1, Ordering::Relaxed);
         // SAFETY: NULL, or made by `grow` and never freed.
         let slots = unsafe { self.current.load(Ordering::Acquire).as_ref() };
         let slots = match slots {
@@ -94,7 +94,7 @@ impl<T: Send + Sync> Table<T> {
         let (slot, is_new) = slots.claim(key);
         writer.used += usize::from(is_new);
         let old = slot.value.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
-        writer.bury(old);
+        writer.retire(old);
     }
 
     /// Removes the record of the object at `key`.
@@ -106,7 +106,7 @@ impl<T: Send + Sync> Table<T> {
         };
         if let Some(slot) = slots.find(key) {
             let old = slot.value.swap(ptr::null_mut(), Ordering::AcqRel);
-            writer.bury(old);
+            writer.retire(old);
         }
     }
 
@@ -121,8 +121,8 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// The number of insertions, which is constant while the table is held.
-    pub(crate) fn came(&'static self) -> &'static AtomicUsize {
-        &self.came
+    pub(crate) fn insertions(&'static self) -> &'static AtomicUsize {
+        &self.insertions
     }
 
     /// For a fork: no thread changes the table until the result is dropped.
@@ -148,15 +148,15 @@ impl<T: Send + Sync> Table<T> {
 }
 
 impl<T> Writer<T> {
-    fn bury(&mut self, value: *mut T) {
+    fn retire(&mut self, value: *mut T) {
         if value.is_null() {
             return;
         }
         // SAFETY: the pointer is from `Arc::into_raw` in `insert`, and was just taken out of its
         // slot.
-        self.graves.push_back(unsafe { Arc::from_raw(value) });
-        if self.graves.len() > GRAVES {
-            self.graves.pop_front();
+        self.retired.push_back(unsafe { Arc::from_raw(value) });
+        if self.retired.len() > RETIRED {
+            self.retired.pop_front();
         }
     }
 }
@@ -229,13 +229,13 @@ mod tests {
         static TABLE: Table<Vec<u8>> = Table::new();
         let first = Arc::new(vec![1]);
         TABLE.insert(32, first.clone());
-        for _ in 0..2 * GRAVES {
+        for _ in 0..2 * RETIRED {
             TABLE.insert(48, Arc::new(Vec::new()));
             TABLE.remove(48);
         }
         TABLE.remove(32);
         assert_eq!(Arc::strong_count(&first), 2);
-        for _ in 0..=GRAVES {
+        for _ in 0..=RETIRED {
             TABLE.insert(48, Arc::new(Vec::new()));
         }
         assert_eq!(Arc::strong_count(&first), 1);

@@ -16,8 +16,8 @@ use abi::{
 };
 use cface::lock::Guard;
 use layer_records::trace::ARGS;
-use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
-use recorder::Head;
+use layer_tap::{Call, Completion, Post, PostTimes, Qp, Queue, Times, Watcher, life};
+use recorder::RecordHead;
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -63,7 +63,7 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::Life {
+    if life::begin(life::ProcessHooks {
         at_exit: recorder::at_exit,
         objects: layer_tap::objects,
         hold,
@@ -74,14 +74,14 @@ fn begin() {
 }
 
 /// The number of completions with an error whose history was written.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+static DUMPS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the duration of posts is recorded.
 static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 
 struct Trace;
 
-impl Watch for Trace {
+impl Watcher for Trace {
     #[inline(always)]
     fn post_times() -> PostTimes {
         match POSTS_ARE_TIMED.load(Ordering::Relaxed) {
@@ -95,7 +95,7 @@ impl Watch for Trace {
         for (place, arg) in all.iter_mut().zip(args) {
             *place = *arg;
         }
-        recorder::write(&Head { call, times, error, result }, |_| all);
+        recorder::write(&RecordHead { call, times, error, result }, |_| all);
     }
 
     #[inline]
@@ -121,7 +121,7 @@ impl Watch for Trace {
             _ => 0,
         };
         let result = i64::from(error).cast_unsigned();
-        recorder::write(&Head { call: post.call, times, error, result }, |_| {
+        recorder::write(&RecordHead { call: post.call, times, error, result }, |_| {
             [
                 number | u64::from(kind) << 32,
                 post.wr_id,
@@ -140,11 +140,11 @@ impl Watch for Trace {
     }
 
     #[inline]
-    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64) {
         // An extended CQ without `IBV_WC_EX_WITH_QP_NUM` tells no QP number.
         let number = if done.qp == 0 { qp.map_or(0, |qp| qp.number) } else { done.qp };
         let times = Times { start: at, end: at };
-        let head = Head { call: Call::completion, times, error: 0, result: 0 };
+        let head = RecordHead { call: Call::completion, times, error: 0, result: 0 };
         recorder::write(&head, |local| {
             [
                 two(number, done.status),
@@ -166,8 +166,8 @@ impl Watch for Trace {
     }
 
     #[inline]
-    fn polled_nothing(_cq: usize) {
-        recorder::polled_nothing();
+    fn polled_empty(_cq: usize) {
+        recorder::polled_empty();
     }
 }
 
@@ -177,8 +177,8 @@ const fn two(low: u32, high: u32) -> u64 {
 
 /// Handles a completion with an error: the history of the first ones is written.
 #[cold]
-fn failed(number: u32, done: &Done) {
-    if TOLD.fetch_add(1, Ordering::Relaxed) < settings::settings().dumps {
+fn failed(number: u32, done: &Completion) {
+    if DUMPS.fetch_add(1, Ordering::Relaxed) < settings::settings().dumps {
         recorder::dump(number, done.wr_id, done.status);
     } else {
         recorder::keep();
@@ -194,6 +194,6 @@ fn hold() -> Vec<Guard> {
 /// In the child of a fork, which writes into a file of its own.
 fn in_child() {
     layer_tap::forked();
-    TOLD.store(0, Ordering::Relaxed);
+    DUMPS.store(0, Ordering::Relaxed);
     recorder::forked();
 }

@@ -27,15 +27,15 @@ static GENERATION: AtomicU32 = AtomicU32::new(1);
 /// Whether the file stays at exit, because an error occurred.
 static KEEP: AtomicBool = AtomicBool::new(false);
 /// The file of this process. Lock order: a leaf; only system calls run under the lock.
-static FILE: Shared<State> = Shared::new(State { tried: false, path: None });
+static FILE: Shared<TraceFile> = Shared::new(TraceFile { tried: false, path: None });
 
-struct State {
+struct TraceFile {
     tried: bool,
     path: Option<PathBuf>,
 }
 
 /// A thread's part of the ring. A record needs only this thread-local memory and the ring.
-pub(crate) struct Local {
+pub(crate) struct ThreadRing {
     /// The value of `GENERATION` for which the other fields are valid; 0 for none.
     generation: Cell<u32>,
     thread: Cell<u32>,
@@ -51,7 +51,7 @@ pub(crate) struct Local {
     time: Cell<u64>,
 }
 
-impl Local {
+impl ThreadRing {
     /// Returns the number of empty polls since the last call.
     #[inline]
     pub(crate) fn take_empty_polls(&self) -> u64 {
@@ -60,7 +60,7 @@ impl Local {
 }
 
 thread_local! {
-    static LOCAL: Local = const { Local {
+    static THREAD_RING: ThreadRing = const { ThreadRing {
         generation: Cell::new(0),
         thread: Cell::new(0),
         ring: Cell::new(core::ptr::null_mut()),
@@ -74,14 +74,14 @@ thread_local! {
 
 /// Counts an empty poll.
 #[inline]
-pub(crate) fn polled_nothing() {
+pub(crate) fn polled_empty() {
     // A thread may poll during its exit, after its thread-local memory is gone.
-    let _ = LOCAL.try_with(|local| local.empty.set(local.empty.get().wrapping_add(1)));
+    let _ = THREAD_RING.try_with(|local| local.empty.set(local.empty.get().wrapping_add(1)));
 }
 
 /// The fields of a record before its arguments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) call: Call,
     pub(crate) times: Times,
     pub(crate) error: i32,
@@ -90,8 +90,8 @@ pub(crate) struct Head {
 
 /// Writes a record over the oldest record of the ring.
 #[inline(always)]
-pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
-    let _ = LOCAL.try_with(|local| {
+pub(crate) fn write(head: &RecordHead, args: impl FnOnce(&ThreadRing) -> [u64; ARGS]) {
+    let _ = THREAD_RING.try_with(|local| {
         if !is_ready(local) && !prepare(local) {
             return;
         }
@@ -137,7 +137,7 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
 
 /// Whether the thread has a place for its next record.
 #[inline(always)]
-fn is_ready(local: &Local) -> bool {
+fn is_ready(local: &ThreadRing) -> bool {
     let (end, capacity) = (local.end.get(), local.mask.get() + 1);
     // The ring may have wrapped around a thread that writes rarely.
     let is_new = || {
@@ -155,7 +155,7 @@ fn is_ready(local: &Local) -> bool {
 /// Gives the thread its next chunk of the ring. Returns false if no file can be made.
 #[cold]
 #[inline(never)]
-fn prepare(local: &Local) -> bool {
+fn prepare(local: &ThreadRing) -> bool {
     let mut base = RING.load(Ordering::Acquire);
     if base.is_null() {
         base = make();
@@ -217,7 +217,7 @@ fn make() -> *mut u64 {
 fn open() -> Result<(PathBuf, *mut u64), String> {
     let capacity = settings().records;
     let dir = settings().dir.as_deref();
-    let wanted = file::Wanted { layer: "trace", dir, magic: MAGIC, capacity, record: RECORD };
+    let wanted = file::FileRequest { layer: "trace", dir, magic: MAGIC, capacity, record: RECORD };
     let made = file::make(&wanted)?;
     CAPACITY.store(capacity, Ordering::Relaxed);
     Ok(made)
@@ -291,5 +291,5 @@ pub(crate) fn forked() {
     let mut state = FILE.lock();
     // The parent's mapping stays, because unmapping would gain nothing.
     RING.store(core::ptr::null_mut(), Ordering::Release);
-    *state = State { tried: false, path: None };
+    *state = TraceFile { tried: false, path: None };
 }

@@ -10,7 +10,7 @@ use abi::{
 };
 
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::stack::Stack;
 use crate::state::{Cq, Qp, REGIONS, Srq};
 
@@ -24,7 +24,7 @@ fn say(
     also: Option<(&str, Stack)>,
     qp: Option<&Qp>,
 ) {
-    tell(&Message { id, call, object, text, remedy: remedy.into(), also }, qp);
+    emit(&Message { id, call, object, text, remedy: remedy.into(), also }, qp);
 }
 
 /// MR-07: reports memory that is unmapped when its region is deregistered.
@@ -122,7 +122,7 @@ pub(crate) fn made(call: &str, qp: &Qp, asked: &ibv_qp_init_attr) {
 
 /// Attributes that `ibv_modify_qp` changes; `None` for a member that the mask does not name.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct QpChange {
     pub(crate) address: Option<ibv_ah_attr>,
     pub(crate) timeout: Option<u8>,
     pub(crate) retries: Option<u8>,
@@ -133,17 +133,17 @@ pub(crate) struct Asked {
 }
 
 /// QP-10, QP-11 and WR-06: checks the attributes of a change.
-pub(crate) fn modified(qp: &Qp, asked: &Asked) {
+pub(crate) fn modified(qp: &Qp, asked: &QpChange) {
     const CALL: &str = "ibv_modify_qp";
-    let tell =
+    let emit =
         |id, text: String, remedy: &str| say(id, CALL, qp.name(), text, remedy, None, Some(qp));
     match asked.rnr_retries {
-        Some(0) => tell(
+        Some(0) => emit(
             Id::Qp10,
             "rnr_retry 0: the first message that finds no receive ends the connection".into(),
             "give the peer time, 6 for example, unless it surely posts receives before",
         ),
-        Some(7) => tell(
+        Some(7) => emit(
             Id::Qp10,
             "rnr_retry 7: a message that finds no receive is sent again for ever".into(),
             "6 or less, if a peer that posts no receives is to be noticed",
@@ -151,7 +151,7 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
         _ => {}
     }
     if asked.rnr_timer == Some(0) {
-        tell(
+        emit(
             Id::Qp10,
             "min_rnr_timer 0 means 655.36 ms, not none".into(),
             "12 is 0.64 ms; ibv_modify_qp(3) has the table",
@@ -168,7 +168,7 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
             _ => None,
         };
         if let Some(text) = text {
-            tell(Id::Qp11, text, "14 is 67 ms, which with retry_cnt 7 are half a second");
+            emit(Id::Qp11, text, "14 is 67 ms, which with retry_cnt 7 are half a second");
         }
     }
     if asked.to_rtr
@@ -177,7 +177,7 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
         && qp.srq.is_none()
         && qp.recv.lock().flights.is_empty()
     {
-        tell(
+        emit(
             Id::Wr06,
             "it becomes ready to receive, and has no receive posted".into(),
             "post receives between INIT and RTR: the peer may send as soon as it is told",
@@ -248,14 +248,14 @@ pub(crate) fn limit_is_over(srq: &Srq) {
 }
 
 /// The context of the last CQ-09 message; its event stays unread.
-static TOLD_OF: AtomicUsize = AtomicUsize::new(0);
+static REPORTED_CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// CQ-09: reports an asynchronous event that the program did not read.
 ///
 /// # Safety
 /// `context` is open.
 pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_context) {
-    if !wanted(Id::Cq09) || TOLD_OF.load(Ordering::Relaxed) == context as usize {
+    if !wanted(Id::Cq09) || REPORTED_CONTEXT.load(Ordering::Relaxed) == context as usize {
         return;
     }
     // SAFETY: per the caller.
@@ -265,7 +265,7 @@ pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_cont
     if unsafe { libc::poll(&raw mut watched, 1, 0) } == 1 && watched.revents & libc::POLLIN != 0 {
         let text = "an asynchronous event waits that nobody read".to_owned();
         let remedy = "ibv_get_async_event in a thread of its own, or by poll(2) of async_fd: errors of QPs, CQs and ports come there";
-        TOLD_OF.store(context as usize, Ordering::Relaxed);
+        REPORTED_CONTEXT.store(context as usize, Ordering::Relaxed);
         say(Id::Cq09, call, object, text, remedy, None, None);
     }
 }

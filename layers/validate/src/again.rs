@@ -9,14 +9,14 @@
 use core::ffi::c_int;
 
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::stack::{self, Site};
 use crate::state::{Qp, Queue};
-use crate::wr::Send;
+use crate::wr::SendRequest;
 
 /// The properties by which requests are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+struct RequestKey {
     wr_id: u64,
     opcode: u32,
     remote: u64,
@@ -24,19 +24,19 @@ struct Request {
     first: (u64, u32, u32),
 }
 
-impl Request {
-    fn of(send: &Send<'_>) -> Self {
+impl RequestKey {
+    fn of(send: &SendRequest<'_>) -> Self {
         let sges = send.sges.unwrap_or(&[]);
         let first = sges.first().map_or((0, 0, 0), |sge| (sge.addr, sge.length, sge.lkey));
-        let Send { wr_id, opcode, remote, .. } = *send;
+        let SendRequest { wr_id, opcode, remote, .. } = *send;
         Self { wr_id, opcode, remote, count: sges.len(), first }
     }
 }
 
 /// The last refused list of a queue.
 #[derive(Debug)]
-pub(crate) struct Refused {
-    first: Request,
+pub(crate) struct RefusedList {
+    first: RequestKey,
     /// The `wr_id` of `*bad_wr`.
     bad: u64,
     /// Number of posted requests, and of all requests in the list.
@@ -50,7 +50,7 @@ pub(crate) struct Refused {
 #[cold]
 pub(crate) fn refused(
     queue: &mut Queue,
-    first: &Send<'_>,
+    first: &SendRequest<'_>,
     ids: &[u64],
     all: usize,
     error: c_int,
@@ -63,24 +63,24 @@ pub(crate) fn refused(
         && bad != first.wr_id
         && wanted(Id::Wr13)
     {
-        let first = Request::of(first);
-        queue.refused = Some(Box::new(Refused { first, bad, posted, all, error, site }));
+        let first = RequestKey::of(first);
+        queue.refused = Some(Box::new(RefusedList { first, bad, posted, all, error, site }));
     }
 }
 
 /// Checks the first request of the next list.
 #[inline]
-pub(crate) fn begins(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>) {
+pub(crate) fn begins(qp: &Qp, call: &'static str, queue: &mut Queue, send: &SendRequest<'_>) {
     if let Some(refused) = queue.refused.take() {
         look(qp, call, queue, send, &refused);
     }
 }
 
 #[cold]
-fn look(qp: &Qp, call: &'static str, queue: &Queue, send: &Send<'_>, refused: &Refused) {
-    let Refused { posted, all, bad, error, .. } = *refused;
+fn look(qp: &Qp, call: &'static str, queue: &Queue, send: &SendRequest<'_>, refused: &RefusedList) {
+    let RefusedList { posted, all, bad, error, .. } = *refused;
     let is_in_flight = queue.flights.iter().any(|flight| flight.wr_id == send.wr_id);
-    if Request::of(send) != refused.first || !is_in_flight {
+    if RequestKey::of(send) != refused.first || !is_in_flight {
         return;
     }
     let error = layer_tap::names::errno(error);
@@ -94,5 +94,5 @@ fn look(qp: &Qp, call: &'static str, queue: &Queue, send: &Send<'_>, refused: &R
         remedy: "go on with *bad_wr: what lies before it was posted, and completes".into(),
         also: stack::of(refused.site).map(|stack| ("the list was posted", stack)),
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
 }

@@ -15,8 +15,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use crate::checks::Id;
-use crate::overlap::InFlight;
-use crate::report::{Message, tell, wanted};
+use crate::overlap::BufferOwner;
+use crate::report::{Message, emit, wanted};
 
 /// The suppression that `soft` needs.
 const SUPPRESSION: &str = "interceptor_via_lib:libsoft";
@@ -149,7 +149,7 @@ unsafe extern "C" fn reported(_report: *const c_char) {
     // SAFETY: the sanitizer's function is valid in its callback.
     let at = unsafe { (sanitizer.report_address)() } as u64;
     let Some(found) = crate::overlap::in_flight_at(at) else { return };
-    let InFlight { queue, wr_id, what, posted } = found;
+    let BufferOwner { queue, wr_id, what, posted } = found;
     let message = Message {
         id: Id::Mr10,
         call: "a read or a write of the program",
@@ -160,5 +160,5 @@ unsafe extern "C" fn reported(_report: *const c_char) {
         remedy: "leave the buffer alone until ibv_poll_cq has given its completion".into(),
         also: posted.map(|stack| ("which was posted", stack)),
     };
-    tell(&message, None);
+    emit(&message, None);
 }

@@ -15,18 +15,18 @@ use abi::{
 use layer_tap::each_builder_pointer as each;
 
 use crate::checks::Id;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::spin::Spin;
 use crate::stack::{self, Site};
 use crate::state::{QPS, Qp, thread};
-use crate::wr::{self, Send};
+use crate::wr::{self, SendRequest};
 
 /// Elements of a request that are checked.
 const SGES: usize = 32;
 
 /// A request that is being built.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenRequest {
     wr_id: u64,
     flags: u32,
     opcode: u32,
@@ -39,36 +39,37 @@ struct Open {
     sges: [ibv_sge; SGES],
 }
 
-struct Work {
+struct Building {
     /// The provider's pointers.
     old: ibv_qp_ex,
     ops: u64,
-    open: Option<Open>,
+    open: Option<OpenRequest>,
     /// wr_ids of the requests since `ibv_wr_start` that are recorded as in flight.
     ids: Vec<u64>,
     site: Site,
 }
 
 // SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
-unsafe impl core::marker::Send for Work {}
+unsafe impl Send for Building {}
 
 /// The requests being built. The provider admits one thread between `ibv_wr_start` and
 /// `ibv_wr_complete`, and the layer checks the program for the same rule.
 pub(crate) struct Builder {
-    work: Spin<Work>,
+    building: Spin<Building>,
     /// The thread that builds; 0 for none.
     owner: AtomicU32,
 }
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        let work = Work { old: ibv_qp_ex::zeroed(), ops: 0, open: None, ids: Vec::new(), site: 0 };
-        Self { work: Spin::new(work), owner: AtomicU32::new(0) }
+        let building =
+            Building { old: ibv_qp_ex::zeroed(), ops: 0, open: None, ids: Vec::new(), site: 0 };
+        Self { building: Spin::new(building), owner: AtomicU32::new(0) }
     }
 
     /// The lock, which the thread that forks must hold.
     pub(crate) fn lock(&self) -> &dyn layer_tap::life::Lock {
-        &self.work
+        &self.building
     }
 
     /// Replaces the provider's pointers by the layer's.
@@ -76,10 +77,10 @@ impl Builder {
     /// # Safety
     /// `qp` is a live extended QP that was created with these operations.
     pub(crate) unsafe fn replace(&self, qp: *mut ibv_qp_ex, ops: u64) {
-        let mut work = self.work.lock();
-        work.ops = ops;
+        let mut building = self.building.lock();
+        building.ops = ops;
         // SAFETY: per the caller. The lock keeps other threads from the pointers.
-        unsafe { take(&mut work, qp, None) };
+        unsafe { take(&mut building, qp, None) };
     }
 
     /// Replaces the pointers that a call changed, compared with those that `look` returned before
@@ -88,9 +89,9 @@ impl Builder {
     /// # Safety
     /// As for [`replace`](Self::replace).
     pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
-        let mut work = self.work.lock();
+        let mut building = self.building.lock();
         // SAFETY: per the caller. The lock keeps other threads from the pointers.
-        unsafe { take(&mut work, qp, Some(before)) };
+        unsafe { take(&mut building, qp, Some(before)) };
     }
 
     /// Copies the pointers that the QP has now.
@@ -98,7 +99,7 @@ impl Builder {
     /// # Safety
     /// As for [`replace`](Self::replace).
     pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
-        let ops = self.work.lock().ops;
+        let ops = self.building.lock().ops;
         let mut seen = ibv_qp_ex::zeroed();
         macro_rules! copy {
             ($($field:ident)+) => {$(
@@ -114,8 +115,8 @@ impl Builder {
 /// Replaces pointers that differ from `before`, and keeps the provider's.
 ///
 /// # Safety
-/// `qp` is a live extended QP that was created with the operations in `work`.
-unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) {
+/// `qp` is a live extended QP that was created with the operations in `building`.
+unsafe fn take(building: &mut Building, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) {
     macro_rules! hook {
         ($($field:ident)+) => {$(
             // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
@@ -123,14 +124,14 @@ unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) 
             let address = |function: Option<_>| function.map_or(0, |function| function as usize);
             let old = before.map_or(0, |before| address(before.$field));
             if now.is_some() && address(now) != old {
-                work.old.$field = now;
+                building.old.$field = now;
                 // SAFETY: the caller's `qp` is live, and every change of the pointers takes the
                 // builder's lock.
                 unsafe { (*qp).$field = Some($field) };
             }
         )+};
     }
-    each!(work.ops, hook);
+    each!(building.ops, hook);
 }
 
 fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
@@ -140,7 +141,7 @@ fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
 
 #[cold]
 fn misuse(qp: &Qp, call: &str, text: String, remedy: &str) {
-    tell(
+    emit(
         &Message { id: Id::Wr15, call, object: qp.name(), text, remedy: remedy.into(), also: None },
         Some(qp),
     );
@@ -181,7 +182,7 @@ unsafe extern "C" fn ferroverbs_validate_wr_start(
             "call ibv_wr_complete or ibv_wr_abort first",
         );
     }
-    let start = builder.work.lock().old.wr_start;
+    let start = builder.building.lock().old.wr_start;
     if let Some(start) = start {
         // SAFETY: the provider's own function, with its QP.
         unsafe { start(qp) };
@@ -189,10 +190,10 @@ unsafe extern "C" fn ferroverbs_validate_wr_start(
     // The provider has admitted this thread.
     builder.owner.store(me, Ordering::Relaxed);
     wr::check_send_state(known, "ibv_wr_start", 0);
-    let mut work = builder.work.lock();
-    work.open = None;
-    work.ids.clear();
-    work.site = stack::site(caller as usize, frame as usize);
+    let mut building = builder.building.lock();
+    building.open = None;
+    building.ids.clear();
+    building.site = stack::site(caller as usize, frame as usize);
 }
 
 unsafe extern "C" {
@@ -201,10 +202,10 @@ unsafe extern "C" {
 use ferroverbs_validate_entry_wr_start as wr_start;
 
 /// Checks and records the request that is complete.
-fn close(qp: &Qp, work: &mut Work, call: &'static str) {
-    let Some(open) = work.open.take() else { return };
+fn close(qp: &Qp, building: &mut Building, call: &'static str) {
+    let Some(open) = building.open.take() else { return };
     let sges = &open.sges[..open.count.min(SGES)];
-    let send = Send {
+    let send = SendRequest {
         wr_id: open.wr_id,
         opcode: open.opcode,
         flags: open.flags,
@@ -218,8 +219,8 @@ fn close(qp: &Qp, work: &mut Work, call: &'static str) {
     };
     let mut queue = qp.send.lock();
     wr::check_send(qp, call, &mut queue, &send);
-    wr::push(qp, call, &mut queue, &send, work.site);
-    work.ids.push(open.wr_id);
+    wr::push(qp, call, &mut queue, &send, building.site);
+    building.ids.push(open.wr_id);
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
@@ -227,10 +228,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let Some((known, builder)) = known(qp) else { return libc::EINVAL };
     check_started(known, builder, CALL);
     let (complete, ids) = {
-        let mut work = builder.work.lock();
-        close(known, &mut work, CALL);
+        let mut building = builder.building.lock();
+        close(known, &mut building, CALL);
         // The vector is given back below if all is posted, to keep its capacity.
-        (work.old.wr_complete, core::mem::take(&mut work.ids))
+        (building.old.wr_complete, core::mem::take(&mut building.ids))
     };
     builder.owner.store(0, Ordering::Relaxed);
     let Some(complete) = complete else { return libc::EINVAL };
@@ -239,11 +240,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     if result != 0 {
         wr::not_posted(known, CALL, result, &ids);
     } else {
-        let mut work = builder.work.lock();
+        let mut building = builder.building.lock();
         // Another thread may have begun meanwhile; then its vector stays.
-        if work.ids.capacity() == 0 {
-            work.ids = ids;
-            work.ids.clear();
+        if building.ids.capacity() == 0 {
+            building.ids = ids;
+            building.ids.clear();
         }
     }
     result
@@ -253,12 +254,12 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     let Some((known, builder)) = known(qp) else { return };
     check_started(known, builder, "ibv_wr_abort");
     let abort = {
-        let mut work = builder.work.lock();
-        work.open = None;
-        wr::take_back(&mut known.send.lock(), &work.ids);
-        crate::digest::take_back(known, &work.ids);
-        work.ids.clear();
-        work.old.wr_abort
+        let mut building = builder.building.lock();
+        building.open = None;
+        wr::take_back(&mut known.send.lock(), &building.ids);
+        crate::digest::take_back(known, &building.ids);
+        building.ids.clear();
+        building.old.wr_abort
     };
     builder.owner.store(0, Ordering::Relaxed);
     if let Some(abort) = abort {
@@ -277,13 +278,13 @@ unsafe fn begin(
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
     check_started(known, builder, call);
-    let mut work = builder.work.lock();
-    close(known, &mut work, call);
+    let mut building = builder.building.lock();
+    close(known, &mut building, call);
     // SAFETY: the caller's QP is live, and the program has set both members.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
     let sges = [none; SGES];
-    work.open = Some(Open {
+    building.open = Some(OpenRequest {
         wr_id,
         flags,
         opcode,
@@ -295,26 +296,26 @@ unsafe fn begin(
         count: 0,
         sges,
     });
-    Some(work.old)
+    Some(building.old)
 }
 
 /// Changes the request that is being built.
 fn set(
     qp: *mut ibv_qp_ex,
     call: &'static str,
-    change: impl FnOnce(&mut Open),
+    change: impl FnOnce(&mut OpenRequest),
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
     check_started(known, builder, call);
-    let mut work = builder.work.lock();
-    match &mut work.open {
+    let mut building = builder.building.lock();
+    match &mut building.open {
         Some(open) => change(open),
         None => {
             let remedy = "call the operation, ibv_wr_send for example, before what it is given";
             misuse(known, call, "there is no request to set it for".into(), remedy);
         }
     }
-    Some(work.old)
+    Some(building.old)
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(

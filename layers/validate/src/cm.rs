@@ -19,33 +19,22 @@ use layer_tap::names;
 
 use crate::checks::Id as Check;
 use crate::objects::{context, list};
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::stack::{self, Stack};
 use crate::state::QPS;
 
 /// The calls beneath this layer; NULL before `attach`.
 static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
 
-/// An entry of the calls beneath this layer.
-macro_rules! beneath {
-    ($name:ident) => {{
-        let next = NEXT.load(Ordering::Acquire);
-        // SAFETY: the layer's functions run after `attach` only. The table lives as long as the
-        // process, and has no NULL.
-        #[allow(
-            unused_unsafe,
-            reason = "most calls are within the unsafe block of the call itself"
-        )]
-        let entry = unsafe { (*next).$name };
-        match entry {
-            Some(function) => function,
-            None => std::process::abort(),
-        }
-    }};
+/// The entry `$name` of the calls beneath this layer.
+macro_rules! next {
+    ($name:ident) => {
+        layer_tap::beneath!(NEXT.load(Ordering::Acquire), $name)
+    };
 }
 
 /// The record of an id.
-struct Id {
+struct CmId {
     channel: usize,
     /// The backlog of a listening id.
     listening: Option<u64>,
@@ -56,20 +45,20 @@ struct Id {
     made: Stack,
 }
 
-struct Known {
-    ids: BTreeMap<usize, Id>,
+struct Connections {
+    ids: BTreeMap<usize, CmId>,
     /// Unacknowledged events by address: the id for which each counts, and its type.
     events: BTreeMap<usize, (usize, rdma_cm_event_type)>,
     /// Number of listening ids.
     listeners: usize,
 }
 
-static KNOWN: Shared<Known> =
-    Shared::new(Known { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
+static CONNECTIONS: Shared<Connections> =
+    Shared::new(Connections { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
 
 /// For a fork: no thread changes the records until the result is dropped.
 pub(crate) fn hold() -> Guard {
-    KNOWN.hold()
+    CONNECTIONS.hold()
 }
 
 /// Inserts the layer's functions into the chain of calls.
@@ -98,18 +87,18 @@ pub(crate) unsafe fn attach(next: *const ferroverbs_cm_calls, mine: *mut ferrove
     mine.reject_ece = Some(reject_ece);
 }
 
-impl Known {
+impl Connections {
     fn add(&mut self, id: usize, channel: usize, asked: bool, made: Stack) {
-        self.ids.insert(id, Id { channel, listening: None, asked, failed: false, made });
+        self.ids.insert(id, CmId { channel, listening: None, asked, failed: false, made });
     }
 
-    fn remove(&mut self, id: usize) -> Option<Id> {
+    fn remove(&mut self, id: usize) -> Option<CmId> {
         let id = self.ids.remove(&id)?;
         self.listeners -= usize::from(id.listening.is_some());
         Some(id)
     }
 
-    fn put_back(&mut self, at: usize, id: Id) {
+    fn put_back(&mut self, at: usize, id: CmId) {
         self.listeners += usize::from(id.listening.is_some());
         self.ids.insert(at, id);
     }
@@ -118,7 +107,7 @@ impl Known {
 /// Records an id that a call has just returned.
 fn add(id: usize, channel: usize, asked: bool) {
     let made = stack::here();
-    KNOWN.lock().add(id, channel, asked, made);
+    CONNECTIONS.lock().add(id, channel, asked, made);
 }
 
 fn name(id: usize) -> String {
@@ -145,16 +134,16 @@ fn check_acknowledged(call: &str, id: usize) {
     }
     let left = || {
         let name = |event: u32| names::cm_event(event).unwrap_or("INTERNAL");
-        let known = KNOWN.lock();
+        let known = CONNECTIONS.lock();
         let of_id = known.events.values().filter(|(of, _)| *of == id);
         let events: Vec<_> =
             of_id.map(|(_, event)| format!("RDMA_CM_EVENT_{}", name(*event))).collect();
         (!events.is_empty()).then_some(events)
     };
-    let Some(events) = crate::cq::in_vain(left) else { return };
+    let Some(events) = crate::cq::persists(left) else { return };
     let text = format!("it waits for the acknowledgement of {}", list(&events));
     let remedy = "call rdma_ack_cm_event for each event that rdma_get_cm_event gave, before the id goes. A CONNECT_REQUEST counts for the id that listens";
-    tell(
+    emit(
         &Message {
             id: Check::Cm01,
             call,
@@ -171,7 +160,7 @@ fn check_acknowledged(call: &str, id: usize) {
 fn check_unused(channel: usize) {
     let (mut users, mut left) = (Vec::new(), Vec::new());
     let (mut made, mut asked) = (None, None);
-    for (at, id) in KNOWN.lock().ids.iter().filter(|(_, id)| id.channel == channel) {
+    for (at, id) in CONNECTIONS.lock().ids.iter().filter(|(_, id)| id.channel == channel) {
         if id.asked && id.failed {
             left.push(name(*at));
             asked = asked.or(Some(("its request was got", id.made)));
@@ -191,7 +180,7 @@ fn check_unused(channel: usize) {
     if !users.is_empty() {
         let text = format!("these still use it: {}", list(&users));
         let remedy = "rdma_destroy_id, or rdma_migrate_id to another channel, before";
-        tell(
+        emit(
             &Message {
                 id: Check::Cm02,
                 call,
@@ -207,7 +196,7 @@ fn check_unused(channel: usize) {
         let text =
             format!("requests were rejected or failed, and their ids are left: {}", list(&left));
         let remedy = "event->id of RDMA_CM_EVENT_CONNECT_REQUEST is yours: rdma_destroy_id after rdma_reject, and when it fails";
-        tell(
+        emit(
             &Message { id: Check::Cm05, call, object, text, remedy: remedy.into(), also: asked },
             None,
         );
@@ -217,7 +206,7 @@ fn check_unused(channel: usize) {
 unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     check_unused(channel as usize);
     // The memory of these ids may be used otherwise from now on.
-    let mut known = KNOWN.lock();
+    let mut known = CONNECTIONS.lock();
     let gone: Vec<usize> = known
         .ids
         .iter()
@@ -229,7 +218,7 @@ unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     }
     drop(known);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(destroy_event_channel)(channel) }
+    unsafe { next!(destroy_event_channel)(channel) }
 }
 
 /// The number of events that wait in a channel, as the kernel counts; `None` if unknown.
@@ -248,7 +237,7 @@ unsafe extern "C-unwind" fn get_cm_event(
 ) -> c_int {
     let count = before_event(channel);
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(get_cm_event)(channel, event) };
+    let result = unsafe { next!(get_cm_event)(channel, event) };
     if result == 0 {
         // SAFETY: the call has just returned the event.
         unsafe { got(channel as usize, *event, count) };
@@ -257,7 +246,7 @@ unsafe extern "C-unwind" fn get_cm_event(
 }
 
 fn before_event(channel: *const rdma_event_channel) -> u64 {
-    let wants = wanted(Check::Cm08) && KNOWN.lock().listeners > 0;
+    let wants = wanted(Check::Cm08) && CONNECTIONS.lock().listeners > 0;
     if wants { waiting(channel).unwrap_or(0) } else { 0 }
 }
 
@@ -271,7 +260,7 @@ unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
     let mut backlog = None;
     let made = (event.event == RDMA_CM_EVENT_CONNECT_REQUEST).then(stack::here);
     {
-        let mut known = KNOWN.lock();
+        let mut known = CONNECTIONS.lock();
         known.events.insert(at as usize, (counts_for, event.event));
         match event.event {
             RDMA_CM_EVENT_CONNECT_REQUEST => {
@@ -292,7 +281,7 @@ unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
         );
         let remedy = "read the channel more often, or rdma_listen with a larger backlog";
         let (call, object) = ("rdma_get_cm_event", name(listener));
-        tell(
+        emit(
             &Message { id: Check::Cm08, call, object, text, remedy: remedy.into(), also: None },
             None,
         );
@@ -302,9 +291,9 @@ unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
 unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     // The entry is removed before the call, because its memory may belong to another event at
     // once.
-    KNOWN.lock().events.remove(&(event as usize));
+    CONNECTIONS.lock().events.remove(&(event as usize));
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ack_cm_event)(event) }
+    unsafe { next!(ack_cm_event)(event) }
 }
 
 unsafe extern "C" fn create_id(
@@ -314,7 +303,7 @@ unsafe extern "C" fn create_id(
     ps: rdma_port_space,
 ) -> c_int {
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(create_id)(channel, id, of, ps) };
+    let result = unsafe { next!(create_id)(channel, id, of, ps) };
     if result == 0 {
         // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, channel as usize, false);
@@ -324,11 +313,11 @@ unsafe extern "C" fn create_id(
 
 unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     check_acknowledged("rdma_destroy_id", id as usize);
-    let known = KNOWN.lock().remove(id as usize);
+    let known = CONNECTIONS.lock().remove(id as usize);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(destroy_id)(id) };
+    let result = unsafe { next!(destroy_id)(id) };
     if let (true, Some(known)) = (result != 0, known) {
-        KNOWN.lock().put_back(id as usize, known);
+        CONNECTIONS.lock().put_back(id as usize, known);
     }
     result
 }
@@ -336,9 +325,9 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     check_acknowledged("rdma_migrate_id", id as usize);
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(migrate_id)(id, channel) };
+    let result = unsafe { next!(migrate_id)(id, channel) };
     if result == 0
-        && let Some(id) = KNOWN.lock().ids.get_mut(&(id as usize))
+        && let Some(id) = CONNECTIONS.lock().ids.get_mut(&(id as usize))
     {
         id.channel = channel as usize;
     }
@@ -352,7 +341,7 @@ unsafe extern "C" fn create_ep(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(create_ep)(id, res, pd, attr) };
+    let result = unsafe { next!(create_ep)(id, res, pd, attr) };
     if result == 0 {
         // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, 0, false);
@@ -362,14 +351,14 @@ unsafe extern "C" fn create_ep(
 
 unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
     check_acknowledged("rdma_destroy_ep", id as usize);
-    KNOWN.lock().remove(id as usize);
+    CONNECTIONS.lock().remove(id as usize);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(destroy_ep)(id) }
+    unsafe { next!(destroy_ep)(id) }
 }
 
 unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(get_request)(listener, id) };
+    let result = unsafe { next!(get_request)(listener, id) };
     if result == 0 {
         // SAFETY: a successful call has stored the id.
         add(unsafe { *id } as usize, 0, true);
@@ -385,7 +374,7 @@ fn check_device(call: &str, id: *const rdma_cm_id) {
         let text = "the id has no device yet".to_owned();
         let remedy = "wait for RDMA_CM_EVENT_ADDR_RESOLVED after rdma_resolve_addr, or rdma_bind_addr to an address of a device";
         let object = name(id as usize);
-        tell(
+        emit(
             &Message { id: Check::Cm06, call, object, text, remedy: remedy.into(), also: None },
             None,
         );
@@ -399,28 +388,31 @@ unsafe extern "C" fn create_qp(
 ) -> c_int {
     check_device("rdma_create_qp", id);
     // SAFETY: the caller's arguments, passed on.
-    unsafe { beneath!(create_qp)(id, pd, attr) }
+    unsafe { next!(create_qp)(id, pd, attr) }
 }
 
 unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
     check_device("rdma_create_qp_ex", id);
     // SAFETY: the caller's arguments, passed on.
-    unsafe { beneath!(create_qp_ex)(id, attr) }
+    unsafe { next!(create_qp_ex)(id, attr) }
 }
 
 /// Bytes of private data in a message, for connections and for datagram services. librdmacm's own
 /// header uses 36 bytes of a request.
-struct Room {
+struct PrivateDataLimit {
     message: &'static str,
     connections: u8,
     datagrams: u8,
 }
-const ASK: Room = Room { message: "a request", connections: 56, datagrams: 180 };
-const GRANT: Room = Room { message: "a reply", connections: 196, datagrams: 136 };
-const REJECT: Room = Room { message: "a rejection", connections: 148, datagrams: 136 };
+const ASK: PrivateDataLimit =
+    PrivateDataLimit { message: "a request", connections: 56, datagrams: 180 };
+const GRANT: PrivateDataLimit =
+    PrivateDataLimit { message: "a reply", connections: 196, datagrams: 136 };
+const REJECT: PrivateDataLimit =
+    PrivateDataLimit { message: "a rejection", connections: 148, datagrams: 136 };
 
 /// CM-04: reports private data that do not fit into the message.
-fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &Room) {
+fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &PrivateDataLimit) {
     // SAFETY: the caller's id is NULL or live.
     let Some(known) = (unsafe { id.as_ref() }) else { return };
     let most = match known.ps {
@@ -433,7 +425,7 @@ fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &Room) {
             format!("private_data_len {length} > {most}, what {} has room for", room.message);
         let remedy = format!("send at most {most} bytes with it, and the rest by the connection");
         let object = name(id as usize);
-        tell(&Message { id: Check::Cm04, call, object, text, remedy, also: None }, None);
+        emit(&Message { id: Check::Cm04, call, object, text, remedy, also: None }, None);
     }
 }
 
@@ -445,7 +437,7 @@ unsafe fn check_connection(
     call: &str,
     at: *const rdma_cm_id,
     param: *const rdma_conn_param,
-    room: &Room,
+    room: &PrivateDataLimit,
 ) {
     // SAFETY: per the caller.
     let (Some(id), param) = (unsafe { at.as_ref() }, unsafe { param.as_ref() }) else { return };
@@ -458,7 +450,7 @@ unsafe fn check_connection(
     let object = || name(at as usize);
     let wrong = |text: String, remedy: &str| {
         let (id, remedy) = (Check::Cm03, remedy.to_owned());
-        tell(&Message { id, call, object: object(), text, remedy, also: None }, None);
+        emit(&Message { id, call, object: object(), text, remedy, also: None }, None);
     };
     if id.qp.is_null() && param.is_none_or(|param| param.qp_num == 0) {
         wrong(
@@ -500,7 +492,7 @@ unsafe fn check_connection(
         let remedy =
             "post receives between rdma_create_qp and this call: the peer may send at once";
         let also = Some(("that QP was created", qp.made));
-        tell(
+        emit(
             &Message { id: Check::Cm07, call, object: object(), text, remedy: remedy.into(), also },
             None,
         );
@@ -511,7 +503,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
     // SAFETY: the caller's arguments, passed on.
     unsafe {
         check_connection("rdma_connect", id, param, &ASK);
-        beneath!(connect)(id, param)
+        next!(connect)(id, param)
     }
 }
 
@@ -519,15 +511,15 @@ unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) ->
     // SAFETY: the caller's arguments, passed on.
     unsafe {
         check_connection("rdma_accept", id, param, &GRANT);
-        beneath!(accept)(id, param)
+        next!(accept)(id, param)
     }
 }
 
 unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(listen)(id, backlog) };
+    let result = unsafe { next!(listen)(id, backlog) };
     if result == 0 {
-        let mut known = KNOWN.lock();
+        let mut known = CONNECTIONS.lock();
         let known = &mut *known;
         if let Some(id) = known.ids.get_mut(&(id as usize)) {
             known.listeners += usize::from(id.listening.is_none());
@@ -541,7 +533,7 @@ unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
 
 fn rejected(result: c_int, id: usize) -> c_int {
     if result == 0
-        && let Some(id) = KNOWN.lock().ids.get_mut(&id)
+        && let Some(id) = CONNECTIONS.lock().ids.get_mut(&id)
     {
         id.failed = true;
     }
@@ -551,11 +543,11 @@ fn rejected(result: c_int, id: usize) -> c_int {
 unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
     check_room("rdma_reject", id, length, &REJECT);
     // SAFETY: the caller's arguments, passed on.
-    rejected(unsafe { beneath!(reject)(id, data, length) }, id as usize)
+    rejected(unsafe { next!(reject)(id, data, length) }, id as usize)
 }
 
 unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
     check_room("rdma_reject_ece", id, length, &REJECT);
     // SAFETY: the caller's arguments, passed on.
-    rejected(unsafe { beneath!(reject_ece)(id, data, length) }, id as usize)
+    rejected(unsafe { next!(reject_ece)(id, data, length) }, id as usize)
 }

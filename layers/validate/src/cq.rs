@@ -20,39 +20,39 @@ use crate::explain;
 use crate::objects::{context, shared};
 use crate::overlap;
 use crate::poison;
-use crate::refusal::{About, Watch};
-use crate::report::{Message, tell, wanted};
+use crate::refusal::{Subject, WatchedCall};
+use crate::report::{Message, emit, wanted};
 use crate::spin::Spin;
 use crate::stack;
-use crate::state::{CQS, Cq, Ctx, Flight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
+use crate::state::{CQS, Cq, Ctx, InFlight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
 use crate::waits;
 
 /// The stay of a thread in an object for one thread at a time. Dropping the value ends the stay.
-pub(crate) struct Entered<'a>(Option<&'a AtomicU32>);
+pub(crate) struct Occupied<'a>(Option<&'a AtomicU32>);
 
 /// CQ-12: reports a second thread in an object that was created for one thread at a time.
-pub(crate) fn enter<'a>(user: &'a AtomicU32, call: &str, object: String) -> Entered<'a> {
+pub(crate) fn enter<'a>(user: &'a AtomicU32, call: &str, object: String) -> Occupied<'a> {
     let me = thread();
     match user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-        Ok(_) => Entered(Some(user)),
+        Ok(_) => Occupied(Some(user)),
         // A nested call of the same thread is allowed.
-        Err(other) if other == me => Entered(None),
+        Err(other) if other == me => Occupied(None),
         Err(other) => {
             let text = format!(
                 "made for one thread at a time, but thread {other} is in it and thread {me} comes"
             );
             let remedy =
                 "leave IBV_CREATE_CQ_ATTR_SINGLE_THREADED or the thread domain away, or lock";
-            tell(
+            emit(
                 &Message { id: Id::Cq12, call, object, text, remedy: remedy.into(), also: None },
                 None,
             );
-            Entered(None)
+            Occupied(None)
         }
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for Occupied<'_> {
     fn drop(&mut self) {
         if let Some(user) = self.0 {
             user.store(0, Ordering::Release);
@@ -102,9 +102,9 @@ pub(crate) unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_create_cq");
+    let watch = WatchedCall::begin("ibv_create_cq");
     // SAFETY: the caller's arguments, passed on.
-    let cq = unsafe { beneath!(ctx, create_cq)(at, cqe, channel, vector) };
+    let cq = unsafe { beneath!(ctx.next, create_cq)(at, cqe, channel, vector) };
     if cq.is_null() {
         let asked = WantedCq {
             cqe: cqe.into(),
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn create_cq(
             foreign_channel: unsafe { is_foreign(channel, at) },
             extended: None,
         };
-        watch.failed(&ctx, &About::none(Id::Cq14), |facts, errno| {
+        watch.failed(&ctx, &Subject::none(Id::Cq14), |facts, errno| {
             queues::create_cq(facts, &asked, errno)
         });
     } else {
@@ -148,13 +148,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         flags || domain
     };
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_create_cq_ex");
+    let watch = WatchedCall::begin("ibv_create_cq_ex");
     // SAFETY: as above.
-    let cq = unsafe { beneath!(ctx, create_cq_ex)(at, attr) };
+    let cq = unsafe { beneath!(ctx.next, create_cq_ex)(at, attr) };
     if cq.is_null() {
         // SAFETY: as before the call.
         let asked = unsafe { asked_for(at, attr) };
-        watch.failed(&ctx, &About::none(Id::Cq14), |facts, errno| {
+        watch.failed(&ctx, &Subject::none(Id::Cq14), |facts, errno| {
             queues::create_cq(facts, &asked, errno)
         });
     } else {
@@ -194,13 +194,13 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     // SAFETY: the caller's CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_resize_cq");
+    let watch = WatchedCall::begin("ibv_resize_cq");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx, resize_cq)(cq, cqe) };
+    let result = unsafe { beneath!(ctx.next, resize_cq)(cq, cqe) };
     if result != 0 {
         // SAFETY: the function belongs to the plugin that created the live CQ.
         let waiting = ctx.waiting.map(|waiting| i64::from(unsafe { waiting(cq) }));
-        let about = About::object(Id::Cq14, format!("cq {:#x}", cq as usize));
+        let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq as usize));
         watch.refused(ctx, result, &about, |facts| queues::resize_cq(facts, cqe.into(), waiting));
     }
     if let (0, Some(known)) = (result, CQS.get(cq as usize)) {
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         waits::arming(known, solicited_only != 0);
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) };
+    let result = unsafe { beneath!(ctx.next, req_notify_cq)(cq, solicited_only) };
     if let (true, Some(known)) = (result != 0, known) {
         waits::disarmed(known);
     }
@@ -229,15 +229,15 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 
 /// Time that a destroyed object waits for an acknowledgement before a message. Another thread may
 /// be about to acknowledge.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// The result of `left` if it remains `Some` for `PATIENCE`. The call that follows would wait for
+/// The result of `left` if it remains `Some` for `GRACE`. The call that follows would wait for
 /// the same condition.
-pub(crate) fn in_vain<T>(left: impl Fn() -> Option<T>) -> Option<T> {
+pub(crate) fn persists<T>(left: impl Fn() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
         let now = left()?;
-        if begin.elapsed() >= PATIENCE {
+        if begin.elapsed() >= GRACE {
             return Some(now);
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -260,7 +260,7 @@ unsafe fn waits(
     if !wanted(id) {
         return;
     }
-    let Some((got, acked)) = in_vain(|| {
+    let Some((got, acked)) = persists(|| {
         let got = got.load(Ordering::Relaxed);
         // SAFETY: per the caller; the word is read at once.
         let acked = unsafe { acked.read_volatile() };
@@ -279,7 +279,7 @@ unsafe fn waits(
         remedy: remedy.into(),
         also: None,
     };
-    tell(&message, None);
+    emit(&message, None);
 }
 
 /// CQ-08: reports unacknowledged asynchronous events of an object.
@@ -304,7 +304,7 @@ fn check_acks(call: &str, known: &Cq, acked: u32) {
             remedy: "acknowledge each event once, on the CQ that ibv_get_cq_event gave".into(),
             also: None,
         };
-        tell(&message, None);
+        emit(&message, None);
     }
 }
 
@@ -335,7 +335,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
     waits::leaves(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, destroy_cq)(cq) };
+    let result = unsafe { beneath!(ctx.next, destroy_cq)(cq) };
     match known {
         Some(known) if result != 0 => {
             let users = known.qps.lock().clone();
@@ -369,7 +369,7 @@ pub(crate) fn too_many(qp: &Qp, call: &'static str, wr_id: u64, due: u32) {
             .into(),
         also: Some(("the CQ was created", cq.made)),
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
 }
 
 pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
@@ -383,7 +383,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
         waits::disarmed(known);
     }
     // SAFETY: the front-end's argument, passed on.
-    unsafe { beneath!(ctx, cq_event)(cq) };
+    unsafe { beneath!(ctx.next, cq_event)(cq) };
 }
 
 pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ibv_async_event) {
@@ -407,7 +407,7 @@ pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ib
                             .into(),
                     also: Some(("the CQ was created", cq.made)),
                 };
-                tell(&message, None);
+                emit(&message, None);
             }
         }
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
@@ -426,7 +426,7 @@ pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ib
         _ => {}
     }
     // SAFETY: the front-end's arguments, passed on.
-    unsafe { beneath!(ctx, async_event)(at, event) };
+    unsafe { beneath!(ctx.next, async_event)(at, event) };
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
@@ -434,12 +434,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         // SAFETY: the caller's CQ is live.
         let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx, poll_cq)(cq, room, wc) };
+        return unsafe { beneath!(ctx.next, poll_cq)(cq, room, wc) };
     };
     let _user =
         known.single.then(|| enter(&known.user, "ibv_poll_cq", format!("cq {:#x}", known.at)));
     // SAFETY: the caller's arguments, passed on.
-    let found = unsafe { beneath!(known.ctx, poll_cq)(cq, room, wc) };
+    let found = unsafe { beneath!(known.ctx.next, poll_cq)(cq, room, wc) };
     crate::advice::polled(known);
     if found > 0 {
         // SAFETY: the provider filled `found` entries, which belong to this thread until the call
@@ -447,7 +447,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         let all = unsafe { core::slice::from_raw_parts_mut(wc, found.cast_unsigned() as usize) };
         let qps = known.qps.lock();
         for wc in all.iter() {
-            let done = Done {
+            let done = Completion {
                 wr_id: wc.wr_id,
                 status: wc.status,
                 opcode: wc.opcode,
@@ -463,7 +463,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 
 /// The members of a completion that the layer uses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
+pub(crate) struct Completion {
     pub(crate) wr_id: u64,
     pub(crate) status: u32,
     pub(crate) opcode: u32,
@@ -472,14 +472,20 @@ pub(crate) struct Done {
 
 /// The queue of a QP to which a completion belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum QueueSide {
     Send,
     Receive,
 }
 
 /// Handles a completion that the program polled.
 #[inline]
-pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call: &'static str) {
+pub(crate) fn completed(
+    qps: &[Arc<Qp>],
+    cq: &Cq,
+    number: u32,
+    done: &Completion,
+    call: &'static str,
+) {
     let Ok(place) = qps.binary_search_by_key(&number, |qp| qp.number) else { return };
     let qp = &qps[place];
     if matches!(qp.kind, IBV_QPT_DRIVER | IBV_QPT_XRC_RECV) {
@@ -490,23 +496,23 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
     let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.at == cq.at);
     // The opcode of a failed completion is undefined.
     let side = match (sends, receives) {
-        (true, false) => Side::Send,
-        (false, true) => Side::Receive,
-        _ if ok && done.opcode & IBV_WC_RECV != 0 => Side::Receive,
-        _ if ok => Side::Send,
+        (true, false) => QueueSide::Send,
+        (false, true) => QueueSide::Receive,
+        _ if ok && done.opcode & IBV_WC_RECV != 0 => QueueSide::Receive,
+        _ if ok => QueueSide::Send,
         _ => {
             let first = |queue: &Spin<crate::state::Queue>| {
                 queue.lock().flights.iter().any(|flight| flight.wr_id == done.wr_id)
             };
             let (send, receive) = (first(&qp.send), first(&qp.recv));
             if send && !receive || (send == receive && done.opcode & IBV_WC_RECV == 0) {
-                Side::Send
+                QueueSide::Send
             } else {
-                Side::Receive
+                QueueSide::Receive
             }
         }
     };
-    if side == Side::Receive
+    if side == QueueSide::Receive
         && let Some(srq) = &qp.srq
     {
         srq.taken.fetch_add(1, Ordering::Relaxed);
@@ -520,7 +526,7 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
         return;
     }
     let flight = retire(qp, side, done, ok);
-    if side == Side::Send {
+    if side == QueueSide::Send {
         crate::digest::completed(qp, done.wr_id, ok, call);
     }
     // With an SRQ, a failed receive looks like a failed send. Tag matching completes requests that
@@ -530,18 +536,18 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
         && qp.srq.is_none()
         && !qp.was_reset.load(Ordering::Relaxed)
     {
-        stranger(qp, done, call, side);
+        report_unknown(qp, done, call, side);
     }
     if !ok {
-        failed(qp, done, flight.as_ref(), call, side == Side::Send);
+        failed(qp, done, flight.as_ref(), call, side == QueueSide::Send);
     }
 }
 
 /// Removes the completed request and the requests before it from those in flight.
 #[inline]
-fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
-    let mut queue = if side == Side::Send { qp.send.lock() } else { qp.recv.lock() };
-    let is_it = |flight: &Flight| flight.wr_id == done.wr_id && (flight.due || !ok);
+fn retire(qp: &Qp, side: QueueSide, done: &Completion, ok: bool) -> Option<InFlight> {
+    let mut queue = if side == QueueSide::Send { qp.send.lock() } else { qp.recv.lock() };
+    let is_it = |flight: &InFlight| flight.wr_id == done.wr_id && (flight.due || !ok);
     let place = match queue.flights.front() {
         Some(first) if is_it(first) => 0,
         _ => queue.flights.iter().position(is_it)?,
@@ -550,7 +556,7 @@ fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
     if let Some(flight) = &found {
         overlap::over(&mut queue, flight);
     }
-    if side == Side::Send {
+    if side == QueueSide::Send {
         queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
         // Earlier unsignaled requests are complete. Threads that post at once may reach the
         // provider in another order, so a signaled request stays until its own completion.
@@ -568,8 +574,8 @@ fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
 
 /// CQ-13: reports a completion without a request in flight.
 #[cold]
-fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
-    let what = if side == Side::Send { "send" } else { "receive" };
+fn report_unknown(qp: &Qp, done: &Completion, call: &'static str, side: QueueSide) {
+    let what = if side == QueueSide::Send { "send" } else { "receive" };
     let message = Message {
         id: Id::Cq13,
         call,
@@ -583,12 +589,18 @@ fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
                 .into(),
         also: None,
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
 }
 
 /// CQ-03: explains the first error of a QP. Later errors follow from the first.
 #[cold]
-fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str, sent: bool) {
+fn failed(
+    qp: &Arc<Qp>,
+    done: &Completion,
+    flight: Option<&InFlight>,
+    call: &'static str,
+    sent: bool,
+) {
     // Statuses of tag matching that leave work to the program (ibv_post_srq_ops(3)); the QP
     // continues.
     if matches!(done.status, IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE) {
@@ -602,7 +614,7 @@ fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str
         qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
     }
     // A request that was reported when it was posted needs no second message.
-    let told = qp.told.load(Ordering::Relaxed) != 0;
+    let told = qp.first_message.load(Ordering::Relaxed) != 0;
     if done.status == IBV_WC_WR_FLUSH_ERR {
         if first && !told {
             explain::flushed(qp, done, flight, call, sent, was);

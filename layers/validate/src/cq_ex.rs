@@ -10,9 +10,9 @@ use abi::{
 };
 
 use crate::checks::Id;
-use crate::cq::{Done, completed, enter};
+use crate::cq::{Completion, completed, enter};
 use crate::explain::name_of;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::state::{CQS, Cq, thread};
 
 /// States of an iterator.
@@ -63,7 +63,7 @@ fn known(cq: *mut ibv_cq_ex) -> Option<(&'static Cq, &'static Extended)> {
 #[cold]
 fn misuse(cq: &Cq, call: &str, text: &str, remedy: &str) {
     let object = format!("cq {:#x}", cq.at);
-    tell(
+    emit(
         &Message {
             id: Id::Cq11,
             call,
@@ -194,7 +194,7 @@ unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
         };
         // The opcode of a failed completion is undefined.
         let opcode = if status == IBV_WC_SUCCESS { read_opcode(cq) } else { 0 };
-        (number, Done { wr_id: (*cq).wr_id, status, opcode, vendor })
+        (number, Completion { wr_id: (*cq).wr_id, status, opcode, vendor })
     };
     completed(&qps, known, number, &done, "ibv_start_poll or ibv_next_poll");
 }
@@ -258,7 +258,7 @@ fn undefined(cq: &Cq, call: &str, status: u32, wr_id: u64) {
     let status = name_of(status);
     let text = format!("the completion of wr_id {wr_id:#x} has IBV_WC_{status}: this is undefined");
     let remedy = "look at cq->status first; of a failed completion only wr_id, status, qp_num and vendor_err are there";
-    tell(
+    emit(
         &Message {
             id: Id::Cq02,
             call,

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use abi::{SendFlags, ibv_sge};
 
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::stack::{self, Site};
 use crate::state::Qp;
-use crate::wr::{Send, reads_memory};
+use crate::wr::{SendRequest, reads_memory};
 
 /// Bytes of one checksum.
 const PIECE: usize = 4096;
@@ -59,14 +59,14 @@ fn pieces(sges: &[ibv_sge]) -> Vec<(u64, usize, u64)> {
 
 /// Computes the checksums of a request that is about to be posted.
 #[inline]
-pub(crate) fn posted(qp: &Qp, send: &Send<'_>, site: Site) {
+pub(crate) fn posted(qp: &Qp, send: &SendRequest<'_>, site: Site) {
     if wanted(Id::Mr08) {
         remember(qp, send, site);
     }
 }
 
 #[cold]
-fn remember(qp: &Qp, send: &Send<'_>, site: Site) {
+fn remember(qp: &Qp, send: &SendRequest<'_>, site: Site) {
     let flags = SendFlags::from_bits_retain(send.flags);
     let inline = send.inline.is_some() || flags.contains(SendFlags::INLINE);
     let signaled = qp.sig_all || flags.contains(SendFlags::SIGNALED);
@@ -125,5 +125,5 @@ fn compare(qp: &Qp, wr_id: u64, ok: bool, call: &'static str) {
         remedy: "leave a buffer alone until its completion was polled: the device reads it when it sends, and again when it repeats".into(),
         also: stack::of(digest.site).map(|stack| ("which was posted", stack)),
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
 }

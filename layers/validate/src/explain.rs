@@ -13,10 +13,10 @@ use abi::{
 };
 
 use crate::checks::{Id, ends};
-use crate::cq::Done;
+use crate::cq::Completion;
 use crate::other_end::{self, OtherEnd};
-use crate::report::{Message, tell, wanted};
-use crate::state::{Flight, QPS, Qp};
+use crate::report::{Message, emit, wanted};
+use crate::state::{InFlight, QPS, Qp};
 use crate::{mr, stack, wr};
 
 /// `vendor_err` of `soft` for an ended peer process (`found_by::DEATH` in `soft-semantics`).
@@ -57,8 +57,8 @@ pub(crate) fn name_of(status: ibv_wc_status) -> &'static str {
 /// Explains a failed completion.
 pub(crate) fn failure(
     qp: &Qp,
-    done: &Done,
-    flight: Option<&Flight>,
+    done: &Completion,
+    flight: Option<&InFlight>,
     call: &'static str,
     sent: bool,
 ) {
@@ -68,7 +68,7 @@ pub(crate) fn failure(
     let also =
         flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
     let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
-    let names_key = |flight: &&Flight| {
+    let names_key = |flight: &&InFlight| {
         let opcode = u32::from(flight.opcode);
         right_for(opcode).is_some() || opcode == IBV_WR_SEND_WITH_INV
     };
@@ -84,15 +84,15 @@ pub(crate) fn failure(
         text = format!("{text}; {place}");
     }
     let text = format!("{what} failed with IBV_WC_{name} (vendor_err {:#x}): {text}", done.vendor);
-    tell(&Message { id, call, object, text, remedy, also }, Some(qp));
+    emit(&Message { id, call, object, text, remedy, also }, Some(qp));
 }
 
 /// QP-17: explains a flushed completion without an earlier error. `was` is the last known state of
 /// the QP.
 pub(crate) fn flushed(
     qp: &Qp,
-    done: &Done,
-    flight: Option<&Flight>,
+    done: &Completion,
+    flight: Option<&InFlight>,
     call: &'static str,
     sent: bool,
     was: u32,
@@ -121,7 +121,7 @@ pub(crate) fn flushed(
         flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
     let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
     let text = format!("{what} was flushed (IBV_WC_WR_FLUSH_ERR): {text}");
-    tell(&Message { id: Id::Qp17, call, object, text, remedy: remedy.into(), also }, Some(qp));
+    emit(&Message { id: Id::Qp17, call, object, text, remedy: remedy.into(), also }, Some(qp));
 }
 
 /// Whether the peer may have caused the status.
@@ -141,10 +141,10 @@ fn is_of_both(status: u32) -> bool {
 fn cause(
     qp: &Qp,
     status: u32,
-    flight: &Flight,
+    flight: &InFlight,
     end: Option<&OtherEnd<'_>>,
 ) -> Option<(Id, String, String)> {
-    let Flight { rkey, .. } = *flight;
+    let InFlight { rkey, .. } = *flight;
     if status == IBV_WC_REM_ACCESS_ERR {
         if let Some(now) = mr::stale(rkey) {
             let text = format!(
@@ -197,7 +197,7 @@ fn cause(
 fn disagreement(
     qp: &Qp,
     status: u32,
-    flight: &Flight,
+    flight: &InFlight,
     end: Option<&OtherEnd<'_>>,
 ) -> Option<(Id, String, &'static str)> {
     // The attributes of a QP in this process are known for any device.
@@ -206,7 +206,7 @@ fn disagreement(
         Some(peer) if peer.state() < IBV_QPS_RTR => return None,
         Some(peer) => {
             let attr = peer.attr.lock();
-            ends::End {
+            ends::PeerAttributes {
                 path_mtu: Some(attr.path_mtu),
                 rq_psn: Some(attr.rq_psn),
                 max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
@@ -216,7 +216,7 @@ fn disagreement(
     };
     let failed = {
         let attr = qp.attr.lock();
-        ends::Failed {
+        ends::FailedRequest {
             status,
             opcode: flight.opcode.into(),
             bytes: flight.bytes,
@@ -251,14 +251,14 @@ pub(crate) fn peer(qp: &Qp) -> Option<Arc<Qp>> {
 }
 
 /// The meaning of `IBV_WC_REM_ACCESS_ERR`. The peer's receive names the memory of a SEND.
-fn refused_memory(flight: Option<&Flight>, end: Option<&OtherEnd<'_>>) -> (String, &'static str) {
+fn refused_memory(flight: Option<&InFlight>, end: Option<&OtherEnd<'_>>) -> (String, &'static str) {
     let Some(flight) = flight else {
         return (
             "the peer has no such memory, or it may not be used so".to_owned(),
             "compare with the peer's mr->rkey, addr and length",
         );
     };
-    let Flight { remote, bytes, rkey, .. } = *flight;
+    let InFlight { remote, bytes, rkey, .. } = *flight;
     if let (Some(end), Some(right)) = (end, right_for(flight.opcode.into()))
         && let Some(known) = end.refusal(flight, right)
     {
@@ -293,8 +293,8 @@ fn takes_receive(opcode: u8) -> bool {
 
 fn reason(
     qp: &Qp,
-    done: &Done,
-    flight: Option<&Flight>,
+    done: &Completion,
+    flight: Option<&InFlight>,
     sent: bool,
     end: Option<&OtherEnd<'_>>,
 ) -> (String, String) {

@@ -12,7 +12,7 @@ use abi::{
 };
 
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::state::{Ctx, Qp};
 
 type Query =
@@ -117,7 +117,7 @@ pub(crate) fn check(
             None => "the port has no better one: give its network device an address".into(),
         };
         let object = object.to_owned();
-        tell(&Message { id, call, object, text, remedy, also: None }, qp);
+        emit(&Message { id, call, object, text, remedy, also: None }, qp);
     };
     let from = entry(ctx, port, index);
     if wanted(Id::Qp06)

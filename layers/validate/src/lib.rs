@@ -45,7 +45,7 @@ use abi::{
 use cface::lock::Guard;
 use layer_tap::{life, plugin, spin, table};
 
-use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
+use state::{AHS, CONTEXTS, CQS, Ctx, DESTROYED, PDS, QPS, REGIONS, SRQS};
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -123,8 +123,12 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::Life { at_exit: report::at_exit, objects, hold, in_child: waits::forked })
-    {
+    if life::begin(life::ProcessHooks {
+        at_exit: report::at_exit,
+        objects,
+        hold,
+        in_child: waits::forked,
+    }) {
         let _ = settings::settings();
     }
 }
@@ -228,7 +232,7 @@ unsafe fn limits(
     }
 }
 
-fn objects(all: &mut life::Objects) {
+fn objects(all: &mut life::LockedObjects) {
     all.add(&QPS);
     all.add(&CQS);
     all.add(&SRQS);
@@ -248,7 +252,7 @@ fn hold() -> Vec<Guard> {
         QPS.hold(),
         AHS.hold(),
         REGIONS.hold(),
-        GONE.hold(),
+        DESTROYED.hold(),
         overlap::hold(),
         report::hold(),
     ]

@@ -1,7 +1,7 @@
 //! MR-12: explains a failed registration by the limit of locked memory.
 
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::state::REGIONS;
 
 /// Bytes that this process may lock; `None` without a limit.
@@ -24,7 +24,7 @@ pub(crate) fn check(call: &str, length: usize, errno: i32) {
         sizes.fold(0, |sum, (start, end)| sum.saturating_add(end - start))
     };
     let Some(text) = told(limit, held, length as u64) else { return };
-    tell(
+    emit(
         &Message {
             id: Id::Mr12,
             call,

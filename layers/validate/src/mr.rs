@@ -17,8 +17,8 @@ use crate::checks::memory::{self, Binding, BoundTo, Registration};
 use crate::checks::others;
 use crate::memlock;
 use crate::objects::{context, live_pd, root_of};
-use crate::refusal::{About, Watch, maps};
-use crate::report::{Message, tell, wanted};
+use crate::refusal::{Subject, WatchedCall, maps};
+use crate::report::{Message, emit, wanted};
 use crate::stack;
 use crate::state::{Cache, Ctx, EPOCH, Mr, Mw, QPS, Qp, REGIONS, REMEMBERED, beneath};
 use crate::transitions;
@@ -28,7 +28,7 @@ fn check_access(call: &str, access: u32) {
     let flags = AccessFlags::from_bits_retain(access);
     let needs = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     if flags.intersects(needs) && !flags.contains(AccessFlags::LOCAL_WRITE) {
-        tell(
+        emit(
             &Message {
                 id: Id::Mr05,
                 call,
@@ -92,11 +92,11 @@ pub(crate) unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_reg_mr");
+    let watch = WatchedCall::begin("ibv_reg_mr");
     live_pd("ibv_reg_mr", pd);
     check_access("ibv_reg_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx, reg_mr)(pd, addr, length, iova, access) };
+    let mr = unsafe { beneath!(ctx.next, reg_mr)(pd, addr, length, iova, access) };
     if !mr.is_null() {
         // A NULL address with the largest length makes an implicit region.
         let range = range_of(iova, length, access.cast_unsigned());
@@ -114,11 +114,11 @@ const fn registration(addr: u64, length: usize, iova: u64, access: c_int) -> Reg
 
 /// MR-12 and MR-19: explains a refused registration. `errno` keeps the provider's value.
 #[cold]
-fn failed(ctx: &Ctx, watch: &Watch, call: &str, asked: &Registration) {
+fn failed(ctx: &Ctx, watch: &WatchedCall, call: &str, asked: &Registration) {
     let errno = Errno::last();
     memlock::check(call, usize::try_from(asked.length).unwrap_or(usize::MAX), errno.raw());
     errno.set();
-    watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+    watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
         memory::register(facts, asked, errno, &maps(errno))
     });
 }
@@ -130,10 +130,10 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
     // SAFETY: the caller's PD is live, and the attributes are readable.
     let (context_of, given) = unsafe { ((*pd).context, *attr) };
     let Some(ctx) = context(context_of) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_reg_mr_ex");
+    let watch = WatchedCall::begin("ibv_reg_mr_ex");
     check_access("ibv_reg_mr_ex", given.access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx, reg_mr_ex)(pd, attr) };
+    let mr = unsafe { beneath!(ctx.next, reg_mr_ex)(pd, attr) };
     if !mr.is_null() {
         let mask = MrInitMask::from_bits_retain(given.comp_mask);
         let start = if mask.contains(MrInitMask::IOVA) {
@@ -165,16 +165,16 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_reg_dmabuf_mr");
+    let watch = WatchedCall::begin("ibv_reg_dmabuf_mr");
     check_access("ibv_reg_dmabuf_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
+    let mr = unsafe { beneath!(ctx.next, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
     if !mr.is_null() {
         let access = access.cast_unsigned();
         remember(ctx, pd, mr, range_of(iova, length, access), Some(access), None);
     } else {
         let asked = registration(offset, length, iova, access);
-        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+        watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
             memory::register(facts, &asked, errno, "")
         });
     }
@@ -190,11 +190,11 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_reg_dm_mr");
+    let watch = WatchedCall::begin("ibv_reg_dm_mr");
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx, reg_dm_mr)(pd, dm, offset, length, access) };
+    let mr = unsafe { beneath!(ctx.next, reg_dm_mr)(pd, dm, offset, length, access) };
     if mr.is_null() {
-        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+        watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
             memory::register_device_memory(facts, offset, length as u64, access, errno)
         });
     } else {
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
     // SAFETY: the caller's argument, passed on.
-    let mr = unsafe { beneath!(ctx, alloc_null_mr)(pd) };
+    let mr = unsafe { beneath!(ctx.next, alloc_null_mr)(pd) };
     if !mr.is_null() {
         remember(ctx, pd, mr, None, None, None);
     }
@@ -217,11 +217,11 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_import_mr");
+    let watch = WatchedCall::begin("ibv_import_mr");
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx, import_mr)(pd, handle) };
+    let mr = unsafe { beneath!(ctx.next, import_mr)(pd, handle) };
     if mr.is_null() {
-        watch.failed(ctx, &About::none(Id::Mr19), |_, _| others::import("region", handle));
+        watch.failed(ctx, &Subject::none(Id::Mr19), |_, _| others::import("region", handle));
     } else {
         remember(ctx, pd, mr, None, None, None);
     }
@@ -242,7 +242,7 @@ fn check_in_flight(call: &str, region: &Mr) {
             continue;
         }
         for (queue, what) in [(&qp.send, "send"), (&qp.recv, "receive")] {
-            let uses = |flight: &&crate::state::Flight| {
+            let uses = |flight: &&crate::state::InFlight| {
                 flight.due && flight.keys[..usize::from(flight.count)].contains(&region.lkey)
             };
             let (count, first) = {
@@ -253,7 +253,7 @@ fn check_in_flight(call: &str, region: &Mr) {
                 )
             };
             let Some(first) = first else { continue };
-            tell(
+            emit(
                 &Message {
                     id: Id::Mr06,
                     call,
@@ -301,19 +301,19 @@ pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
     if let Some(region) = &region {
         check_in_flight("ibv_dereg_mr", region);
     }
-    let watch = Watch::begin("ibv_dereg_mr");
+    let watch = WatchedCall::begin("ibv_dereg_mr");
     crate::advice::mapped(&mr, region.map(|region| region.made));
     // The record is removed before the call, because another thread may get the key at once.
     forget(ctx, mr.lkey);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, dereg_mr)(vmr) };
+    let result = unsafe { beneath!(ctx.next, dereg_mr)(vmr) };
     if result != 0 {
         if let Some(region) = region {
             REGIONS.lock().live.insert((ctx.at, mr.lkey), region);
             EPOCH.fetch_add(1, Ordering::Release);
         }
         let object = format!("mr with lkey {:#x}", mr.lkey);
-        let about = About::object(Id::Mr19, object);
+        let about = Subject::object(Id::Mr19, object);
         watch.refused(ctx, result, &about, |_| memory::deregister(result));
     }
     result
@@ -325,7 +325,7 @@ pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     let Some(ctx) = context(context_of) else { return };
     forget(ctx, lkey);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ctx, unimport_mr)(mr) };
+    unsafe { beneath!(ctx.next, unimport_mr)(mr) };
 }
 
 pub(crate) unsafe extern "C" fn rereg_mr(
@@ -341,7 +341,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let Some(ctx) = context(before.context) else { return libc::EINVAL };
     let region = known(ctx, before.lkey);
     let wants = flags.cast_unsigned();
-    let watch = Watch::begin("ibv_rereg_mr");
+    let watch = WatchedCall::begin("ibv_rereg_mr");
     if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
         check_access("ibv_rereg_mr", access.cast_unsigned());
     }
@@ -349,13 +349,13 @@ pub(crate) unsafe extern "C" fn rereg_mr(
         check_in_flight("ibv_rereg_mr", region);
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx, rereg_mr)(vmr, flags, pd, addr, length, access) };
+    let result = unsafe { beneath!(ctx.next, rereg_mr)(vmr, flags, pd, addr, length, access) };
     if result != 0 {
         let asked = registration(addr as u64, length, addr as u64, access);
         // SAFETY: if the flags name a PD, the PD is NULL or live.
         let elsewhere = wants & IBV_REREG_MR_CHANGE_PD != 0
             && unsafe { pd.as_ref() }.is_none_or(|pd| pd.context != before.context);
-        let about = About::object(Id::Mr19, format!("mr with lkey {:#x}", before.lkey));
+        let about = Subject::object(Id::Mr19, format!("mr with lkey {:#x}", before.lkey));
         watch.refused(ctx, result, &about, |facts| {
             memory::register_again(facts, wants, &asked, elsewhere, result, &maps(result))
         });
@@ -381,7 +381,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 }
 
 /// The memory that a request uses, and how.
-pub(crate) struct Use<'a> {
+pub(crate) struct MemoryUse<'a> {
     pub(crate) call: &'a str,
     pub(crate) object: &'a dyn Fn() -> String,
     pub(crate) qp: Option<&'a Qp>,
@@ -393,7 +393,13 @@ pub(crate) struct Use<'a> {
 
 /// MR-01 to MR-04: checks one element of a request.
 #[inline]
-pub(crate) fn check_sge(ctx: &Ctx, cache: &mut Cache, index: usize, sge: &ibv_sge, what: &Use<'_>) {
+pub(crate) fn check_sge(
+    ctx: &Ctx,
+    cache: &mut Cache,
+    index: usize,
+    sge: &ibv_sge,
+    what: &MemoryUse<'_>,
+) {
     if sge.length == 0 {
         return;
     }
@@ -419,7 +425,7 @@ fn wrong_region(
     index: usize,
     sge: &ibv_sge,
     mr: &Mr,
-    what: &Use<'_>,
+    what: &MemoryUse<'_>,
     inside: bool,
     writable: bool,
 ) {
@@ -427,7 +433,7 @@ fn wrong_region(
     let say = |id, text: String, remedy: &str| {
         let also = Some(("the region was registered", mr.made));
         let (object, remedy) = (object.clone(), remedy.to_owned());
-        tell(&Message { id, call: what.call, object, text, remedy, also }, what.qp);
+        emit(&Message { id, call: what.call, object, text, remedy, also }, what.qp);
     };
     if mr.pd != what.pd && what.pd != 0 {
         say(
@@ -465,7 +471,7 @@ fn wrong_region(
 }
 
 #[cold]
-fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &Use<'_>) {
+fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &MemoryUse<'_>) {
     let (text, remedy, also) = {
         let regions = REGIONS.lock();
         let of_rkey = regions.live.values().find(|mr| mr.ctx == ctx.at && mr.rkey == sge.lkey);
@@ -498,7 +504,7 @@ fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &Use<'_>) {
             ("no region that this layer saw has it".to_owned(), remedy.to_owned(), None)
         }
     };
-    tell(
+    emit(
         &Message {
             id: Id::Mr01,
             call: what.call,
@@ -534,17 +540,17 @@ pub(crate) unsafe fn check_window(qp: &Qp, call: &str, wr_id: u64, info: &ibv_mw
     let object = format!("{} wr_id {wr_id:#x}", qp.name());
     let remedy = "add IBV_ACCESS_LOCAL_WRITE to ibv_reg_mr".into();
     let also = Some(("the region was registered", mr.made));
-    tell(&Message { id: Id::Mr04, call, object, text, remedy, also }, Some(qp));
+    emit(&Message { id: Id::Mr04, call, object, text, remedy, also }, Some(qp));
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_alloc_mw");
+    let watch = WatchedCall::begin("ibv_alloc_mw");
     // SAFETY: the caller's arguments, passed on.
-    let mw = unsafe { beneath!(ctx, alloc_mw)(pd, kind) };
+    let mw = unsafe { beneath!(ctx.next, alloc_mw)(pd, kind) };
     if mw.is_null() {
-        watch.failed(ctx, &About::none(Id::Mr19), |facts, errno| {
+        watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
             memory::allocate_window(facts, kind, errno)
         });
     } else {
@@ -566,7 +572,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         regions.windows.remove(&(mw as usize))
     };
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, dealloc_mw)(mw) };
+    let result = unsafe { beneath!(ctx.next, dealloc_mw)(mw) };
     if let (true, Some(window)) = (result != 0, window) {
         REGIONS.lock().windows.insert(mw as usize, window);
     }
@@ -582,7 +588,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     // SAFETY: the caller's QP is live, and the arguments are readable. A bind uses an entry of the
     // send queue, and completes there if signaled.
-    let watch = Watch::begin("ibv_bind_mw");
+    let watch = WatchedCall::begin("ibv_bind_mw");
     // SAFETY: as above.
     let wr_id = unsafe {
         if let Some(known) = QPS.get(qp as usize) {
@@ -592,12 +598,12 @@ pub(crate) unsafe extern "C" fn bind_mw(
         (*bind).wr_id
     };
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx, bind_mw)(qp, mw, bind) };
+    let result = unsafe { beneath!(ctx.next, bind_mw)(qp, mw, bind) };
     if result != 0 {
         crate::wr::bind_failed(qp, wr_id);
         // SAFETY: the arguments are readable, and the region is NULL or live.
         let asked = unsafe { binding(ctx, &(*bind).bind_info) };
-        let about = About::object(Id::Mr19, format!("wr_id {wr_id:#x}"));
+        let about = Subject::object(Id::Mr19, format!("wr_id {wr_id:#x}"));
         watch.refused(ctx, result, &about, |_| memory::bind_window(&asked, result));
     } else {
         // SAFETY: the window is live, and has its new key.
@@ -633,11 +639,11 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
-    let watch = Watch::begin("ibv_advise_mr");
+    let watch = WatchedCall::begin("ibv_advise_mr");
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx, advise_mr)(pd, advice, flags, list, count) };
+    let result = unsafe { beneath!(ctx.next, advise_mr)(pd, advice, flags, list, count) };
     if result != 0 {
-        let about = About::none(Id::Mr19);
+        let about = Subject::none(Id::Mr19);
         watch.refused(ctx, result, &about, |_| {
             memory::advise(advice, flags, !list.is_null(), count)
         });
@@ -726,5 +732,5 @@ pub(crate) fn left(call: &str, ctx: &Ctx, regions: &[Mr]) {
         remedy: "ibv_dereg_mr each of them, and then ibv_dealloc_pd".into(),
         also: Some(("that region was registered", first.made)),
     };
-    tell(&message, None);
+    emit(&message, None);
 }

@@ -15,12 +15,12 @@ use crate::checks::Id;
 use crate::checks::others;
 use crate::checks::pairs::{self, Address};
 use crate::checks::queues::{self, WantedSrq, WantedSrqEx};
-use crate::refusal::{About, Watch};
-use crate::report::{Message, tell};
+use crate::refusal::{Subject, WatchedCall};
+use crate::report::{Message, emit};
 use crate::spin::Spin;
 use crate::stack;
 use crate::state::{
-    AHS, Ah, CONTEXTS, CQS, Cache, Ctx, PDS, Pd, QPS, SRQS, Srq, beneath, gone, where_gone,
+    AHS, Ah, CONTEXTS, CQS, Cache, Ctx, PDS, Pd, QPS, SRQS, Srq, beneath, destroyed_at, gone,
 };
 
 /// The context at this address. The chain passes only contexts that were attached.
@@ -54,7 +54,7 @@ pub(crate) fn check_argument(
             format!("{kind} {at:#x} is of context {other:#x}, the call is for context {ctx:#x}"),
             None,
         ),
-        None => match where_gone(kind, at) {
+        None => match destroyed_at(kind, at) {
             Some(stack) => {
                 (format!("{kind} {at:#x} was destroyed"), Some(("it was destroyed", stack)))
             }
@@ -62,7 +62,7 @@ pub(crate) fn check_argument(
         },
     };
     let remedy = "pass a live object of the same open device";
-    tell(
+    emit(
         &Message {
             id: Id::Ob01,
             call,
@@ -84,11 +84,11 @@ pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
 
 pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     let Some(ctx) = context(at) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_alloc_pd");
+    let watch = WatchedCall::begin("ibv_alloc_pd");
     // SAFETY: the caller's argument, passed on.
-    let pd = unsafe { beneath!(ctx, alloc_pd)(at) };
+    let pd = unsafe { beneath!(ctx.next, alloc_pd)(at) };
     if pd.is_null() {
-        watch.failed(ctx, &About::none(Id::Ob09), others::alloc_pd);
+        watch.failed(ctx, &Subject::none(Id::Ob09), others::alloc_pd);
     } else {
         let at = pd as usize;
         let made = stack::here();
@@ -105,14 +105,16 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: the caller's attributes are readable.
     let given = unsafe { attr.as_ref() }.map(|attr| (attr.pd as usize, !attr.td.is_null()));
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_alloc_parent_domain");
+    let watch = WatchedCall::begin("ibv_alloc_parent_domain");
     // SAFETY: as above.
-    let pd = unsafe { beneath!(ctx, alloc_parent_domain)(at, attr) };
+    let pd = unsafe { beneath!(ctx.next, alloc_parent_domain)(at, attr) };
     if pd.is_null() {
         // SAFETY: the caller's attributes are readable.
         let mask = unsafe { attr.as_ref() }.map_or(0, |attr| attr.comp_mask);
         let has_pd = given.is_some_and(|(parent, _)| parent != 0);
-        watch.failed(ctx, &About::none(Id::Ob09), |_, _| others::alloc_parent_domain(mask, has_pd));
+        watch.failed(ctx, &Subject::none(Id::Ob09), |_, _| {
+            others::alloc_parent_domain(mask, has_pd)
+        });
     }
     if let (false, Some((parent, single))) = (pd.is_null(), given) {
         let at = pd as usize;
@@ -130,7 +132,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // The record is removed before the call, because another thread may get the address at once.
     PDS.remove(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, dealloc_pd)(pd) };
+    let result = unsafe { beneath!(ctx.next, dealloc_pd)(pd) };
     if result == 0 {
         gone("pd", at);
         return result;
@@ -139,7 +141,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         PDS.insert(at, known);
     }
     if let Some((holders, also)) = holders_of_pd(at) {
-        tell(
+        emit(
             &Message {
                 id: Id::Ob02,
                 call: "ibv_dealloc_pd",
@@ -196,7 +198,7 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
     left(&ctx, "ibv_close_device");
     CONTEXTS.remove(ctx.at);
     // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
-    unsafe { beneath!(ctx, free_context)(at) };
+    unsafe { beneath!(ctx.next, free_context)(at) };
 }
 
 /// Reports at exit the objects of contexts that are not closed, if the settings ask for the
@@ -243,7 +245,7 @@ fn left(ctx: &Ctx, call: &str) {
         names.push(format!("{windows} memory windows"));
     }
     if !names.is_empty() {
-        tell(
+        emit(
             &Message {
                 id: Id::Ob02,
                 call,
@@ -260,17 +262,17 @@ fn left(ctx: &Ctx, call: &str) {
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_create_ah");
+    let watch = WatchedCall::begin("ibv_create_ah");
     // SAFETY: the caller's attributes are readable.
     let asked = unsafe { attr.as_ref() };
     if let Some(attr) = asked {
         crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
     }
     // SAFETY: the caller's arguments, passed on.
-    let ah = unsafe { beneath!(ctx, create_ah)(pd, attr) };
+    let ah = unsafe { beneath!(ctx.next, create_ah)(pd, attr) };
     if ah.is_null() {
         if let Some(attr) = asked {
-            watch.failed(ctx, &About::none(Id::Ob08), |facts, errno| {
+            watch.failed(ctx, &Subject::none(Id::Ob08), |facts, errno| {
                 pairs::create_ah(facts, &address(ctx, attr), errno)
             });
         }
@@ -304,7 +306,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     AHS.remove(at);
     gone("ah", at);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ctx, destroy_ah)(ah) }
+    unsafe { beneath!(ctx.next, destroy_ah)(ah) }
 }
 
 fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr, basic: bool) {
@@ -332,14 +334,14 @@ pub(crate) unsafe extern "C" fn create_srq(
 ) -> *mut ibv_srq {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_create_srq");
+    let watch = WatchedCall::begin("ibv_create_srq");
     live_pd("ibv_create_srq", pd);
     // SAFETY: the caller's attributes are readable.
     let asked = WantedSrq { attr: unsafe { (*attr).attr }, extended: None };
     // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx, create_srq)(pd, attr) };
+    let srq = unsafe { beneath!(ctx.next, create_srq)(pd, attr) };
     if srq.is_null() {
-        watch.failed(&ctx, &About::none(Id::Ob07), |facts, errno| {
+        watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
             queues::create_srq(facts, &asked, errno)
         });
     } else {
@@ -354,13 +356,13 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_create_srq_ex");
+    let watch = WatchedCall::begin("ibv_create_srq_ex");
     // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
     let asked = unsafe { asked_for(attr) };
     // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx, create_srq_ex)(at, attr) };
+    let srq = unsafe { beneath!(ctx.next, create_srq_ex)(at, attr) };
     if srq.is_null() {
-        watch.failed(&ctx, &About::none(Id::Ob07), |facts, errno| {
+        watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
             queues::create_srq(facts, &asked, errno)
         });
     } else {
@@ -414,9 +416,9 @@ pub(crate) unsafe extern "C" fn modify_srq(
     // SAFETY: the caller's SRQ is live.
     let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_modify_srq");
+    let watch = WatchedCall::begin("ibv_modify_srq");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx, modify_srq)(srq, attr, mask) };
+    let result = unsafe { beneath!(ctx.next, modify_srq)(srq, attr, mask) };
     if result != 0 {
         let known = SRQS.get(srq as usize);
         let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
@@ -424,7 +426,7 @@ pub(crate) unsafe extern "C" fn modify_srq(
             let taken = known.taken.load(Ordering::Relaxed);
             known.posted.load(Ordering::Relaxed).saturating_sub(taken)
         });
-        let about = About::object(Id::Ob07, format!("srq {:#x}", srq as usize));
+        let about = Subject::object(Id::Ob07, format!("srq {:#x}", srq as usize));
         // SAFETY: the caller's attributes are readable.
         let attr = unsafe { *attr };
         watch.refused(ctx, result, &about, |facts| {
@@ -461,7 +463,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     }
     SRQS.remove(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, destroy_srq)(srq) };
+    let result = unsafe { beneath!(ctx.next, destroy_srq)(srq) };
     match known {
         Some(known) if result != 0 => {
             let users = QPS.all();

@@ -10,8 +10,8 @@ use abi::{
     OTHER_KEY_GOOD, OTHER_KEY_LOCAL, OTHER_KEY_NONE, OTHER_KEY_QP, Zeroed, ferroverbs_other_end,
 };
 
-use crate::checks::ends::End;
-use crate::state::{Flight, Qp};
+use crate::checks::ends::PeerAttributes;
+use crate::state::{InFlight, Qp};
 use crate::transitions;
 
 /// Access bits with a name.
@@ -53,16 +53,16 @@ impl OtherEnd<'_> {
     }
 
     /// The attributes of the peer's QP that the ends must agree on.
-    pub(crate) fn end(&self) -> End {
+    pub(crate) fn end(&self) -> PeerAttributes {
         let told = &self.told;
         // Before RTR, the peer does not know this QP.
         match self.has_qp() && self.state() >= IBV_QPS_RTR && told.path_mtu != 0 {
-            true => End {
+            true => PeerAttributes {
                 path_mtu: Some(told.path_mtu.into()),
                 rq_psn: Some(told.rq_psn),
                 max_dest_rd_atomic: Some(told.max_dest_rd_atomic),
             },
-            false => End::default(),
+            false => PeerAttributes::default(),
         }
     }
 
@@ -171,10 +171,10 @@ impl OtherEnd<'_> {
     /// The reason why the peer refused the memory of a request, and the remedy; `None` if unknown.
     pub(crate) fn refusal(
         &self,
-        flight: &Flight,
+        flight: &InFlight,
         right: (AccessFlags, &str),
     ) -> Option<(String, &'static str)> {
-        let Flight { rkey, remote, bytes, .. } = *flight;
+        let InFlight { rkey, remote, bytes, .. } = *flight;
         let told = &self.told;
         let process = self.process();
         let answer = match told.key {

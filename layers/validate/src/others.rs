@@ -10,10 +10,10 @@ use abi::{
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
-use crate::checks::given::Given;
+use crate::checks::given::Judged;
 use crate::checks::{Id, memory, others, pairs, queues};
 use crate::objects::context;
-use crate::refusal::{About, Watch};
+use crate::refusal::{Subject, WatchedCall};
 use crate::state::beneath;
 
 /// Defines functions that return a pointer, and explain a refusal by a function of `checks`.
@@ -30,12 +30,12 @@ macro_rules! explained {
         pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> *mut $made {
             // SAFETY: the caller's objects are live.
             let Some(ctx) = context(unsafe { $of }) else { return core::ptr::null_mut() };
-            let watch = Watch::begin($call);
+            let watch = WatchedCall::begin($call);
             // SAFETY: the caller's arguments, passed on.
-            let made = unsafe { beneath!(ctx, $name)($($arg),*) };
+            let made = unsafe { beneath!(ctx.next, $name)($($arg),*) };
             if made.is_null() {
                 // SAFETY: the caller's structures are readable.
-                watch.failed(ctx, &About::none(Id::$id), |$facts, $errno| unsafe { $judge });
+                watch.failed(ctx, &Subject::none(Id::$id), |$facts, $errno| unsafe { $judge });
             }
             made
         }
@@ -53,12 +53,12 @@ macro_rules! explained_errno {
         pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             // SAFETY: the caller's objects are live.
             let Some(ctx) = context(unsafe { $of }) else { return libc::EINVAL };
-            let watch = Watch::begin($call);
+            let watch = WatchedCall::begin($call);
             // SAFETY: the caller's arguments, passed on.
-            let result = unsafe { beneath!(ctx, $name)($($arg),*) };
+            let result = unsafe { beneath!(ctx.next, $name)($($arg),*) };
             if result != 0 {
                 let $errno = result;
-                let about = About::none(Id::$id);
+                let about = Subject::none(Id::$id);
                 // SAFETY: the caller's structures are readable.
                 watch.refused(ctx, result, &about, |$facts| unsafe { $judge });
             }
@@ -71,12 +71,12 @@ macro_rules! explained_errno {
 ///
 /// # Safety
 /// `at` is NULL or readable.
-unsafe fn told<T>(name: &str, at: *const T, judge: impl FnOnce(&T) -> Given) -> Given {
+unsafe fn judge<T>(name: &str, at: *const T, judge: impl FnOnce(&T) -> Judged) -> Judged {
     // SAFETY: per the caller.
     match unsafe { at.as_ref() } {
         Some(attr) => judge(attr),
         None => {
-            let mut given = Given::default();
+            let mut given = Judged::default();
             given.needed(name, false, "give the structure that the page of the call describes");
             given
         }
@@ -86,31 +86,31 @@ unsafe fn told<T>(name: &str, at: *const T, judge: impl FnOnce(&T) -> Given) -> 
 explained! {
     "ibv_alloc_td" Ob09
     fn alloc_td(at: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td;
-    of at; |_facts, _errno| told("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
+    of at; |_facts, _errno| judge("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
 
     "ibv_alloc_dm" Mr19
     fn alloc_dm(at: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm;
-    of at; |_facts, _errno| told("attr", attr, |attr| {
+    of at; |_facts, _errno| judge("attr", attr, |attr| {
         memory::allocate_device_memory(attr.length as u64, attr.log_align_req, attr.comp_mask)
     });
 
     "ibv_create_counters" Ob09
     fn create_counters(at: *mut ibv_context, attr: *mut ibv_counters_init_attr) -> *mut ibv_counters;
-    of at; |_facts, _errno| told("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
+    of at; |_facts, _errno| judge("init_attr", attr, |attr| others::only_mask(attr.comp_mask));
 
     "ibv_create_flow" Ob09
     fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow;
-    of (*qp).context; |facts, _errno| told("flow", attr, |attr| others::create_flow(facts, attr));
+    of (*qp).context; |facts, _errno| judge("flow", attr, |attr| others::create_flow(facts, attr));
 
     "ibv_create_rwq_ind_table" Ob09
     fn create_rwq_ind_table(at: *mut ibv_context, attr: *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table;
-    of at; |_facts, _errno| told("init_attr", attr, |attr| {
+    of at; |_facts, _errno| judge("init_attr", attr, |attr| {
         queues::create_table(attr.log_ind_tbl_size, !attr.ind_tbl.is_null(), attr.comp_mask)
     });
 
     "ibv_create_wq" Ob09
     fn create_wq(at: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq;
-    of at; |facts, _errno| told("wq_init_attr", attr, |attr| {
+    of at; |facts, _errno| judge("wq_init_attr", attr, |attr| {
         let asked = queues::WantedWq {
             kind: attr.wq_type,
             max_wr: attr.max_wr,
@@ -132,13 +132,13 @@ explained! {
 
     "ibv_open_qp" Qp21
     fn open_qp(at: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp;
-    of at; |_facts, _errno| told("qp_open_attr", attr, |attr| {
+    of at; |_facts, _errno| judge("qp_open_attr", attr, |attr| {
         pairs::open_qp(attr.comp_mask, attr.qp_type, !attr.xrcd.is_null(), attr.qp_num)
     });
 
     "ibv_open_xrcd" Ob09
     fn open_xrcd(at: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
-    of at; |_facts, _errno| told("xrcd_init_attr", attr, |attr| {
+    of at; |_facts, _errno| judge("xrcd_init_attr", attr, |attr| {
         others::open_xrcd(attr, libc::fcntl(attr.fd, libc::F_GETFD) != -1)
     });
 }
@@ -146,7 +146,7 @@ explained! {
 explained_errno! {
     "ibv_attach_counters_point_flow" Ob09
     fn attach_counters_point_flow(counters: *mut ibv_counters, attr: *mut ibv_counter_attach_attr, flow: *mut ibv_flow);
-    of (*counters).context; |_facts, errno| told("attr", attr, |attr| {
+    of (*counters).context; |_facts, errno| judge("attr", attr, |attr| {
         others::attach_counters(attr.counter_desc, attr.index, attr.comp_mask, errno)
     });
 
@@ -176,13 +176,13 @@ explained_errno! {
 
     "ibv_modify_cq" Cq14
     fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr);
-    of (*cq).context; |_facts, _errno| told("attr", attr, |attr| {
+    of (*cq).context; |_facts, _errno| judge("attr", attr, |attr| {
         queues::modify_cq(attr.attr_mask, attr.moderate.cq_count, attr.moderate.cq_period)
     });
 
     "ibv_modify_wq" Ob09
     fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr);
-    of (*wq).context; |_facts, _errno| told("wq_attr", attr, queues::modify_wq);
+    of (*wq).context; |_facts, _errno| judge("wq_attr", attr, queues::modify_wq);
 
     "ibv_read_counters" Ob09
     fn read_counters(counters: *mut ibv_counters, values: *mut u64, count: u32, flags: u32);

@@ -15,15 +15,15 @@ use cface::shared::Shared;
 
 use crate::asan;
 use crate::checks::Id;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::stack::{self, Site};
-use crate::state::{Cache, Ctx, Flight, KEYS, Qp, Queue};
-use crate::wr::{self, Send};
+use crate::state::{Cache, Ctx, InFlight, KEYS, Qp, Queue};
+use crate::wr::{self, SendRequest};
 
 /// A request that writes memory until it completes. Elements beyond the first few are not
 /// recorded.
 #[derive(Clone, Debug)]
-pub(crate) struct Sink {
+pub(crate) struct MemoryWriter {
     wr_id: u64,
     /// QP number; `None` for an SRQ.
     qp: Option<u32>,
@@ -33,10 +33,10 @@ pub(crate) struct Sink {
 }
 
 /// The sinks of one queue, the oldest first.
-pub(crate) type Sinks = VecDeque<Sink>;
+pub(crate) type MemoryWriters = VecDeque<MemoryWriter>;
 
 /// The sinks of the process, by the address of the queue. Lock order: a leaf.
-static WRITTEN: Shared<BTreeMap<usize, Sinks>> = Shared::new(BTreeMap::new());
+static WRITTEN: Shared<BTreeMap<usize, MemoryWriters>> = Shared::new(BTreeMap::new());
 
 /// For a fork: no thread changes the sinks until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
@@ -56,7 +56,7 @@ fn is_kept() -> bool {
     KEPT.load(Ordering::Relaxed)
 }
 
-impl Sink {
+impl MemoryWriter {
     fn new(
         ctx: &Ctx,
         cache: &mut Cache,
@@ -102,7 +102,7 @@ pub(crate) fn sends(
     qp: &Qp,
     call: &'static str,
     queue: &mut Queue,
-    send: &Send<'_>,
+    send: &SendRequest<'_>,
     inline: bool,
     site: Site,
 ) {
@@ -111,7 +111,14 @@ pub(crate) fn sends(
     }
 }
 
-fn look(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, inline: bool, site: Site) {
+fn look(
+    qp: &Qp,
+    call: &'static str,
+    queue: &mut Queue,
+    send: &SendRequest<'_>,
+    inline: bool,
+    site: Site,
+) {
     if !matches!(qp.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
         return;
     }
@@ -123,7 +130,7 @@ fn look(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, inline:
     }
     if brings(send.opcode) {
         let whose = (Some(qp.number), false);
-        let sink = Sink::new(&qp.ctx, &mut queue.cache, whose, send.wr_id, site, sges);
+        let sink = MemoryWriter::new(&qp.ctx, &mut queue.cache, whose, send.wr_id, site, sges);
         if is_kept() {
             let object = || format!("{} wr_id {:#x}", qp.name(), send.wr_id);
             write(address(queue), sink.clone(), call, &object, Some(qp));
@@ -152,9 +159,9 @@ fn look(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, inline:
 fn unfenced(
     qp: &Qp,
     call: &'static str,
-    send: &Send<'_>,
+    send: &SendRequest<'_>,
     inline: bool,
-    sink: &Sink,
+    sink: &MemoryWriter,
     common: &Range<u64>,
 ) {
     let remedy = if inline {
@@ -173,7 +180,7 @@ fn unfenced(
         remedy: remedy.into(),
         also: stack::of(sink.site).map(|stack| ("which was posted", stack)),
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
 }
 
 /// MR-09: records a receive that is about to be posted to a QP.
@@ -188,7 +195,7 @@ pub(crate) fn receives(
 ) {
     if is_kept() {
         let whose = (Some(qp.number), true);
-        let sink = Sink::new(&qp.ctx, &mut queue.cache, whose, wr_id, site, sges);
+        let sink = MemoryWriter::new(&qp.ctx, &mut queue.cache, whose, wr_id, site, sges);
         let object = || format!("{} wr_id {wr_id:#x}", qp.name());
         write(address(queue), sink, call, &object, Some(qp));
     }
@@ -205,7 +212,13 @@ pub(crate) fn shared_receives(
 ) {
     if is_kept() {
         let object = || format!("srq {srq:#x} wr_id {wr_id:#x}");
-        write(srq, Sink::new(ctx, cache, (None, true), wr_id, 0, sges), call, &object, None);
+        write(
+            srq,
+            MemoryWriter::new(ctx, cache, (None, true), wr_id, 0, sges),
+            call,
+            &object,
+            None,
+        );
     }
 }
 
@@ -213,7 +226,7 @@ pub(crate) fn shared_receives(
 #[cold]
 fn write(
     owner: usize,
-    sink: Sink,
+    sink: MemoryWriter,
     call: &'static str,
     object: &dyn Fn() -> String,
     qp: Option<&Qp>,
@@ -221,7 +234,7 @@ fn write(
     let found = {
         let mut all = WRITTEN.lock();
         let mut others = all.values().flatten();
-        let common = |other: &Sink| {
+        let common = |other: &MemoryWriter| {
             let common = sink.spans.iter().find_map(|span| other.common(span))?;
             Some((other.wr_id, other.site, common))
         };
@@ -243,12 +256,12 @@ fn write(
             .into(),
         also: stack::of(site).map(|stack| ("which was posted", stack)),
     };
-    tell(&message, qp);
+    emit(&message, qp);
 }
 
 /// Removes a request that is no longer in flight.
 #[inline]
-pub(crate) fn over(queue: &mut Queue, flight: &Flight) {
+pub(crate) fn over(queue: &mut Queue, flight: &InFlight) {
     if !brings(flight.opcode.into()) {
         return;
     }
@@ -267,13 +280,13 @@ pub(crate) fn shared_over(owner: usize, wr_id: u64) {
     }
 }
 
-fn remove(sinks: &mut Sinks, wr_id: u64) -> Option<Sink> {
+fn remove(sinks: &mut MemoryWriters, wr_id: u64) -> Option<MemoryWriter> {
     let place = sinks.iter().position(|sink| sink.wr_id == wr_id)?;
     sinks.remove(place)
 }
 
 /// MR-10: unpoisons buffers that are no longer in flight, except bytes that other requests write.
-fn give_back(all: &BTreeMap<usize, Sinks>, gone: impl IntoIterator<Item = Sink>) {
+fn give_back(all: &BTreeMap<usize, MemoryWriters>, gone: impl IntoIterator<Item = MemoryWriter>) {
     if !asan::is_on() {
         return;
     }
@@ -302,7 +315,7 @@ pub(crate) fn unregistered(memory: &Range<u64>) {
 }
 
 /// A request in flight, for MR-10.
-pub(crate) struct InFlight {
+pub(crate) struct BufferOwner {
     /// The name of the queue.
     pub(crate) queue: String,
     pub(crate) wr_id: u64,
@@ -311,13 +324,13 @@ pub(crate) struct InFlight {
 }
 
 /// The request whose buffer has the byte at this address.
-pub(crate) fn in_flight_at(at: u64) -> Option<InFlight> {
+pub(crate) fn in_flight_at(at: u64) -> Option<BufferOwner> {
     let all = WRITTEN.lock();
     let (owner, sink) = all.iter().find_map(|(owner, sinks)| {
         let sink = sinks.iter().find(|sink| sink.spans.iter().any(|span| span.contains(&at)))?;
         Some((owner, sink))
     })?;
-    Some(InFlight {
+    Some(BufferOwner {
         queue: sink.qp.map_or_else(|| format!("srq {owner:#x}"), |qp| format!("qp {qp:#x}")),
         wr_id: sink.wr_id,
         what: if sink.is_receive { "a receive" } else { "a READ or an atomic" },

@@ -21,8 +21,8 @@ pub(crate) fn overwrite(wc: &mut ibv_wc) {
     wc.imm = abi::ibv_wc_imm { invalidated_rkey: PATTERN };
     (wc.pkey_index, wc.slid) = (PATTERN as u16, PATTERN as u16);
     (wc.sl, wc.dlid_path_bits) = (PATTERN as u8, PATTERN as u8);
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         crate::report::note(&format!(
             "ferroverbs validate: poison=1: all of a failed completion is {PATTERN:#x}, cut to each member's length, but wr_id, status, qp_num and vendor_err: the rest is undefined there (ibv_poll_cq(3)); more: ferroverbs explain CQ-02\n"
         ));

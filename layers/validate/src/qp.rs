@@ -11,15 +11,15 @@ use abi::{
     ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 
-use crate::advice::{self, Asked};
+use crate::advice::{self, QpChange};
 use crate::builder::Builder;
 use crate::checks::Id;
 use crate::checks::pairs::{self, WantedQp};
 use crate::gid;
 use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
-use crate::refusal::{About, Watch};
+use crate::refusal::{Subject, WatchedCall};
 use crate::refused;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::spin::Spin;
 use crate::stack;
 use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, beneath, gone};
@@ -35,8 +35,8 @@ fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
 }
 
 /// QP-15: explains a refused creation. `probe` tries a creation with another `max_inline_data`.
-fn explain_refusal(watch: &Watch, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u32) -> bool) {
-    let about = About::none(Id::Qp15);
+fn explain_refusal(watch: &WatchedCall, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u32) -> bool) {
+    let about = Subject::none(Id::Qp15);
     watch.failed(ctx, &about, |facts, errno| {
         let mut given = pairs::create_qp(facts, asked, errno);
         let wanted = asked.cap.max_inline_data;
@@ -112,7 +112,7 @@ fn remember(
         failed: AtomicBool::new(false),
         explained: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
-        told: AtomicU32::new(0),
+        first_message: AtomicU32::new(0),
         groups: AtomicU32::new(0),
         async_got: AtomicU32::new(0),
         builder: send_ops.map(|_| Box::new(Builder::new())),
@@ -139,21 +139,21 @@ pub(crate) unsafe extern "C" fn create_qp(
 ) -> *mut ibv_qp {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = Watch::begin("ibv_create_qp");
+    let watch = WatchedCall::begin("ibv_create_qp");
     live_pd("ibv_create_qp", pd);
     // SAFETY: the caller's attributes are readable.
     let given = unsafe { *attr };
     check_parts("ibv_create_qp", ctx.at, &given);
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx, create_qp)(pd, attr) };
+    let qp = unsafe { beneath!(ctx.next, create_qp)(pd, attr) };
     if qp.is_null() {
         explain_refusal(&watch, &ctx, &wanted(&given, pd as usize), |inline| {
             let mut again = given;
             again.cap.max_inline_data = inline;
             // SAFETY: the domain is the caller's, and the attributes are a copy.
-            let made = unsafe { beneath!(ctx, create_qp)(pd, &raw mut again) };
+            let made = unsafe { beneath!(ctx.next, create_qp)(pd, &raw mut again) };
             // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
+            !made.is_null() && unsafe { beneath!(ctx.next, destroy_qp)(made) } == 0
         });
     } else {
         // SAFETY: the provider has filled in the capacities.
@@ -183,10 +183,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     // SAFETY: these members are in each version of the structure. A program built with an older
     // header has a shorter structure, so other members are read only if the mask names them.
     let (mask, first) = unsafe { ((*attr).comp_mask, plain(&*attr)) };
-    let watch = Watch::begin("ibv_create_qp_ex");
+    let watch = WatchedCall::begin("ibv_create_qp_ex");
     check_parts("ibv_create_qp_ex", ctx.at, &first);
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx, create_qp_ex)(at, attr) };
+    let qp = unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) };
     if qp.is_null() {
         // SAFETY: members that the mask names are readable.
         let asked = unsafe { wanted_ex(attr, mask, &first) };
@@ -197,12 +197,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 let before = *cap;
                 *cap = first.cap;
                 (*cap).max_inline_data = inline;
-                let made = beneath!(ctx, create_qp_ex)(at, attr);
+                let made = beneath!(ctx.next, create_qp_ex)(at, attr);
                 *cap = before;
                 made
             };
             // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
+            !made.is_null() && unsafe { beneath!(ctx.next, destroy_qp)(made) } == 0
         });
     } else {
         // SAFETY: members that the mask names are readable.
@@ -238,7 +238,7 @@ unsafe fn wanted_ex(
 pub(crate) fn still_used(call: &str, kind: &str, at: usize, users: &[&Arc<Qp>]) {
     let Some(first) = users.first() else { return };
     let names: Vec<String> = users.iter().map(|qp| qp.name()).collect();
-    tell(
+    emit(
         &Message {
             id: Id::Qp13,
             call,
@@ -257,11 +257,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let at = qp as usize;
     let Some(known) = QPS.share(at) else {
         // SAFETY: the caller's argument, passed on.
-        return unsafe { beneath!(ctx, destroy_qp)(qp) };
+        return unsafe { beneath!(ctx.next, destroy_qp)(qp) };
     };
     let groups = known.groups.load(Ordering::Relaxed);
     if groups > 0 {
-        tell(
+        emit(
             &Message {
                 id: Id::Ob03,
                 call: "ibv_destroy_qp",
@@ -285,9 +285,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         cq.qps.lock().retain(|qp| qp.at != at);
     }
     QPS.remove(at);
-    let watch = Watch::begin("ibv_destroy_qp");
+    let watch = WatchedCall::begin("ibv_destroy_qp");
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx, destroy_qp)(qp) };
+    let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
     if result == 0 {
         for queue in [&known.send, &known.recv] {
             crate::overlap::clear(&mut queue.lock());
@@ -301,7 +301,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
         }
         if groups == 0 {
-            let about = About::qp(Id::Qp21, &known);
+            let about = Subject::qp(Id::Qp21, &known);
             watch.refused(ctx, result, &about, |_| pairs::destroy_qp(groups));
         }
         QPS.insert(at, known);
@@ -327,7 +327,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
     // SAFETY: the QP is extended and live.
     let before = builder.map(|(known, builder)| unsafe { builder.look(known.extended()) });
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx, modify_qp)(qp, attr, mask.bits().cast_signed()) };
+    let result = unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
         // SAFETY: a successful call has read the caller's attributes.
         unsafe { modified(known, attr, mask) };
@@ -379,7 +379,7 @@ unsafe fn needs_route(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
         remedy: pairs::NEEDS_GLOBAL.into(),
         also: None,
     };
-    tell(&message, Some(qp));
+    emit(&message, Some(qp));
     true
 }
 
@@ -430,7 +430,7 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         if to == IBV_QPS_RESET {
             qp.was_reset.store(true, Ordering::Relaxed);
             qp.clear();
-            qp.told.store(0, Ordering::Relaxed);
+            qp.first_message.store(0, Ordering::Relaxed);
             qp.max_rd_atomic.store(u32::MAX, Ordering::Relaxed);
         }
     }
@@ -454,7 +454,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
             remedy: remedy.into(),
             also: None,
         };
-        tell(&message, Some(qp));
+        emit(&message, Some(qp));
     };
     macro_rules! member {
         ($bit:ident, $($field:tt)+) => {
@@ -496,7 +496,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     }
     let ctx = &qp.ctx;
     let port = member!(PORT, port_num).unwrap_or_else(|| qp.attr.lock().port_num);
-    let asked = Asked {
+    let asked = QpChange {
         address: member!(AV, ah_attr),
         timeout: member!(TIMEOUT, timeout),
         retries: member!(RETRY_CNT, retry_cnt),
@@ -615,7 +615,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     let known = QPS.get(qp as usize);
     if let Some(known) = known.filter(|known| known.kind != IBV_QPT_UD) {
-        tell(
+        emit(
             &Message {
                 id: Id::Ob03,
                 call: "ibv_attach_mcast",
@@ -631,9 +631,9 @@ pub(crate) unsafe extern "C" fn attach_mcast(
         );
     }
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_attach_mcast");
+    let watch = WatchedCall::begin("ibv_attach_mcast");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx, attach_mcast)(qp, gid, lid) };
+    let result = unsafe { beneath!(ctx.next, attach_mcast)(qp, gid, lid) };
     if known.is_none_or(|known| known.kind == IBV_QPT_UD) {
         // SAFETY: the pointer is NULL or the caller's GID, which is readable.
         unsafe { explain_group(&watch, ctx, known, gid, false, result) };
@@ -649,7 +649,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(
 /// # Safety
 /// `gid` is NULL or readable.
 unsafe fn explain_group(
-    watch: &Watch,
+    watch: &WatchedCall,
     ctx: &Ctx,
     known: Option<&Qp>,
     gid: *const ibv_gid,
@@ -661,7 +661,7 @@ unsafe fn explain_group(
         return;
     };
     let groups = known.groups.load(Ordering::Relaxed);
-    watch.refused(ctx, result, &About::qp(Id::Qp21, known), |facts| {
+    watch.refused(ctx, result, &Subject::qp(Id::Qp21, known), |facts| {
         pairs::multicast(facts, known.kind, gid.bytes().into(), detaches, groups, result)
     });
 }
@@ -674,10 +674,10 @@ pub(crate) unsafe extern "C" fn detach_mcast(
     // SAFETY: the caller's QP is live.
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
-    let watch = Watch::begin("ibv_detach_mcast");
+    let watch = WatchedCall::begin("ibv_detach_mcast");
     let known = QPS.get(qp as usize);
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx, detach_mcast)(qp, gid, lid) };
+    let result = unsafe { beneath!(ctx.next, detach_mcast)(qp, gid, lid) };
     // SAFETY: the pointer is NULL or the caller's GID, which is readable.
     unsafe { explain_group(&watch, ctx, known, gid, true, result) };
     if let (0, Some(known)) = (result, known) {

@@ -7,8 +7,8 @@ use core::ffi::c_int;
 use cface::Errno;
 
 use crate::checks::Id;
-use crate::checks::given::{Facts, Given, Open, errno_name};
-use crate::report::{Message, tell};
+use crate::checks::given::{Facts, Judged, ObjectCounts, errno_name};
+use crate::report::{Message, emit};
 use crate::state::{AHS, CQS, Ctx, PDS, QPS, Qp, SRQS};
 
 thread_local! {
@@ -26,39 +26,39 @@ fn count() -> u32 {
 }
 
 /// A call that may be refused, from its beginning.
-pub(crate) struct Watch {
+pub(crate) struct WatchedCall {
     call: &'static str,
     found: u32,
 }
 
 /// The subject of the message: the usual check of the call, the object, and the queue pair if the
 /// object is a queue pair.
-pub(crate) struct About<'a> {
+pub(crate) struct Subject<'a> {
     pub(crate) id: Id,
     pub(crate) object: String,
     pub(crate) qp: Option<&'a Qp>,
 }
 
-impl About<'_> {
+impl Subject<'_> {
     /// A call that has no object yet.
     pub(crate) const fn none(id: Id) -> Self {
-        About { id, object: String::new(), qp: None }
+        Subject { id, object: String::new(), qp: None }
     }
 
     /// An object other than a queue pair.
     pub(crate) const fn object(id: Id, object: String) -> Self {
-        About { id, object, qp: None }
+        Subject { id, object, qp: None }
     }
 }
 
-impl<'a> About<'a> {
+impl<'a> Subject<'a> {
     /// A queue pair.
     pub(crate) fn qp(id: Id, qp: &'a Qp) -> Self {
-        About { id, object: qp.name(), qp: Some(qp) }
+        Subject { id, object: qp.name(), qp: Some(qp) }
     }
 }
 
-impl Watch {
+impl WatchedCall {
     /// Begins before the checks of a call.
     pub(crate) fn begin(call: &'static str) -> Self {
         Self { call, found: count() }
@@ -70,8 +70,8 @@ impl Watch {
         &self,
         ctx: &Ctx,
         errno: c_int,
-        about: &About<'_>,
-        judge: impl FnOnce(&Facts<'_>) -> Given,
+        about: &Subject<'_>,
+        judge: impl FnOnce(&Facts<'_>) -> Judged,
     ) {
         let Some(name) = errno_name(errno) else { return };
         if count() != self.found {
@@ -83,7 +83,7 @@ impl Watch {
             device: ctx.device.as_ref(),
             ports: &ctx.ports,
             vectors: ctx.vectors,
-            open: open(ctx),
+            counts: counts(ctx),
         };
         let remedy = "compare the arguments with the page of the call; a device may have rules of its own (dmesg)";
         for (id, text, remedy) in judge(&facts).findings(name, about.id, remedy) {
@@ -95,7 +95,7 @@ impl Watch {
                 remedy,
                 also: None,
             };
-            tell(&message, about.qp);
+            emit(&message, about.qp);
         }
         left.set();
     }
@@ -105,8 +105,8 @@ impl Watch {
     pub(crate) fn failed(
         &self,
         ctx: &Ctx,
-        about: &About<'_>,
-        judge: impl FnOnce(&Facts<'_>, c_int) -> Given,
+        about: &Subject<'_>,
+        judge: impl FnOnce(&Facts<'_>, c_int) -> Judged,
     ) {
         let errno = Errno::last().raw();
         self.refused(ctx, errno, about, |facts| judge(facts, errno));
@@ -114,9 +114,9 @@ impl Watch {
 }
 
 /// Numbers of objects of the context whose creation this layer saw.
-fn open(ctx: &Ctx) -> Open {
+fn counts(ctx: &Ctx) -> ObjectCounts {
     let (regions, windows) = crate::mr::of_context(ctx.at, false);
-    Open {
+    ObjectCounts {
         qps: QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at).count(),
         cqs: CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at).count(),
         srqs: SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at).count(),

@@ -9,7 +9,7 @@ use abi::{
 
 use crate::checks::Id;
 use crate::gid;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::state::{Qp, beneath};
 use crate::transitions;
 
@@ -24,13 +24,13 @@ const LAST_SERVICE_LEVEL: u8 = 15;
 
 /// The judged attributes.
 #[derive(Default)]
-struct Given {
+struct ChangeArguments {
     /// Suspicious attributes with the reason.
     odd: Vec<String>,
     rest: Vec<String>,
 }
 
-impl Given {
+impl ChangeArguments {
     fn put(&mut self, name: &str, value: &str, why: Option<String>) {
         match why {
             Some(why) => self.odd.push(format!("{name} {value} ({why})")),
@@ -105,12 +105,12 @@ pub(crate) unsafe fn explain(
             mask.contains(M::$bit).then(|| unsafe { (*attr).$($field)+ })
         };
     }
-    let mut given = Given::default();
+    let mut given = ChangeArguments::default();
     let mut now = ibv_qp_attr::zeroed();
     let mut init = ibv_qp_init_attr::zeroed();
     let bits = M::STATE.bits().cast_signed();
     // SAFETY: the QP is live, and both structures are local.
-    let asked = unsafe { beneath!(qp.ctx, query_qp)(at, &raw mut now, bits, &raw mut init) };
+    let asked = unsafe { beneath!(qp.ctx.next, query_qp)(at, &raw mut now, bits, &raw mut init) };
     if asked == 0 && now.qp_state != qp.state() {
         given.odd.push(format!(
             "the QP is in {}, where it went by itself, and not in {}",
@@ -182,7 +182,7 @@ pub(crate) unsafe fn explain(
             given.put(name, &value.to_string(), None);
         }
     }
-    let Given { odd, rest } = given;
+    let ChangeArguments { odd, rest } = given;
     let errno = match errno {
         libc::EINVAL => "EINVAL",
         libc::ENOMEM => "ENOMEM",
@@ -204,7 +204,7 @@ pub(crate) unsafe fn explain(
         }
     };
     let remedy = "correct what looks wrong; a device may have rules of its own (dmesg)";
-    tell(
+    emit(
         &Message {
             id: Id::Qp03,
             call: "ibv_modify_qp",

@@ -18,14 +18,15 @@ use crate::state::Qp;
 /// Most places of a check that are remembered.
 const PLACES: usize = 4096;
 
-struct Told {
+struct Counts {
     /// Number of messages by check, innermost frame and subject.
     places: BTreeMap<(Id, usize, usize), u64>,
     /// Shown and all messages by check.
     counts: BTreeMap<Id, (u32, u64)>,
 }
 
-static TOLD: Shared<Told> = Shared::new(Told { places: BTreeMap::new(), counts: BTreeMap::new() });
+static COUNTS: Shared<Counts> =
+    Shared::new(Counts { places: BTreeMap::new(), counts: BTreeMap::new() });
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 
@@ -44,7 +45,7 @@ pub(crate) struct Message<'a> {
 
 /// For a fork: no thread writes a message until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {
-    TOLD.hold()
+    COUNTS.hold()
 }
 
 /// Whether a check is on.
@@ -57,7 +58,7 @@ pub(crate) fn wanted(id: Id) -> bool {
 /// of the message. `qp` is the QP of the message: later messages about the QP may follow from the
 /// first.
 #[cold]
-pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
+pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let settings = settings();
     let check = message.id.check();
     let is_wanted = wanted(message.id);
@@ -71,7 +72,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
         ANY_ERROR.store(true, Ordering::Relaxed);
     }
     let stack = stack::here();
-    let mut told = TOLD.lock();
+    let mut told = COUNTS.lock();
     // All completions are polled at one place, so the QP tells these messages apart.
     let whose = match message.id {
         Id::Cq03
@@ -107,9 +108,10 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
     let follows = qp.map_or(0, |qp| {
         if check.level == Level::Warning {
-            return qp.told.load(Ordering::Relaxed);
+            return qp.first_message.load(Ordering::Relaxed);
         }
-        let first = qp.told.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+        let first =
+            qp.first_message.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         first.err().unwrap_or(0)
     });
     write_text(message, number, follows, &stack);
@@ -223,7 +225,7 @@ pub(crate) extern "C" fn at_exit() {
     if settings.leaks {
         crate::objects::left_at_exit();
     }
-    let told = TOLD.lock();
+    let told = COUNTS.lock();
     let mut out = String::new();
     for (id, (shown, all)) in &told.counts {
         let more = all - u64::from(*shown);

@@ -11,7 +11,8 @@ use abi::{
     ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, verbs_context_ops,
 };
 use cface::shared::Shared;
-use layer_tap::life::{Inside, Lock};
+pub(crate) use layer_tap::beneath;
+use layer_tap::life::{HasLocks, Lock};
 
 use crate::spin::Spin;
 use crate::stack::{Site, Stack};
@@ -44,26 +45,6 @@ impl Ctx {
         self.ports.get(usize::from(number).checked_sub(1)?)
     }
 }
-
-/// The entry of an operation beneath a context. The entry may change at any time.
-macro_rules! beneath {
-    ($ctx:expr, $name:ident) => {{
-        let next = $ctx.next;
-        // SAFETY: the table lives as long as its context. The front-end replaces each entry as a
-        // whole word.
-        #[allow(
-            unused_unsafe,
-            reason = "most calls are within the unsafe block of the call itself"
-        )]
-        let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // An entry is never NULL: docs/reference/layers.md.
-        match entry {
-            Some(function) => function,
-            None => std::process::abort(),
-        }
-    }};
-}
-pub(crate) use beneath;
 
 /// A protection domain.
 pub(crate) struct Pd {
@@ -153,7 +134,7 @@ pub(crate) struct Qp {
     /// completion.
     pub(crate) was_reset: AtomicBool,
     /// The number of the first message about the QP; 0 for none.
-    pub(crate) told: AtomicU32,
+    pub(crate) first_message: AtomicU32,
     pub(crate) groups: AtomicU32,
     pub(crate) async_got: AtomicU32,
     pub(crate) builder: Option<Box<crate::builder::Builder>>,
@@ -191,7 +172,7 @@ impl Qp {
     }
 }
 
-impl Inside for Qp {
+impl HasLocks for Qp {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         match (turn, &self.builder) {
             (0, Some(builder)) => act(builder.lock()),
@@ -208,7 +189,7 @@ impl Inside for Qp {
     }
 }
 
-impl Inside for Cq {
+impl HasLocks for Cq {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         if turn == 1 {
             act(&self.qps);
@@ -216,7 +197,7 @@ impl Inside for Cq {
     }
 }
 
-impl Inside for Srq {
+impl HasLocks for Srq {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         if turn == 2 {
             act(&self.cache);
@@ -226,7 +207,7 @@ impl Inside for Srq {
 
 /// One queue of a QP: requests that are not known to be complete, the oldest first.
 pub(crate) struct Queue {
-    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) flights: VecDeque<InFlight>,
     /// Unsignaled requests since the last signaled request.
     pub(crate) unsignaled: u32,
     /// Signaled requests in flight.
@@ -234,10 +215,10 @@ pub(crate) struct Queue {
     /// More requests than the queue can hold.
     pub(crate) most: usize,
     /// READs and atomics in flight.
-    pub(crate) sinks: crate::overlap::Sinks,
+    pub(crate) sinks: crate::overlap::MemoryWriters,
     pub(crate) cache: Cache,
     /// The last refused list, until the next list is posted.
-    pub(crate) refused: Option<Box<crate::again::Refused>>,
+    pub(crate) refused: Option<Box<crate::again::RefusedList>>,
 }
 
 impl Queue {
@@ -245,7 +226,7 @@ impl Queue {
         // A list that is too long is checked before the provider refuses it.
         let most = 2 * (length as usize).min(1 << 16) + 64;
         let flights = VecDeque::with_capacity(most);
-        let sinks = crate::overlap::Sinks::new();
+        let sinks = crate::overlap::MemoryWriters::new();
         Self { flights, most, sinks, unsignaled: 0, due: 0, cache: Cache::default(), refused: None }
     }
 }
@@ -255,7 +236,7 @@ pub(crate) const KEYS: usize = 3;
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     pub(crate) wr_id: u64,
     pub(crate) site: Site,
     pub(crate) remote: u64,
@@ -363,13 +344,13 @@ pub(crate) static QPS: Table<Qp> = Table::new();
 pub(crate) static AHS: Table<Ah> = Table::new();
 
 /// Destroyed objects: kind, address, stack of the destruction.
-pub(crate) static GONE: Shared<VecDeque<(&'static str, usize, Stack)>> =
+pub(crate) static DESTROYED: Shared<VecDeque<(&'static str, usize, Stack)>> =
     Shared::new(VecDeque::new());
 
 /// Records the destruction of an object.
 pub(crate) fn gone(kind: &'static str, at: usize) {
     let stack = crate::stack::here();
-    let mut gone = GONE.lock();
+    let mut gone = DESTROYED.lock();
     gone.push_back((kind, at, stack));
     if gone.len() > REMEMBERED {
         gone.pop_front();
@@ -377,8 +358,8 @@ pub(crate) fn gone(kind: &'static str, at: usize) {
 }
 
 /// The stack of the destruction of an object at this address.
-pub(crate) fn where_gone(kind: &str, at: usize) -> Option<Stack> {
-    let gone = GONE.lock();
+pub(crate) fn destroyed_at(kind: &str, at: usize) -> Option<Stack> {
+    let gone = DESTROYED.lock();
     gone.iter().rev().find(|(k, a, _)| *k == kind && *a == at).map(|(_, _, stack)| *stack)
 }
 

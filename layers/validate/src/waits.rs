@@ -11,9 +11,9 @@ use cface::lock::Guard;
 use cface::shared::Shared;
 
 use crate::checks::Id;
-use crate::cq::PATIENCE;
+use crate::cq::GRACE;
 use crate::objects::list;
-use crate::report::{Message, tell, wanted};
+use crate::report::{Message, emit, wanted};
 use crate::state::{CQS, Cq};
 use crate::table::Table;
 
@@ -109,8 +109,8 @@ pub(crate) fn disarmed(cq: &Cq) {
 /// The entry `ferroverbs_layer.awaits`, called before a thread waits.
 pub(crate) unsafe extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) -> c_int {
     match CHANNELS.get(key(fd)) {
-        Some(channel) if channel.arms.load(Ordering::Relaxed) == 0 => unarmed(channel),
-        Some(channel) if wanted(Id::Cq10) => unsolicited(channel),
+        Some(channel) if channel.arms.load(Ordering::Relaxed) == 0 => report_unarmed(channel),
+        Some(channel) if wanted(Id::Cq10) => report_solicited_only(channel),
         _ => 0,
     }
 }
@@ -132,11 +132,11 @@ impl Channel {
     }
 
     /// Waits for an event while the condition `holds`, which another thread may be about to end.
-    /// Returns whether the condition held for `PATIENCE`. The error is the errno of an interrupted
+    /// Returns whether the condition held for `GRACE`. The error is the errno of an interrupted
     /// wait.
-    fn in_vain(&self, holds: impl Fn() -> bool) -> Result<bool, c_int> {
+    fn persists(&self, holds: impl Fn() -> bool) -> Result<bool, c_int> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < GRACE {
             let mut watched = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: the array has one entry.
             let ready = unsafe { libc::poll(&raw mut watched, 1, 1) };
@@ -151,7 +151,7 @@ impl Channel {
     }
 
     #[cold]
-    fn tell(&self, id: Id, cq: Option<&Cq>, text: String, remedy: &str) {
+    fn emit(&self, id: Id, cq: Option<&Cq>, text: String, remedy: &str) {
         let message = Message {
             id,
             call: "ibv_get_cq_event",
@@ -160,17 +160,17 @@ impl Channel {
             remedy: remedy.into(),
             also: cq.map(|cq| ("the CQ was created", cq.made)),
         };
-        tell(&message, None);
+        emit(&message, None);
     }
 }
 
 /// CQ-05: reports a wait while no CQ is armed.
 #[cold]
-fn unarmed(channel: &Channel) -> c_int {
+fn report_unarmed(channel: &Channel) -> c_int {
     if !wanted(Id::Cq05) || !channel.blocks() {
         return 0;
     }
-    match channel.in_vain(|| channel.arms.load(Ordering::Relaxed) == 0) {
+    match channel.persists(|| channel.arms.load(Ordering::Relaxed) == 0) {
         Ok(true) => {}
         Ok(false) => return 0,
         Err(error) => return error,
@@ -179,13 +179,13 @@ fn unarmed(channel: &Channel) -> c_int {
     let names: Vec<_> = cqs.iter().map(|cq| format!("cq {:#x}", cq.at)).collect();
     let text = format!("nothing is armed there ({})", list(&names));
     let remedy = "ibv_req_notify_cq before each wait, which is for one event, and ibv_poll_cq once more after it";
-    channel.tell(Id::Cq05, cqs.first().map(|cq| &**cq), text, remedy);
+    channel.emit(Id::Cq05, cqs.first().map(|cq| &**cq), text, remedy);
     0
 }
 
 /// CQ-10: reports a wait for solicited completions while only unsolicited ones come.
 #[cold]
-fn unsolicited(channel: &Channel) -> c_int {
+fn report_solicited_only(channel: &Channel) -> c_int {
     let cqs = channel.cqs();
     // A CQ that is armed for all completions may bring an event.
     let only = || {
@@ -199,7 +199,7 @@ fn unsolicited(channel: &Channel) -> c_int {
     if !only() || stuck().is_none() || !channel.blocks() {
         return 0;
     }
-    match channel.in_vain(only) {
+    match channel.persists(only) {
         Ok(true) => {}
         Ok(false) => return 0,
         Err(error) => return error,
@@ -207,7 +207,7 @@ fn unsolicited(channel: &Channel) -> c_int {
     if let Some((cq, what)) = stuck() {
         let text = format!("cq {:#x} is armed for solicited completions only, and {what}", cq.at);
         let remedy = "IBV_SEND_SOLICITED in what the peer sends last, or ibv_req_notify_cq with solicited_only 0";
-        channel.tell(Id::Cq10, Some(cq), text, remedy);
+        channel.emit(Id::Cq10, Some(cq), text, remedy);
     }
     0
 }

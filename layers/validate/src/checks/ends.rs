@@ -11,7 +11,7 @@ use super::Id;
 
 /// Attributes of a QP with which its peer must agree; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct PeerAttributes {
     /// An `ibv_mtu`.
     pub(crate) path_mtu: Option<u32>,
     pub(crate) rq_psn: Option<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct End {
 
 /// A failed request, and the attributes of the requester.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failed {
+pub(crate) struct FailedRequest {
     pub(crate) status: u32,
     /// `ibv_wr_opcode`.
     pub(crate) opcode: u32,
@@ -32,7 +32,10 @@ pub(crate) struct Failed {
 }
 
 /// Check, text and remedy of a difference that explains the failure.
-pub(crate) fn disagreement(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
+pub(crate) fn disagreement(
+    failed: &FailedRequest,
+    other: &PeerAttributes,
+) -> Option<(Id, String, &'static str)> {
     match failed.status {
         IBV_WC_RETRY_EXC_ERR => psn(failed, other),
         IBV_WC_REM_INV_REQ_ERR | IBV_WC_BAD_RESP_ERR => {
@@ -42,7 +45,7 @@ pub(crate) fn disagreement(failed: &Failed, other: &End) -> Option<(Id, String, 
     }
 }
 
-fn mtu(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
+fn mtu(failed: &FailedRequest, other: &PeerAttributes) -> Option<(Id, String, &'static str)> {
     let theirs = other.path_mtu.filter(|mtu| (1..=5).contains(mtu))?;
     let own = failed.path_mtu;
     let bytes = |mtu: u32| 128_u32 << mtu;
@@ -62,7 +65,7 @@ fn mtu(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
     ))
 }
 
-fn depth(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
+fn depth(failed: &FailedRequest, other: &PeerAttributes) -> Option<(Id, String, &'static str)> {
     let takes_resource = matches!(
         failed.opcode,
         IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
@@ -81,7 +84,7 @@ fn depth(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
     Some((Id::Qp19, text, "set max_rd_atomic to max_dest_rd_atomic of the peer at most"))
 }
 
-fn psn(failed: &Failed, other: &End) -> Option<(Id, String, &'static str)> {
+fn psn(failed: &FailedRequest, other: &PeerAttributes) -> Option<(Id, String, &'static str)> {
     let theirs = other.rq_psn?;
     let own = failed.sq_psn;
     if own == theirs {
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
     use abi::{IBV_MTU_1024, IBV_MTU_4096, IBV_WC_LOC_PROT_ERR, IBV_WR_SEND};
 
-    const WRITE: Failed = Failed {
+    const WRITE: FailedRequest = FailedRequest {
         status: IBV_WC_REM_INV_REQ_ERR,
         opcode: IBV_WR_SEND,
         bytes: 1025,
@@ -106,10 +109,13 @@ mod tests {
         sq_psn: 7,
         max_rd_atomic: 16,
     };
-    const OTHER: End =
-        End { path_mtu: Some(IBV_MTU_1024), rq_psn: Some(7), max_dest_rd_atomic: Some(16) };
+    const OTHER: PeerAttributes = PeerAttributes {
+        path_mtu: Some(IBV_MTU_1024),
+        rq_psn: Some(7),
+        max_dest_rd_atomic: Some(16),
+    };
 
-    fn id(failed: &Failed, other: &End) -> Option<Id> {
+    fn id(failed: &FailedRequest, other: &PeerAttributes) -> Option<Id> {
         disagreement(failed, other).map(|(id, ..)| id)
     }
 
@@ -118,34 +124,34 @@ mod tests {
         let (found, text, _) = disagreement(&WRITE, &OTHER).expect("two MTUs");
         assert_eq!(found, Id::Qp18);
         assert!(text.contains("4096") && text.contains("1024") && text.contains("1025"), "{text}");
-        assert_eq!(id(&Failed { bytes: 1024, ..WRITE }, &OTHER), None);
-        assert_eq!(id(&Failed { path_mtu: IBV_MTU_1024, ..WRITE }, &OTHER), None);
-        assert_eq!(id(&WRITE, &End { path_mtu: None, ..OTHER }), None);
-        let read = Failed { status: IBV_WC_BAD_RESP_ERR, opcode: IBV_WR_RDMA_READ, ..WRITE };
+        assert_eq!(id(&FailedRequest { bytes: 1024, ..WRITE }, &OTHER), None);
+        assert_eq!(id(&FailedRequest { path_mtu: IBV_MTU_1024, ..WRITE }, &OTHER), None);
+        assert_eq!(id(&WRITE, &PeerAttributes { path_mtu: None, ..OTHER }), None);
+        let read = FailedRequest { status: IBV_WC_BAD_RESP_ERR, opcode: IBV_WR_RDMA_READ, ..WRITE };
         assert_eq!(id(&read, &OTHER), Some(Id::Qp18));
     }
 
     #[test]
     fn a_responder_without_resources_explains_a_read() {
-        let read = Failed { opcode: IBV_WR_RDMA_READ, bytes: 8, ..WRITE };
-        let shallow = End { max_dest_rd_atomic: Some(1), ..OTHER };
+        let read = FailedRequest { opcode: IBV_WR_RDMA_READ, bytes: 8, ..WRITE };
+        let shallow = PeerAttributes { max_dest_rd_atomic: Some(1), ..OTHER };
         assert_eq!(id(&read, &shallow), Some(Id::Qp19));
-        assert_eq!(id(&Failed { max_rd_atomic: 1, ..read }, &shallow), None);
-        assert_eq!(id(&Failed { opcode: IBV_WR_SEND, ..read }, &shallow), None);
-        assert_eq!(id(&read, &End { max_dest_rd_atomic: None, ..OTHER }), None);
+        assert_eq!(id(&FailedRequest { max_rd_atomic: 1, ..read }, &shallow), None);
+        assert_eq!(id(&FailedRequest { opcode: IBV_WR_SEND, ..read }, &shallow), None);
+        assert_eq!(id(&read, &PeerAttributes { max_dest_rd_atomic: None, ..OTHER }), None);
     }
 
     #[test]
     fn two_psns_explain_that_nobody_answers() {
-        let silent = Failed { status: IBV_WC_RETRY_EXC_ERR, ..WRITE };
+        let silent = FailedRequest { status: IBV_WC_RETRY_EXC_ERR, ..WRITE };
         assert_eq!(id(&silent, &OTHER), None);
-        assert_eq!(id(&silent, &End { rq_psn: Some(8), ..OTHER }), Some(Id::Qp20));
-        assert_eq!(id(&silent, &End { rq_psn: None, ..OTHER }), None);
+        assert_eq!(id(&silent, &PeerAttributes { rq_psn: Some(8), ..OTHER }), Some(Id::Qp20));
+        assert_eq!(id(&silent, &PeerAttributes { rq_psn: None, ..OTHER }), None);
     }
 
     #[test]
     fn what_this_end_did_is_not_explained_by_the_other() {
-        let local = Failed { status: IBV_WC_LOC_PROT_ERR, ..WRITE };
-        assert_eq!(id(&local, &End { rq_psn: Some(8), ..OTHER }), None);
+        let local = FailedRequest { status: IBV_WC_LOC_PROT_ERR, ..WRITE };
+        assert_eq!(id(&local, &PeerAttributes { rq_psn: Some(8), ..OTHER }), None);
     }
 }

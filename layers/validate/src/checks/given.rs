@@ -18,12 +18,12 @@ pub(crate) struct Facts<'a> {
     /// `num_comp_vectors` of the context.
     pub(crate) vectors: i32,
     /// Numbers of objects of the context whose creation this layer saw.
-    pub(crate) open: Open,
+    pub(crate) counts: ObjectCounts,
 }
 
 /// Numbers of live objects, by kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct ObjectCounts {
     pub(crate) qps: usize,
     pub(crate) cqs: usize,
     pub(crate) srqs: usize,
@@ -44,13 +44,13 @@ pub(crate) struct Finding {
 
 /// The judged arguments of a call.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct Judged {
     pub(crate) wrong: Vec<Finding>,
     /// `name value` of each argument without a known error.
     pub(crate) rest: Vec<String>,
 }
 
-impl Given {
+impl Judged {
     /// Adds an argument without a known error.
     pub(crate) fn fine(&mut self, name: &str, value: impl Display) {
         self.rest.push(format!("{name} {value}"));
@@ -217,13 +217,13 @@ pub(crate) mod testing {
     }
 
     /// Runs `judge` with these facts.
-    pub(crate) fn judged(open: Open, judge: impl FnOnce(&Facts<'_>) -> Given) -> Given {
+    pub(crate) fn judged(counts: ObjectCounts, judge: impl FnOnce(&Facts<'_>) -> Judged) -> Judged {
         let (device, ports) = device();
-        judge(&Facts { device: Some(&device), ports: &ports, vectors: 1, open })
+        judge(&Facts { device: Some(&device), ports: &ports, vectors: 1, counts })
     }
 
     /// The texts of the wrong arguments.
-    pub(crate) fn wrong(given: &Given) -> Vec<&str> {
+    pub(crate) fn wrong(given: &Judged) -> Vec<&str> {
         given.wrong.iter().map(|finding| finding.text.as_str()).collect()
     }
 }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_comes_first_and_the_rest_behind_it() {
-        let mut given = Given::default();
+        let mut given = Judged::default();
         given.number("cqe", 0, 1..=1000, "max_cqe of ibv_query_device");
         given.fine("comp_vector", 0);
         assert_eq!(
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_wrong_all_that_was_given_is_told() {
-        let mut given = Given::default();
+        let mut given = Judged::default();
         given.flags("access", 3, 0xff);
         let told = given.findings("ENOMEM", Id::Cq14, "ask less");
         let text = "ENOMEM, and no check knows why; given were access 0x3";
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_has_a_check_of_its_own_is_told_by_that() {
-        let mut given = Given::default();
+        let mut given = Judged::default();
         given.wrong("one", "mend one");
         given.wrong_by(Id::Mr16, "two".into(), "mend two");
         given.wrong("three", "mend three");
@@ -269,14 +269,14 @@ mod tests {
 
     #[test]
     fn bits_that_do_not_exist_are_named() {
-        let mut given = Given::default();
+        let mut given = Judged::default();
         given.flags("access", 0x1001, 0x3ff);
         assert_eq!(given.wrong[0].text, "access 0x1001 has the bits 0x1000; there are 0x3ff");
     }
 
     #[test]
     fn as_many_objects_as_there_can_be_are_an_answer() {
-        let mut given = Given::default();
+        let mut given = Judged::default();
         given.full("CQs", 3, Some(3), "max_cq");
         given.full("QPs", 3, Some(4), "max_qp");
         given.full("SRQs", 3, None, "max_srq");

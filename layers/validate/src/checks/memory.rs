@@ -10,7 +10,7 @@ use abi::{
 };
 
 use super::Id;
-use super::given::{Facts, Given};
+use super::given::{Facts, Judged};
 use super::maps;
 
 /// Bytes of a page.
@@ -28,7 +28,7 @@ pub(crate) struct Registration {
 }
 
 /// Judges `access`.
-fn access(given: &mut Given, access: u32) {
+fn access(given: &mut Judged, access: u32) {
     let flags = AccessFlags::from_bits_retain(access);
     let changes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     if flags.intersects(changes) && !flags.contains(AccessFlags::LOCAL_WRITE) {
@@ -45,7 +45,7 @@ fn access(given: &mut Given, access: u32) {
 }
 
 /// Judges `addr`, `length` and `iova`.
-fn range(given: &mut Given, facts: &Facts<'_>, asked: &Registration) {
+fn range(given: &mut Judged, facts: &Facts<'_>, asked: &Registration) {
     let Registration { addr, length, iova, .. } = *asked;
     let is_implicit = length == u64::try_from(usize::MAX).unwrap_or(u64::MAX);
     if is_implicit {
@@ -96,8 +96,8 @@ fn range(given: &mut Given, facts: &Facts<'_>, asked: &Registration) {
 }
 
 /// ibv_reg_mr(3). `maps` is the text of /proc/self/maps, read for EFAULT.
-pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps: &str) -> Given {
-    let mut given = Given::default();
+pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps: &str) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::EFAULT {
         let written = asked.access & AccessFlags::LOCAL_WRITE.bits() != 0;
         match maps::fault(maps, asked.addr, asked.length, written) {
@@ -121,9 +121,9 @@ pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps
 }
 
 /// Explains ENOMEM of calls that make a region.
-fn regions(given: &mut Given, facts: &Facts<'_>) {
+fn regions(given: &mut Judged, facts: &Facts<'_>) {
     let most = facts.device.map(|device| device.max_mr);
-    given.full("regions", facts.open.regions, most, "max_mr");
+    given.full("regions", facts.counts.regions, most, "max_mr");
 }
 
 /// ibv_rereg_mr(3). `other_context` tells whether the PD belongs to another context.
@@ -134,9 +134,10 @@ pub(crate) fn register_again(
     other_context: bool,
     errno: i32,
     maps: &str,
-) -> Given {
+) -> Judged {
     let translates = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
-    let mut given = if translates { register(facts, asked, errno, maps) } else { Given::default() };
+    let mut given =
+        if translates { register(facts, asked, errno, maps) } else { Judged::default() };
     if flags == 0 {
         let text = "flags 0: nothing is to be changed".to_owned();
         given.wrong_by(
@@ -163,8 +164,8 @@ pub(crate) fn register_again(
 }
 
 /// ibv_dereg_mr(3): `EBUSY`, or `EINVAL` of an imported region.
-pub(crate) fn deregister(errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn deregister(errno: i32) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::EBUSY {
         given.wrong(
             "memory windows are bound to the region",
@@ -186,8 +187,8 @@ pub(crate) fn register_device_memory(
     length: u64,
     rights: u32,
     errno: i32,
-) -> Given {
-    let mut given = Given::default();
+) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::ENOMEM {
         regions(&mut given, facts);
     }
@@ -210,8 +211,8 @@ pub(crate) fn register_device_memory(
 }
 
 /// ibv_alloc_dm(3).
-pub(crate) fn allocate_device_memory(length: u64, log_align: u32, mask: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn allocate_device_memory(length: u64, log_align: u32, mask: u32) -> Judged {
+    let mut given = Judged::default();
     given.number("log_align_req", log_align.into(), 0..=12, "powers of two up to a page");
     given.flags("comp_mask", mask.into(), 0);
     if length == 0 {
@@ -224,11 +225,11 @@ pub(crate) fn allocate_device_memory(length: u64, log_align: u32, mask: u32) -> 
 }
 
 /// ibv_alloc_mw(3).
-pub(crate) fn allocate_window(facts: &Facts<'_>, kind: u32, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn allocate_window(facts: &Facts<'_>, kind: u32, errno: i32) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::ENOMEM {
         let most = facts.device.map(|device| device.max_mw);
-        given.full("windows", facts.open.windows, most, "max_mw");
+        given.full("windows", facts.counts.windows, most, "max_mw");
     }
     let flags = facts.device.map_or(u32::MAX, |device| device.device_cap_flags);
     let second = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
@@ -267,8 +268,8 @@ pub(crate) struct Binding {
 }
 
 /// ibv_bind_mw(3).
-pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Judged {
+    let mut given = Judged::default();
     let Binding { region, addr, length, access } = *asked;
     if errno == libc::ENOMEM {
         given.wrong("the send queue is full", "poll completions first: a bind takes a place there");
@@ -318,8 +319,8 @@ pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Given {
 }
 
 /// ibv_advise_mr(3).
-pub(crate) fn advise(advice: u32, flags: u32, has_list: bool, count: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn advise(advice: u32, flags: u32, has_list: bool, count: u32) -> Judged {
+    let mut given = Judged::default();
     let most = i64::from(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT);
     given.number("advice", advice.into(), 0..=most, "ibv_advise_mr_advice");
     given.flags("flags", flags.into(), IBV_ADVISE_MR_FLAG_FLUSH.into());
@@ -334,14 +335,16 @@ pub(crate) fn advise(advice: u32, flags: u32, has_list: bool, count: u32) -> Giv
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::given::Open;
+    use crate::checks::given::ObjectCounts;
     use crate::checks::given::testing::{judged, wrong};
 
     const GOOD: Registration =
         Registration { addr: 0x10_0000, length: 4096, iova: 0x10_0000, access: 1 };
 
-    fn refused(asked: Registration, errno: i32) -> Given {
-        judged(Open { regions: 5, ..Open::default() }, |facts| register(facts, &asked, errno, ""))
+    fn refused(asked: Registration, errno: i32) -> Judged {
+        judged(ObjectCounts { regions: 5, ..ObjectCounts::default() }, |facts| {
+            register(facts, &asked, errno, "")
+        })
     }
 
     #[test]
@@ -360,7 +363,8 @@ mod tests {
     #[test]
     fn read_only_memory_is_named_with_its_rights() {
         let maps = "100000-102000 r--p 00000000 00:00 0 \n";
-        let given = judged(Open::default(), |facts| register(facts, &GOOD, libc::EFAULT, maps));
+        let given =
+            judged(ObjectCounts::default(), |facts| register(facts, &GOOD, libc::EFAULT, maps));
         let text = "the page 0x100000 of anonymous memory has the rights r--p (/proc/self/maps)";
         assert_eq!(wrong(&given), [text]);
         assert!(given.wrong[0].remedy.contains("IBV_ACCESS_LOCAL_WRITE"));
@@ -418,8 +422,10 @@ mod tests {
         assert_eq!(given.wrong[0].id, Some(Id::Mr05));
     }
 
-    fn again(flags: u32, errno: i32, other: bool) -> Given {
-        judged(Open::default(), |facts| register_again(facts, flags, &GOOD, other, errno, ""))
+    fn again(flags: u32, errno: i32, other: bool) -> Judged {
+        judged(ObjectCounts::default(), |facts| {
+            register_again(facts, flags, &GOOD, other, errno, "")
+        })
     }
 
     #[test]
@@ -439,8 +445,9 @@ mod tests {
 
     #[test]
     fn device_memory_is_used_in_words_and_from_0() {
-        let given =
-            judged(Open::default(), |facts| register_device_memory(facts, 2, 8, 1, libc::EINVAL));
+        let given = judged(ObjectCounts::default(), |facts| {
+            register_device_memory(facts, 2, 8, 1, libc::EINVAL)
+        });
         assert_eq!(given.wrong.len(), 2, "{given:?}");
         assert!(!allocate_device_memory(0, 40, 1).wrong.is_empty());
         assert_eq!(allocate_device_memory(0, 40, 1).wrong.len(), 3);
@@ -450,7 +457,9 @@ mod tests {
     #[test]
     fn a_window_has_type_1_or_2_and_the_device_has_so_many() {
         let with = |kind, errno, windows| {
-            judged(Open { windows, ..Open::default() }, |facts| allocate_window(facts, kind, errno))
+            judged(ObjectCounts { windows, ..ObjectCounts::default() }, |facts| {
+                allocate_window(facts, kind, errno)
+            })
         };
         assert_eq!(
             wrong(&with(9, libc::EINVAL, 0)),

@@ -8,20 +8,20 @@ use abi::{
     IBV_XRCD_INIT_ATTR_RESERVED, ibv_flow_attr, ibv_xrcd_init_attr,
 };
 
-use super::given::{Facts, Given};
+use super::given::{Facts, Judged};
 
 /// ibv_alloc_pd(3).
-pub(crate) fn alloc_pd(facts: &Facts<'_>, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn alloc_pd(facts: &Facts<'_>, errno: i32) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::ENOMEM {
-        given.full("PDs", facts.open.pds, facts.device.map(|device| device.max_pd), "max_pd");
+        given.full("PDs", facts.counts.pds, facts.device.map(|device| device.max_pd), "max_pd");
     }
     given
 }
 
 /// ibv_alloc_parent_domain(3).
-pub(crate) fn alloc_parent_domain(comp_mask: u32, has_pd: bool) -> Given {
-    let mut given = Given::default();
+pub(crate) fn alloc_parent_domain(comp_mask: u32, has_pd: bool) -> Judged {
+    let mut given = Judged::default();
     let masks = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
@@ -31,15 +31,15 @@ pub(crate) fn alloc_parent_domain(comp_mask: u32, has_pd: bool) -> Given {
 }
 
 /// A structure whose `comp_mask` must be 0.
-pub(crate) fn only_mask(comp_mask: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn only_mask(comp_mask: u32) -> Judged {
+    let mut given = Judged::default();
     given.flags("comp_mask", comp_mask.into(), 0);
     given
 }
 
 /// ibv_open_xrcd(3). `is_open` tells whether `fd` is an open file.
-pub(crate) fn open_xrcd(attr: &ibv_xrcd_init_attr, is_open: bool) -> Given {
-    let mut given = Given::default();
+pub(crate) fn open_xrcd(attr: &ibv_xrcd_init_attr, is_open: bool) -> Judged {
+    let mut given = Judged::default();
     let mask = attr.comp_mask;
     given.flags("comp_mask", mask.into(), u64::from(IBV_XRCD_INIT_ATTR_RESERVED - 1));
     let needs = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -71,8 +71,8 @@ pub(crate) fn open_xrcd(attr: &ibv_xrcd_init_attr, is_open: bool) -> Given {
 }
 
 /// ibv_query_port(3).
-pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Judged {
+    let mut given = Judged::default();
     match i64::try_from(facts.ports.len()) {
         Ok(last @ 1..) => {
             given.number("port_num", port.into(), 1..=last, "phys_port_cnt of ibv_query_device");
@@ -83,8 +83,8 @@ pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Given {
 }
 
 /// ibv_import_pd(3), ibv_import_mr(3) and ibv_import_dm(3).
-pub(crate) fn import(kind: &str, handle: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn import(kind: &str, handle: u32) -> Judged {
+    let mut given = Judged::default();
     given.wrong(
         format!("the device that was imported has no {kind} of handle {handle:#x}"),
         format!("give the handle member of the {kind} of the process that exported it; is it still there?"),
@@ -93,8 +93,8 @@ pub(crate) fn import(kind: &str, handle: u32) -> Given {
 }
 
 /// ibv_create_flow(3).
-pub(crate) fn create_flow(facts: &Facts<'_>, attr: &ibv_flow_attr) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_flow(facts: &Facts<'_>, attr: &ibv_flow_attr) -> Judged {
+    let mut given = Judged::default();
     given.flags("comp_mask", attr.comp_mask.into(), 0);
     given.number("type", attr.type_.into(), 0..=IBV_FLOW_ATTR_SNIFFER.into(), "ibv_flow_attr_type");
     if let Ok(last @ 1..) = i64::try_from(facts.ports.len()) {
@@ -110,8 +110,8 @@ pub(crate) fn create_flow(facts: &Facts<'_>, attr: &ibv_flow_attr) -> Given {
 }
 
 /// ibv_attach_counters_point_flow(3).
-pub(crate) fn attach_counters(description: u32, index: u32, comp_mask: u32, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn attach_counters(description: u32, index: u32, comp_mask: u32, errno: i32) -> Judged {
+    let mut given = Judged::default();
     given.number("counter_desc", description.into(), 0..=1, "IBV_COUNTER_PACKETS and _BYTES");
     given.flags("comp_mask", comp_mask.into(), 0);
     given.fine("index", index);
@@ -125,8 +125,8 @@ pub(crate) fn attach_counters(description: u32, index: u32, comp_mask: u32, errn
 }
 
 /// ibv_read_counters(3).
-pub(crate) fn read_counters(count: u32, flags: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn read_counters(count: u32, flags: u32) -> Judged {
+    let mut given = Judged::default();
     let limit = "as many as the highest attached index, and one more";
     given.number("ncounters", count.into(), 1..=u32::MAX.into(), limit);
     given.flags("flags", flags.into(), IBV_READ_COUNTERS_ATTR_PREFER_CACHED.into());
@@ -134,8 +134,8 @@ pub(crate) fn read_counters(count: u32, flags: u32) -> Given {
 }
 
 /// EBUSY of an object that `users` still use.
-pub(crate) fn busy(errno: i32, users: &str) -> Given {
-    let mut given = Given::default();
+pub(crate) fn busy(errno: i32, users: &str) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::EBUSY {
         given.wrong(format!("{users} still use it"), format!("destroy these first: {users}"));
     }
@@ -145,13 +145,14 @@ pub(crate) fn busy(errno: i32, users: &str) -> Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::given::Open;
+    use crate::checks::given::ObjectCounts;
     use crate::checks::given::testing::{judged, wrong};
 
     #[test]
     fn as_many_domains_as_the_device_makes_are_told() {
-        let given =
-            judged(Open { pds: 2, ..Open::default() }, |facts| alloc_pd(facts, libc::ENOMEM));
+        let given = judged(ObjectCounts { pds: 2, ..ObjectCounts::default() }, |facts| {
+            alloc_pd(facts, libc::ENOMEM)
+        });
         assert_eq!(wrong(&given), ["2 PDs are open, and max_pd is 2"]);
     }
 
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_port_is_one_of_the_device() {
-        let of = |port| judged(Open::default(), |facts| query_port(facts, port));
+        let of = |port| judged(ObjectCounts::default(), |facts| query_port(facts, port));
         assert_eq!(
             wrong(&of(2)),
             ["port_num 2 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
@@ -203,7 +204,9 @@ mod tests {
             port: 1,
             flags: 0,
         };
-        let of = |attr: ibv_flow_attr| judged(Open::default(), |facts| create_flow(facts, &attr));
+        let of = |attr: ibv_flow_attr| {
+            judged(ObjectCounts::default(), |facts| create_flow(facts, &attr))
+        };
         assert!(of(good).wrong.is_empty());
         let odd = ibv_flow_attr { comp_mask: 1, type_: 9, size: 3, port: 0, flags: 0x80, ..good };
         assert_eq!(of(odd).wrong.len(), 5);

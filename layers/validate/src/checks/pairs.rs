@@ -11,7 +11,7 @@ use abi::{
 };
 
 use super::Id;
-use super::given::{Facts, Given};
+use super::given::{Facts, Judged};
 use crate::transitions::kind_name;
 
 /// The arguments of a QP's creation.
@@ -31,12 +31,12 @@ pub(crate) struct WantedQp {
 }
 
 /// ibv_create_qp(3) and ibv_create_qp_ex(3).
-pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Judged {
+    let mut given = Judged::default();
     let WantedQp { kind, cap, .. } = *asked;
     let device = facts.device;
     if errno == libc::ENOMEM {
-        given.full("QPs", facts.open.qps, device.map(|device| device.max_qp), "max_qp");
+        given.full("QPs", facts.counts.qps, device.map(|device| device.max_qp), "max_qp");
     }
     given.fine("qp_type", kind_name(kind));
     let receives = kind == IBV_QPT_XRC_RECV;
@@ -77,8 +77,8 @@ pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Give
 }
 
 /// ibv_open_qp(3).
-pub(crate) fn open_qp(comp_mask: u32, kind: u32, has_xrcd: bool, number: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn open_qp(comp_mask: u32, kind: u32, has_xrcd: bool, number: u32) -> Judged {
+    let mut given = Judged::default();
     given.flags("comp_mask", comp_mask.into(), u64::from(IBV_QP_OPEN_ATTR_RESERVED - 1));
     let needs = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     if comp_mask & needs != needs {
@@ -130,10 +130,10 @@ pub(crate) const NEEDS_GLOBAL: &str =
     "set is_global to 1, grh.sgid_index to a GID of the port and grh.dgid to one of the peer";
 
 /// ibv_create_ah(3).
-pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::ENOMEM {
-        given.full("address handles", facts.open.ahs, facts.device.map(|d| d.max_ah), "max_ah");
+        given.full("address handles", facts.counts.ahs, facts.device.map(|d| d.max_ah), "max_ah");
     }
     if !facts.ports.is_empty() {
         let last = i64::try_from(facts.ports.len()).unwrap_or(i64::MAX);
@@ -168,8 +168,8 @@ pub(crate) fn multicast(
     detaches: bool,
     groups: u32,
     errno: i32,
-) -> Given {
-    let mut given = Given::default();
+) -> Judged {
+    let mut given = Judged::default();
     if !matches!(kind, IBV_QPT_UD | IBV_QPT_RAW_PACKET) {
         let text = format!("the QP is {}: only UD takes part in multicast", kind_name(kind));
         given.wrong_by(Id::Ob03, text, "use a QP of type IBV_QPT_UD");
@@ -199,8 +199,8 @@ pub(crate) fn multicast(
 }
 
 /// EBUSY of ibv_destroy_qp(3).
-pub(crate) fn destroy_qp(groups: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn destroy_qp(groups: u32) -> Judged {
+    let mut given = Judged::default();
     if groups > 0 {
         let text = format!("the QP is attached to {groups} multicast groups");
         given.wrong_by(Id::Ob03, text, "ibv_detach_mcast first");
@@ -213,7 +213,7 @@ pub(crate) fn destroy_qp(groups: u32) -> Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::given::Open;
+    use crate::checks::given::ObjectCounts;
     use crate::checks::given::testing::{judged, wrong};
     use abi::{IBV_QPT_RC, IBV_QPT_UC};
 
@@ -235,8 +235,10 @@ mod tests {
         special_srq: false,
     };
 
-    fn qp(asked: WantedQp, errno: i32) -> Given {
-        judged(Open { qps: 4, ..Open::default() }, |facts| create_qp(facts, &asked, errno))
+    fn qp(asked: WantedQp, errno: i32) -> Judged {
+        judged(ObjectCounts { qps: 4, ..ObjectCounts::default() }, |facts| {
+            create_qp(facts, &asked, errno)
+        })
     }
 
     #[test]
@@ -295,8 +297,10 @@ mod tests {
         sl: 0,
     };
 
-    fn ah(asked: Address, errno: i32) -> Given {
-        judged(Open { ahs: 2, ..Open::default() }, |facts| create_ah(facts, &asked, errno))
+    fn ah(asked: Address, errno: i32) -> Judged {
+        judged(ObjectCounts { ahs: 2, ..ObjectCounts::default() }, |facts| {
+            create_ah(facts, &asked, errno)
+        })
     }
 
     #[test]
@@ -335,7 +339,7 @@ mod tests {
     fn groups_are_for_datagrams_and_have_gids_of_their_own() {
         let group: Ipv6Addr = "ff0e::1".parse().expect("an address");
         let of = |kind, gid, detaches, errno| {
-            judged(Open::default(), |facts| multicast(facts, kind, gid, detaches, 1, errno))
+            judged(ObjectCounts::default(), |facts| multicast(facts, kind, gid, detaches, 1, errno))
         };
         let given = of(IBV_QPT_RC, group, false, libc::EINVAL);
         assert_eq!(given.wrong[0].id, Some(Id::Ob03));

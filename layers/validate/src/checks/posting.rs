@@ -2,7 +2,7 @@
 //! ibv_post_recv(3).
 #![forbid(unsafe_code)]
 
-use super::given::Given;
+use super::given::Judged;
 
 /// A refused request, and its queue.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +26,8 @@ pub(crate) struct Posted<'a> {
 const FLAGS: u64 = 0x1f;
 
 /// ibv_post_send(3), ibv_post_recv(3) and ibv_post_srq_recv(3).
-pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Judged {
+    let mut given = Judged::default();
     let is_full = asked.in_flight >= usize::try_from(asked.most_in_flight).unwrap_or(usize::MAX);
     if errno == libc::ENOMEM && is_full {
         given.wrong(

@@ -12,7 +12,7 @@ use abi::{
     IBV_WQS_ERR, ibv_srq_attr, ibv_wq_attr,
 };
 
-use super::given::{Facts, Given};
+use super::given::{Facts, Judged};
 
 /// The arguments of a CQ's creation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,10 +36,10 @@ pub(crate) struct WantedCqEx {
 }
 
 /// ibv_create_cq(3) and ibv_create_cq_ex(3).
-pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Judged {
+    let mut given = Judged::default();
     if errno == libc::ENOMEM {
-        given.full("CQs", facts.open.cqs, facts.device.map(|device| device.max_cq), "max_cq");
+        given.full("CQs", facts.counts.cqs, facts.device.map(|device| device.max_cq), "max_cq");
     }
     match facts.device {
         Some(device) => {
@@ -74,8 +74,8 @@ pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Give
 }
 
 /// ibv_resize_cq(3). `waiting` is the number of unpolled completions, if known.
-pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Given {
-    let mut given = Given::default();
+pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Judged {
+    let mut given = Judged::default();
     match facts.device {
         Some(device) => {
             let most = i64::from(device.max_cqe);
@@ -95,8 +95,8 @@ pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Gi
 }
 
 /// ibv_modify_cq(3).
-pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Given {
-    let mut given = Given::default();
+pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Judged {
+    let mut given = Judged::default();
     given.flags("attr_mask", attr_mask.into(), IBV_CQ_ATTR_MODERATE.into());
     given.fine("moderate.cq_count", count);
     given.fine("moderate.cq_period", period);
@@ -123,11 +123,11 @@ pub(crate) struct WantedSrqEx {
 }
 
 /// ibv_create_srq(3) and ibv_create_srq_ex(3).
-pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Judged {
+    let mut given = Judged::default();
     let device = facts.device;
     if errno == libc::ENOMEM {
-        given.full("SRQs", facts.open.srqs, device.map(|device| device.max_srq), "max_srq");
+        given.full("SRQs", facts.counts.srqs, device.map(|device| device.max_srq), "max_srq");
     }
     let ibv_srq_attr { max_wr, max_sge, .. } = asked.attr;
     given.limited("attr.max_wr", max_wr, 1, device.map(|d| d.max_srq_wr), "max_srq_wr");
@@ -171,8 +171,8 @@ pub(crate) fn modify_srq(
     attr: &ibv_srq_attr,
     room: Option<u32>,
     posted: Option<u64>,
-) -> Given {
-    let mut given = Given::default();
+) -> Judged {
+    let mut given = Judged::default();
     given.flags("srq_attr_mask", mask.into(), u64::from(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT));
     if mask & IBV_SRQ_MAX_WR != 0 {
         let most = facts.device.map(|device| device.max_srq_wr);
@@ -213,8 +213,8 @@ pub(crate) struct WantedWq {
 }
 
 /// ibv_create_wq(3).
-pub(crate) fn create_wq(facts: &Facts<'_>, asked: &WantedWq) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_wq(facts: &Facts<'_>, asked: &WantedWq) -> Judged {
+    let mut given = Judged::default();
     let device = facts.device;
     given.number("wq_type", asked.kind.into(), 0..=0, "IBV_WQT_RQ");
     given.limited("max_wr", asked.max_wr, 1, device.map(|d| d.max_qp_wr), "max_qp_wr");
@@ -226,8 +226,8 @@ pub(crate) fn create_wq(facts: &Facts<'_>, asked: &WantedWq) -> Given {
 }
 
 /// ibv_modify_wq(3).
-pub(crate) fn modify_wq(attr: &ibv_wq_attr) -> Given {
-    let mut given = Given::default();
+pub(crate) fn modify_wq(attr: &ibv_wq_attr) -> Judged {
+    let mut given = Judged::default();
     given.flags("attr_mask", attr.attr_mask.into(), u64::from(IBV_WQ_ATTR_RESERVED - 1));
     for (name, state) in [("wq_state", attr.wq_state), ("curr_wq_state", attr.curr_wq_state)] {
         given.number(name, state.into(), 0..=IBV_WQS_ERR.into(), "IBV_WQS_RESET, _RDY and _ERR");
@@ -236,8 +236,8 @@ pub(crate) fn modify_wq(attr: &ibv_wq_attr) -> Given {
 }
 
 /// ibv_create_rwq_ind_table(3).
-pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> Given {
-    let mut given = Given::default();
+pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> Judged {
+    let mut given = Judged::default();
     let limit = "log2 of rss_caps.max_rwq_indirection_table_size of ibv_query_device_ex";
     given.number("log_ind_tbl_size", log_size.into(), 0..=31, limit);
     given.needed("ind_tbl", has_queues, "give 2^log_ind_tbl_size work queues");
@@ -248,13 +248,15 @@ pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> G
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::given::Open;
+    use crate::checks::given::ObjectCounts;
     use crate::checks::given::testing::{judged, wrong};
 
     const ATTR: ibv_srq_attr = ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 };
 
-    fn cq(asked: WantedCq, errno: i32) -> Given {
-        judged(Open { cqs: 3, ..Open::default() }, |facts| create_cq(facts, &asked, errno))
+    fn cq(asked: WantedCq, errno: i32) -> Judged {
+        judged(ObjectCounts { cqs: 3, ..ObjectCounts::default() }, |facts| {
+            create_cq(facts, &asked, errno)
+        })
     }
 
     #[test]
@@ -308,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_cq_keeps_what_waits_in_it() {
-        let of = |cqe, waiting| judged(Open::default(), |facts| resize_cq(facts, cqe, waiting));
+        let of =
+            |cqe, waiting| judged(ObjectCounts::default(), |facts| resize_cq(facts, cqe, waiting));
         assert_eq!(wrong(&of(4, Some(5))), ["5 completions wait in the CQ, and cqe is 4"]);
         assert!(of(5, Some(5)).wrong.is_empty());
         assert_eq!(of(0, None).wrong.len(), 1);
@@ -320,9 +323,11 @@ mod tests {
         assert_eq!(modify_cq(2, 4, 4).wrong.len(), 1);
     }
 
-    fn srq(attr: ibv_srq_attr, extended: Option<WantedSrqEx>, errno: i32) -> Given {
+    fn srq(attr: ibv_srq_attr, extended: Option<WantedSrqEx>, errno: i32) -> Judged {
         let asked = WantedSrq { attr, extended };
-        judged(Open { srqs: 2, ..Open::default() }, |facts| create_srq(facts, &asked, errno))
+        judged(ObjectCounts { srqs: 2, ..ObjectCounts::default() }, |facts| {
+            create_srq(facts, &asked, errno)
+        })
     }
 
     #[test]
@@ -356,7 +361,7 @@ mod tests {
     #[test]
     fn the_limit_of_an_srq_is_within_its_entries() {
         let of = |mask, attr: ibv_srq_attr, room, posted| {
-            judged(Open::default(), |facts| modify_srq(facts, mask, &attr, room, posted))
+            judged(ObjectCounts::default(), |facts| modify_srq(facts, mask, &attr, room, posted))
         };
         let limit = ibv_srq_attr { srq_limit: 100, ..ATTR };
         assert_eq!(
@@ -376,7 +381,8 @@ mod tests {
     fn a_work_queue_receives_and_has_a_domain_and_a_cq() {
         let good =
             WantedWq { kind: 0, max_wr: 8, max_sge: 1, comp_mask: 0, has_pd: true, has_cq: true };
-        let of = |asked: WantedWq| judged(Open::default(), |facts| create_wq(facts, &asked));
+        let of =
+            |asked: WantedWq| judged(ObjectCounts::default(), |facts| create_wq(facts, &asked));
         assert!(of(good).wrong.is_empty());
         let bad =
             WantedWq { kind: 3, max_wr: 0, max_sge: 9, comp_mask: 2, has_pd: false, has_cq: false };

@@ -11,10 +11,10 @@ use abi::{
     IBV_WR_SEND_WITH_INV, IBV_WR_TSO, SendFlags,
 };
 
-use super::request::{Say, Send, opcode_name};
+use super::request::{RequestReport, SendRequest, opcode_name};
 use crate::checks::Id;
-use crate::mr::{Use, check_sge};
-use crate::state::{AHS, Qp, Queue, where_gone};
+use crate::mr::{MemoryUse, check_sge};
+use crate::state::{AHS, Qp, Queue, destroyed_at};
 use crate::transitions;
 
 /// Whether a QP of this type supports the operation. True for an unknown type.
@@ -37,7 +37,7 @@ fn possible(kind: u32, opcode: u32) -> bool {
 pub(crate) fn check_send_state(qp: &Qp, call: &'static str, wr_id: u64) {
     let state = qp.state();
     if state <= IBV_QPS_RTR && qp.kind != IBV_QPT_DRIVER {
-        Say { qp, call, wr_id }.say(
+        RequestReport { qp, call, wr_id }.say(
             Id::Qp01,
             format!(
                 "the QP is in {}, requests can be posted from RTS on",
@@ -61,9 +61,9 @@ pub(crate) fn reads_memory(opcode: u32) -> bool {
 }
 
 /// Checks one send request.
-pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>) {
-    let say = Say { qp, call, wr_id: send.wr_id };
-    let Send { opcode, .. } = *send;
+pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &SendRequest<'_>) {
+    let say = RequestReport { qp, call, wr_id: send.wr_id };
+    let SendRequest { opcode, .. } = *send;
     if qp.kind == IBV_QPT_DRIVER {
         return;
     }
@@ -174,7 +174,7 @@ pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &
         let written =
             reads.then_some(if atomic { "the atomic's result" } else { "what the READ brings" });
         let object = || format!("{} wr_id {:#x}", qp.name(), send.wr_id);
-        let what = Use { call, object: &object, qp: Some(qp), pd: qp.root, written };
+        let what = MemoryUse { call, object: &object, qp: Some(qp), pd: qp.root, written };
         for (index, sge) in sges.iter().enumerate() {
             check_sge(&qp.ctx, &mut queue.cache, index, sge, &what);
         }
@@ -187,7 +187,7 @@ const QKEY_OWN: u32 = 1 << 31;
 const MEANT: [u32; 2] = [QKEY_OWN, 0x8001_0000];
 
 /// WR-08: checks a datagram.
-fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
+fn check_datagram(say: &RequestReport<'_>, send: &SendRequest<'_>, bytes: u64) {
     let qp = say.qp;
     match AHS.get(send.ah) {
         Some(ah) if ah.pd == qp.pd || crate::objects::root_of(ah.pd) == qp.root => {}
@@ -200,7 +200,7 @@ fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
             say.say(Id::Wr08, "wr.ud.ah is NULL".into(), "a datagram needs an address handle")
         }
         None => {
-            if let Some(stack) = where_gone("ah", send.ah) {
+            if let Some(stack) = destroyed_at("ah", send.ah) {
                 let also = Some(("it was destroyed", stack));
                 say.also(
                     Id::Wr08,

@@ -7,16 +7,22 @@ use abi::{
     SendFlags, ibv_mw_bind, ibv_qp,
 };
 
-use super::request::{Say, Send};
+use super::request::{RequestReport, SendRequest};
 use crate::checks::Id;
 use crate::overlap;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::stack::{self, Site};
-use crate::state::{Ctx, Flight, KEYS, QPS, Qp, Queue};
+use crate::state::{Ctx, InFlight, KEYS, QPS, Qp, Queue};
 
 /// Adds a request to those in flight.
 #[inline]
-pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, site: Site) {
+pub(crate) fn push(
+    qp: &Qp,
+    call: &'static str,
+    queue: &mut Queue,
+    send: &SendRequest<'_>,
+    site: Site,
+) {
     let due = qp.sig_all || send.flags & SendFlags::SIGNALED.bits() != 0;
     let inline = send.inline.is_some() || send.flags & SendFlags::INLINE.bits() != 0;
     let mut flight = flight_of(qp, send, due, site);
@@ -45,7 +51,7 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
     } else {
         queue.unsignaled += 1;
         if queue.unsignaled == qp.cap.max_send_wr && qp.kind != IBV_QPT_DRIVER {
-            Say { qp, call, wr_id: send.wr_id }.say(
+            RequestReport { qp, call, wr_id: send.wr_id }.say(
                 Id::Wr04,
                 format!("all {} entries of the send queue hold unsignaled requests", qp.cap.max_send_wr),
                 "set IBV_SEND_SIGNALED on every n-th, n below max_send_wr: only its completion frees them",
@@ -54,14 +60,14 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
     }
 }
 
-pub(super) fn flight_of(qp: &Qp, send: &Send<'_>, due: bool, site: Site) -> Flight {
+pub(super) fn flight_of(qp: &Qp, send: &SendRequest<'_>, due: bool, site: Site) -> InFlight {
     let sges = send.sges.unwrap_or(&[]);
     let (mut keys, mut count) = ([0; KEYS], 0);
     // The device ignores the key of an element without bytes.
     for (key, sge) in keys.iter_mut().zip(sges.iter().filter(|sge| sge.length != 0)) {
         (*key, count) = (sge.lkey, count + 1);
     }
-    Flight {
+    InFlight {
         wr_id: send.wr_id,
         site,
         remote: send.remote,
@@ -94,7 +100,7 @@ pub(crate) fn take_back(queue: &mut Queue, ids: &[u64]) {
 /// Adds a bind, which uses an entry of the send queue.
 pub(crate) fn bind_starts(qp: *mut ibv_qp, bind: &ibv_mw_bind) {
     let Some(known) = QPS.get(qp as usize) else { return };
-    let send = Send {
+    let send = SendRequest {
         wr_id: bind.wr_id,
         opcode: IBV_WR_BIND_MW,
         flags: bind.send_flags,
@@ -124,7 +130,7 @@ pub(crate) fn check_ah_in_flight(ctx: &Ctx, ah: usize) {
         {
             continue;
         }
-        let uses = |flight: &&Flight| flight.due && flight.ah == ah;
+        let uses = |flight: &&InFlight| flight.due && flight.ah == ah;
         let first = qp.send.lock().flights.iter().find(uses).copied();
         let Some(first) = first else { continue };
         let message = Message {
@@ -139,6 +145,6 @@ pub(crate) fn check_ah_in_flight(ctx: &Ctx, ah: usize) {
             remedy: "poll the send's completion first".into(),
             also: stack::of(first.site).map(|stack| ("which was posted", stack)),
         };
-        tell(&message, Some(qp));
+        emit(&message, Some(qp));
     }
 }

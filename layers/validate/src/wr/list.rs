@@ -1,7 +1,7 @@
 //! WR-11: lists of requests that form a ring. Also finds the refused part of a list.
 
 use crate::checks::Id;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::state::Qp;
 use core::sync::atomic::Ordering;
 
@@ -39,7 +39,7 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
         remedy: "set next = NULL on the last one".into(),
         also: None,
     };
-    tell(&message, qp);
+    emit(&message, qp);
 }
 
 /// The request that a refused call names: `bad` if `bad` is among the first `count` requests, else

@@ -17,5 +17,5 @@ mod send;
 
 pub(crate) use check::{check_send, check_send_state, reads_memory};
 pub(crate) use flight::{bind_failed, bind_starts, check_ah_in_flight, push, take_back};
-pub(crate) use request::{RECEIVE, Send, what};
+pub(crate) use request::{RECEIVE, SendRequest, what};
 pub(crate) use send::not_posted;

@@ -8,13 +8,13 @@ use abi::{IBV_QPT_DRIVER, IBV_QPT_UD, ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use super::flight::{flight_of, take_back};
 use super::list::{LONG, is_ring, named, refused, ring};
-use super::request::{RECEIVE, Say, Send};
+use super::request::{RECEIVE, RequestReport, SendRequest};
 use crate::checks::Id;
 use crate::checks::posting::{self, Posted};
-use crate::mr::{Use, check_sge};
+use crate::mr::{MemoryUse, check_sge};
 use crate::objects::context;
-use crate::refusal::{About, Watch};
-use crate::report::{Message, tell};
+use crate::refusal::{Subject, WatchedCall};
+use crate::report::{Message, emit};
 use crate::stack;
 use crate::state::{QPS, SRQS, beneath};
 use crate::{again, overlap, transitions};
@@ -32,13 +32,13 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         // SAFETY: the caller's QP is live.
         let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx, post_recv)(qp, wr, bad) };
+        return unsafe { beneath!(ctx.next, post_recv)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
     // SAFETY: `wr` is NULL or the first request of the caller's list.
     let wr_id = unsafe { wr.as_ref() }.map_or(0, |wr| wr.wr_id);
-    let say = Say { qp: known, call: CALL, wr_id };
-    let watch = Watch::begin(CALL);
+    let say = RequestReport { qp: known, call: CALL, wr_id };
+    let watch = WatchedCall::begin(CALL);
     if let Some(srq) = &known.srq {
         say.say(Id::Ob05, format!("the QP receives from srq {:#x}", srq.at), "ibv_post_srq_recv");
     } else if known.is_reset() && known.kind != IBV_QPT_DRIVER {
@@ -62,7 +62,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 break;
             }
             let object = || format!("{} wr_id {:#x}", known.name(), this.wr_id);
-            let what = Use {
+            let what = MemoryUse {
                 call: CALL,
                 object: &object,
                 qp: Some(known),
@@ -95,7 +95,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx, post_recv)(qp, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next, post_recv)(qp, wr, bad) };
     if result != 0 {
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
@@ -123,7 +123,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
         // SAFETY: `named` is NULL or a request of the program's list.
         let asked = unsafe { refused_receive(named, known.cap.max_recv_sge, &state, all, most) };
-        let about = About { id: Id::Wr18, object: known.name(), qp: Some(known) };
+        let about = Subject { id: Id::Wr18, object: known.name(), qp: Some(known) };
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
     result
@@ -161,7 +161,7 @@ unsafe fn refused_receive<'a>(
 ///
 /// # Safety
 /// `wr` is live, and its list has `num_sge` elements.
-unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ibv_sge] {
+unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &MemoryUse<'_>) -> &'a [ibv_sge] {
     // SAFETY: per the caller.
     unsafe { elements(wr, most) }.unwrap_or_else(|| {
         let text = format!(
@@ -169,7 +169,7 @@ unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ib
             wr.num_sge, wr.sg_list as usize
         );
         let remedy = "raise max_recv_sge (max_sge of an SRQ), or use fewer elements".into();
-        tell(
+        emit(
             &Message {
                 id: Id::Wr01,
                 call: what.call,
@@ -199,8 +199,8 @@ unsafe fn elements(wr: &ibv_recv_wr, most: u32) -> Option<&[ibv_sge]> {
 }
 
 /// A receive in the form of a request.
-fn as_send(wr_id: u64, sges: &[ibv_sge]) -> Send<'_> {
-    Send {
+fn as_send(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
+    SendRequest {
         wr_id,
         opcode: RECEIVE,
         flags: 0,
@@ -227,9 +227,9 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         // SAFETY: the caller's SRQ is live.
         let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx, post_srq_recv)(srq, wr, bad) };
+        return unsafe { beneath!(ctx.next, post_srq_recv)(srq, wr, bad) };
     };
-    let watch = Watch::begin(CALL);
+    let watch = WatchedCall::begin(CALL);
     let mut count = 0;
     {
         let mut cache = known.cache.lock();
@@ -244,8 +244,13 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
             }
             let object = || format!("srq {:#x} wr_id {:#x}", known.at, this.wr_id);
             let pd = crate::objects::root_of(known.pd);
-            let what =
-                Use { call: CALL, object: &object, qp: None, pd, written: Some("what arrives") };
+            let what = MemoryUse {
+                call: CALL,
+                object: &object,
+                qp: None,
+                pd,
+                written: Some("what arrives"),
+            };
             // SAFETY: the request is live, and its list has `num_sge` elements.
             let sges = unsafe { receive(this, known.max_sge, &what) };
             for (index, sge) in sges.iter().enumerate() {
@@ -258,7 +263,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx, post_srq_recv)(srq, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next, post_srq_recv)(srq, wr, bad) };
     if result == 0 {
         known.posted.fetch_add(count as u64, Ordering::Relaxed);
     } else {
@@ -277,7 +282,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
                 remedy: "poll the receive CQs before posting more, or raise max_wr".into(),
                 also: None,
             };
-            tell(&message, None);
+            emit(&message, None);
         }
         let most = known.max_wr.load(Ordering::Relaxed);
         let there = usize::try_from(there).unwrap_or(usize::MAX);
@@ -285,7 +290,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
         // SAFETY: `named` is NULL or a request of the program's list.
         let asked = unsafe { refused_receive(named, known.max_sge, "", there, most) };
-        let about = About::object(Id::Wr18, format!("srq {:#x}", known.at));
+        let about = Subject::object(Id::Wr18, format!("srq {:#x}", known.at));
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
     result

@@ -8,7 +8,7 @@ use abi::{
 };
 
 use crate::checks::Id;
-use crate::report::{Message, tell};
+use crate::report::{Message, emit};
 use crate::stack;
 use crate::state::Qp;
 
@@ -17,7 +17,7 @@ pub(crate) const RECEIVE: u32 = 128;
 
 /// A send request, from any way of posting.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Send<'a> {
+pub(crate) struct SendRequest<'a> {
     pub(crate) wr_id: u64,
     pub(crate) opcode: u32,
     pub(crate) flags: u32,
@@ -56,13 +56,13 @@ pub(crate) fn what(opcode: u8) -> &'static str {
     opcode_name(u32::from(opcode))
 }
 
-pub(super) struct Say<'a> {
+pub(super) struct RequestReport<'a> {
     pub(super) qp: &'a Qp,
     pub(super) call: &'static str,
     pub(super) wr_id: u64,
 }
 
-impl Say<'_> {
+impl RequestReport<'_> {
     #[cold]
     pub(super) fn say(&self, id: Id, text: String, remedy: &str) {
         self.also(id, text, remedy, None);
@@ -77,7 +77,7 @@ impl Say<'_> {
         also: Option<(&str, stack::Stack)>,
     ) {
         let object = format!("{} wr_id {:#x}", self.qp.name(), self.wr_id);
-        tell(
+        emit(
             &Message { id, call: self.call, object, text, remedy: remedy.into(), also },
             Some(self.qp),
         );

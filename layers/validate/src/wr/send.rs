@@ -10,13 +10,13 @@ use abi::{
 use super::check::{check_send, check_send_state};
 use super::flight::{push, take_back};
 use super::list::{LONG, is_ring, named, refused, ring};
-use super::request::{Say, Send, opcode_name};
+use super::request::{RequestReport, SendRequest, opcode_name};
 use crate::again;
 use crate::checks::Id;
 use crate::checks::posting::{self, Posted};
 use crate::mr::check_window;
 use crate::objects::context;
-use crate::refusal::{About, Watch};
+use crate::refusal::{Subject, WatchedCall};
 use crate::stack;
 use crate::state::{QPS, Qp, beneath};
 use crate::transitions;
@@ -25,7 +25,7 @@ use crate::transitions;
 ///
 /// # Safety
 /// `wr` is live, and its list has `num_sge` elements.
-unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
+unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> SendRequest<'a> {
     let count = wr.num_sge;
     let sges = (!wr.sg_list.is_null() && count >= 0).then(|| {
         // Elements beyond the QP's limit are not read.
@@ -50,7 +50,7 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
         IBV_QPT_UD => unsafe { (wr.wr.ud.ah as usize, wr.wr.ud.remote_qkey) },
         _ => (0, 0),
     };
-    Send {
+    SendRequest {
         wr_id: wr.wr_id,
         opcode: wr.opcode,
         flags: wr.send_flags,
@@ -77,11 +77,11 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         // SAFETY: the caller's QP is live.
         let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx, post_send)(qp, wr, bad) };
+        return unsafe { beneath!(ctx.next, post_send)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
     let _user = known.single.then(|| crate::cq::enter(&known.user, CALL, known.name()));
-    let watch = Watch::begin(CALL);
+    let watch = WatchedCall::begin(CALL);
     let mut count = 0;
     {
         let mut queue = known.send.lock();
@@ -110,7 +110,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx, post_send)(qp, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
     if result != 0 {
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
@@ -136,7 +136,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
 
 /// WR-18: explains a refused request in which no check found an error.
 #[cold]
-fn explain(qp: &Qp, watch: &Watch, send: &Send<'_>, in_flight: usize, errno: c_int) {
+fn explain(qp: &Qp, watch: &WatchedCall, send: &SendRequest<'_>, in_flight: usize, errno: c_int) {
     let state = transitions::name(qp.state());
     let asked = Posted {
         opcode: opcode_name(send.opcode),
@@ -150,7 +150,7 @@ fn explain(qp: &Qp, watch: &Watch, send: &Send<'_>, in_flight: usize, errno: c_i
         most_in_flight: qp.cap.max_send_wr,
     };
     let object = format!("{} wr_id {:#x}", qp.name(), send.wr_id);
-    let about = About { id: Id::Wr18, object, qp: Some(qp) };
+    let about = Subject { id: Id::Wr18, object, qp: Some(qp) };
     watch.refused(&qp.ctx, errno, &about, |_| posting::post(&asked, errno));
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64])
             "poll the send CQ before posting more, or raise cap.max_send_wr",
         )
     };
-    Say { qp, call, wr_id }.say(
+    RequestReport { qp, call, wr_id }.say(
         Id::Wr03,
         format!("the send queue is full: {all} requests outstanding ({due} signaled), {why}"),
         remedy,
