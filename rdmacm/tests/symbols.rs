@@ -35,7 +35,7 @@ fn exported(file: &Path) -> Option<Names> {
 }
 
 fn listed() -> Names {
-    let lines = include_str!("../../c-tests/symbols-rdmacm/rdma-core-v65.tsv").lines().skip(1);
+    let lines = include_str!("../../c-tests/data/symbols-rdmacm/rdma-core-v65.tsv").lines().skip(1);
     let pair = |line: &str| {
         let mut columns = line.split('\t').map(str::to_owned);
         columns.next().zip(columns.next()).expect("two columns and more")

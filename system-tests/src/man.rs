@@ -179,7 +179,7 @@ fn references(pages: &[Page]) -> Result<(), String> {
 fn names(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), String> {
     let described: BTreeSet<String> = pages.iter().flat_map(Page::names).collect();
     let mut wanted: BTreeSet<String> = headers.iter().flat_map(|h| h.functions.clone()).collect();
-    let list = bench.paths.root.join("c-tests/symbols/rdma-core-v65.tsv");
+    let list = bench.paths.root.join("c-tests/data/symbols/rdma-core-v65.tsv");
     let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;
     for row in text.lines().skip(1) {
         let mut columns = row.split('\t');
@@ -190,7 +190,7 @@ fn names(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), Strin
             wanted.insert(name.to_string());
         }
     }
-    let list = bench.paths.root.join("c-tests/symbols-rdmacm/rdma-core-v65.tsv");
+    let list = bench.paths.root.join("c-tests/data/symbols-rdmacm/rdma-core-v65.tsv");
     let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;
     wanted.extend(text.lines().skip(1).filter_map(|row| row.split('\t').next().map(str::to_owned)));
     if wanted.len() < 230 {

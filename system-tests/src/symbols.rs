@@ -60,7 +60,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             Err(reason) => tally.skip(&name, &reason),
         }
     }
-    let folder = bench.paths.root.join("c-tests/symbols");
+    let folder = bench.paths.root.join("c-tests/data/symbols");
     let mut known = Symbols::new();
     for list in entries(&folder)? {
         let name = list.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -106,7 +106,7 @@ fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     let mut known = Symbols::new();
-    for list in entries(&bench.paths.root.join("c-tests/symbols-rdmacm"))? {
+    for list in entries(&bench.paths.root.join("c-tests/data/symbols-rdmacm"))? {
         let name = list.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let theirs = read_list(&read(&list)?);
         tally.record(&format!("all symbols of librdmacm, {name}"), missing(&theirs, &ours, true));

@@ -256,7 +256,7 @@ struct PrivateRow<'a> {
 fn generate(root: &Path) -> crate::Result<String> {
     let mut all = entries(&read(&root.join("src/export/table.rs"))?);
     all.extend(variable());
-    let upstream = Upstream::read(&root.join("c-tests/symbols"))?;
+    let upstream = Upstream::read(&root.join("c-tests/data/symbols"))?;
     let tests = Tests::read(root, &["c-tests", "tests", "providers/soft/tests"], "src")?;
     let unreadable = || Err("the export tables or upstream's lists cannot be read".into());
     if all.is_empty() || upstream.newest.is_empty() {
@@ -267,7 +267,7 @@ fn generate(root: &Path) -> crate::Result<String> {
     for entry in all.iter_mut().filter(|entry| !entry.path.starts_with("rsocket")) {
         entry.path.insert_str(0, "calls::");
     }
-    let upstream = Upstream::read(&root.join("c-tests/symbols-rdmacm"))?;
+    let upstream = Upstream::read(&root.join("c-tests/data/symbols-rdmacm"))?;
     let tests = Tests::read(root, &["c-tests", "rdmacm/tests"], "rdmacm/src")?;
     if all.is_empty() || upstream.newest.is_empty() {
         return unreadable();
@@ -414,7 +414,7 @@ const HEAD: &str = "\
 # ABI matrix
 
 `cargo xtask matrix` writes this page from `src/export/table.rs` and `rdmacm/src/export.rs`, from the lists of the symbols of
-rdma-core's releases (`c-tests/symbols`, `c-tests/symbols-rdmacm`) and from the sources of the tests. Do not edit the page;
+rdma-core's releases (`c-tests/data/symbols`, `c-tests/data/symbols-rdmacm`) and from the sources of the tests. Do not edit the page;
 `cargo xtask test matrix` fails when the page is out of date.
 
 `cargo xtask test symbols` checks each name and version, entry by entry. The column \"tests\" names the tests that mention the
