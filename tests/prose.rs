@@ -29,7 +29,6 @@ const fn limit(mean: f64, percent: f64, wide: usize) -> Limit {
 const LIMITS: &[(&str, Limit)] = &[
     ("abi", limit(0.07, 6.0, 100)),
     ("bench", limit(0.125, 15.0, 75)),
-    ("c-tests", limit(0.135, 16.0, 500)),
     ("cface", limit(0.12, 12.0, 100)),
     ("fuzz", limit(0.14, 16.0, 50)),
     ("headers", limit(0.105, 10.0, 75)),

@@ -1,10 +1,12 @@
 /*
- * What a connection costs: one after the other, by librdmacm or by TCP, to a server that accepts all and serves until it is killed.
+ * Measures the cost of connections in sequence, by librdmacm or by TCP, to a server that accepts
+ * all clients and serves until it is killed.
  *
  * usage: connect rdma|tcp server ADDRESS PORT
  *        connect rdma|tcp client ADDRESS PORT COUNT
  *
- * The client prints microseconds, the median of all: `ready` (an address, a route and a queue pair; TCP: a socket), `connect`, and `all` with the end of it.
+ * The client prints medians in microseconds: `ready` (address, route and QP; TCP: a socket),
+ * `connect`, and `all` including the disconnect.
  */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>

@@ -1,11 +1,13 @@
 /*
- * What libfabric's messages reach between two hosts, for `cargo xtask bench wire`: Debian has no program that streams by it.
- * The client prints the bandwidth in GB/s, and how many bytes went.
+ * Measures libfabric's message bandwidth between two hosts, for `cargo xtask bench wire`; Debian
+ * has no streaming program for libfabric. The client prints the bandwidth in GB/s and the number of
+ * bytes.
  *
  * usage: fabric PROVIDER SIZE -p PORT [SERVER]
  *
- * The two meet by TCP at PORT. The client has 64 messages of SIZE bytes under way, or 64 MiB, all from the same memory, for half a second,
- * and then waits until all are there. What counts is the time in which the server took them.
+ * The two ends meet by TCP at PORT. For half a second the client keeps 64 messages of SIZE bytes,
+ * or 64 MiB, in flight, all from one buffer, and then waits for their completion. The result counts
+ * the time in which the server received the messages.
  */
 #define _GNU_SOURCE
 #include "meet.h"
@@ -19,14 +21,14 @@
 #include <string.h>
 
 #define SECONDS 0.5
-/* Where packets are lost, messages that are under way may take their time. */
+/* On a cable with losses, messages in flight may take long. */
 #define PATIENCE 30.0
 /* Messages under way, and bytes of them. */
 #define WINDOW 64
 #define UNDER_WAY (64 << 20)
 #define MOST (16 << 20)
 
-/* An endpoint of datagrams that are reliable, and how to reach the other one. */
+/* A reliable datagram endpoint and the address of its peer. */
 struct end {
 	struct fid_ep *endpoint;
 	struct fid_cq *queue;
@@ -41,7 +43,7 @@ struct name {
 	char bytes[56];
 };
 
-/* What the server says in the end. */
+/* The server's result. */
 struct result {
 	double rate, bytes;
 };
@@ -66,7 +68,8 @@ static void hear(int connection, void *bytes, size_t len)
 		die("fabric: the other end");
 }
 
-/* Opens an endpoint of the provider at the connection's own address, and learns where the other one is. */
+/* Opens an endpoint of the provider at the connection's local address, and exchanges addresses with
+ * the peer end. */
 static struct end open_end(const char *provider, size_t size, int connection)
 {
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_CONTEXT, .size = 4 * WINDOW };
@@ -109,7 +112,7 @@ static struct end open_end(const char *provider, size_t size, int connection)
 	return end;
 }
 
-/* How many have ended since the last look; a look is also what moves data. */
+/* The number of completions since the last call; the call also makes progress. */
 static long reap(struct end *end)
 {
 	struct fi_cq_entry done[WINDOW];
@@ -124,7 +127,7 @@ static long reap(struct end *end)
 	return count;
 }
 
-/* Posts one more, unless there is no room for it now. */
+/* Posts a request, unless the queue is full. */
 static int post(struct end *end, int is_send)
 {
 	ssize_t status = is_send ? fi_send(end->endpoint, end->bytes, end->size, NULL, end->peer, NULL)
@@ -152,7 +155,7 @@ static void take(struct end *end, int connection)
 		if (count) {
 			last = now();
 			taken += count;
-			/* What came with the first began before it. */
+			/* Messages in the first batch began before the measurement. */
 			if (!first) {
 				first = taken;
 				begun = last;
@@ -187,7 +190,7 @@ static void give(struct end *end, int connection)
 		done += (unsigned long)reap(end);
 	}
 	tell(connection, &posted, sizeof(posted));
-	/* The provider may have ended what it still has to send, again if need be. */
+	/* The provider may still have to send or retransmit messages. */
 	while (!has_spoken(connection)) {
 		reap(end);
 		if (now() - begun > PATIENCE) {

@@ -1,6 +1,7 @@
 /*
- * Two connected QPs of one process, for counting instructions: each function named measured_* does one thing COUNT times and
- * nothing else, so that a profiler that looks only inside it counts that thing.
+ * Two connected QPs of one process, for counting instructions. Each function named measured_* does
+ * one thing COUNT times and nothing else, so a profiler that counts inside the function counts that
+ * thing.
  *
  * usage: fastpath COUNT
  */
@@ -108,7 +109,7 @@ __attribute__((noinline)) void measured_poll_empty(int n)
 			fail("ibv_poll_cq");
 }
 
-/* Acknowledgements of a stream come when nothing arrived for a while: waiting for them is no part of what is measured. */
+/* Acknowledgements of a stream arrive after an idle time; the measurement excludes the wait. */
 __attribute__((noinline)) static void settle(void)
 {
 	struct ibv_wc wc;

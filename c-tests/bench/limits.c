@@ -1,6 +1,6 @@
 /*
- * Measures the limits of this machine without any library. A line has a name and a value: one-way latencies in
- * microseconds, bandwidths in GB/s (1e9), rates in million per second.
+ * Measures the limits of this machine without any library. A line has a name and a value: one-way
+ * latencies in microseconds, bandwidths in GB/s (1e9), rates in million per second.
  *
  * usage: limits CPU_A CPU_B [NAME...]
  *
@@ -72,7 +72,7 @@ __attribute__((format(printf, 1, 2))) static int wanted(const char *format, ...)
 
 #define RUNS 15
 #define LARGE (64u << 20)
-/* Of what two processes copy through. */
+/* The buffers through which two processes copy. */
 #define PART 16384
 #define PARTS 32
 
@@ -91,7 +91,8 @@ struct shared {
 	_Alignas(128) char pipe[PARTS][PART];
 };
 
-/* Copies `size` bytes `reps` times from one process to the other through buffers that both map; each runs its half. */
+/* Copies `size` bytes `reps` times from one process to the peer through shared buffers; each
+ * process runs one half. */
 static void pipe_out(struct shared *s, char *to, size_t size, int reps)
 {
 	for (int k = 0; k < reps; k++)

@@ -1,6 +1,7 @@
 /*
- * Latency of RDMA WRITE between two processes whose memory is a System V segment, which an adapter in software can map on both
- * sides: both poll their memory, as ib_write_lat does. Prints the median over runs, in microseconds one way.
+ * Latency of RDMA WRITE between two processes whose memory is a System V segment, which soft maps
+ * on both sides. Both processes poll their memory, as ib_write_lat does. Prints the median over
+ * runs in microseconds one way.
  *
  * usage: mapped CPU_A CPU_B BYTES ITERATIONS
  */
@@ -84,7 +85,7 @@ static void side(int cpu, int other, int first, uint32_t bytes, long n)
 	if (write(other, "r", 1) != 1 || read(other, &own, 1) != 1)
 		die("the other process");
 
-	/* What comes lies at the start; what goes is behind it. */
+	/* Arrivals lie at the start of the segment, outgoing bytes behind them. */
 	volatile unsigned char *flag = memory + bytes - 1;
 	unsigned char *out = memory + SEGMENT / 2;
 	struct ibv_sge sge = { (uintptr_t)out, bytes, mr->lkey };

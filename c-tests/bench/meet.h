@@ -1,6 +1,4 @@
-/*
- * How the two ends of a program that measures between hosts find each other.
- */
+/* The TCP connection by which the two ends of a benchmark between hosts meet. */
 #ifndef BENCH_MEET_H
 #define BENCH_MEET_H
 

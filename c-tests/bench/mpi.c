@@ -1,6 +1,7 @@
 /*
- * The same questions to an MPI library, two ranks on one host. Prints one number: microseconds (one way, for get and fetch-add
- * the whole operation), GB/s (1e9), or million messages a second.
+ * The measurements of limits.c with an MPI library, two ranks on one host. Prints one number:
+ * microseconds (one way; for get and fetch-add the whole operation), GB/s (1e9), or million
+ * messages per second.
  *
  * usage: mpi lat|bw|rate|put|get|fadd BYTES ITERATIONS
  */
@@ -77,7 +78,7 @@ int main(int argc, char **argv)
 		MPI_Win win;
 		int64_t one = 1, old;
 
-		/* Ordinary memory, as an application has it. */
+		/* Ordinary memory, as applications use. */
 		MPI_Win_create(buf, bytes + 64, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win);
 		MPI_Win_lock_all(0, win);
 		if (rank == 0) {

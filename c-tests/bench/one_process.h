@@ -1,6 +1,4 @@
-/*
- * What programs share that measure QPs connected within one process: the device, and connecting.
- */
+/* Device and connection for benchmarks with QPs connected within one process. */
 #ifndef ONE_PROCESS_H
 #define ONE_PROCESS_H
 

@@ -1,11 +1,13 @@
 /*
- * Bandwidth and rate of RDMA WRITE and READ where both ends sleep until an event comes, which perftest has not for WRITE. The two connect by librdmacm.
+ * Bandwidth and rate of RDMA WRITE and READ with both ends asleep until an event, which perftest
+ * lacks for WRITE. The ends connect by librdmacm.
  *
  * usage: one_sided server ADDRESS PORT
  *        one_sided write|read OWN-ADDRESS ADDRESS PORT BYTES COUNT LIST
  *
- * The server serves one client after the other until it is killed. The client posts COUNT requests in lists of LIST, of which the last one of each is signalled, and
- * prints MB/s and million requests a second.
+ * The server serves clients in sequence until it is killed. The client posts COUNT requests in
+ * lists of LIST, signals the last request of each list, and prints MB/s and million requests per
+ * second.
  */
 #include "timing.h"
 #include <arpa/inet.h>
@@ -22,7 +24,7 @@ struct lent {
 	uint32_t rkey;
 };
 
-/* An end with memory: a listener at the address, or who goes to it from its own one. */
+/* An end with memory: a listener at the address, or a client from address `own` to the listener. */
 static struct rdma_cm_id *end(const char *own, char *address, char *port, void **memory)
 {
 	struct sockaddr_in from = { .sin_family = AF_INET };

@@ -1,11 +1,11 @@
 /*
- * Nanoseconds for each message of a thread that waits at its queue of sends and then at its queue of receives, by pairs of QPs
- * within one process: what one queue brings about is waited for at the other.
+ * Nanoseconds per message for a thread that waits at its send CQ and then at its receive CQ, with
+ * pairs of QPs in one process. Progress of one CQ depends on the wait at the other CQ.
  *
  * usage: queues MESSAGES [one|two] [PAIRS] [THREADS]
  *
- * "one": both QPs of a pair have one queue. "two", the default: the sending QP has one, the receiving QP another. Each thread has its own
- * pairs and queues, and uses its pairs in turn.
+ * "one": both QPs of a pair share a CQ. "two", the default: each QP has its own CQ. Each thread has
+ * its own pairs and CQs, and uses its pairs in turn.
  */
 #include "one_process.h"
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void set_up(struct side *s)
 	}
 }
 
-/* Takes one completion of this kind; with one queue, they come as they come. */
+/* Takes one completion of this kind; a shared CQ returns completions of both kinds in any order. */
 static void await(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;

@@ -1,13 +1,13 @@
 /*
- * What grows with the number of queue pairs, completion queues, regions and processes, and what an event costs. Prints lines
- * of a name and a number.
+ * Costs that grow with the number of QPs, CQs, regions and processes, and the cost of an event.
+ * Prints lines of a name and a number.
  *
- * usage: scale count PAIRS ACTIVE OWN_CQS COUNT   one process, for counting instructions in functions measured_*
- *        scale pair QPS OWN_CQS MRS IDLE COUNT    two processes with QPS connections, IDLE more that both have met
- *        scale many PAIRS COUNT                   PAIRS pairs of processes at ping-pong, processor time of all
+ * usage: scale count PAIRS ACTIVE OWN_CQS COUNT   one process, to count instructions of measured_*
+ *        scale pair QPS OWN_CQS MRS IDLE COUNT    two processes: QPS connections, IDLE unused
+ *        scale many PAIRS COUNT                   PAIRS pairs at ping-pong, total CPU time
  *        scale mesh PROCESSES                     each connects to each
- *        scale events COUNT CQS                   receivers that sleep, beside the kernel's own ways to wake
- *        scale idle                               processor time of who has nothing to do, and of who is only written to
+ *        scale events COUNT CQS                   sleeping receivers, beside kernel wake-ups
+ *        scale idle                               CPU time: idle process, passive target
  */
 #include <infiniband/verbs.h>
 #include <errno.h>
@@ -28,7 +28,7 @@
 
 enum { MAX_QPS = 16384, MAX_PROCESSES = 128, DEPTH = 16 };
 
-/* What the processes of a run tell each other. */
+/* Memory shared by all processes of a run. */
 struct shared {
 	/* Of all processes, and of the first two. */
 	pthread_barrier_t barrier, two;
@@ -131,7 +131,7 @@ static void run(int count, void (*body)(void))
 		int status;
 
 		if (wait(&status) > 0 && status) {
-			/* The others would wait for ever. */
+			/* The remaining processes would wait for ever. */
 			if (!bad++) {
 				signal(SIGTERM, SIG_IGN);
 				kill(0, SIGTERM);
@@ -246,7 +246,7 @@ static void take_both(struct ibv_cq *r, struct ibv_cq *s, int n)
 
 static int pairs, active;
 
-/* One message at a time, round robin. */
+/* One message at a time, on all QPs in turn. */
 static void alternate(int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -263,7 +263,7 @@ __attribute__((noinline)) void measured_alternating(int n)
 	alternate(n);
 }
 
-/* One message on each of the active QPs, then all their completions. */
+/* One message on each active QP, then all completions. */
 __attribute__((noinline)) void measured_together(int n)
 {
 	for (int done = 0; done < n; done += active) {
@@ -316,7 +316,7 @@ static void count(int n)
 		qps[i] = make_qp(i);
 	for (int i = 0; i < 2 * pairs; i++)
 		connect_qp(qps[i], qps[i ^ 1]->qp_num);
-	/* Whoever polls is noticed, and what is done once is done. */
+	/* Warm-up: the service notices the polling process, and one-time work is done. */
 	for (struct ibv_wc wc; polls < 200; polls++)
 		if (ibv_poll_cq(rcq[0], 1, &wc))
 			fail("ibv_poll_cq");
@@ -387,7 +387,7 @@ static double ping_pong(int k, int count)
 	return begin * 1e6 / count;
 }
 
-/* The same after a while, so that nothing of what is done once counts. */
+/* The same after a warm-up, so one-time work does not count. */
 static double settled_ping_pong(int k)
 {
 	ping_pong(k, message_count / 4 + 200);
@@ -584,7 +584,7 @@ static void message(int to_other)
 	ibv_ack_cq_events(cq, 1);
 	take(rcq[0], 1);
 	post_recv(qps[0], 0);
-	/* Its own message was received, or there would be no answer. */
+	/* The reply implies that the own message was received. */
 	if (messages_sent) {
 		messages_sent = 0;
 		take(scq[0], 1);
@@ -655,7 +655,7 @@ static void idle(void)
 			fail("ibv_req_notify_cq");
 	}
 	both();
-	/* Nobody does anything, and one waits for an event. */
+	/* No process works, and one waits for an event. */
 	getrusage(RUSAGE_SELF, &before);
 	sleep(1);
 	getrusage(RUSAGE_SELF, &after);

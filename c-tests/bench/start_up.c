@@ -1,6 +1,6 @@
 /*
- * How long a program takes to its device: lists the devices twice, opens and closes the first one again and again, and prints
- * one "name value" a line: microseconds, and KiB that are resident at the end.
+ * Measures the start of a program with a device: lists the devices twice, opens and closes the
+ * first one repeatedly, and prints lines "name value": microseconds, and resident KiB at the end.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>

@@ -1,14 +1,15 @@
 /*
- * What plain sockets reach between two hosts, for `cargo xtask bench wire`: the client prints one number.
+ * Limits of plain sockets between two hosts, for `cargo xtask bench wire`; the client prints one
+ * number.
  *
  * usage: wire MODE SIZE -p PORT [SERVER]
  *
- * The two meet by TCP at PORT; datagrams go to the same port.
+ * The two ends meet by TCP at PORT; datagrams use the same port.
  *
- *   latency    half a round trip of datagrams of SIZE bytes, both ends spinning: median, microseconds
- *   connected  the same, of connected sockets, which need not look for the route each time
- *   datagrams  datagrams of SIZE bytes, one in each call: GB/s that came
- *   offloads   datagrams of SIZE bytes, as many in a call as the kernel cuts and merges (UDP_SEGMENT, UDP_GRO): GB/s that came
+ *   latency    half a round trip of datagrams of SIZE bytes, both ends spinning: median, us
+ *   connected  the same with connected sockets, which skip the route lookup
+ *   datagrams  datagrams of SIZE bytes, one in each call: GB/s received
+ *   offloads   the same with UDP_SEGMENT and UDP_GRO, many datagrams in each call: GB/s received
  *   tcp        one stream, SIZE bytes a call: GB/s
  */
 #define _GNU_SOURCE
@@ -59,7 +60,7 @@ static int datagrams(int connection, int port, int is_server, struct sockaddr_in
 	return s;
 }
 
-/* Whether a datagram came; otherwise the other end has spoken. */
+/* Returns 1 with a datagram, 0 if the peer end has sent a word on the connection. */
 static int take(int s, int connection, char *bytes)
 {
 	for (unsigned looks = 1; recv(s, bytes, MOST, MSG_DONTWAIT) < 0; looks++)
@@ -100,7 +101,7 @@ static void latency(int s, int connection, const struct sockaddr_in *peer, size_
 	printf("%f\n", times[count / 2] * 1e6);
 }
 
-/* Takes what comes until the other end has no more, and tells it how fast that was. */
+/* Receives until the peer end has no more data, and sends it the rate. */
 static void sink(int s, int connection)
 {
 	static char bytes[1 << 20];

@@ -1,4 +1,5 @@
-/* The recording kernel: open, close, write and socket of the connection manager's device, in the program itself. */
+/* The recording kernel: open, close, write and socket of the connection manager's device, inside
+ * the program. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include "shim.h"
 
 #define DEVICE "/dev/infiniband/rdma_cm"
-/* A character device that is always there. */
+/* A character device that exists on every machine. */
 #define STAND_IN "/dev/null"
 #define MOST 256
 /* The device's, in network byte order: fe80::1 as a GUID. */
@@ -192,7 +193,7 @@ static void note_address(const char *name, uint64_t address)
 	shim_note(" <%s%s>", address ? "" : "no ", name);
 }
 
-/* Notes the body of a command, its addresses as such, and does what it says. */
+/* Records the body of a command, with addresses as names, and executes the command. */
 static int command(uint32_t number, const unsigned char *body, size_t len, size_t room)
 {
 	union {
@@ -390,7 +391,7 @@ static int open_at(int dir, const char *path, int flags, unsigned int mode)
 OPEN(open)
 OPEN(open64)
 
-/* This kernel has no RDMA netlink: sysfs tells the version. */
+/* This kernel has no RDMA netlink; sysfs holds the version. */
 int socket(int domain, int type, int protocol)
 {
 	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {

@@ -1,8 +1,9 @@
 /*
- * Drives librdmacm over the recording kernel of kernel.c, and prints what the kernel was asked, what the calls returned, and what
- * they stored. The output must be the same on the system's librdmacm and on ours.
+ * Drives librdmacm over the recording kernel of kernel.c. Prints the kernel's commands, the results
+ * of calls and their output. The output must be equal for the system's librdmacm and Ferroverbs'.
  *
- * usage: commands [abi=N] [old] [no-indices] [iwarp] [ece] [fail=COMMAND:ERRNO] [names], or: commands where (which library this is)
+ * usage: commands [abi=N] [old] [no-indices] [iwarp] [ece] [fail=COMMAND:ERRNO] [names]
+ *        commands where (prints the library's path)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -46,7 +47,7 @@
 #undef RDMA_MC_JOIN_FLAG_RESERVED
 #include "shim.h"
 
-/* errno before each call: a call that leaves it alone shows. */
+/* errno before each call; shows calls that do not set errno. */
 #define CALL(call)									\
 	({										\
 		int result_;								\
@@ -108,7 +109,7 @@ static void show(const struct rdma_cm_id *id)
 	shim_note("\n");
 }
 
-/* Takes the next event, and leaves it to the caller to acknowledge it. */
+/* Takes the next event without acknowledging it. */
 static struct rdma_cm_event *get(struct rdma_event_channel *from)
 {
 	struct rdma_cm_event *event = NULL;
@@ -149,7 +150,7 @@ static void get_and_ack(struct rdma_event_channel *from)
 	}
 }
 
-/* What a peer tells of a connection. */
+/* Connection parameters that a peer sends. */
 static void tells(struct rdma_ucm_event_resp *event)
 {
 	struct rdma_ucm_conn_param *conn = &event->param.conn;
@@ -223,7 +224,7 @@ static void options(struct rdma_cm_id *id)
 	CALL(rdma_set_option(id, CM_OPTION_ID, CM_OPTION_ID_AFONLY, &yes, sizeof(yes)));
 	CALL(rdma_set_option(id, CM_OPTION_ID, CM_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout)));
 	CALL(rdma_set_option(id, CM_OPTION_IB, CM_OPTION_IB_PATH, paths, sizeof(paths)));
-	/* The kernel refuses what it does not know; the library does not. */
+	/* The kernel refuses unknown options; the library passes them on. */
 	CALL(rdma_set_option(id, 9, 8, &yes, 3));
 }
 
@@ -396,7 +397,7 @@ static void active(void)
 	}
 }
 
-/* What the kernel answers to addresses that lead nowhere, and what the library itself refuses. */
+/* Kernel answers to unreachable addresses, and arguments that the library refuses. */
 static void addresses(void)
 {
 	uint32_t handle = shim_next_handle();
@@ -493,7 +494,8 @@ static void synchronous(void)
 		.qp_type = IBV_QPT_RC };
 	struct rdma_addrinfo info = { .ai_flags = RAI_PASSIVE, .ai_family = AF_INET, .ai_qp_type = IBV_QPT_RC, .ai_port_space = CM_PS_TCP };
 	struct rdma_cm_id *id = NULL, *new = NULL;
-	/* What comes for a queue pair that cannot be made stays with nobody in one library, and goes in the other. */
+	/* An id whose QP cannot be created keeps its request in one library and drops the request
+	 * in the other. */
 	struct ibv_qp_init_attr *template = shim.failing == RDMA_USER_CM_CMD_INIT_QP_ATTR ? NULL : &init;
 	uint32_t handle = shim_next_handle();
 	char front[] = "in front ";
@@ -534,7 +536,7 @@ static void synchronous(void)
 		/* With a path, of which a path service would have told. */
 		info.ai_route = way == 3 ? paths : NULL;
 		info.ai_route_len = way == 3 ? sizeof(paths) : 0;
-		/* The name that the id will have. */
+		/* The handle of the next id. */
 		handle = shim_next_handle();
 		id = NULL;
 		shim_event(handle, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
@@ -620,7 +622,8 @@ static void names(void)
 			hints.ai_src_addr = v6("fd12::9", 2);
 			hints.ai_src_len = sizeof(struct sockaddr_in6);
 		}
-		/* What would be asked over the network is left out, and what upstream's takes for an IPv6 address, of whatever family it is. */
+		/* Skips names that need a network query, and names that upstream takes for an IPv6
+		 * address in any family. */
 		if (node == nodes[NODES - 1] && !(hints.ai_flags & RAI_NUMERICHOST))
 			continue;
 		if (node == nodes[1] && hints.ai_family == AF_IB && hints.ai_flags & RAI_FAMILY)
@@ -697,7 +700,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	/* Whoever waits for an acknowledgement that never comes does not wait for ever. */
+	/* Limits the wait for a missing acknowledgement. */
 	alarm(60);
 	shim_note("rdma_create_event_channel\n");
 	errno = 0;

@@ -1,7 +1,7 @@
 /*
- * A kernel's connection manager that answers from a script and writes down what it was asked, and a libibverbs with one
- * device: what a program needs to drive librdmacm's kernel path. Descriptors of /dev/infiniband/rdma_cm are the shim's
- * own; everything else goes to the real kernel.
+ * A recording kernel for the connection manager, which answers from a script, and a libibverbs with
+ * one device: the environment for librdmacm's kernel path. Descriptors of /dev/infiniband/rdma_cm
+ * belong to the shim; all other descriptors go to the real kernel.
  */
 #ifndef CM_SHIM_H
 #define CM_SHIM_H
@@ -14,13 +14,13 @@
 struct shim_kernel {
 	/* Version of the commands; what sysfs says. */
 	int abi;
-	/* Knows the family AF_IB, and the commands that came with it. */
+	/* Supports the family AF_IB and its commands. */
 	int any_family;
-	/* Says which of devices with one GUID is meant. */
+	/* Distinguishes devices with equal GUIDs by index. */
 	int indices;
-	/* This command fails with this errno; a negative one is a write that comes back short. */
+	/* This command fails with this errno; a negative errno is a short write. */
 	int failing, error;
-	/* The device is iWARP's. */
+	/* The device is an iWARP device. */
 	int iwarp;
 	/* The device knows vendors' options. */
 	int ece;
@@ -31,7 +31,7 @@ extern struct shim_kernel shim;
 struct rdma_ucm_event_resp *shim_event(uint32_t handle, uint32_t kind, int status);
 /* The name that the next id, group or request gets. */
 uint32_t shim_next_handle(void);
-/* A request to a listener: its event brings this new id. */
+/* A request to a listener; its event brings the new id. */
 struct rdma_ucm_event_resp *shim_request(uint32_t listener);
 
 /* Adds to the record, which is on stdout. */

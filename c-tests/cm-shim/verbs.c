@@ -1,6 +1,6 @@
 /*
- * A libibverbs with one device, which does nothing and writes down what becomes of queue pairs: librdmacm alone is looked at. Only the
- * names that librdmacm uses are here (verbs.map).
+ * A libibverbs with one device that only records operations on QPs, so that the test sees librdmacm
+ * alone. It exports the names that librdmacm uses (verbs.map).
  */
 #define _GNU_SOURCE
 #include <endian.h>
@@ -144,7 +144,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 }
 int ibv_destroy_qp(struct ibv_qp *qp) { (void)qp; shim_note("  destroy queue pair\n"); return 0; }
 
-/* What the mask names, and nothing else. */
+/* Records the attributes in the mask. */
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	(void)qp;

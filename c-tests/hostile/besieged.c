@@ -1,10 +1,14 @@
 /*
- * Two processes that exchange data with each other, each besides connected to a hostile member of the fabric (which `cargo xtask soak --hostile` and the
- * tests start: providers/soft/src/hostile). Whatever that one writes, they neither crash nor hang; memory that they did not register, or registered
- * without the right, keeps what it had; and it never has what they did not send.
+ * Two processes exchange data over shared memory, each also connected to a hostile member of the
+ * fabric (providers/soft/src/hostile), which `cargo xtask soak --hostile` and the tests start.
+ * Whatever the hostile process writes, the two neither crash nor hang. Memory that is not
+ * registered, or registered without the right, keeps its content. The hostile process never reads
+ * bytes that were not sent to it.
  *
- * besieged SLOT SECONDS own|all SEED: SLOT is the hostile process's. "own": it writes only what is its own, so the two have all of their data whole, and
- * no error. "all": it writes everything that it has mapped, so their data and their connection may suffer, and nothing else.
+ * besieged SLOT SECONDS own|all SEED: SLOT is the process slot of the hostile process. "own": the
+ * hostile process writes only its own segments, so the exchange is complete and without errors.
+ * "all": it writes everything it has mapped, so data and connection of the two may suffer, and
+ * nothing else.
  */
 #define PARTNER_BODY
 #include "partner.h"
@@ -22,7 +26,7 @@
 #define FOE_RECVS 16
 #define QKEY 0x11111111u
 
-/* Registered memory between pages that are not, and pages that nobody can touch. */
+/* Registered memory between unregistered pages and inaccessible pages. */
 struct area {
 	unsigned char *base, *mem;
 	size_t len;
@@ -58,7 +62,7 @@ static unsigned char hidden(size_t at)
 	return secret[at % sizeof secret];
 }
 
-/* Nothing of it is left to chance: the bytes around are the secret, and around those are holes. */
+/* The bytes around the registered range are the secret, and inaccessible pages surround both. */
 static struct area area(struct ibv_pd *in, size_t len, unsigned access)
 {
 	struct area a = { .len = len };
@@ -285,7 +289,8 @@ static void reconnect(void)
 	if (to_init(qp, IBV_QPT_RC, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))
 		die("RESET to INIT: %s", strerror(errno));
 	int err = to_rts(qp, IBV_QPT_RC, other.qpn, 7);
-	/* Whoever writes everything may say that the other one is not there. The next exchange then fails, and it is tried again. */
+	/* A process that writes all segments may mark the peer as absent. The next exchange then
+	 * fails and is repeated. */
 	if (err && strict)
 		die("connecting again: %s", strerror(err));
 	refused += err != 0;
@@ -307,7 +312,7 @@ static int post(enum ibv_wr_opcode op, uint64_t id, uint32_t len)
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* One exchange from the process `from` to the other; what it is both draw alike. */
+/* An exchange from process `from` to its partner; both draw the same parameters. */
 static int exchange(uint64_t *common, int from)
 {
 	uint32_t n = rnd(common), seed = rnd(common);

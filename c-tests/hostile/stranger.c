@@ -1,15 +1,19 @@
 /*
- * Two processes of one user that communicate, and a stranger beside them: another user of the machine, who is no member of their fabric.
+ * Two communicating processes of one user, and a stranger: a process of another user, which is not
+ * a member of the fabric.
  *
  * stranger OWNER STRANGER FABRIC SERVER... -- CLIENT...
  *
- * Started by root. In a network namespace of its own, runs the command SERVER as user OWNER, then the stranger as user STRANGER, and, when the stranger
- * has attacked the server once, the command CLIENT as OWNER. The stranger goes on until both have ended. It does what any user can do: it sends
- * messages with descriptors to each name of an abstract Unix socket, fills the queues of those that listen, sends datagrams by UDP over
- * `lo`, makes the folder in /tmp where the processes would meet by default, and looks into FABRIC, where they meet. What it sends along is a TCP socket
- * whose last close takes an hour (SO_LINGER of socket(7)): who closes that by mistake hangs.
+ * Started by root. In its own network namespace the program runs SERVER as user OWNER, then the
+ * stranger as user STRANGER, and, after the first attack on the server, CLIENT as OWNER. The
+ * stranger attacks until both commands have ended. It does what any user can do: it sends messages
+ * with descriptors to each name of an abstract Unix socket, fills the queues of listeners, sends
+ * UDP datagrams over `lo`, creates the default fabric folder in /tmp, and looks into FABRIC. Each
+ * message carries a TCP socket whose last close takes an hour (SO_LINGER of socket(7)): a process
+ * that closes the socket by mistake hangs.
  *
- * Prints what the stranger reached. Ends with 0 if both commands did and the stranger reached nothing.
+ * Prints the stranger's successes. The exit status is 0 if both commands succeeded and the stranger
+ * had none.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -37,11 +41,11 @@
 
 /* Connections that the stranger keeps open at once. */
 #define KEPT 512
-/* Connections that a queue takes before it is full, in the namespace of this test. */
+/* Connections in a full listen queue, in the namespace of this test. */
 #define BACKLOG 8
 #define PATIENCE 60
 
-/* What the stranger tells at its end. */
+/* The stranger's successes. */
 struct reached {
 	unsigned rounds, names, accepted, connected, entered;
 };
@@ -74,7 +78,7 @@ static void write_file(const char *path, const char *text)
 	close(fd);
 }
 
-/* A network of one interface, in which nobody else's names and ports are. */
+/* Enters a network namespace with one interface, without foreign names and ports. */
 static void enter_namespace(void)
 {
 	if (unshare(CLONE_NEWNET))
@@ -109,7 +113,7 @@ static pid_t start(uid_t user, char **command)
 	return child;
 }
 
-/* A connected TCP socket with more to send than its peer takes, and whose last close waits for that. */
+/* A connected TCP socket with more unsent data than its peer takes, so its last close waits. */
 static int lingering(void)
 {
 	static int listener = -1;
@@ -151,7 +155,7 @@ static int send_along(int by, const struct sockaddr_un *to, socklen_t len, int f
 	return sendmsg(by, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0;
 }
 
-/* Does what can be done to the socket with this name. */
+/* Attacks the socket with this name. */
 static void attack_name(const char *name)
 {
 	static int kept[KEPT], count, poison = -1;
@@ -166,7 +170,9 @@ static void attack_name(const char *name)
 	reached.names++;
 	int datagrams = socket(AF_UNIX, SOCK_DGRAM, 0);
 	if (datagrams >= 0 && !send_along(datagrams, &to, len, poison)) {
-		/* The message has the last descriptor, so that its last close is another process's. */
+		/*
+		 * The message holds the last descriptor, so another process makes the last close.
+		 */
 		printf("taken by @%s\n", name);
 		reached.accepted++;
 		close(poison);
@@ -185,7 +191,7 @@ static void attack_name(const char *name)
 				close(poison);
 				poison = lingering();
 			}
-			/* The oldest of those that are kept goes. */
+			/* Closes the oldest connection. */
 			if (kept[count % KEPT])
 				close(kept[count % KEPT]);
 			kept[count++ % KEPT] = fd;
@@ -230,7 +236,7 @@ static void attack_port(void)
 	close(fd);
 }
 
-/* Looks into the folder where the others meet, and makes the one where they would meet by default. */
+/* Looks into the fabric folder, and creates the default fabric folder. */
 static void attack_folders(uid_t owner, const char *fabric)
 {
 	char path[256];

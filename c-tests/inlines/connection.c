@@ -1,6 +1,7 @@
 /*
- * The inline functions of rdma_cma.h, rdma_verbs.h and ib.h at work between two ids of one process: each is called, and what it did is printed. Compiled
- * with upstream's headers and with ours, in C and in C++, it has to print the same over one library.
+ * Calls each inline function of rdma_cma.h, rdma_verbs.h and ib.h between two ids of one process,
+ * and prints the effect. Builds with upstream's headers and with Ferroverbs', in C and in C++; the
+ * output over one library must be equal.
  */
 #include <arpa/inet.h>
 #include <infiniband/ib.h>
@@ -39,7 +40,7 @@ static void said(const char *what, int result)
 
 #define SAY(call) said(#call, (call))
 
-/* The next event of a channel has to be this one. */
+/* The next event of a channel, which must be of type `type`. */
 static struct rdma_cm_event *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -116,7 +117,7 @@ static void queues(struct side *side, int srq)
 	memory(side);
 }
 
-/* A listener, and a client that asks for it; the two ids know each other afterwards. */
+/* A listener and a client that connects to it; the two ids are connected afterwards. */
 static void meet(enum rdma_port_space space, int srq)
 {
 	struct rdma_cm_id *listener;
@@ -212,7 +213,7 @@ static void messages(void)
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		size_t size = sizes[i];
 		int flags = size <= 64 ? SIGNALED | IBV_SEND_INLINE : SIGNALED;
-		/* What is inline needs no region. */
+		/* Inline data needs no region. */
 		struct ibv_mr *mr = size <= 64 ? NULL : client.msgs;
 
 		fill((unsigned char)i);
@@ -277,7 +278,7 @@ static void connection(int srq)
 	SAY(rdma_disconnect(client.id));
 	pass(server.channel, RDMA_CM_EVENT_DISCONNECTED);
 	SAY(rdma_disconnect(server.id));
-	/* Who ends a connection hears that when the other side has ended it, too. */
+	/* The side that disconnects first gets its event when the peer has disconnected too. */
 	pass(client.channel, RDMA_CM_EVENT_DISCONNECTED);
 	if (!srq)
 		received("flushed");

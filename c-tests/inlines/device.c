@@ -1,6 +1,7 @@
 /*
- * The inline functions of verbs.h at work on a device: each is called, and what it did is printed as far as it is the same in each run. Compiled with
- * upstream's headers and with ours, in C and in C++, it has to print the same over one library. A verb that the device does not have shows its errno.
+ * Calls each inline function of verbs.h on a device, and prints the effects that are equal in each
+ * run. Builds with upstream's headers and with Ferroverbs', in C and in C++; the output over one
+ * library must be equal. An unsupported verb shows its errno.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ static void device(void)
 	struct ibv_device_attr_ex attr, part;
 	struct ibv_query_device_ex_input input;
 	struct verbs_context *vctx = verbs_get_ctx_op(ctx, query_device_ex);
-	/* What programs of older releases ask for: up to the classic attributes, to odp_caps, and so on. */
+	/* Attribute sizes that programs of older releases ask for: up to the classic attributes, to
+	 * odp_caps, and so on. */
 	const size_t sizes[] = { offsetof(struct ibv_device_attr_ex, comp_mask), offsetof(struct ibv_device_attr_ex, odp_caps),
 				 offsetof(struct ibv_device_attr_ex, completion_timestamp_mask), offsetof(struct ibv_device_attr_ex, tso_caps),
 				 offsetof(struct ibv_device_attr_ex, tm_caps), offsetof(struct ibv_device_attr_ex, max_dm_size),
@@ -225,7 +227,8 @@ static void connect_side(struct side *side, struct side *peer)
 			  IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-/* Completions by the iterator. The peer is polled too: it may have to move data. */
+/* Completions by the iterator. The loop polls the peer as well, because the peer may have to move
+ * data. */
 static void completions(int which, int wanted)
 {
 	struct ibv_poll_cq_attr attr;

@@ -1,8 +1,9 @@
 /*
- * What each inline function of verbs.h calls, with which arguments, and what it makes of the result. The objects are made up here and their
- * operations tell how they were called; the program is compiled with upstream's headers and with ours, in C and in C++, and has to print the same.
+ * The function that each inline function of verbs.h calls, its arguments, and the use of its
+ * result. The objects are artificial, and their operations print their calls. Builds with
+ * upstream's headers and with Ferroverbs', in C and in C++; the output must be equal.
  *
- * RELEASE: of rdma-core, whose headers have all that is used here.
+ * RELEASE: the rdma-core release whose headers have all names used here.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -451,7 +452,7 @@ static void wr_flush(struct ibv_qp_ex *q, uint32_t rkey, uint64_t addr, size_t l
 
 /* ---- calls ---- */
 
-/* A call, its value, and errno if it set one. */
+/* A call, its value, and the errno that it set. */
 #define INT(call) (errno = 0, printf("%s = %d\n", #call, (int)(call)), tell_errno())
 #define PTR(call) (errno = 0, printf("%s = %s\n", #call, of(call)), tell_errno())
 #define NONE(call) (printf("%s\n", #call), (call))
@@ -462,7 +463,7 @@ static void tell_errno(void)
 		printf("    errno %d\n", errno);
 }
 
-/* Fills in whatever an extended context has. */
+/* Fills in all operations of an extended context. */
 static void fill(void)
 {
 	struct ibv_context *ctx = &vctx.context;

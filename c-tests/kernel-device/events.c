@@ -31,7 +31,8 @@ static void port_event(struct ibv_context *ctx)
 
 static void *acknowledge(void *event)
 {
-	/* The main thread destroys the QP meanwhile. If it does not wait, it says so first. */
+	/* The main thread destroys the QP meanwhile. A destroy that does not wait prints its line
+	 * first. */
 	stays_asleep(getpid(), NULL);
 	printf("acknowledging\n");
 	ibv_ack_async_event(event);
@@ -46,7 +47,7 @@ int main(void)
 	struct ibv_async_event event;
 	port_becomes(ctx, IBV_PORT_ACTIVE);
 
-	/* Nobody waits who does not want to. */
+	/* A non-blocking descriptor does not wait. */
 	int flags = fcntl(ctx->async_fd, F_GETFL);
 	fcntl(ctx->async_fd, F_SETFL, flags | O_NONBLOCK);
 	while (!ibv_get_async_event(ctx, &event))
@@ -81,7 +82,7 @@ int main(void)
 	printf("the limit is spent: %d", ibv_query_srq(l.srq, &attr));
 	printf(", limit %u\n", attr.srq_limit);
 
-	/* A QP's last event; destroying it waits until that is acknowledged. */
+	/* The last event of a QP; ibv_destroy_qp waits for its acknowledgement. */
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
 	printf("to ERR: %d\n", ibv_modify_qp(l.qp[1], &error, IBV_QP_STATE));
 	struct pollfd p = { .fd = ctx->async_fd, .events = POLLIN };

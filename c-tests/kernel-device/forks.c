@@ -47,7 +47,7 @@ int main(void)
 		_exit(read(pipes[0], &c, 1) == 0 ? 7 : 8);
 	}
 	close(pipes[0]);
-	/* The first to write gets the copy; the device must see that one. */
+	/* The first writer gets the copy of the page; the device must see the original. */
 	memset(memory, 'b', page);
 	loop_send(&l, mr, memory, page);
 	printf("sent what the parent wrote: %d\n", memory[2 * page] == 'b' && memory[3 * page - 1] == 'b');

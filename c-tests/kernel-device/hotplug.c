@@ -44,7 +44,7 @@ int main(void)
 	list = show("one gone");
 	printf("the other is the same: %d\n", find(list, "rxe0") == rxe0);
 	printf("its index is the same: %d\n", ibv_get_device_index(rxe0) == ibv_get_device_index(list[0]));
-	/* Still ours, and still called so, but there is nothing to open. */
+	/* The entry still exists with its name, but its device cannot be opened. */
 	opens(rxe1);
 	ibv_free_device_list(list);
 

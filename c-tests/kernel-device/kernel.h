@@ -1,6 +1,7 @@
 /*
- * What the programs that want a kernel's device share. They print what they see, and the same must come out over the system's
- * library and over ours; so nothing is printed that changes from run to run. They run as root of a virtual machine.
+ * Helpers of the programs that use a kernel device. The output must be equal over the system's
+ * library and Ferroverbs', so the programs print nothing that varies between runs. They run as root
+ * of a virtual machine.
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -18,7 +19,7 @@
 /* The test itself cannot go on. */
 #define die(...) (printf("cannot go on: " __VA_ARGS__), printf("\n"), exit(2))
 
-/* A shell line that has to succeed. */
+/* Runs a shell line, which must succeed. */
 static inline void shell(const char *line)
 {
 	fflush(stdout);
@@ -26,7 +27,7 @@ static inline void shell(const char *line)
 		die("%s", line);
 }
 
-/* The device of that name, or NULL. */
+/* The device named `name`, or NULL. */
 static inline struct ibv_device *find(struct ibv_device **list, const char *name)
 {
 	for (; *list; list++)
@@ -65,7 +66,7 @@ static inline void port_becomes(struct ibv_context *ctx, enum ibv_port_state wan
 	printf("port: %s, physical state %d\n", ibv_port_state_str(attr.state), attr.phys_state);
 }
 
-/* Two RC QPs of one device, connected to each other. */
+/* Two connected RC QPs of one device. */
 struct loop {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;

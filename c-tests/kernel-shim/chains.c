@@ -48,7 +48,7 @@ void dump_chain(void)
 		  second_link.attrs[0].flags);
 }
 
-/* A command of a provider's own: object in, request and response of its own, and a driver request. */
+/* A driver-specific command: input object, driver request and response, and core request. */
 void chains(void)
 {
 	static struct link inner, middle, outer;

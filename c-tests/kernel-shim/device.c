@@ -102,7 +102,7 @@ void domains(void)
 			       sizeof(xresp)));
 	attr.comp_mask = 3;
 
-	/* What the rest works with, whatever became of these. */
+	/* Handles for the later steps, whatever the results of the calls above. */
 	pd.context = other_pd.context = xrcd.xrcd.context = context;
 	pd.handle = 0x201;
 	other_pd.handle = 0x202;

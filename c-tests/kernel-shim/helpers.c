@@ -1,6 +1,6 @@
 /*
- * What the library makes of addresses without the kernel's RDMA part: the address of a reply from a received datagram
- * (ibv_init_ah_from_wc(3)), and the Ethernet address behind a GID.
+ * Address functions of the library without the kernel's RDMA part: the reply address of a received
+ * datagram (ibv_init_ah_from_wc(3)), and the Ethernet address of a GID.
  */
 #include <arpa/inet.h>
 
@@ -45,7 +45,7 @@ static void v6_header(unsigned char *h)
 	some_gid(h + 24);
 }
 
-/* In the second half of the 40 bytes; what is before it is whatever was there. */
+/* The header fills the second half of the 40 bytes; the first half keeps its content. */
 static void v4_header(unsigned char *h)
 {
 	static const unsigned char addresses[4][4] = { { 10, 0, 0, 1 }, { 127, 0, 0, 1 }, { 224, 0, 0, 9 }, { 192, 0, 2, 7 } };
@@ -130,7 +130,8 @@ static void ethernet_addresses(void)
 
 void address_helpers(void)
 {
-	/* The recording kernel has a GID for every index, so that a search of its table would not end; that of sysfs does. */
+	/* The recording kernel has a GID for every index, so a search of its table would not end;
+	 * the table in sysfs ends. */
 	if (knows_methods)
 		return;
 	replies();

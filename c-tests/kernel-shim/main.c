@@ -1,12 +1,13 @@
 /*
- * A plugin that calls every command of the private ABI with telling arguments, over the recording kernel of shim.c, and
- * prints what the kernel saw, what the calls returned, and what they stored. The output must be the same on the
- * system's libibverbs and on ours.
+ * A plugin that calls every command of the private ABI with distinctive arguments over the
+ * recording kernel of shim.c. Prints the kernel's view, the results of calls and their output. The
+ * output must be equal for the system's libibverbs and Ferroverbs'.
  *
- * usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO] [garble=SEED], or: commands where (which library this is)
+ * usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO] [garble=SEED]
+ *        commands where (prints the library's path)
  *
- * The device is announced by a sysfs tree of the runner (SYSFS_PATH). All objects are static and the program is linked
- * at a fixed address, so that addresses are the same in each run.
+ * A sysfs tree of the runner (SYSFS_PATH) announces the device. All objects are static and the
+ * program is linked at a fixed address, so addresses are equal in each run.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -153,8 +154,8 @@ static void set_up_objects(void)
 }
 
 /*
- * A decimal number. Not by strtoull: headers of glibc 2.38 and later make that a symbol which the C library of an older release, with which
- * this program also runs, does not have.
+ * Parses a decimal number. Headers of glibc 2.38 and later turn strtoull into a symbol that the C
+ * library of an older release lacks.
  */
 static unsigned long long decimal(const char *digits)
 {
@@ -224,12 +225,12 @@ int main(int argc, char **argv)
 	}
 	shim_note("comp vectors %d, core support %llx, event fd %s", context->num_comp_vectors,
 		  (unsigned long long)the_device.core_support, context->async_fd >= 0 ? "yes" : "no");
-	/* Plugins reach this variable through their table; a program would get a copy of its own. */
+	/* Plugins reach this variable through their table; a program would get a copy. */
 	forgive = dlvsym(RTLD_DEFAULT, "verbs_allow_disassociate_destroy", RELEASE >= 65 ? "IBVERBS_PRIVATE_65" : "IBVERBS_PRIVATE_34");
 	shim_note("disassociate %d", forgive ? *forgive : -1);
 	shim_fail_always(error);
 	shim_garble(garbage);
-	/* Errors that say "no such ioctl" make a new kernel an old one. */
+	/* An error that means "no such ioctl" makes the library treat the kernel as an old one. */
 	if (error == ENOTTY || error == EPROTONOSUPPORT)
 		knows_methods = 0;
 	set_up_objects();
@@ -237,7 +238,8 @@ int main(int argc, char **argv)
 	static void (*const parts[])(void) = {
 		device,	 gids, domains,     regions,	   device_memory, all_counters, completion_queues, shared_receive_queues,
 		work_queues, new_queue_pairs, queue_pairs, posting, addresses, flows, flow_actions, chains, newer,
-		/* Last, as it leaves other things on the stack than ours, which rdma-core passes to the kernel in the padding of requests. */
+		/* The last part, because it leaves foreign bytes on the stack, which rdma-core
+		 * passes to the kernel in padding. */
 		address_helpers,
 	};
 	for (size_t part = 0; part < sizeof(parts) / sizeof(parts[0]); part++) {

@@ -1,8 +1,9 @@
 /*
- * The private provider ABI of rdma-core as far as a plugin that only sends commands needs it. RELEASE says which: 44
- * (number 34), 56 (the same number, but not the same ABI) or 65 (number 65). Written from the layouts and prototypes
- * that binaries agree on; Debian does not install rdma-core's own header. The sizes are asserted. Works with the
- * public headers of release 44 and of later ones: what came later is declared here.
+ * The private provider ABI of rdma-core, as far as a plugin that only sends commands needs it.
+ * RELEASE selects 44 (number 34), 56 (the same number with another ABI) or 65 (number 65). Written
+ * from layouts and prototypes that binaries agree on; Debian does not install rdma-core's own
+ * header. Assertions check the sizes. Works with public headers of release 44 and later; newer
+ * names are declared here.
  */
 #ifndef PRIVATE_H
 #define PRIVATE_H
@@ -103,7 +104,8 @@ struct verbs_srq {
 	struct ibv_cq *cq;
 	uint32_t srq_num;
 };
-/* The public structures have grown at their ends: what room RELEASE gives them must not depend on the header that is installed. */
+/* The public structures have grown at their ends. The room for them depends on RELEASE, not on the
+ * installed header. */
 struct verbs_qp {
 	union {
 		struct ibv_qp qp;
@@ -144,9 +146,9 @@ static_assert(sizeof(struct verbs_flow_action) == 16, "rdma-core 44");
 
 enum { CREATE_CQ_CMD_FLAGS_TS_IGNORED_EX = 1, CREATE_CQ_CMD_FLAGS_WITH_MEM_VA = 2, CREATE_CQ_CMD_FLAGS_WITH_MEM_DMABUF = 4 };
 
-/* --- what came after release 44 --- */
+/* --- names newer than release 44 --- */
 
-/* Of <rdma/ib_user_ioctl_cmds.h>, by another name as it may be there. */
+/* From <rdma/ib_user_ioctl_cmds.h>, renamed because the header may define it. */
 #define OBJECT_COMP_CNTR 19
 
 struct ibv_fd_arr {

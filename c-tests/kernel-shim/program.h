@@ -1,4 +1,4 @@
-/* What the parts of the program share: printing, stale memory, and the objects that commands work on. */
+/* Shared parts of the program: printing, stale memory, and the objects of commands. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -10,14 +10,14 @@
 #include "private.h"
 #include "shim.h"
 
-/* errno before each call: a call that leaves it alone shows. */
+/* errno before each call; shows calls that do not set errno. */
 #define UNTOUCHED 77
 #define DRIVER_DATA 24
 
 extern struct ibv_context *context;
 /* Whether the kernel of this run has an ioctl for each object. */
 extern int knows_methods;
-/* Whether it has the one that wraps write commands. */
+/* Whether the kernel has the ioctl that wraps write commands. */
 extern int knows_wrapper;
 
 /* Each command works on objects with these handles, whatever became of earlier commands. */
@@ -59,10 +59,10 @@ void dump(const char *name, const void *object, size_t size);
 		result_;						\
 	})
 
-/* Fills memory so that what a call leaves alone shows. */
+/* Fills an object so that bytes which a call leaves alone are visible. */
 #define STALE(object) memset(&(object), 0xa5, sizeof(object))
 
-/* A command as a plugin has it on its stack: stale core, driver data behind. */
+/* A command as a plugin keeps it on its stack: stale core, then driver data. */
 #define REQUEST(type)					\
 	struct {					\
 		struct type core;			\
@@ -78,8 +78,8 @@ void dump(const char *name, const void *object, size_t size);
 
 
 /*
- * Attributes as inline code of rdma-core chains them: one of a driver by address, one inline, one answer in a second
- * buffer.
+ * Attributes as inline code of rdma-core chains them: one driver attribute by address, one inline,
+ * one answer in a second buffer.
  */
 struct link {
 	struct ibv_command_buffer buffer;

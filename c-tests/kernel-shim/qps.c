@@ -27,7 +27,7 @@ static void classic(void)
 		STALE(resp);
 		CALL(ibv_cmd_create_qp(&pd, &qp.qp, &attr, &cmd.core, sizeof(cmd), &resp.core, sizeof(resp)));
 		DUMP(qp);
-		/* Without the padding at its end. */
+		/* Without the padding at the end. */
 		dump("attr", &attr, 60);
 		DUMP_DRIVER(resp);
 	}
@@ -198,7 +198,8 @@ void queue_pairs(void)
 		STALE(xresp);
 		CALL(ibv_cmd_modify_qp_ex(&qp.qp, &attr, masks[m], &xcmd.core, sizeof(xcmd), &xresp.core, sizeof(xresp)));
 		DUMP(xresp);
-		/* As older plugins know the command: without, or just with, the rate limit. (A write has no way to say so.) */
+		/* The command of older plugins: without the rate limit, or ending with it. (A write
+		 * cannot express the difference.) */
 		for (size_t less = 8; knows_wrapper && less <= 8; less -= 4) {
 			FILL(xcmd, 0x94);
 			shim_note("less %zu", less);

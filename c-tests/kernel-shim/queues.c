@@ -3,7 +3,7 @@
 
 #include "program.h"
 
-/* Acknowledges one event after the other, as an application's event thread does. */
+/* Acknowledges events one by one, as an application's event thread does. */
 static void *acknowledge(void *events)
 {
 	for (int i = 0; i < *(int *)events; i++)
@@ -172,7 +172,8 @@ void shared_receive_queues(void)
 			.tm_cap = { ways[i].tags, 6 },
 		};
 
-		/* rdma-core 44 dies of these where only write commands are left: it follows an XRC domain that is not there. */
+		/* rdma-core 44 crashes on these with write commands only: it follows a missing XRC
+		 * domain. */
 		if (!knows_methods && ways[i].type != IBV_SRQT_BASIC &&
 		    (ways[i].type != IBV_SRQT_XRC || !(ways[i].comp_mask & IBV_SRQ_INIT_ATTR_TYPE)))
 			continue;
@@ -182,7 +183,7 @@ void shared_receive_queues(void)
 		CALL(ibv_cmd_create_srq_ex(context, &srq, &ex, &xcmd.core, sizeof(xcmd), &resp.core, sizeof(resp)));
 		srq.srq.pd = NULL;
 		DUMP(srq);
-		/* As far as there is no padding. */
+		/* Up to the padding. */
 		dump("ex", &ex, 28);
 		DUMP_DRIVER(resp);
 	}
@@ -231,7 +232,7 @@ void work_queues(void)
 		STALE(resp);
 		CALL(ibv_cmd_create_wq(context, &attr, &wq, &cmd.core, sizeof(cmd), &resp.core, sizeof(resp)));
 		DUMP(wq);
-		/* As far as there is no padding. */
+		/* Up to the padding. */
 		dump("attr", &attr, 20);
 		DUMP_DRIVER(resp);
 	}
@@ -255,7 +256,7 @@ void work_queues(void)
 		CALL(ibv_cmd_create_rwq_ind_table(context, &tattr, &table, &tresp.core, sizeof(tresp.core)));
 		DUMP(table);
 	}
-	/* A short answer; rdma-core 44 dies of it where it has to write. */
+	/* A short answer; rdma-core 44 crashes on it with write commands. */
 	if (knows_wrapper)
 		CALL(ibv_cmd_create_rwq_ind_table(context, &tattr, &table, &tresp.core, 12));
 	tattr.comp_mask = 1;

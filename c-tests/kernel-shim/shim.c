@@ -1,8 +1,8 @@
 /*
- * The recording kernel: open, close, read, write, ioctl and stat of the uverbs device. Preloaded (or linked) before
- * libibverbs. Every command is written down in a form that does not depend on addresses inside the library, and
- * answered by the rules of <rdma/rdma_user_ioctl_cmds.h> and <rdma/ib_user_verbs.h>: responses are patterns, so that
- * a field copied from the wrong place shows.
+ * The recording kernel: open, close, read, write, ioctl and stat of the uverbs device, preloaded or
+ * linked before libibverbs. The shim records every command in a form without addresses of the
+ * library, and answers by the rules of <rdma/rdma_user_ioctl_cmds.h> and <rdma/ib_user_verbs.h>.
+ * Responses are patterns, so a field copied from the wrong place is visible.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -25,7 +25,7 @@
 #include <rdma/rdma_user_ioctl_cmds.h>
 
 #define DEVICE "/dev/infiniband/uverbs0"
-/* A character device that is always there, and may be opened and asked about. */
+/* A character device that exists on every machine and accepts open and stat. */
 #define STAND_IN "/dev/null"
 #define WRITE_EX 0x80000000u
 
@@ -133,8 +133,8 @@ static void note_bytes(const void *bytes, size_t len)
 }
 
 /*
- * What a send request leaves unused differs: rdma-core sends what was on its stack. Each request is 56 bytes; 24 of
- * them are common to all.
+ * Clears unused bytes of send requests, which differ: rdma-core sends bytes of its stack. Each
+ * request has 56 bytes; 24 of them are common to all.
  */
 static void forget_unused(unsigned char *core, size_t len)
 {
@@ -177,7 +177,7 @@ static void note_core(uint32_t command, const void *core, size_t len, bool has_r
 	}
 }
 
-/* A response: a pattern that tells its bytes apart, with what the script wants to be different. */
+/* Fills a response with a pattern and the scripted changes. */
 static void answer(void *response, size_t len, unsigned int seed, bool zero)
 {
 	unsigned char *at = response;
@@ -284,7 +284,8 @@ static enum direction direction(unsigned int object, unsigned int method, unsign
 	return IN;
 }
 
-/* What objects report when they are destroyed must be 0 unless scripted: the library waits for it. */
+/* Objects report a count when they are destroyed. The count must be 0 unless scripted, because the
+ * library waits for it. */
 static bool is_destroy(unsigned int object, unsigned int method)
 {
 	return method == 1 && (object == UVERBS_OBJECT_CQ || object == UVERBS_OBJECT_QP || object == UVERBS_OBJECT_SRQ ||
@@ -477,7 +478,7 @@ static ssize_t device_write(const void *buffer, size_t len)
 	return (ssize_t)len;
 }
 
-/* --- what the library calls --- */
+/* --- functions that the library calls --- */
 
 static bool ours(int fd)
 {
@@ -571,7 +572,7 @@ int statx(int dir, const char *path, int flags, unsigned int mask, struct statx 
 	return (int)syscall(SYS_statx, dir, instead(path), flags, mask, stx);
 }
 
-/* This kernel has no RDMA netlink: the device is found in sysfs, where the test put it. */
+/* This kernel has no RDMA netlink: the library finds the device in the test's sysfs tree. */
 int socket(int domain, int type, int protocol)
 {
 	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {

@@ -1,6 +1,7 @@
 /*
- * A kernel that answers from a script and writes down what it was asked: what shim.c offers to the program that
- * drives it. Descriptors of /dev/infiniband are the shim's own; everything else goes to the real kernel.
+ * The recording kernel, which answers from a script: the functions that shim.c offers to the
+ * driving program. Descriptors of /dev/infiniband belong to the shim; all other descriptors go to
+ * the real kernel.
  */
 #ifndef KERNEL_SHIM_H
 #define KERNEL_SHIM_H
@@ -17,13 +18,15 @@ enum shim_kernel {
 };
 
 void shim_kernel(enum shim_kernel kernel);
-/* The next command fails with this errno; a negative number is a write that comes back short. 0: no more. */
+/*
+ * The next command fails with this errno; a negative number is a short write; 0 ends the failure.
+ */
 void shim_fail_next(int error);
-/* From now on every command fails so. */
+/* Every later command fails with this errno. */
 void shim_fail_always(int error);
 /* Overwrites 32 bits at an offset of the next response, in the order of the calls. */
 void shim_poke(size_t offset, uint32_t value);
-/* From now on answers are full of nonsense, which the seed makes reproducible; 0: no more. */
+/* Later answers are nonsense drawn from the seed; 0 ends the nonsense. */
 void shim_garble(uint64_t seed);
 /* Adds a line to the record. */
 void shim_note(const char *format, ...) __attribute__((format(printf, 1, 2)));

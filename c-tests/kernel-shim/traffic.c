@@ -172,7 +172,7 @@ void flows(void)
 		one_rule(&rule);
 	}
 
-	/* Several in one rule, with the objects that actions name. */
+	/* Several actions in one rule, with the objects that the actions name. */
 	{
 		struct ibv_flow_action *action_at = &action.action;
 		struct ibv_counters *counters_at = &counters.counters;

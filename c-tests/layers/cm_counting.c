@@ -1,4 +1,5 @@
-/* A layer of librdmacm in C: counts the ids that are made, and says so when their channel goes. Compiled with -DNAME, once for each place in the chain. */
+/* A layer of librdmacm in C: counts created ids and prints the count when their channel is
+ * destroyed. -DNAME names the place of the layer in the chain. */
 #include <infiniband-provider/ferroverbs_cm_layer.h>
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /*
- * A layer in C: counts what is posted, polled and waited for, and says so when the device is closed. Compiled with -DNAME, once for each place in the chain;
- * with -DOLDER it is one that knows nothing of waits, and ends before that member.
+ * A layer in C: counts posts, polls and waits, and prints the counts when the device is closed.
+ * -DNAME names the place of the layer in the chain. With -DOLDER the layer's table ends before the
+ * member for waits.
  */
 #include <infiniband-provider/ferroverbs_layer.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 
 static void free_context(struct ibv_context *context)
 {
-	/* The table is gone when this returns. */
+	/* The table is invalid after free_context returns. */
 	next->free_context(context);
 	printf("%s: %u posted, %u polled, %u awaited\n", NAME, posted, polled, awaited);
 }

@@ -1,6 +1,7 @@
 /*
- * Four threads play ping-pong, each with a pair of queue pairs of its own, while the process forks and its child does the same; each process ends with one
- * misuse that is refused, and the first as it is told: four ROUNDS [killed]. It prints both process ids.
+ * Four threads play ping-pong, each with its own pair of QPs, while the process forks and its child
+ * does the same. Each process ends with one refused misuse; the first process ends as its argument
+ * says: four ROUNDS [killed]. Prints both process ids.
  */
 #include <infiniband/verbs.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* Makes two ids and destroys them. Then it prints which file each name of librdmacm jumps to that layers can stand before, unless it is librdmacm's own. */
+/* Creates and destroys two ids. Then prints, for each name of librdmacm that layers can intercept,
+ * the file that the name jumps to, unless it is librdmacm itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband-provider/ferroverbs_cm_layer.h>
@@ -17,7 +18,8 @@ static const char *const names[] = {
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 _Static_assert(NAMES == sizeof(struct ferroverbs_cm_calls) / sizeof(void (*)(void)), "all of them");
 
-/* An exported name is one instruction, "jmp *entry(%rip)"; the file that the entry leads to. */
+/* An exported name is one instruction, "jmp *entry(%rip)"; returns the file that the entry points
+ * to. */
 static const char *leads_to(const char *name)
 {
 	char symbol[64];

@@ -1,9 +1,11 @@
 /*
- * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, there is no room for a request of wr_id 68 but as
- * the first of a list, and a region of 66 * 512 bytes exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is
- * not there yet, as with plugins of the kernel's devices. A way without a GID, or from the GID 1 to fd00::2 (advice.c has an address of IPv4 there), is refused,
- * as adapters do. With FILTER_FIRST (in the environment) the number of the first queue pair stands in the settings of the layer `capture` before that looks at
- * them, as a user would write it who knew it.
+ * A layer that behaves like a faulty or limited provider. A completion of wr_id 66 is reported as
+ * 67. A request of wr_id 68 finds room only as the first of a list. A region of 66 * 512 bytes
+ * exceeds the memlock limit. Fields that libibverbs fills in for regions and address handles are
+ * still empty, as with plugins of kernel devices. A path without a GID, or from GID 1 to fd00::2,
+ * is refused, as adapters do (GID 1 is an IPv4 address in advice.c). With FILTER_FIRST in the
+ * environment, the number of the first QP is written into the settings of the layer `capture`
+ * before `capture` reads them.
  */
 #include <errno.h>
 #include <infiniband-provider/ferroverbs_layer.h>

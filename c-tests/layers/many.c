@@ -1,4 +1,5 @@
-/* Makes and destroys many queue pairs and regions, each of which is posted a receive, in a process and in its child; then ends as it is told. */
+/* Creates and destroys many QPs and regions, each with a posted receive, in a process and in its
+ * child; then ends as its argument says. */
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ static void work(int turns)
 		want(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 		want(!ibv_dereg_mr(mr), "ibv_dereg_mr");
 	}
-	/* The device stays open: whoever is killed has not closed it. */
+	/* The device stays open, as in a killed process. */
 }
 
 int main(int argc, char **argv)

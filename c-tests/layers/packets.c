@@ -1,7 +1,9 @@
 /*
- * Does each operation once, between queue pairs of this process, with wr_ids and PSNs that the test knows; prints the numbers of its queue pairs. "killed":
- * is killed then; "killed-now": at once. "child": a child does the same. "many N": sends N messages of 1000 bytes. "small N": the same, with a limit of 200000 bytes for
- * files; "tiny N": of 50000. "xrc": messages to shared receive queues of XRC, of which one is a child's; prints its queue pairs and those queues.
+ * Executes each operation once between QPs of this process, with wr_ids and PSNs that the test
+ * knows, and prints its QP numbers. "killed": is killed at the end. "killed-now": at once. "child":
+ * a child does the same. "many N": sends N messages of 1000 bytes. "small N": the same with a file
+ * limit of 200000 bytes. "tiny N": 50000 bytes. "xrc": messages to XRC SRQs, one of them in a
+ * child; prints the QP numbers and SRQ numbers.
  */
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -73,7 +75,7 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer)
 	want(!ibv_modify_qp(qp, &attr, mask), "RTS");
 }
 
-/* So many completions; their statuses are the test's matter. */
+/* Takes `count` completions; the test checks their statuses. */
 static void await(int count)
 {
 	struct ibv_wc wc;
@@ -163,7 +165,7 @@ static void each_operation(void)
 	wr.send_flags = IBV_SEND_INLINE;
 	post(a, &wr, "inline", 6);
 	await(2);
-	/* A key of nobody's: refused by the responder; what is posted then is flushed. */
+	/* An invalid key: the responder refuses the request, and later requests are flushed. */
 	REQUEST(IBV_WR_RDMA_WRITE, 0x109);
 	TO(REMOTE);
 	wr.wr.rdma.rkey ^= 0x5a5a00;
@@ -254,7 +256,7 @@ static void send_to(struct ibv_qp *qp, uint32_t srq, uint64_t id, enum ibv_wr_op
 	post(qp, &wr, buffer, length);
 }
 
-/* A child with a queue of its own, which knows nothing of the queue pair that its message comes by. */
+/* A child with its own SRQ, which does not know the QP that its message arrives by. */
 static void child_of_xrc(int file, int to_parent)
 {
 	uint32_t number;
@@ -286,7 +288,7 @@ static void xrc(int file, int from_child)
 	receive_shared(first, 0x203, 64);
 	send_to(a, number[0], 0x103, IBV_WR_RDMA_WRITE_WITH_IMM, 5);
 	await(2);
-	/* Two wait for the same wr_id: nobody can say whose it was. */
+	/* Two receives with the same wr_id: the completion's owner is ambiguous. */
 	receive_shared(first, 0x204, 64);
 	receive_shared(second, 0x204, 64);
 	send_to(a, number[0], 0x104, IBV_WR_SEND, 5);
@@ -308,7 +310,7 @@ int main(int argc, char **argv)
 	FILE *file = is_xrc ? tmpfile() : NULL;
 	want(!is_xrc || (file && !pipe(pipes)), "a file and a pipe");
 	if (!strcmp(how, "child") || is_xrc) {
-		/* Both have the layer and its file before they part. */
+		/* Both processes have the layer and its file before the fork. */
 		struct ibv_context *first = ibv_open_device(list[0]);
 		want(first != NULL, "ibv_open_device");
 		child = fork();
@@ -337,7 +339,8 @@ int main(int argc, char **argv)
 	if (!strcmp(how, "killed-now"))
 		raise(SIGKILL);
 	if (!strcmp(how, "killed")) {
-		/* What docs/guide/capture.md promises: whoever polls in vain for so long has all of it in the file. */
+		/* docs/guide/capture.md promises: after polling in vain for that time, the file
+		 * holds all packets. */
 		struct timespec now, begin;
 		struct ibv_wc wc;
 		long long waited;

@@ -1,4 +1,5 @@
-/* Prints which file each function is in that inline functions call, of a context, a QP and a CQ with all that there is to ask for; sends one message to itself, waits for its event, and closes the device. */
+/* Prints the file of each function that inline functions call, for a context, a QP and a CQ with
+ * all options. Sends one message to itself, waits for its event, and closes the device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -27,7 +28,7 @@ static void want(int ok, const char *what)
 	}
 }
 
-/* Of an extended QP and an extended CQ, those that are there. */
+/* The functions of an extended QP and an extended CQ that are set. */
 static void show_objects(struct ibv_context *context, struct ibv_pd *pd)
 {
 	struct ibv_cq_init_attr_ex of_cq = { .cqe = 4, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };

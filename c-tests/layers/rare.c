@@ -1,4 +1,5 @@
-/* Makes calls that programs rarely make, with arguments that are known again in what is told of them. Whether the device has them makes no difference. */
+/* Makes rare calls with arguments that are recognisable in the trace. The support of the device
+ * makes no difference. */
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

@@ -1,6 +1,7 @@
 /*
- * Executes single calls one instruction at a time, and prints how many they have and which files these are in: "NAME COUNT FILE...", the least count of
- * CALLS calls and the files of all of them. A child makes the calls, with a breakpoint before and behind each; its parent steps it from one to the other.
+ * Executes single calls instruction by instruction, and prints "NAME COUNT FILE...": the least
+ * count of CALLS calls and the files of all instructions. A child makes the calls with a breakpoint
+ * before and after each; its parent steps the child between the breakpoints.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,10 +20,10 @@
 
 enum { CALLS = 16, FILES = 16, BREAKPOINT = 0xcc };
 
-/* What the child is about to do, in memory that both have. */
+/* The name of the child's next call, in shared memory. */
 static const char **doing;
 
-/* Whether the parent steps. The first calls are not counted: what they are the first to need is bound in them. */
+/* Whether the parent steps. The first calls are not counted, because they bind symbols lazily. */
 static int stepped;
 
 #define BREAK() do { if (stepped) __asm__ volatile("int3" ::: "memory"); } while (0)
@@ -75,7 +76,7 @@ static void make(void)
 	}
 }
 
-/* The completion of what was sent, by calls that find nothing and one that finds it. */
+/* Polls for the completion of the send: some calls find nothing, one finds it. */
 static void take(struct ibv_cq_ex *cq)
 {
 	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
@@ -126,7 +127,8 @@ static void one_round(void)
 	take(sent);
 }
 
-/* A call of librdmacm by its name, and by where its name jumps: "jmp *table(%rip)". */
+/* A call of librdmacm by its name, and by the table entry that its name jumps to: "jmp
+ * *table(%rip)". */
 static void connections(void)
 {
 	typedef int set_option(struct rdma_cm_id *, int, int, void *, size_t);
@@ -160,7 +162,7 @@ static int child(void)
 	return 0;
 }
 
-/* What is known of one call. */
+/* Count and files of one call. */
 struct counted {
 	const char *name;
 	unsigned long least;

@@ -1,6 +1,6 @@
 /*
- * The smallest plugin: a device without a kernel that can be listed, opened and asked for its limits. It is written against the headers that authors of
- * plugins have, and shows that these are enough.
+ * The smallest plugin: a device without a kernel that can be listed, opened and queried. The plugin
+ * uses only headers for plugin authors, and shows that they suffice.
  */
 #include <infiniband-provider/driver.h>
 #include <infiniband/ferroverbs_plugin.h>

@@ -1,6 +1,7 @@
 /*
- * Opens each plugin named on the command line as a library would, everything bound at once, and prints which drivers it
- * registered under which number. The registering functions here are found before those of libibverbs.so.1, and call them.
+ * Opens each plugin named on the command line as a library would, with immediate binding, and
+ * prints the drivers that the plugin registered and their number. The registering functions here
+ * precede those of libibverbs.so.1, and call them.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ REGISTER(65)
 
 int main(int argc, char **argv)
 {
-	/* As the program's own, so that it is there for the plugins. */
+	/* Loaded as a dependency of the program itself, so that plugins find the library. */
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW);
 	if (!library) {
 		printf("%s\n", dlerror());

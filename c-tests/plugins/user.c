@@ -1,4 +1,4 @@
-/* Lists the devices, opens each, and prints what it says of itself. */
+/* Lists the devices, opens each, and prints its attributes. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-//! Single packages and sources of Debian, fetched like the releases of rdma-core ([`release`](crate::release)) and unpacked below
-//! `target/tmp/debian`, never installed.
+//! Single packages and sources of Debian. apt fetches them like the releases of rdma-core
+//! ([`release`](crate::release)); they are unpacked below `target/tmp/debian`, never installed.
 
 use crate::release::{FETCH, RELEASES, mirror, run};
 use std::fs::{self, File};
@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 /// The packages of headers that ours are compared with.
 pub const HEADERS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "linux-libc-dev"];
 
-/// Unpacks packages of a release below `target/tmp/debian`, unless they are there, and returns the root of the tree.
+/// Unpacks packages of a release below `target/tmp/debian`, unless already present, and returns the
+/// root of the tree.
 ///
 /// # Errors
-/// Why they can't be had here.
+/// The reason why the packages are not available.
 pub fn unpacked(target: &Path, suite: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let folder = &target.join("tmp/debian/single");
     let root = folder.join(format!("{suite}-{}", packages.join("-")));
@@ -28,10 +29,11 @@ pub fn unpacked(target: &Path, suite: &str, packages: &[&str]) -> Result<PathBuf
     Ok(root)
 }
 
-/// Unpacks a release's kernel below `target/tmp/debian`, unless one is there, and returns the root of the tree.
+/// Unpacks a release's kernel below `target/tmp/debian`, unless already present, and returns the
+/// root of the tree.
 ///
 /// # Errors
-/// Why it can't be had here.
+/// The reason why the kernel is not available.
 pub fn kernel(target: &Path, suite: &str) -> Result<PathBuf, String> {
     let folder = &target.join("tmp/debian/single");
     let root = folder.join(format!("{suite}-kernel"));
@@ -48,7 +50,7 @@ pub fn kernel(target: &Path, suite: &str) -> Result<PathBuf, String> {
 fn unpack(apt: &Apt, packages: &[String], root: &Path) -> Result<(), String> {
     let debs = apt.folder("debs")?;
     apt.get(&debs, "download", packages)?;
-    // The tree appears when it is complete.
+    // The tree appears under its name when it is complete.
     let growing = apt.folder("tree")?;
     for deb in fs::read_dir(&debs).map_err(|error| error.to_string())?.flatten() {
         run(Command::new("dpkg-deb").arg("-x").arg(deb.path()).arg(&growing), Stdio::null())?;
@@ -56,14 +58,14 @@ fn unpack(apt: &Apt, packages: &[String], root: &Path) -> Result<(), String> {
     fs::rename(&growing, root).map_err(|error| error.to_string())
 }
 
-/// A file in an unpacked source that has the name of its archive.
+/// A file in an unpacked source that holds the name of its archive.
 pub const ORIGIN: &str = ".debian-archive";
 
-/// Unpacks upstream's archive of a source package, and returns its folder: of the running system's release, or of a newer one
-/// where a mirror does not have that.
+/// Unpacks upstream's archive of a source package and returns its folder. The source is that of the
+/// running system's release, or of a newer release if the mirror lacks it.
 ///
 /// # Errors
-/// Why it can't be had here.
+/// The reason why the source is not available.
 pub fn source(target: &Path, package: &str) -> Result<PathBuf, String> {
     let folder = &target.join("tmp/debian/single");
     let root = folder.join(format!("source-{package}"));
@@ -94,7 +96,8 @@ fn source_of(folder: &Path, suite: &str, package: &str, root: &Path) -> Result<(
     let text = |error: std::io::Error| error.to_string();
     let tars = apt.folder("tars")?;
     let words = ["--download-only", "--tar-only", package].map(str::to_owned);
-    // Some mirrors have archives without their descriptions; apt has checked what it downloaded.
+    // Some mirrors have archives without their descriptions; apt has checked the downloaded
+    // archive.
     let asked = apt.get(&tars, "source", &words);
     let archive =
         fs::read_dir(&tars).map_err(text)?.flatten().map(|entry| entry.path()).find(|path| {
@@ -116,18 +119,18 @@ fn source_of(folder: &Path, suite: &str, package: &str, root: &Path) -> Result<(
 /// The running system's release.
 ///
 /// # Errors
-/// When it does not say which it is.
+/// `/etc/os-release` names no release.
 pub fn running() -> Result<String, String> {
     let text = fs::read_to_string("/etc/os-release").map_err(|error| error.to_string())?;
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(|name| name.trim_matches('"').to_owned()).ok_or_else(|| "no Debian release".into())
 }
 
-/// apt-get with lists of its own.
+/// apt-get with separate package lists.
 struct Apt {
     state: PathBuf,
     options: Vec<String>,
-    /// One at a time, whichever process asks.
+    /// Serialises processes that use the lists.
     _lock: File,
 }
 
@@ -179,7 +182,7 @@ impl Apt {
         run(command.args(["-q", "-y", verb]).args(arguments).current_dir(folder), Stdio::null())
     }
 
-    /// The package that `linux-image-amd64` stands for.
+    /// The package that `linux-image-amd64` depends on.
     fn kernel(&self) -> Result<String, String> {
         let mut command = self.command("apt-cache");
         command.args(["depends", "linux-image-amd64"]).env("LC_ALL", "C");

@@ -1,6 +1,6 @@
-//! Tests that need a C compiler: which programs there are, and how they are compiled. They are
-//! written against the verbs headers of the system (Debian's libibverbs-dev), so that what passes here
-//! is what an application sees. `cargo xtask test` compiles and runs them.
+//! The C tests: the list of programs and their compilation. The programs use the verbs headers of
+//! the system (Debian's libibverbs-dev), so a passing test shows the behaviour that applications
+//! see. `cargo xtask test` compiles and runs the programs.
 
 #![forbid(unsafe_code)]
 
@@ -21,10 +21,10 @@ pub struct Program {
     pub name: &'static str,
     /// How it is run.
     pub kind: Kind,
-    /// Arguments of each run; one run without arguments if there are none.
+    /// Arguments of each run; empty: one run without arguments.
     pub runs: &'static [&'static str],
-    /// Whether it is worth running on each data path (cross-memory attach, without it by setting,
-    /// without it because the kernel refuses).
+    /// Whether to run on each data path: cross-memory attach, off by setting, refused by the
+    /// kernel.
     pub each_path: bool,
 }
 
@@ -36,7 +36,7 @@ impl Program {
     }
 }
 
-/// What a program needs, and how its result is judged.
+/// The needs of a program, and the criterion for its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Needs no device: its output must be the same on the system's library and on ours.
@@ -64,11 +64,12 @@ const TM: &[&str] = &[
     "kill two",
 ];
 
-/// Modes of `tm_random`. Where one thread drives both sides of many messages, it is better between two.
+/// Modes of `tm_random`. Modes with many messages run between two processes, because one thread
+/// would drive both sides.
 const TM_RANDOM: &[&str] =
     &["thousands two", "races two", "threads one", "threads two", "history one", "history two"];
 
-/// Seed and seconds of `storm`: one that repeats, one from the clock (it prints which).
+/// Seed and seconds of `storm`: a fixed seed, and a seed from the clock, which the program prints.
 const STORM: &[&str] = &["2 2", "0 4"];
 
 const fn checked(
@@ -151,8 +152,8 @@ pub const PROGRAMS: &[Program] = &[
     checked("mr", "unmapped", &[], true),
 ];
 
-/// The programs of `kernel-device/`, which want a kernel's RDMA devices and may do with them what they
-/// like. What they print must be the same on the system's library and on ours.
+/// The programs of `kernel-device/`, which need RDMA devices of a kernel and change them freely.
+/// Their output must be equal on the system's library and on Ferroverbs.
 pub const KERNEL_DEVICE: &[&str] = &["hotplug", "events", "forks"];
 
 /// A compiler that did not succeed.
@@ -198,7 +199,7 @@ pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
     cc(&source, &folder.join("besieged"), &["-libverbs", "-lpthread"])
 }
 
-/// Compiles the program that runs two processes, and a stranger who attacks them.
+/// Compiles the program that runs two processes and an attacking stranger.
 ///
 /// # Errors
 /// The compiler's messages; warnings count.
@@ -206,8 +207,9 @@ pub fn compile_stranger(folder: &Path) -> Result<PathBuf, CompileError> {
     cc(&here().join("hostile/stranger.c"), &folder.join("stranger"), &[])
 }
 
-/// Compiles the program that tells which of the files it uses that its environment names. It finds the libraries of the installed tree at `prefix`
-/// by itself, since the dynamic loader ignores `LD_LIBRARY_PATH` in a privileged program.
+/// Compiles the program that prints which files named by its environment it uses. The program finds
+/// the libraries of the tree at `prefix` by its run path, because the dynamic loader ignores
+/// `LD_LIBRARY_PATH` in a privileged program.
 ///
 /// # Errors
 /// The compiler's messages; warnings count.
@@ -226,19 +228,19 @@ pub fn compile_for_kernel_device(name: &str, folder: &Path) -> Result<PathBuf, C
     cc(&source, &folder.join(name), &["-libverbs", "-lpthread"])
 }
 
-/// Our `libibverbs.so`, built by cargo in the profile of the test `test`, a file in
+/// Ferroverbs' `libibverbs.so`, built by cargo in the profile of the test `test`, a file in
 /// `target/<profile>/deps`.
 ///
 /// # Errors
-/// Why it can't be built.
+/// The reason of a failed build.
 pub fn build_library(test: &Path) -> Result<PathBuf, String> {
     build(test, "ferroverbs", "libibverbs.so")
 }
 
-/// Our `librdmacm.so`, likewise.
+/// Ferroverbs' `librdmacm.so`, built in the same way.
 ///
 /// # Errors
-/// Why it can't be built.
+/// The reason of a failed build.
 pub fn build_librdmacm(test: &Path) -> Result<PathBuf, String> {
     build(test, "ferroverbs-rdmacm", "librdmacm.so")
 }

@@ -1,12 +1,12 @@
-//! The releases of rdma-core that we are compared with: Debian 12's, Debian 13's, and the coming one's. apt
-//! fetches their packages into cargo's target directory, where they are unpacked; nothing is installed, and
-//! the system's own apt configuration is only read.
+//! The releases of rdma-core that the tests compare Ferroverbs with: those of Debian 12, Debian 13
+//! and the next Debian. apt fetches their packages into cargo's target directory, where they are
+//! unpacked and not installed. The system's apt configuration is only read.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// `0`: fetch nothing; what was fetched earlier is still used.
+/// `0`: fetch nothing, and use only earlier downloads.
 pub const FETCH: &str = "FERROVERBS_FETCH";
 
 /// A release, and where to get it.
@@ -25,8 +25,8 @@ pub const RELEASES: [Release; 3] = [
     Release { number: 65, suite: "forky" },
 ];
 
-/// The library, its plugins, what stands on it, and a C library as new as they need. A name with a bar
-/// became the other one with the 64-bit `time_t`.
+/// The library, its plugins, the packages above it, and a C library for them. `a|b`: name with
+/// 64-bit `time_t`, and the older name.
 const PACKAGES: [&str; 8] = [
     "libibverbs1",
     "ibverbs-providers",
@@ -96,10 +96,10 @@ impl Release {
         if whole(&unpacked) { Ok(unpacked) } else { Err("the packages hold no plugins".into()) }
     }
 
-    /// Whether this is the release that the system has installed.
+    /// Whether this is the installed release.
     ///
     /// # Errors
-    /// When there is no such library.
+    /// No library is installed.
     pub fn is_installed(&self) -> Result<bool, String> {
         let link = Path::new("/usr/lib").join(multiarch()?).join("libibverbs.so.1");
         let real = link.canonicalize().map_err(|error| format!("{}: {error}", link.display()))?;
@@ -137,7 +137,7 @@ fn fetch(suite: &str, folder: &Path, root: &Path) -> Result<(), String> {
         "Acquire::Languages=none".into(),
         "Acquire::Retries=1".into(),
         "Acquire::http::Timeout=20".into(),
-        // Without it apt takes a mirror that cannot be reached for an update that succeeded.
+        // Without this option apt reports success when a mirror is unreachable.
         "APT::Update::Error-Mode=any".into(),
         // Root's apt would download as a user who may not be able to write here.
         "APT::Sandbox::User=root".into(),
@@ -158,7 +158,7 @@ fn fetch(suite: &str, folder: &Path, root: &Path) -> Result<(), String> {
         download.push(name.to_owned());
     }
     apt("apt-get", &download)?;
-    // Complete or not there, whatever happens meanwhile.
+    // The tree is complete or absent, whatever happens meanwhile.
     let new = folder.join("root.new");
     let _ = fs::remove_dir_all(&new);
     // Packages of Debian 12 are split between /lib and /usr/lib, which are one folder when installed.
@@ -190,7 +190,7 @@ fn unpack(package: &Path, root: &Path) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("dpkg-deb: {status}")) }
 }
 
-/// Where this machine gets its Debian packages from: other releases are there too.
+/// The Debian mirror of this machine, which also has other releases.
 pub(crate) fn mirror() -> Result<String, String> {
     let output = Command::new("apt-get")
         .args(["indextargets", "--format", "$(REPO_URI)"])
@@ -201,7 +201,7 @@ pub(crate) fn mirror() -> Result<String, String> {
     found.map(str::to_owned).ok_or_else(|| "apt names no mirror of Debian".into())
 }
 
-/// Runs it to a good end; the error is the last thing that it complained about.
+/// Runs a command, which must succeed; the error is its last message.
 pub(crate) fn run(command: &mut Command, input: Stdio) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(input).output().map_err(|error| format!("{program}: {error}"))?;

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The source `main`, and all headers and sources that belong to it, as canonical paths.
+/// The source `main` with all its headers and sources, as canonical paths.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -44,7 +44,7 @@ pub fn sources(main: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files(main)?.into_iter().filter(|file| is_source(file)).collect())
 }
 
-/// The headers that a file includes from its own folder or from the rig's, as the compiler finds them.
+/// The headers that a file includes from its own folder or from the rig's, in the compiler's order.
 fn included(file: &Path) -> io::Result<Vec<PathBuf>> {
     let text = fs::read_to_string(file)?;
     let name = |line: &str| line.strip_prefix("#include \"")?.strip_suffix('"').map(str::to_owned);
@@ -53,7 +53,7 @@ fn included(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(text.lines().filter_map(|line| path(name(line.trim())?)).collect())
 }
 
-/// The `.c` files of a folder, without those of its subfolders.
+/// The `.c` files of a folder, without subfolders.
 fn sources_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,9 +1,11 @@
-//! The headers of the plugin extension and of layers: a C compiler takes them in every standard, and lays them out as the Rust forms.
+//! The headers of the plugin extension and of layers: a C compiler accepts them in every standard,
+//! with the layout of the Rust forms.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Sizes and offsets that `abi/src/ext.rs`, `abi/src/layer.rs` and `abi/src/cm_layer.rs` assert for their forms.
+/// Sizes and offsets that `abi/src/ext.rs`, `abi/src/layer.rs` and `abi/src/cm_layer.rs` assert for
+/// the Rust forms.
 const PROGRAM: &str = r"
 #include <infiniband/ferroverbs_plugin.h>
 #include <infiniband-provider/ferroverbs_layer.h>

@@ -1,6 +1,7 @@
 /*
- * A process that changes its user after it opened the device, and then connects to a process of its former user. Run by
- * root. The software device says on the standard error why the connection fails. ibv_open_device(3), setresuid(2).
+ * A process that changes its user after it opened the device, and then connects to a process of its
+ * former user. Runs as root. soft prints the reason of the failed connection on stderr.
+ * ibv_open_device(3), setresuid(2).
  */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>

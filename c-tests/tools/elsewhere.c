@@ -1,5 +1,8 @@
-/* elsewhere [child]: a process with a socket at its host's port, by a queue pair that is gone, which then polls a completion queue without end that has to do with
- * no other host. With `child` it makes a child and is killed, and the child lives on. */
+/*
+ * elsewhere [child]: a process that still holds a socket at its host's RoCE port, opened by a
+ * destroyed QP, and then polls a CQ for ever without traffic to another host. With `child` the
+ * process forks and is killed, and the child lives on.
+ */
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Opens the first device, and says which addresses its GID table gained and lost, as the events come that say so. Ends when
- * the address that is its argument came and went. */
+/* Opens the first device, and prints the addresses that its GID table gains and loses, by GID
+ * events. Ends when the address in the argument came and went. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>

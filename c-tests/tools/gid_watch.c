@@ -1,5 +1,5 @@
-/* Opens the first device, and prints a line when it begins and for each event that comes: which one, and the GID table as it is then, as
- * `INDEX=GID` each. Ends when it is killed. */
+/* Opens the first device. Prints a line at the start and for each event: the event and the GID
+ * table, each entry as `INDEX=GID`. Ends when it is killed. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -14,7 +14,9 @@ static int tell(struct ibv_context *context, const char *what)
 	for (int i = 0; i < port.gid_tbl_len; i++) {
 		char text[INET6_ADDRSTRLEN];
 		union ibv_gid gid;
-		/* A place that was never used has a GID of zeroes, and one whose address is gone has none. */
+		/*
+		 * An unused entry has a GID of zeros, and an entry with a removed address has none.
+		 */
 		if (!ibv_query_gid(context, 1, i, &gid) && (gid.global.subnet_prefix || gid.global.interface_id))
 			printf(" %d=%s", i, inet_ntop(AF_INET6, &gid, text, sizeof(text)));
 	}

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// What Gloo, PyTorch's library of collective operations, makes of the adapter by its transport "ibverbs":
+// Gloo, PyTorch's library of collective operations, over soft by its transport "ibverbs":
 //
 //     gloo_ring RANK RANKS FOLDER
 //
-// Each process is told its rank, how many there are, and an empty folder where they find each other. In hosts of `ferroverbs cluster` they meet by GID 1. Every element of every
-// result is checked; rank 0 prints how many were wrong.
+// Each process gets its rank, the number of ranks, and an empty folder for the rendezvous. In hosts
+// of `ferroverbs cluster` the ranks use GID 1. Every element of every result is checked; rank 0
+// prints the number of wrong elements.
 #include <gloo/allgather_ring.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring.h>
@@ -26,7 +27,7 @@
 
 namespace {
 
-// Small integers, so that every sum is exact in whatever order it is made.
+// Small integers, so that every sum is exact in any order.
 float value(int rank, size_t i, int round)
 {
 	return static_cast<float>(rank + 1 + static_cast<int>(i % 7) + round);
@@ -39,7 +40,8 @@ public:
 	{
 	}
 
-	// How many elements of sums over all ranks are wrong. The algorithm's buffers are registered once and used `rounds` times.
+	// The number of wrong elements in sums over all ranks. The algorithm's buffers are
+	// registered once and used `rounds` times.
 	template <typename Algorithm> long sums(size_t elements, int rounds)
 	{
 		auto &data = keep<std::vector<float>>(elements);
@@ -77,7 +79,7 @@ public:
 		return wrong;
 	}
 
-	// From each rank to all others, at its place.
+	// From each rank to all ranks, at the rank's place.
 	long gathers(size_t elements)
 	{
 		auto &mine = keep<std::vector<float>>(elements);
@@ -97,7 +99,7 @@ public:
 		return wrong;
 	}
 
-	// After one, nobody writes to the results of what was before it.
+	// After a barrier no rank writes to earlier results.
 	void barriers(int rounds)
 	{
 		for (int round = 0; round < rounds; round++)
@@ -105,8 +107,8 @@ public:
 	}
 
 private:
-	// Makes something that is never destroyed. An algorithm of Gloo returns with notifications on their way, and its destructor
-	// throws if their completions have not come yet.
+	// Makes an object that is never destroyed. A Gloo algorithm returns with notifications in
+	// flight, and its destructor throws if their completions are still missing.
 	template <typename Kept, typename... Args> Kept &keep(Args &&...args)
 	{
 		auto made = std::make_shared<Kept>(std::forward<Args>(args)...);
@@ -143,8 +145,8 @@ private:
 	std::printf("rank %d of %d: %ld wrong\n", rank, ranks, wrong);
 	std::fflush(stdout);
 
-	// Gloo aborts when a peer is gone before its last message was acknowledged, so everybody waits until all have come here. Then
-	// nothing is destroyed (see `keep`).
+	// Gloo aborts when a peer ends before the acknowledgement of its last message. So every
+	// rank waits until all ranks are here, and nothing is destroyed (see `keep`).
 	const std::string end = "end";
 	store.set(end + std::to_string(rank), {});
 	std::vector<std::string> ends;

@@ -1,6 +1,11 @@
-/* group -d DEVICE -p PORT -x GID-INDEX -g GROUP -n COUNT [SERVER]: two ends attach to the multicast group by ibv_attach_mcast alone, and answer each other by it: the client sends a datagram to
- * the group, and whoever is there sends it back to the group. TCP at PORT is where they meet. A device of the kernel filters what its adapter takes, and joins no IP group; the
- * program joins it there, by a socket. Each end looks at the address that a datagram came to. */
+/*
+ * group -d DEVICE -p PORT -x GID-INDEX -g GROUP -n COUNT [SERVER]
+ *
+ * Two ends attach to the multicast group by ibv_attach_mcast alone. The client sends datagrams to
+ * the group, and the server sends each back to the group. The ends meet by TCP at PORT. A kernel
+ * device filters frames in its adapter and joins no IP group, so the program joins the group by a
+ * socket. Each end checks the destination address of a datagram.
+ */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>

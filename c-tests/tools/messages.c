@@ -1,7 +1,13 @@
-/* messages -d DEVICE -p PORT -x GID-INDEX -o send|invalidate|write|read -s BYTES -n COUNT [-r RETRIES] [SERVER]: an RC connection whose client sends, writes or reads COUNT messages,
- * two under way at a time. With `invalidate` each message that is sent ends a memory window (type 2) of the server's, which binds it anew and tells its key in the answer. Whoever
- * gets the data checks each byte. Unlike those of perftest its retries end, which with 7 they never do on the kernel's rxe. Exit status: 0; the
- * status of the completion that failed; DIFFERS; GONE, where the socket of TCP tells it. */
+/*
+ * messages -d DEVICE -p PORT -x GID-INDEX -o send|invalidate|write|read -s BYTES -n COUNT [-r
+ * RETRIES] [SERVER]
+ *
+ * An RC connection whose client sends, writes or reads COUNT messages, two in flight at a time.
+ * With `invalidate` each message invalidates a type 2 memory window of the server, which binds the
+ * window again and returns its key in the answer. The receiver of the data checks each byte. Unlike
+ * perftest's, the retries are finite; 7 means infinite on the kernel's rxe. Exit status: 0; the
+ * status of the failed completion; DIFFERS; GONE, if the TCP socket was closed.
+ */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <netdb.h>
@@ -166,7 +172,7 @@ static void request(enum ibv_wr_opcode opcode, unsigned long n, unsigned len)
 	outstanding++;
 }
 
-/* Binds the window of a slot, by another key than before. What is posted behind that finds it bound. */
+/* Binds the window of a slot with a new key. Requests posted after the bind find it bound. */
 static void bind_window(unsigned long n)
 {
 	unsigned of = n % SLOTS;
@@ -181,7 +187,8 @@ static void bind_window(unsigned long n)
 	outstanding++;
 }
 
-/* The next completion. Who waits for the other end without an outstanding request, which could fail, looks at the socket; a client asks again then. */
+/* The next completion. An end that waits without an outstanding request, which could fail, also
+ * watches the socket; a client then repeats its request. */
 static struct ibv_wc next(void)
 {
 	struct ibv_wc wc;
@@ -261,7 +268,8 @@ static void server(enum ibv_wr_opcode opcode)
 			receive(seen + SLOTS, opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : size);
 			seen++;
 		}
-		/* Behind a request that may go again rxe would bind once more, and stop: requests before a window's are done first. */
+		/* rxe would repeat a bind behind a retransmitted request, and stop. So requests
+		 * before a bind complete first. */
 		for (; n < seen && !(invalidates() && outstanding); n++) {
 			if (invalidates())
 				bind_window(n);
@@ -310,7 +318,7 @@ int main(int argc, char **argv)
 		client(opcode);
 	else if (opcode != IBV_WR_RDMA_READ)
 		server(opcode);
-	/* Nobody leaves before the other is done. */
+	/* No side exits before its peer is done. */
 	exchange(&ready, &other, 1);
 	for (unsigned n = 0; n < SLOTS; n++)
 		CHECK(!windows[n] || !ibv_dealloc_mw(windows[n]));

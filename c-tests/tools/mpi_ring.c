@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What an MPI library makes of the adapter: messages of all lengths around a ring, reductions, and one-sided operations,
- * all checked.
+ * An MPI library over soft: messages of all lengths around a ring, reductions and one-sided
+ * operations, all checked.
  */
 #include <mpi.h>
 #include <stdio.h>

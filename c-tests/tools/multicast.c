@@ -1,6 +1,9 @@
-/* multicast GROUP GID-INDEX: joins the group, sends one datagram to it when the members of all hosts of the cluster have joined, and wants
- * one of each host, its own included, exactly once; then the same with a message that is sent in three segments (IBV_WR_TSO). Hosts wait for each
- * other by files of the working directory. */
+/*
+ * multicast GROUP GID-INDEX: joins the group, sends a datagram to it when the members of all hosts
+ * of the cluster have joined, and expects one datagram of each host, its own included, exactly
+ * once; then the same with a message of three segments (IBV_WR_TSO). Hosts synchronise by files in
+ * the working directory.
+ */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -36,7 +39,7 @@ static struct ibv_cq *cq;
 static char memory[(MOST + 1) * 128];
 static int seen[MOST + 1], segments[MOST + 1];
 
-/* Takes one completion, if there is one. */
+/* Takes one completion if the CQ has one. */
 static int take(void)
 {
 	struct ibv_wc wc;
@@ -137,7 +140,7 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
-	/* All have come everywhere; what comes after that is a second one. */
+	/* All datagrams have arrived; a later datagram is a duplicate. */
 	meet("heard");
 	while (take())
 		;

@@ -1,8 +1,9 @@
 /*
- * To be preloaded: what cuts no datagrams into packets (UDP_SEGMENT). The environment's REFUSES says what that is: "interface", as those without
- * checksums of their own were before Linux 6.11: a send that asks for it gets EIO, whatever the options said; or "kernel", as before 4.18: there are
- * neither that option nor UDP_GRO, and a send that asks all the same goes whole, which is too long. A process that was refused anything says how often.
- * Everything else is the real kernel.
+ * A preload that refuses UDP_SEGMENT. REFUSES in the environment is "interface" or "kernel".
+ * "interface": like interfaces without checksum offload before Linux 6.11, where a segmented send
+ * fails with EIO whatever the options said. "kernel": like kernels before 4.18, without UDP_SEGMENT
+ * and UDP_GRO, where a segmented send goes as one oversized datagram. The process prints the number
+ * of refusals. Everything else reaches the real kernel.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /*
- * To be preloaded: a kernel whose RDMA netlink family answers nonsense. Messages that are almost right (an RDMA device, its
- * character device, an end) with lengths, types and strings spoiled, cut short, repeated, or nothing at all. The environment's
- * NONSENSE is the seed. Other sockets are the real ones.
+ * A preload with an RDMA netlink family that answers nonsense: nearly valid messages (an RDMA
+ * device, its character device, an end) with wrong lengths, types and strings, cut short, repeated,
+ * or empty. NONSENSE in the environment is the seed. All further sockets are real.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,9 +1,10 @@
 /*
- * Opens the first device and tells which of the files and folders that its environment names it uses.
+ * Opens the first device and prints which files and folders named by its environment it uses.
  *
  * privileged KIND:PATH...
  *
- * KIND is `mapped` (the file is mapped), `there` (the file is there) or `filled` (the folder is not empty). Prints a line for each that is so.
+ * KIND is `mapped` (the file is mapped), `there` (the file exists) or `filled` (the folder is not
+ * empty). Prints a line for each true argument.
  */
 #include <dirent.h>
 #include <infiniband/verbs.h>

@@ -1,4 +1,5 @@
-/* The kernel's refusal of cross-memory attach, as containers have it: EPERM for the calling thread, and for what it makes from then on. */
+/* Refuses cross-memory attach with EPERM, as containers do, for the calling thread and its later
+ * threads and children. */
 #ifndef REFUSE_CMA_H
 #define REFUSE_CMA_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What an OpenSHMEM library makes of the adapter: puts and gets of all lengths around a ring, atomics on one word and on many, and
- * reductions, all checked.
+ * An OpenSHMEM library over soft: puts and gets of all lengths around a ring, atomics on one word
+ * and on many, and reductions, all checked.
  */
 #include <shmem.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static long atomics(void)
 		shmem_long_atomic_add(&words[1 + i % 8], i, (me + i) % ranks);
 		shmem_long_atomic_fetch_add(&words[9], 2, ranks - 1);
 	}
-	/* One of them wins, and all others are told who. */
+	/* One rank wins, and all ranks read the winner. */
 	long before = shmem_long_atomic_compare_swap(&words[10], 0, me + 1, 0);
 	shmem_barrier_all();
 	long winner = shmem_long_atomic_fetch(&words[10], 0);

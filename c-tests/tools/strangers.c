@@ -1,11 +1,13 @@
 /*
- * Somebody on the network who wishes two hosts ill: sends packets of RoCE v2 with any source address, which only root may (raw(7)).
+ * A hostile machine in the network: sends RoCE v2 packets with any source address, which needs root
+ * (raw(7)).
  *
  * strangers VICTIM PEER FOREIGN BUSY_QPN SLOW_QPN SLOW_PSN
  *
- * VICTIM is attacked, as if by PEER, to whom its queue pairs are connected, or by FOREIGN, an address of ours to whom none is. BUSY_QPN is a queue
- * pair whose packet sequence numbers nobody can tell. SLOW_QPN is one that is near SLOW_PSN. Prints a line for each kind of packet, and at the end how many
- * packets VICTIM sent to FOREIGN: a raw socket sees all of them.
+ * VICTIM is attacked with the source address PEER, to which its QPs are connected, or FOREIGN, a
+ * local address without a connected QP. BUSY_QPN is a QP whose PSNs are not predictable. SLOW_QPN
+ * is a QP near SLOW_PSN. Prints a line for each kind of packet, and at the end the number of
+ * packets from VICTIM to FOREIGN, which a raw socket receives.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -86,7 +88,7 @@ static void emit(struct in_addr from, const unsigned char *body, size_t len, enu
 	u[5] = (unsigned char)udp;
 	memcpy(u + 8, body, len);
 	if (seal != NONE) {
-		/* IBTA vol 1, annex A17.3.3: what the network may change counts as ones. */
+		/* IBTA vol 1, annex A17.3.3: fields that the network may change count as ones. */
 		static const unsigned char ones[8] = { 255, 255, 255, 255, 255, 255, 255, 255 };
 		memcpy(masked, packet, 28);
 		masked[1] = masked[8] = masked[10] = masked[11] = masked[26] = masked[27] = 0xff;
@@ -95,7 +97,8 @@ static void emit(struct in_addr from, const unsigned char *body, size_t len, enu
 		memcpy(covered, body, len);
 		covered[4] = 0xff;
 		sum = ~crc(sum, covered, len);
-		/* One of 65536 other values would have another identification explain it, and this is not one of those. */
+		/* One of the 65536 other IP identifications could explain another checksum; none
+		 * explains this one. */
 		if (seal == DAMAGED)
 			sum ^= 0x5a5a5a5a;
 		for (int i = 0; i < 4; i++)
@@ -162,7 +165,7 @@ int main(int argc, char **argv)
 				emit(peer, body, len, INTACT);
 				break;
 			case 4:
-				/* The last process that there could be, and none. */
+				/* The last possible process slot, and no process. */
 				len = write_only(body, i % 2 ? 0xfffffe - i : 2 + i, any(), any(), 64);
 				emit(peer, body, len, INTACT);
 				break;
@@ -170,7 +173,7 @@ int main(int argc, char **argv)
 				emit(peer, body, len, DAMAGED);
 				break;
 			case 6:
-				/* Not even a header, and headers whose message is not there. */
+				/* Packets without a header, and headers without their message. */
 				emit(peer, body, i % 28, i % 2 ? INTACT : NONE);
 				break;
 			case 7:
@@ -185,7 +188,7 @@ int main(int argc, char **argv)
 				emit(foreign, body, len, INTACT);
 				break;
 			}
-			/* So that a socket's buffer has room for the next ones. */
+			/* Leaves room in the socket buffer for further packets. */
 			if (i % 16 == 0)
 				usleep(1000);
 		}

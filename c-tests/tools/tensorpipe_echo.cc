@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// What TensorPipe, the library under PyTorch's remote procedure calls, makes of the adapter by its transport "ibv":
+// TensorPipe, the library under PyTorch's remote procedure calls, over soft by its transport "ibv":
 //
 //     tensorpipe_echo serve|call FOLDER
 //
-// The one who serves leaves its address in the folder, and sends back what it gets. The other one has messages of all lengths on
-// their way by several pipes at once, checks every byte that comes back, and prints how many were wrong.
+// The server writes its address into the folder and echoes messages. The caller keeps messages of
+// all lengths in flight on several pipes, checks every byte that returns, and prints the number of
+// wrong messages.
 #include <tensorpipe/tensorpipe.h>
 
 #include <unistd.h>
@@ -119,7 +120,8 @@ void serve(const std::string &folder)
 				Content content = receive(*pipe);
 				send(*pipe, content).get();
 			}
-			// The caller has everything when it takes its end away: not sooner may we take ours.
+			// The caller closes its end when it has everything; the server may close
+			// only afterwards.
 			Answer<tensorpipe::Descriptor> end;
 			pipe->readDescriptor(end);
 			try {

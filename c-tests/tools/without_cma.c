@@ -1,4 +1,5 @@
-/* without_cma CMD...: runs a command that may not use process_vm_readv and process_vm_writev: EPERM, as containers have it. */
+/* without_cma CMD...: runs a command for which process_vm_readv and process_vm_writev fail with
+ * EPERM, as in containers. */
 #include "refuse_cma.h"
 #include <stdio.h>
 #include <string.h>

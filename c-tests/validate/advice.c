@@ -1,5 +1,6 @@
 /*
- * One case for each check that is off unless somebody asks for it, and for QP-07, and its right twin: advice ID wrong|right. See misuse.c.
+ * One case, wrong and right, for each check that is off by default, and for QP-07: advice ID
+ * wrong|right. See misuse.c.
  */
 #include "pair.h"
 #include <errno.h>
@@ -211,7 +212,8 @@ static void arm_and_send(void)
 	want(!post(a, request(IBV_WR_SEND, &sge, 1)), "ibv_post_send");
 }
 
-/* A queue that is armed for solicited completions, and a send that completes in it; with RECEIVES a message that is not solicited. */
+/* A CQ that is armed for solicited completions, and a send that completes in it; with RECEIVES an
+ * unsolicited message. */
 static void cq_10(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);

@@ -1,6 +1,7 @@
 /*
- * One misuse of librdmacm for each check CM-* of the layer `validate`, and its right twin: cm ID wrong|right. See misuse.c. CM_ADDRESS (in the environment) is an
- * address of a device where 127.0.0.1 is of none; WAY is another way to do what a check tells of.
+ * One misuse of librdmacm, and its right variant, for each check CM-* of the layer `validate`: cm
+ * ID wrong|right. See misuse.c. CM_ADDRESS in the environment is a device address, needed where
+ * 127.0.0.1 belongs to no device. WAY selects another way to trigger the check.
  */
 #include "told.h"
 #include <arpa/inet.h>
@@ -82,7 +83,7 @@ static int queue_pair(struct rdma_cm_id *id)
 	return rdma_create_qp(id, NULL, &init);
 }
 
-/* A client that asked, and the request at its server. */
+/* A client with a pending request, and the request at its server. */
 static void asking(void)
 {
 	struct rdma_conn_param param = { .private_data_len = 0 };

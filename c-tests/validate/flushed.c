@@ -1,6 +1,7 @@
 /*
- * QP-17: flushed, and nobody said why. flushed QP-17 wrong|right. With BY=peer in the environment it is the other end that took the queue pair to ERR, with
- * BY=other the error that explains it is in another CQ, which is polled later. See misuse.c.
+ * QP-17, a flush without a known cause: flushed QP-17 wrong|right. With BY=peer in the environment
+ * the peer end sets the QP to ERR. With BY=other the explaining error is in another CQ, which is
+ * polled later. See misuse.c.
  */
 #include "pair.h"
 
@@ -25,7 +26,7 @@ static void qp_17(void)
 	}
 	pair();
 	if (by) {
-		/* The range is none of the region, so that b fails, and what it has posted is flushed. */
+		/* The range lies outside of the region, so b fails and its receives are flushed. */
 		want(!receive(b, sge), "ibv_post_recv");
 		wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
 		wr.wr.rdma.remote_addr = (uintptr_t)buf + SIZE;

@@ -1,6 +1,7 @@
 /*
- * One misuse of verbs for each check of the layer `validate`, and its right twin: misuse ID wrong|right. What a wrong one does must be told
- * by the layer as that id and nothing else, a right one hears nothing. JSON (in the environment) is the file that the layer writes.
+ * One misuse of verbs, and its right variant, for each check of the layer `validate`: misuse ID
+ * wrong|right. The layer must report the wrong variant by that id only, and the right variant not
+ * at all. JSON in the environment is the layer's output file.
  */
 #include "pair.h"
 #include <pthread.h>
@@ -66,7 +67,7 @@ static void mr_06(void)
 	struct ibv_sge sge = piece(64), empty = piece(0);
 	sge.lkey = empty.lkey = more->lkey;
 	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
-	/* One without bytes uses nothing, whatever its key. */
+	/* A piece of length 0 uses no memory, whatever its key. */
 	want(!receive(b, empty), "ibv_post_recv");
 	if (!wrong)
 		ok(cq);
@@ -87,7 +88,7 @@ static void mr_11(void)
 	post_and_poll(wr);
 }
 
-/* On adapters; c-tests/layers/liar.c refuses this length as one of them does. */
+/* A limit of adapters; c-tests/layers/liar.c refuses this length like an adapter. */
 static void mr_12(void)
 {
 	struct rlimit little = { SIZE, SIZE };
@@ -366,7 +367,7 @@ static void wr_12(void)
 	post_and_poll(wr);
 }
 
-/* What a READ brings is sent on before it is known to be there. */
+/* The bytes of a READ are sent on before the READ has completed. */
 static void wr_14(void)
 {
 	pair();
@@ -517,7 +518,7 @@ static void arm_and_write(void)
 	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
 }
 
-/* Another thread may arm it while this one waits. */
+/* Another thread could arm the CQ while this thread waits. */
 static void cq_05(void)
 {
 	struct ibv_comp_channel *channel = event(0);
@@ -536,7 +537,7 @@ static void cq_06(void)
 {
 	struct ibv_comp_channel *channel = event(0);
 	pthread_t helper;
-	/* Destroying waits for it, as it may. */
+	/* ibv_destroy_cq waits for the acknowledgement. */
 	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)ack), "pthread_create");
 	finish(channel);
 	pthread_join(helper, NULL);
@@ -605,7 +606,8 @@ static void cq_11(void)
 	struct ibv_poll_cq_attr attr = { 0 };
 	int result = ibv_start_poll(ex, &attr);
 	want(result == ENOENT, "ENOENT");
-	/* The provider's own function may rely on what the layer tells: it is called on a CQ with nothing in it. */
+	/* The provider's own function may rely on a non-empty CQ, so the wrong variant calls it on
+	 * an empty one. */
 	if (wrong)
 		ibv_next_poll(ex);
 	want(!ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), "ibv_destroy_cq");
@@ -636,7 +638,8 @@ static void cq_12(void)
 	pthread_t other;
 	want(!pthread_create(&other, NULL, poll_beside, ex), "pthread_create");
 	if (wrong) {
-		/* A provider may lock until ibv_end_poll, as rxe's does: the other thread waits for this one, and this one may not wait for it. */
+		/* A provider may hold a lock until ibv_end_poll, as rxe's does. The second thread
+		 * then waits for this one, so this thread does not wait for it. */
 		while (!beside)
 			;
 		nanosleep(&(struct timespec){ 0, 300000000 }, NULL);

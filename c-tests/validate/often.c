@@ -1,6 +1,7 @@
 /*
- * Misuse that is done often, for what the settings make of it: often place (a thousand times in one place), often places (in twenty), often follows (two
- * errors of one queue pair), often warning (an error and a warning).
+ * Repeated misuse, for settings that limit reports: often place (a thousand times in one place),
+ * often places (in twenty), often follows (two errors of one QP), often warning (an error and a
+ * warning).
  */
 #include "pair.h"
 

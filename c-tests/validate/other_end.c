@@ -1,7 +1,8 @@
 /*
- * Requests that fail because of the other end, which is another process: other_end CASE wrong|right. The layer says of a wrong one what is amiss there, and
- * of a right one nothing. Without arguments it lists the cases. With ADDRESS, an IPv4 address, in the environment the asking end takes that for the
- * other one's, which goes over the wire between hosts.
+ * Requests that fail because of the peer, which is another process: other_end CASE wrong|right. The
+ * layer names the peer's fault for the wrong variant, and reports nothing for the right one.
+ * Without arguments the program lists the cases. With ADDRESS, an IPv4 address, in the environment
+ * the requester takes it for the peer's address, and packets go over the wire between hosts.
  */
 #include "pair.h"
 #include <arpa/inet.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What each side tells the other. */
+/* The numbers and addresses that the sides exchange. */
 struct card {
 	uint32_t number, lkey, rkey;
 	uint64_t addr;
@@ -54,7 +55,7 @@ static void connected(struct ibv_qp *qp, struct ibv_qp *peer)
 	want(!to_rts(qp, 8, 1), "RTS");
 }
 
-/* The end that is asked. It hears of no layer: what is told is of the other one. */
+/* The responder runs without the layer: reports come from the requester. */
 static void answer(const char *name)
 {
 	struct ibv_qp peer;
@@ -94,7 +95,7 @@ static void answer(const char *name)
 		b = NULL;
 	}
 	tell();
-	/* Until the other side has seen what it wanted to. */
+	/* Waits until the requester is done. */
 	(void)!read(line, &there, sizeof(there));
 	if (elsewhere)
 		want(!ibv_dereg_mr(second) && !ibv_dealloc_pd(elsewhere), "ibv_dealloc_pd");

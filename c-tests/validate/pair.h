@@ -138,7 +138,8 @@ static inline struct ibv_srq *limited(void)
 	return srq;
 }
 
-/* A message for it: IBV_EVENT_SRQ_LIMIT_REACHED comes. Every device has that event; rxe has no IBV_EVENT_QP_LAST_WQE_REACHED. */
+/* A message that triggers IBV_EVENT_SRQ_LIMIT_REACHED, which every device has; rxe has no
+ * IBV_EVENT_QP_LAST_WQE_REACHED. */
 static inline void below_limit(void)
 {
 	struct ibv_sge sge = piece(64);
@@ -154,7 +155,7 @@ static inline void post_and_poll(struct ibv_send_wr wr)
 		done(cq);
 }
 
-/* What a case made, to be destroyed behind it. */
+/* Objects of a case, destroyed after the case. */
 static struct ibv_mr *second;
 static struct ibv_srq *shared;
 

@@ -1,6 +1,8 @@
 /*
- * What poison=1 does: poison wrong|right. Both fail a send and count what is outstanding down by completions. The wrong one asks the opcode which queue a
- * completion is of, also of failed ones, where it is undefined; the right one knows that from wr_id. It prints what it counted wrong, and exits with 1 then.
+ * The setting poison=1: poison wrong|right. Both variants fail a send and count outstanding
+ * requests down by completions. The wrong variant takes the queue of a completion from its opcode,
+ * which is undefined for failed completions; the right one takes it from wr_id. A wrong count is
+ * printed, with exit status 1.
  */
 #include "pair.h"
 

@@ -1,4 +1,5 @@
-/* MR-10, which needs a program of -fsanitize=address: buffers that are read, one before its completion was polled. poisoned MR-10 wrong|right. See misuse.c. */
+/* MR-10, which needs a program built with -fsanitize=address: reads buffers, one of them before its
+ * completion was polled. poisoned MR-10 wrong|right. See misuse.c. */
 #include "pair.h"
 
 static volatile unsigned char seen;
@@ -13,7 +14,7 @@ static void mr_10(void)
 	for (unsigned length = 3; length <= 20000; length *= 9) {
 		from.length = to.length = length;
 		want(!receive(b, to), "a receive");
-		/* Its first byte is that of a word that is all in flight. */
+		/* The first byte belongs to a word that is entirely in flight. */
 		if (wrong && length > 2000)
 			seen += arrives[0];
 		want(!post(a, request(IBV_WR_SEND, &from, 1)), "ibv_post_send");

@@ -1,6 +1,7 @@
 /*
- * Attributes that ibv_modify_qp refuses by EINVAL and that no check knows: refused CASE wrong|right. QP-03 says what was given, what looks wrong first. Without
- * arguments it lists the cases.
+ * Attributes that ibv_modify_qp refuses by EINVAL and that no check covers: refused CASE
+ * wrong|right. QP-03 prints the attributes, the likely culprit first. Without arguments the program
+ * lists the cases.
  */
 #include "pair.h"
 
@@ -31,7 +32,7 @@ static void change(void)
 	}
 	if (failed && wrong) {
 		want(!ibv_modify_qp(a, &attr, mask) && !to_rts(a, 8, 1), "RTS");
-		/* It fails by itself: who writes to it names memory that is not there. */
+		/* The QP fails by itself: the peer's WRITE names memory outside of the region. */
 		struct ibv_sge sge = piece(64);
 		struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
 		wr.wr.rdma.remote_addr = (uintptr_t)buf + SIZE;

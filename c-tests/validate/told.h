@@ -1,4 +1,6 @@
-/* What programs that misuse something have in common. JSON (in the environment) is the file that the layer writes. */
+/*
+ * Functions of the programs that misuse verbs. JSON in the environment is the layer's output file.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

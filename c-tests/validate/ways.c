@@ -1,6 +1,6 @@
 /*
- * Other ways to do what checks tell of than those of misuse.c: ways CASE wrong|right. The first word of a case is its check. Without arguments
- * it lists them.
+ * Further ways to trigger checks than those of misuse.c: ways CASE wrong|right. The first word of a
+ * case is its check. Without arguments the program lists the cases.
  */
 #include "pair.h"
 #include <pthread.h>
@@ -216,7 +216,7 @@ static void qp_03_pkey(void)
 	out_of_range(another_pkey);
 }
 
-/* A provider may cut it to its 24 bits. */
+/* A provider may truncate a PSN to 24 bits. */
 static void qp_03_psn(void)
 {
 	a = make(IBV_QPT_RC, cq, NULL, 0);

@@ -1,6 +1,7 @@
 /*
- * Addresses of another host that nobody has: each id hears so within its time, may try again, and may be destroyed meanwhile. Called with such an address of a network
- * that an interface is in.
+ * rdma_resolve_addr to addresses of another host that no machine has. Each id gets an event within
+ * its timeout, may try again, and may be destroyed meanwhile. The argument is such an address in a
+ * network of an interface.
  */
 #include "checks.h"
 
@@ -27,7 +28,7 @@ static int look_for(struct rdma_cm_id *id, int timeout_ms)
 	return rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, timeout_ms);
 }
 
-/* The id of the next event, which says that nobody is there. */
+/* Waits for the next event, which must be RDMA_CM_EVENT_ADDR_ERROR; returns its id. */
 static struct rdma_cm_id *absent(void)
 {
 	struct rdma_cm_event *event;
@@ -59,7 +60,8 @@ int main(int argc, char **argv)
 	CHECK(!look_for(id, 0));
 	CHECK(absent() == id);
 
-	/* One that goes meanwhile hears nothing: the next event is another one's, who waits longer. */
+	/* An id that is destroyed meanwhile gets no event. The next event belongs to the id with
+	 * the longer timeout. */
 	CHECK(!look_for(id, 100));
 	CHECK(!look_for(other, 600));
 	CHECK(!rdma_destroy_id(id));

@@ -1,6 +1,7 @@
 /*
- * Two listeners at one port, each at an address of its own, as the kernel's manager allows: each gets its address's requests, and neither may be beside one to all addresses.
- * Called with two addresses of this host.
+ * Two listeners at one port with different addresses, as the kernel's manager allows. Each listener
+ * gets the requests to its address; neither may coexist with a listener at all addresses. The
+ * arguments are two addresses of this host.
  */
 #include "events.h"
 
@@ -48,7 +49,7 @@ static int bound(struct rdma_cm_id *id, const char *ip, in_port_t port)
 	return rdma_bind_addr(id, (struct sockaddr *)&address) ? errno : 0;
 }
 
-/* The same for an id that is there for that only. */
+/* As bound(), with a temporary id. */
 static int tried(const char *ip, in_port_t port)
 {
 	struct rdma_cm_id *id = make();
@@ -90,7 +91,7 @@ static void comes_to(struct rdma_cm_id *listener, const char *ip, in_port_t port
 	CHECK(!rdma_destroy_id(client));
 }
 
-/* Who may not have a port that an id at `one` has. */
+/* Binds to a port that an id at address `one` holds are refused. */
 static void refusals(const char *one, in_port_t port)
 {
 	CHECK(tried(one, port) == EADDRINUSE);
@@ -124,7 +125,8 @@ int main(int argc, char **argv)
 	comes_to(first, one, port);
 	comes_to(second, two, port);
 
-	/* Once more with the second in another process, which asks for its port by the number, as the first does. */
+	/* The same with the second listener in another process. Both processes name the port by its
+	 * number. */
 	CHECK(!rdma_destroy_id(second));
 	CHECK(!rdma_destroy_id(first));
 	first = make();

@@ -1,8 +1,10 @@
 /*
- * Who is refused may try again: an id whose listening, connecting or rejecting came to nothing is where it was before, as with the kernel's manager. Only a request that
- * could not be granted is over: the kernel rejects it.
+ * Calls that fail for lack of descriptors can be repeated. An id whose listen, connect or reject
+ * failed is in its previous state, as with the kernel's manager. Only a request that could not be
+ * accepted is over: the kernel rejects it.
  *
- * What is lacking are descriptors. Each try has one more, so that each of those which the connection manager needs, and soft for its wire, is refused once.
+ * Each attempt has one descriptor more. So each descriptor that the connection manager and soft's
+ * wire need is refused once.
  */
 #include "events.h"
 #include "place.h"
@@ -19,7 +21,7 @@
 /* Private data that no answer has room for, nor a request. */
 static const char much[255];
 
-/* What the process has from now on: `free` descriptors more, or as many as it may. */
+/* Sets the number of free descriptors of the process; ALL removes the limit. */
 enum { ALL = -1 };
 
 static void leave(int free)
@@ -37,7 +39,8 @@ static void leave(int free)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Calls with ever more descriptors left, until they are enough: that is `least` of them, or more, as some are needed for a moment only. The kernel's manager needs none. */
+/* Repeats a call with one more free descriptor each time until it succeeds. The call needs `least`
+ * descriptors, or more, because some are needed temporarily. The kernel's manager needs none. */
 #define AGAIN(call, least)                                                             \
 	do {                                                                           \
 		int done = -1, left = 0, alike = 1;                                    \
@@ -53,9 +56,9 @@ static void leave(int free)
 		check(!done && (is_kernels() ? left == 1 : left > (least)), #call " with descriptors enough"); \
 	} while (0)
 
-/* What a listener's port has of its own. */
+/* Descriptors that the port of a later listener needs. */
 enum { LATER = 1 };
-/* What soft does without: a completion channel without a description of its own. */
+/* A descriptor that soft can do without: the completion channel then has no own description. */
 enum { SPARED = 1 };
 
 static int descriptors(void)
@@ -69,7 +72,8 @@ static int descriptors(void)
 	return there;
 }
 
-/* How many descriptors the first listener of a process brings, where none are lacking: its connection manager's, and those of soft's wire, if that can be had. */
+/* The number of descriptors that the first listener of a process needs: those of the connection
+ * manager and, if available, of soft's wire. */
 static int first_needs(void)
 {
 	int needs[2], said = -1;
@@ -110,13 +114,13 @@ static struct rdma_cm_id *routed(struct rdma_event_channel *channel, enum rdma_p
 	return id;
 }
 
-/* What a refused request looks like to who asked. */
+/* The event that a refused requester gets. */
 static enum rdma_cm_event_type no(enum rdma_port_space ps)
 {
 	return ps == RDMA_PS_UDP ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED;
 }
 
-/* The other process: nothing of it was there before it connects. */
+/* The requesting process, which has no connection manager before its first connect. */
 static int ask(enum rdma_port_space ps, struct sockaddr_in *to, int first)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();

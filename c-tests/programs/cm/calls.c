@@ -1,8 +1,9 @@
 /*
- * Calls that few programs make, and how much private data events have: options of vendors (ECE), data that come before the peer is ready, ids that become synchronous and back, shared receive queues and extended queue pairs of ids, members of a
- * multicast group that only send, and the end of time wait.
+ * Rare calls of librdmacm, and the private data of events: vendor options (ECE), data before the
+ * peer is ready, synchronous ids, SRQs and extended QPs of ids, multicast members that only send,
+ * and the end of time-wait.
  *
- * Both sides are ids of this process, on a channel each.
+ * Both sides are ids of this process, each with its own event channel.
  */
 #include "events.h"
 
@@ -17,7 +18,7 @@ enum { LIMIT = 60, DEPTH = 4 };
 
 static struct rdma_event_channel *asking, *serving;
 static struct rdma_cm_id *listener;
-/* Of the listener: an address of the device, so that its ids have one. */
+/* The listener's address: an address of the device, so its ids have a device. */
 static struct sockaddr_in at = { .sin_family = AF_INET };
 static char text[] = "text";
 static char memory[64 + 40];
@@ -61,7 +62,7 @@ static void vendors_options(void)
 	CHECK(said.status == 35);
 	CHECK(!rdma_destroy_id(client));
 
-	/* The answer has options of the vendor who asked, if one did. */
+	/* The reply has ECE options of the requester's vendor if the request had options. */
 	for (int asked = 0; asked < 2; asked++) {
 		client = routed(RDMA_PS_TCP, &at);
 		CHECK(!asked || !rdma_set_local_ece(client, &mine));
@@ -71,7 +72,7 @@ static void vendors_options(void)
 		CHECK(!rdma_set_local_ece(server, &yours) && !rdma_accept(server, new_queue()));
 		next(asking, RDMA_CM_EVENT_CONNECT_RESPONSE);
 		CHECK(!rdma_get_remote_ece(client, &ece) && ece.vendor_id == (asked ? mine.vendor_id : 0) && ece.options == yours.options);
-		/* Whose peer was not ready does not grant it any more. */
+		/* A requester that has rejected the reply cannot accept it. */
 		CHECK(!rdma_reject(client, NULL, 0));
 		said = next(serving, RDMA_CM_EVENT_REJECTED);
 		CHECK(said.id == server && said.status == 28);
@@ -86,7 +87,8 @@ static void end(struct rdma_cm_id *client, struct rdma_cm_id *server)
 
 	CHECK(!rdma_disconnect(client));
 	CHECK(next(serving, RDMA_CM_EVENT_DISCONNECTED).id == server);
-	/* Who began hears of the end when the other one has ended it, too: that nothing comes before can be seen by waiting only. */
+	/* The side that disconnects first gets its event when the peer has disconnected too. The
+	 * absence of an earlier event shows only by waiting. */
 	CHECK(poll(&more, 1, 200) == 0);
 	CHECK(!rdma_disconnect(server));
 	CHECK(next(asking, RDMA_CM_EVENT_DISCONNECTED).id == client);
@@ -111,7 +113,11 @@ static void data_came_first(void)
 	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
 }
 
-/* The next event has private data: the whole field of its message, what was said and then zeros, as from the kernel (the sizes of `<rdma/ib_cm.h>`, less the addresses in front of requests). */
+/*
+ * Checks the private data of the next event: the whole field of the message, with `length` bytes of
+ * data and then zeros, as from the kernel. `<rdma/ib_cm.h>` has the sizes, less the addresses in
+ * front of requests.
+ */
 static struct rdma_cm_id *is_told(struct rdma_event_channel *channel, enum rdma_cm_event_type type, int is_datagram, unsigned length)
 {
 	static const char zeros[256];
@@ -201,7 +207,8 @@ static void shared_queues(void)
 {
 	struct ibv_srq_init_attr plain = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
 	struct ibv_srq_init_attr_ex full = { .attr = { .max_wr = DEPTH, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE, .srq_type = IBV_SRQT_BASIC };
-	/* Without receives of its own upstream's makes no completion queue for those of the shared queue, and dies of that. */
+	/* Without receives of its own, upstream's librdmacm makes no CQ for the SRQ's completions
+	 * and crashes. */
 	struct ibv_qp_init_attr init = { .cap = { DEPTH, DEPTH, 1, 1, 0 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 	struct ibv_qp_init_attr_ex init_ex = { .cap = { DEPTH, DEPTH, 1, 1, 0 }, .qp_type = IBV_QPT_RC, .sq_sig_all = 1 };
 	struct rdma_cm_id *client = routed(RDMA_PS_TCP, &at), *server;
@@ -290,7 +297,7 @@ static void members_that_send(void)
 	said = next(asking, RDMA_CM_EVENT_MULTICAST_JOIN);
 	CHECK(said.id == sender && said.param.ud.private_data == &join);
 
-	/* Both could receive, and one does. */
+	/* Both members post a receive; only the full member receives. */
 	struct ibv_mr *mr = rdma_reg_msgs(member, memory, sizeof(memory)), *from = rdma_reg_msgs(sender, memory, sizeof(memory));
 	struct ibv_sge place = { (uintptr_t)memory, sizeof(text), from->lkey };
 

@@ -1,6 +1,4 @@
-/*
- * Checks of a program: each says what it saw; `failures` counts those that did not see it.
- */
+/* Checks of the programs in this folder: each prints a line; `failures` counts the failed ones. */
 #ifndef CONNECTIONS_CHECKS_H
 #define CONNECTIONS_CHECKS_H
 
@@ -20,7 +18,7 @@ static inline void check(int ok, const char *what)
 #define CHECK(condition) check((condition), #condition)
 #define REFUSED(call, why) CHECK((call) == -1 && errno == (why))
 
-/* Without this the rest means nothing. */
+/* A condition for the rest of the test; exits if it fails. */
 static inline void need(int ok, const char *what)
 {
 	if (ok)

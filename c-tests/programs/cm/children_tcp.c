@@ -1,9 +1,10 @@
 /*
- * A TCP program, for librspreload with RDMAV_FORK_SAFE: a server whose children serve, several at once, and its clients. Each child has a third of the time that the
- * whole has.
+ * A TCP program for librspreload with RDMAV_FORK_SAFE, over rsockets: a server whose children serve
+ * several clients at once. Each child has a third of the total time limit.
  *
- * Without arguments both are here. With `server ADDRESS PORT` or `client ADDRESS PORT` it is one side, and a word behind that says that librspreload may be upstream's: its descriptors look
- * alike whatever they are, and it knows neither dup nor epoll.
+ * Without arguments both sides run here. `server ADDRESS PORT` and `client ADDRESS PORT` run one
+ * side. A further word says that librspreload may be upstream's, whose descriptors all look alike
+ * and which supports neither dup nor epoll.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -36,7 +37,7 @@ static int is_tcp(int fd)
 	return fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode);
 }
 
-/* Whether it is one of TCP yet, or is one of RDMA now, as far as that can be seen. */
+/* Whether the descriptor is still a TCP socket, as far as a program can see. */
 static int is_still_tcp(int fd)
 {
 	return is_upstreams || is_tcp(fd);
@@ -47,7 +48,7 @@ static int is_rdma(int fd)
 	return is_upstreams || !is_tcp(fd);
 }
 
-/* Each in another way, what it is told of is there: by poll, by epoll, by two descriptors, by just reading. */
+/* Each variant waits for data in another way: poll, epoll, two descriptors, or a plain read. */
 static int serve(int fd, int how)
 {
 	static char bytes[BYTES];
@@ -142,7 +143,7 @@ static void clients(void)
 	}
 }
 
-/* One side of two, on a machine that may be slow. */
+/* One side of two, with a time limit for slow machines. */
 static int side(int argc, char **argv)
 {
 	int listener, on = 1;
@@ -177,7 +178,8 @@ int main(int argc, char **argv)
 		_exit(server(listener));
 	clients();
 	CHECK(wait(&status) > 0 && status == 0);
-	/* A client that goes before it said anything, and one that speaks TCP only, leave an ordinary socket to who accepted. */
+	/* A client that leaves without a word, or speaks only TCP, leaves the acceptor an ordinary
+	 * socket. */
 	for (int speaks = 0; speaks < 2; speaks++) {
 		char byte[5] = { 0 };
 

@@ -1,6 +1,7 @@
 /*
- * A thousand clients of twenty processes ask one listener at once, whose backlog has room for an eighth of them; and fifty more belong to a process that is killed
- * amid it. The ids have no queue pairs: only connections are made and ended.
+ * A thousand clients of twenty processes connect to one listener at once; its backlog has room for
+ * an eighth of them. Fifty more clients belong to a process that is killed meanwhile. The ids have
+ * no QPs: only connections are made and ended.
  */
 #include "checks.h"
 #include "place.h"
@@ -17,7 +18,8 @@ enum { PROCESSES = 20, EACH = 50, BACKLOG = 128, LIMIT = 100 };
 
 static struct sockaddr_in at = { .sin_family = AF_INET };
 
-/* Serves until its input ends and nobody is connected any more. How many ended in order: the word that a connection is established may be overtaken by that of its end. */
+/* Serves until its input ends and no connection is left. Returns the number of orderly ends; the
+ * event ESTABLISHED may be overtaken by DISCONNECTED. */
 static int serve(int orders, int answers)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();

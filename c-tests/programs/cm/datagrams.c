@@ -1,5 +1,6 @@
 /*
- * Datagram rsockets between two sockets of a process: addresses, lengths, waiting; and what strangers say to their UDP sockets.
+ * Datagram rsockets between two sockets of a process: addresses, lengths, waits; and packets from
+ * foreign UDP sockets.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -94,7 +95,7 @@ static void talk(int family, const char *host)
 		CHECK(same(&name, &at));
 	}
 
-	/* One call takes one datagram, and what does not fit is lost. */
+	/* One call takes one datagram; bytes beyond the buffer are lost. */
 	CHECK(rsendto(client, "longer", 6, 0, &at.any, len) == 6);
 	CHECK(rsendto(client, "", 0, 0, &at.any, len) == 0);
 	CHECK(comes(server, WAIT));
@@ -104,7 +105,7 @@ static void talk(int family, const char *host)
 	CHECK(message.msg_flags == MSG_TRUNC && message.msg_namelen == len && same(&name, &from));
 	CHECK(rrecv(server, bytes, 2, 0) == 0);
 
-	/* Who is connected hears nobody else, and needs no address. */
+	/* A connected socket receives only from its peer, and sends without an address. */
 	other = rsocket(family, SOCK_DGRAM, 0);
 	CHECK(rconnect(client, &at.any, len) == 0);
 	len = sizeof(name);
@@ -122,7 +123,7 @@ static void talk(int family, const char *host)
 	REFUSED(rrecv(server, bytes, 1, 0), EBADF);
 }
 
-/* Somebody with an ordinary socket says what a datagram rsocket says, and what none says. */
+/* An ordinary UDP socket sends valid and invalid packets of the datagram rsocket protocol. */
 static void strangers(void)
 {
 	static const unsigned char notice[] = { 0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0xff, 0xff, 0xff, 127, 0, 0, 1, 'h', 'i' };
@@ -144,11 +145,11 @@ static void strangers(void)
 		send(liar, bytes, sizeof(bytes), 0);
 	}
 	CHECK(!comes(server, 50));
-	/* This one is heard, and answered. */
+	/* A valid packet is received and answered. */
 	CHECK(send(liar, notice, sizeof(notice), 0) == sizeof(notice));
 	expect(server, "hi");
 	CHECK(recv(liar, answer, sizeof(answer), 0) == 16 && answer[4] == 4 && answer[5] == 7 && answer[6] == 16);
-	/* Who says that its queue pair is the server's has the server talk to itself. */
+	/* A packet that claims the server's own QP makes the server send to itself. */
 	memcpy(bytes, notice, sizeof(bytes));
 	memcpy(bytes + 8, answer + 8, 4);
 	CHECK(send(liar, bytes, sizeof(bytes), 0) == sizeof(bytes));

@@ -1,6 +1,7 @@
 /*
- * How many descriptors a connection takes at its server, as with the kernel's manager: one for each event channel, and one for each completion channel. What the process takes
- * besides does not depend on the number of connections.
+ * The descriptors that a connection takes at its server, as with the kernel's manager: one for each
+ * event channel and one for each completion channel. Further descriptors do not depend on the
+ * number of connections.
  */
 #include "events.h"
 #include "place.h"
@@ -13,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Connections that are counted, and those before, which may bring what the process has once. */
+/* MANY connections are counted. The FIRST ones before them may open descriptors that the process
+ * needs once. */
 enum { MANY = 8, FIRST = 3 };
 
 static struct sockaddr_in at = { .sin_family = AF_INET };
@@ -83,7 +85,7 @@ static void count(struct rdma_cm_id *listener, int each, const char *what, void 
 	end_clients(client);
 }
 
-/* An id of an event channel that is there, with completion queues that rdma_create_qp makes. */
+/* Accepts an id on an existing event channel, with CQs made by rdma_create_qp. */
 static void accept_by_event(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_event *event;

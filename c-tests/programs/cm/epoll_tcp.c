@@ -1,6 +1,7 @@
 /*
- * A TCP program, for librspreload: sets of epoll with sockets, by level, by edges and once, with descriptors that are doubled or closed, and threads that wait
- * meanwhile. A wait that is to end has twenty seconds, and one that finds nothing has none.
+ * A TCP program for librspreload: epoll sets with rsockets, level-triggered, edge-triggered and
+ * one-shot, with duplicated and closed descriptors and threads that wait meanwhile. A wait for an
+ * event has 20 s; a wait that must find none has 0 s.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -20,7 +21,7 @@
 
 static int set;
 
-/* The data of the one that is told of; 0: none, negative: several, or an error. */
+/* The data of the only event; 0 without event, negative for several events or an error. */
 static int one(int of, int timeout, uint32_t *events)
 {
 	struct epoll_event found[8];
@@ -147,7 +148,7 @@ int main(void)
 	usleep(20000);
 	CHECK(ctl(EPOLL_CTL_DEL, server, 0, 0) == 0 && drain(server, sum) == 0 && told(thread) == 6);
 
-	/* Once, until it is asked for anew. */
+	/* One-shot: no second event before EPOLL_CTL_MOD. */
 	CHECK(write(client, "d", 1) == 1 && ctl(EPOLL_CTL_ADD, server, EPOLLIN | EPOLLONESHOT, 7) == 0);
 	CHECK(one(set, SOON, NULL) == 7 && one(set, 0, NULL) == 0);
 	CHECK(ctl(EPOLL_CTL_MOD, server, EPOLLIN | EPOLLONESHOT, 8) == 0 && one(set, SOON, NULL) == 8 && read(server, &byte, 1) == 1);
@@ -167,7 +168,7 @@ int main(void)
 	CHECK(close(set) == 0 && one(same, 0, NULL) == 0);
 	set = same;
 
-	/* A socket that is closed while a thread waits for it ends for its peer. */
+	/* Closing a socket while a thread waits for it ends the connection for the peer. */
 	pthread_create(&thread, NULL, wait_for_one, NULL);
 	usleep(20000);
 	CHECK(close(twin) == 0 && told(thread) == 10 && one(set, SOON, &events) == 10);

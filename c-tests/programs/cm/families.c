@@ -1,5 +1,6 @@
 /*
- * A server with a listener for each family of addresses at one port, as tgtd and many others have: RDMA_OPTION_ID_AFONLY, and each request goes to its own family's.
+ * A server with one listener for each address family at one port (RDMA_OPTION_ID_AFONLY), as tgtd
+ * has. Each request reaches the listener of its family.
  */
 #include "checks.h"
 #include "place.h"
@@ -29,7 +30,7 @@ static struct sockaddr_storage at(int family, const char *ip, in_port_t port)
 	return address;
 }
 
-/* An id that wants its own family only, or not. */
+/* An id; `only`: with RDMA_OPTION_ID_AFONLY. */
 static struct rdma_cm_id *make(int only)
 {
 	struct rdma_cm_id *id;
@@ -45,7 +46,9 @@ static int bind_to(struct rdma_cm_id *id, struct sockaddr_storage address)
 	return rdma_bind_addr(id, (struct sockaddr *)&address);
 }
 
-/* The next event, which has to be of a type; whom it is for, or who listens. */
+/*
+ * The next event, which must be of type `type`; returns the listener or the id, and the id in *id.
+ */
 static struct rdma_cm_id *next(enum rdma_cm_event_type type, struct rdma_cm_id **id)
 {
 	struct rdma_cm_event *event;

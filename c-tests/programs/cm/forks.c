@@ -1,6 +1,7 @@
 /*
- * A process forks while its threads use rsockets and sets of them: its children make their own, and are told that their parent's are not theirs. Each child has
- * twenty seconds, as one that waits for a lock of a thread which it does not have waits for ever.
+ * A process forks while its threads use rsockets and epoll sets. Its children make their own
+ * sockets, and calls on sockets of the parent are refused. Each child has 20 s, because a child
+ * that waits for a lock of a missing thread waits for ever.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -58,7 +59,8 @@ static int connect_to(int from, int ends[2])
 	if (rfcntl(ends[0], F_SETFL, O_NONBLOCK) || (rconnect(ends[0], (struct sockaddr *) &at, len) && errno != EINPROGRESS))
 		return -1;
 	ends[1] = raccept(from, NULL, NULL);
-	/* Who asked speaks first: there is no thread that goes on for one who waits. */
+	/* The connecting side speaks first: a child has no thread that would work for a side that
+	 * waits. */
 	return ends[1] >= 0 && rfcntl(ends[0], F_SETFL, 0) == 0 && rsend(ends[0], "x", 1, 0) == 1 &&
 	       rrecv(ends[1], &byte, 1, 0) == 1 && byte == 'x' ? 0 : -1;
 }
@@ -68,7 +70,8 @@ static int refused(int result)
 	return result == -1 && errno == ENODEV;
 }
 
-/* The first thing that is wrong. With a device of its own it talks, too. */
+/* Returns the number of the first failed step. `talks`: also opens its own device and exchanges
+ * data. */
 static int child(int talks)
 {
 	struct pollfd parents = { .fd = listener, .events = POLLIN };
@@ -80,7 +83,7 @@ static int child(int talks)
 		return 1;
 	if (!refused(repoll_ctl(set, EPOLL_CTL_DEL, listener, NULL)) || !refused(repoll_wait(set, &event, 1, 0)))
 		return 2;
-	/* Its own descriptors of them, which leaves its parent's alone. */
+	/* The child closes its own copies of the descriptors; the parent's stay open. */
 	if (rclose(listener) || fcntl(listener, F_GETFD) != -1 || rclose(pair[1]) || rclose(set) || fcntl(set, F_GETFD) != -1)
 		return 3;
 	if (!(rclose(listener) == -1 && errno == EBADF))
@@ -98,7 +101,7 @@ static int child(int talks)
 	return rclose(ends[1]) || rclose(ends[0]) || rclose(own) ? 8 : 0;
 }
 
-/* How often one of them did not end as it should; the first is told. */
+/* The number of children that failed; prints the first failure. */
 static int children(int count, int talks)
 {
 	int bad = 0;
@@ -139,7 +142,7 @@ int main(void)
 	ended = 1;
 	pthread_join(threads[0], NULL);
 	pthread_join(threads[1], NULL);
-	/* What the children closed was theirs. */
+	/* The children closed only their own copies. */
 	CHECK(rsend(pair[1], "w", 1, 0) == 1 && rrecv(pair[0], &byte, 1, 0) == 1 && byte == 'w');
 	CHECK(rclose(pair[0]) == 0 && rclose(pair[1]) == 0 && rclose(set) == 0 && rclose(listener) == 0);
 	return failures != 0;

@@ -1,6 +1,7 @@
 /*
- * A TCP program, for librspreload: it forks while its threads use and double its sockets, and its children use other descriptors. Each has twenty seconds, as one
- * that waits for a lock of a thread which it does not have waits for ever.
+ * A TCP program for librspreload that forks while its threads use and duplicate sockets; its
+ * children use other descriptors. Each child has 20 s, because a child that waits for a lock of a
+ * missing thread waits for ever.
  */
 #define _GNU_SOURCE
 #include "checks.h"

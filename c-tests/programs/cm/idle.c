@@ -1,7 +1,9 @@
 /*
- * A stream whose peer vanishes while nobody calls: SO_KEEPALIVE finds out, and the socket's descriptor says so to who polls it by poll(2).
+ * A stream whose peer vanishes while no call is active, between two hosts. SO_KEEPALIVE detects the
+ * loss, and the socket's descriptor becomes readable for poll(2).
  *
- * `server FILE` has a connection, makes a file of that name, and waits until the connection breaks. `client ADDRESS` has the other end, and does nothing; both meet at a port that is always the same.
+ * `server FILE` accepts a connection, creates the file, and waits until the connection breaks.
+ * `client ADDRESS` connects and does nothing. The port is fixed.
  */
 #include "checks.h"
 
@@ -36,7 +38,7 @@ static int serve(const char *sign)
 	int listener = rsocket(AF_INET, SOCK_STREAM, 0), socket, calls = 0;
 	char c;
 
-	/* A new socket has it of the one that listens. */
+	/* An accepted socket inherits the options of the listener. */
 	NEED(!set(listener, IPPROTO_TCP, TCP_KEEPIDLE, 1) && !set(listener, SOL_SOCKET, SO_KEEPALIVE, 1));
 	NEED(!rbind(listener, (struct sockaddr *)&at, sizeof(at)) && !rlisten(listener, 4));
 	socket = raccept(listener, NULL, NULL);
@@ -47,11 +49,12 @@ static int serve(const char *sign)
 	for (;;) {
 		struct pollfd fd = { .fd = socket, .events = POLLIN };
 
-		/* No call of rsockets that waits for as long as one asks the adapter. */
+		/* No rsocket call waits here, because a waiting call would poll the adapter. */
 		NEED(poll(&fd, 1, -1) == 1);
 		int got = rread(socket, &c, 1);
 
-		/* It may have been a completion, which a call that waits for a moment takes off the descriptor. */
+		/* The event may have been a completion. A call that waits briefly removes it from
+		 * the descriptor. */
 		if (got == -1 && errno == EAGAIN && ++calls < 1000 && rpoll(&fd, 1, 1) == 0)
 			continue;
 		check(got == -1 && errno == ECONNRESET, "the connection broke");

@@ -1,10 +1,13 @@
 /*
- * What a side is told whose peer is killed, at each step of a connection: the request has come and is not answered, it is granted, the connection is there, one side ends it; and the
- * same of a datagram's request. Who is left is told by an event, does not wait for ever, and serves or asks again.
+ * What a side learns when its peer is killed at each step of a connection: request pending, request
+ * accepted, connection established, connection ending; and the same for datagram requests. The
+ * survivor gets an event, does not wait for ever, and can serve or ask again.
  *
- * Both sides meet at a step by TCP. By that, too, who is left knows that the other one is gone. The ids have no queue pairs, so that the program says when a connection is ready.
+ * Both sides synchronise at a step over TCP, which also tells the survivor about the death. The ids
+ * have no QPs, so the program itself reports that a connection is ready.
  *
- * Without arguments both sides run here, step by step. With `server STEP` or `client STEP ADDRESS` it is one side, at a port of TCP that is always the same. `steps` lists the steps.
+ * Without arguments both sides run here, step by step. `server STEP` and `client STEP ADDRESS` run
+ * one side, at a fixed TCP port. `steps` lists the steps.
  */
 #include "checks.h"
 #include "place.h"
@@ -25,7 +28,8 @@ enum place { ASKED, PATIENT, GRANTED, UNHEARD, CONNECTED, LEAVING, LEFT };
 
 static const char *const sides[] = { "server", "client" };
 
-/* What who is left is told. Nothing for sure: it was granted something by a host whose other processes may not have heard that it took it; or it grants a datagram's request. */
+/* The event that the survivor gets. NOTHING: no certain event, because the host of the victim may
+ * not know the acceptance, or because the survivor answers a datagram request. */
 enum told { NOTHING, REJECTED, UNREACHABLE, DISCONNECTED };
 
 static const struct step {
@@ -33,21 +37,23 @@ static const struct step {
 	enum place place;
 	int victim;
 	enum rdma_port_space ps;
-	/* By the victim's manager or its host's neighbours; and by the processes that are left on the victim's host, who end what they heard of. */
+	/* `here`: by the victim's manager or processes of its host. `between`: by surviving
+	 * processes of the victim's host, which end the connections that they know. */
 	enum told here, between;
 } steps[] = {
 	{ "asked-server", ASKED, SERVER, RDMA_PS_TCP, REJECTED, REJECTED },
 	{ "asked-client", ASKED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
-	/* The server has asked its client for patience, a minute of it, which takes seconds. */
+	/* The server has sent MRA with a wait of a minute, which takes seconds. */
 	{ "patient-server", PATIENT, SERVER, RDMA_PS_TCP, REJECTED, REJECTED },
 	{ "granted-server", GRANTED, SERVER, RDMA_PS_TCP, REJECTED, NOTHING },
 	{ "granted-client", GRANTED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
-	/* These want a cable that loses each RTU. */
+	/* These steps need a cable that drops each RTU. */
 	{ "unheard-server", UNHEARD, SERVER, RDMA_PS_TCP, NOTHING, NOTHING },
 	{ "unheard-client", UNHEARD, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
 	{ "connected-server", CONNECTED, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
 	{ "connected-client", CONNECTED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
-	/* The victim has ended the connection, or has heard that the other one did, and has not done so itself. */
+	/* The victim has disconnected, or has received the peer's disconnect without its own
+	 * disconnect. */
 	{ "leaving-server", LEAVING, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
 	{ "leaving-client", LEAVING, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
 	{ "left-server", LEFT, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
@@ -60,7 +66,7 @@ enum { STEPS = sizeof(steps) / sizeof(steps[0]) };
 
 static const struct step *step;
 static struct rdma_event_channel *channel;
-/* By TCP, to the other side, and whether that one is on this host. */
+/* The TCP socket to the peer side, and whether the peer is on this host. */
 static int word = -1, is_here;
 static struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
 
@@ -80,7 +86,7 @@ static struct rdma_cm_id *next(enum rdma_cm_event_type type)
 	return id;
 }
 
-/* What the next connection is made with: a queue pair that nobody has, nor had a moment ago. */
+/* Parameters of the next connection, with a QP number that was not used recently. */
 static struct rdma_conn_param *new_queue(void)
 {
 	static unsigned made;
@@ -89,7 +95,8 @@ static struct rdma_conn_param *new_queue(void)
 	return &param;
 }
 
-/* Both are here. The victim goes no further, and who is left waits until it is gone. Whether that was so. */
+/* Both sides are at `place`. The victim stops, and the survivor waits for its death. Returns 1 if a
+ * side was killed. */
 static int meet(enum place place, int self)
 {
 	char c = '.';
@@ -123,7 +130,8 @@ static struct rdma_cm_id *routed(struct sockaddr_in *at)
 	return id;
 }
 
-/* Who is left has its event, and nothing comes behind it. Without an event it may go all the same. `late`: what it granted had been taken back before. */
+/* The survivor gets its event and no further event. Without an event the survivor can leave as
+ * well. `late`: the acceptance had already been withdrawn. */
 static void told(struct rdma_cm_id *id, int late)
 {
 	static const enum rdma_cm_event_type events[] = {
@@ -133,7 +141,7 @@ static void told(struct rdma_cm_id *id, int late)
 	};
 	enum told told = is_here ? step->here : step->between;
 
-	/* The kernel's manager rejects what a process that is killed had not established. */
+	/* The kernel's manager rejects requests that a killed process had not established. */
 	if (is_kernels() && step->victim == CLIENT && step->ps == RDMA_PS_TCP && step->place <= GRANTED)
 		told = late ? NOTHING : REJECTED;
 	if (told)
@@ -141,7 +149,7 @@ static void told(struct rdma_cm_id *id, int late)
 	NEED(!rdma_destroy_id(id));
 }
 
-/* Somebody answers that it is not to be. */
+/* The request is rejected. */
 static void is_turned_away(struct rdma_cm_id *id)
 {
 	next(step->ps == RDMA_PS_UDP ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED);
@@ -149,7 +157,9 @@ static void is_turned_away(struct rdma_cm_id *id)
 }
 
 /*
- * Another request comes and is turned down, so that what came before it was passed on to the other processes of the host, too: one of them receives what comes by the wire, and it may be the victim.
+ * A further request is sent and rejected, so that earlier messages were forwarded to the other
+ * processes of the host. One process receives the packets of the wire, and the victim may be that
+ * process.
  */
 static void pass_on(struct sockaddr_in *to)
 {
@@ -167,7 +177,7 @@ static void pass_on(struct sockaddr_in *to)
 	}
 }
 
-/* Both sides of what comes after the connection is there. Whether one was killed meanwhile. */
+/* Both sides after the connection is established. Returns 1 if a side was killed. */
 static int end(struct rdma_cm_id *id, int self)
 {
 	if (meet(CONNECTED, self))
@@ -200,7 +210,7 @@ static int serve(int tcp)
 	id = next(RDMA_CM_EVENT_CONNECT_REQUEST);
 	if (step->ps == RDMA_PS_UDP) {
 		meet(ASKED, SERVER);
-		/* Nobody hears that, and it is in order all the same. */
+		/* The client is dead, and the accept still succeeds. */
 		NEED(!rdma_accept(id, new_queue()) && is_quiet());
 		NEED(!rdma_destroy_id(id));
 	} else {
@@ -251,7 +261,8 @@ static int ask(struct sockaddr_in at)
 		need(next(RDMA_CM_EVENT_CONNECT_RESPONSE) == id, "the answer is this id's");
 		int is_over = meet(GRANTED, CLIENT);
 
-		/* Who is told at once cannot say that it is ready any more. On another host it can. */
+		/* A client that already got the event cannot call rdma_establish. Between hosts it
+		 * can. */
 		if (!is_over || !is_here)
 			NEED(!rdma_establish(id));
 		if (!is_over && !meet(UNHEARD, CLIENT)) {
@@ -260,7 +271,8 @@ static int ask(struct sockaddr_in at)
 		}
 	}
 	told(id, 0);
-	/* The server's port is nobody's any more. While the kernel takes a process down its listener may still be seen, and who asks just then is not answered. */
+	/* The server's port is free again. While the kernel removes a process, its listener may
+	 * still be visible, and a request at that moment gets no answer. */
 	for (int tries = 0; tries < 20; tries++) {
 		struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 
@@ -288,7 +300,7 @@ static int listen_by_tcp(struct sockaddr_in *at)
 	return tcp;
 }
 
-/* Both sides on this host. Whether the victim was killed and the other one has seen all. */
+/* Runs both sides on this host. Returns 1 if the victim was killed and the survivor passed. */
 static int both(void)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = here() };

@@ -1,7 +1,7 @@
 /*
- * What librdmacm has since rdma-core 60: events of the program's own, and names that are resolved for an id. Compiled with our headers and linked to
- * the staged library, since older ones have neither. And what a child of fork(2) can do,
- * which addresses are refused, and what loopback's mean.
+ * Functions of librdmacm since rdma-core 60: events of the program's own, and name resolution for
+ * an id. Compiled with the project's headers and linked to the staged library, because older
+ * releases lack both. Further checks: a child of fork(2), refused addresses, loopback addresses.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -106,7 +106,7 @@ static int asked(uint16_t port)
 	return why;
 }
 
-/* A child has no use of what its parent opened, and hears so once; it has ids of its own. */
+/* Calls of a child on objects of its parent are refused; the child can create its own ids. */
 static void child(struct rdma_event_channel *channel)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -151,7 +151,7 @@ static void families(struct rdma_event_channel *channel)
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_IB) == 0);
-	/* No port of RoCE has such addresses. */
+	/* No RoCE port has InfiniBand addresses. */
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&infiniband) == -1 && errno == ENODEV);
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&infiniband, 1000) == -1 && errno == ENODEV);
 	CHECK(rdma_bind_addr(id, &other) == -1 && errno == EINVAL);
@@ -159,12 +159,13 @@ static void families(struct rdma_event_channel *channel)
 	nobodys.sin_addr.s_addr = htonl(0xc6336401);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&nobodys) == -1 && errno == EADDRNOTAVAIL);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == 0 && rdma_listen(id, 1) == 0);
-	/* It has an address; that no device has this one is not asked any more. */
+	/* The id already has an address, so the missing device of this address is not reported. */
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&nobodys) == -1 && errno == EINVAL);
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* As with the kernel: no device has them, and a listener at them is at all devices; a way to them begins at the first one. */
+/* As with the kernel: no device has loopback addresses. A listener at them listens at all devices;
+ * a route to them starts at the first device. */
 static void loopback(struct rdma_event_channel *channel, int family)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -1,6 +1,7 @@
 /*
- * A connection's first packet numbers, as other managers have them: who asks says in its request (REQ) which number it expects first, and so does the answer (REP).
- * The messages are read by a queue pair of our own in the group that stands for queue pair 1. Who knows some of these numbers does not know the next ones.
+ * The initial packet sequence numbers of connections: REQ and REP each name the PSN that their
+ * sender expects first, as with other managers. The test reads the messages by its own QP in the
+ * multicast group that stands for QP 1. Earlier numbers do not predict the next ones.
  */
 #include "events.h"
 #include "place.h"
@@ -17,7 +18,7 @@ enum { IN_REQUEST = HEADER + 24 + 44, IN_REPLY = HEADER + 24 + 20 };
 static unsigned char messages[RECEIVES][HEADER + MAD];
 static struct ibv_cq *cq;
 
-/* Hears from now on what comes to queue pair 1 of this host. */
+/* Receives all messages to QP 1 of this host from now on. */
 static void listen_in(struct rdma_cm_id *id)
 {
 	static const union ibv_gid group = { .raw = { 0xff, 0x11, [12] = 'F', 'V', 0, 1 } };
@@ -122,7 +123,7 @@ int main(void)
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at) && !rdma_listen(listener, CONNECTIONS));
 	at.sin_port = rdma_get_src_port(listener);
 	client = resolved(channel, &at);
-	/* Nobody hears those of the kernel's manager. */
+	/* The messages of the kernel's manager cannot be received. */
 	if (!is_kernels())
 		listen_in(client);
 	for (unsigned n = 0; n < CONNECTIONS; n++) {

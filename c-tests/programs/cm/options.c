@@ -1,5 +1,6 @@
 /*
- * Options of ids, as the kernel's manager has them: when they may be set, of which ids, and what becomes of them in the queue pairs of a connection.
+ * Options of ids, as the kernel's manager has them: states in which they can be set, and their
+ * effect on the QPs of a connection.
  */
 #include "events.h"
 #include "place.h"
@@ -23,7 +24,7 @@ static int set(struct rdma_cm_id *id, int name, int value)
 	return rdma_set_option(id, RDMA_OPTION_ID, name, &value, sizeof(value));
 }
 
-/* The same for options of one byte. */
+/* As set(), for options of one byte. */
 static int set_byte(struct rdma_cm_id *id, int name, uint8_t value)
 {
 	return rdma_set_option(id, RDMA_OPTION_ID, name, &value, sizeof(value));
@@ -37,7 +38,8 @@ static int bind_to(struct rdma_cm_id *id, int family, uint16_t port)
 	return rdma_bind_addr(id, family == AF_INET ? (struct sockaddr *)&four : (struct sockaddr *)&six);
 }
 
-/* When an address may be shared: it can be taken back before the id is bound only, and not be said of a listener. */
+/* When an address can be shared: the option can be withdrawn only before the id is bound, and not
+ * set on a listener. */
 static void sharing(void)
 {
 	struct rdma_cm_id *one = make(RDMA_PS_TCP), *two = make(RDMA_PS_TCP), *three = make(RDMA_PS_TCP);
@@ -52,7 +54,7 @@ static void sharing(void)
 	REFUSED(bind_to(two, AF_INET, port), EADDRNOTAVAIL);
 	CHECK(!set(one, RDMA_OPTION_ID_REUSEADDR, 1));
 	CHECK(!bind_to(two, AF_INET, port));
-	/* Of one that asked for its port by the number. */
+	/* The first id asked for the port by number. */
 	CHECK(!rdma_destroy_id(one));
 	REFUSED(bind_to(three, AF_INET, port), EADDRNOTAVAIL);
 	CHECK(!rdma_listen(two, 1));
@@ -96,7 +98,8 @@ static void make_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* The timeout where nobody asks for another. Of the kernels 6.1 has this one, and 6.12 two less (CMA_IBOE_PACKET_LIFETIME). */
+/* The default timeout: of kernel 6.1. Kernel 6.12 has a value lower by two
+ * (CMA_IBOE_PACKET_LIFETIME). */
 enum { USUAL = 19 };
 
 /* What a queue pair of a connection has. */
@@ -114,7 +117,8 @@ static void has(struct rdma_cm_id *id, int traffic_class, int timeout)
 	CHECK(attr.timeout == timeout);
 }
 
-/* Both ends have the traffic class of who asked; each its own timeout, the server that of the request where it has none. */
+/* Both ends have the client's traffic class. Each end has its own timeout; without one the server
+ * takes the timeout of the request. */
 static void connection(int of_client, int of_server, int client_has, int server_has)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = here() };

@@ -1,6 +1,6 @@
 /*
- * Where the ids of a program meet: at loopback, over soft; or at addresses of a device of the kernel's, which MEET and MEET6 say, as the kernel knows no way by RoCE to
- * loopback's.
+ * The address at which the ids of a program meet: loopback over soft, or the device addresses in
+ * MEET and MEET6. The kernel has no RoCE route to loopback addresses.
  */
 #ifndef CONNECTIONS_PLACE_H
 #define CONNECTIONS_PLACE_H

@@ -1,5 +1,6 @@
 /*
- * Which ports ids get: those for who does not care are in the kernel's range, and those of the system are for who has CAP_NET_BIND_SERVICE, whoever he is.
+ * Ports of ids: unspecified ports come from the kernel's ephemeral range, and reserved ports need
+ * CAP_NET_BIND_SERVICE, for any user.
  */
 #include "checks.h"
 
@@ -36,7 +37,7 @@ static int bound(int *port)
 	return why;
 }
 
-/* Whether the capability is in effect; without it from now on, if so asked. */
+/* Whether the capability is in effect; `give_up`: drops the capability first. */
 static int has_capability(int give_up)
 {
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };

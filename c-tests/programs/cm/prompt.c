@@ -1,6 +1,7 @@
 /*
- * Asynchronous calls return at once, and what they find out comes as an event: rdma_connect to a service that nobody listens to, which may get a listener a moment later,
- * and rdma_resolve_addr between addresses of different families, which is refused.
+ * Asynchronous calls return at once and report their results by events: rdma_connect to a service
+ * without listener, which may get one a moment later, and rdma_resolve_addr between address
+ * families, which is refused.
  */
 #include "events.h"
 #include "place.h"
@@ -8,7 +9,7 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 
-/* Ids that ask at the same time. */
+/* Ids that connect at the same time. */
 enum { MANY = 32 };
 
 /* Takes a port and does not listen, so that no process listens to the port. */
@@ -23,7 +24,7 @@ static struct rdma_cm_id *take_port(enum rdma_port_space space, struct sockaddr_
 	return id;
 }
 
-/* An id with an event channel of its own that knows the way to `at`. */
+/* An id with its own event channel and a resolved route to `at`. */
 static struct rdma_cm_id *resolved(enum rdma_port_space space, struct sockaddr_in *at)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -59,7 +60,7 @@ static void end(struct rdma_cm_id *id)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Whoever asks for nobody hears so by an event, which is not there yet when the call returns. */
+/* A connect to a service without listener fails by an event that arrives after the call returns. */
 static void ask_nobody(enum rdma_port_space space, enum rdma_cm_event_type type, int status)
 {
 	struct rdma_cm_id *ids[MANY], *owner;
@@ -73,7 +74,8 @@ static void ask_nobody(enum rdma_port_space space, enum rdma_cm_event_type type,
 		NEED(!ask(ids[i]));
 		before_its_event += !has_event(ids[i]);
 	}
-	/* A call that waits has its event each time. One that does not may be overtaken, on a busy machine. */
+	/* A synchronous call would always have its event on return. An asynchronous call may be
+	 * overtaken on a busy machine. */
 	CHECK(before_its_event > 0);
 	REFUSED(ask(ids[0]), EINVAL);
 	REFUSED(rdma_disconnect(ids[0]), EINVAL);
@@ -97,7 +99,8 @@ static void ask_nobody(enum rdma_port_space space, enum rdma_cm_event_type type,
 	NEED(!rdma_destroy_id(owner));
 }
 
-/* A server that begins to listen after the call gets the request, as between two listeners of one program. Whether it does so in time depends on the machine: one of many does. */
+/* A server that starts to listen after the call gets the request. Whether its listen is early
+ * enough depends on the machine; one success of many suffices. */
 static void ask_before_the_listener(void)
 {
 	int served = 0;
@@ -113,7 +116,7 @@ static void ask_before_the_listener(void)
 		at.sin_port = rdma_get_src_port(listener);
 		id = resolved(RDMA_PS_TCP, &at);
 		NEED(!ask(id) && !rdma_listen(listener, 1));
-		/* Either its request arrives, or it was refused before. */
+		/* The request arrives, or was refused before. */
 		struct pollfd fds[2] = { { .fd = channel->fd, .events = POLLIN }, { .fd = id->channel->fd, .events = POLLIN } };
 
 		NEED(poll(fds, 2, 10000) > 0);

@@ -1,5 +1,6 @@
 /*
- * repoll_create and its kin, which came with rdma-core 65: rsockets, a pipe, changes while a thread waits.
+ * repoll_create, repoll_ctl and repoll_wait of rdma-core 65: rsockets, a pipe, and changes while a
+ * thread waits.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -65,7 +66,7 @@ int main(void)
 	server = raccept(listener, NULL, NULL);
 	CHECK(server >= 0 && repoll_ctl(set, EPOLL_CTL_DEL, listener, NULL) == 0);
 
-	/* Members that are added while threads wait; all of them are told. */
+	/* Members are added while threads wait; each thread gets an event. */
 	for (int i = 0; i < 3; i++)
 		pthread_create(&threads[i], NULL, wait_for_one, NULL);
 	CHECK(add(ends[0], EPOLLIN, 3) == 0 && add(server, EPOLLIN, 4) == 0);

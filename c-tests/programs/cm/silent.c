@@ -1,8 +1,10 @@
 /*
- * A server that has a request and does not answer it: stopped, or slow, or it listens no more. Its client may go at once, another one waits, and is served when the server goes on. And a backlog that is full: who finds no room
- * comes again until there is some.
+ * A server that has a request and does not answer: stopped, slow, or no longer listening. A client
+ * may leave at once; a client that waits is served when the server continues. Also a full backlog:
+ * refused clients repeat their request until a place is free.
  *
- * With `server FILE` it is a server that answers its one client when there is a file of that name, and with `client ADDRESS` that client; both meet by TCP at a port that is always the same.
+ * `server FILE` is a server that answers its one client when the file exists; `client ADDRESS` is
+ * that client. Both meet by TCP at a fixed port.
  */
 #include "checks.h"
 #include "place.h"
@@ -91,7 +93,7 @@ static void is_served(struct rdma_cm_id *id)
 
 static struct sockaddr_in at = { .sin_family = AF_INET };
 
-/* Starts a process with one end of a socket, whose other end is told. */
+/* Starts a process that gets one end of a socket pair; *word is the other end. */
 static pid_t start(void run(int word), int *word)
 {
 	int ends[2];
@@ -111,7 +113,7 @@ static pid_t start(void run(int word), int *word)
 	return child;
 }
 
-/* Stops itself when it has a request, and serves the next one, whose request came while it was stopped. */
+/* Stops itself with a request pending, and later serves a request that arrived while stopped. */
 static void stops(int word)
 {
 	struct rdma_cm_id *listener = listen_at(&at, 8), *id;
@@ -124,7 +126,7 @@ static void stops(int word)
 	struct rdma_cm_id *second = next(RDMA_CM_EVENT_CONNECT_REQUEST);
 
 	serve(second);
-	/* Of a request that it has not granted it hears by nothing but this. */
+	/* The failed accept is the only sign that the first request is gone. */
 	REFUSED(rdma_accept(id, new_queue()), EINVAL);
 	NEED(!rdma_destroy_id(id) && is_quiet());
 	NEED(!rdma_destroy_id(listener));
@@ -152,7 +154,7 @@ static void stopped(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Listens no more when it has its request, is stopped then, and grants it. */
+/* Stops listening with a request pending, is stopped, then accepts the request. */
 static void leaves(int word)
 {
 	struct rdma_cm_id *listener = listen_at(&at, 8), *id;
@@ -175,7 +177,8 @@ static void left_port(void)
 	struct rdma_cm_id *id = ask(&at);
 
 	NEED(read(word, &c, 1) == 1 && waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status));
-	/* It asks again meanwhile, and other processes of the host see that nobody listens. */
+	/* The client repeats its request meanwhile, and other processes of the host see no
+	 * listener. */
 	usleep(1800000);
 	check(is_quiet(), "nobody takes a request away from who has it, and listens no more");
 	kill(server, SIGCONT);
@@ -185,7 +188,7 @@ static void left_port(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Has more requests than its backlog has room for, and reads none of them until it is told to. */
+/* Has more requests than its backlog holds, and reads none before it is told to. */
 static void is_full(int word)
 {
 	struct rdma_cm_id *listener = listen_at(&at, 1);
@@ -229,7 +232,7 @@ static void full(void)
 	check(status == 0, "the server ends");
 }
 
-/* Between hosts: answers when there is a file. */
+/* Between hosts: answers once the file exists. */
 static int serves_late(const char *file)
 {
 	int tcp = socket(AF_INET, SOCK_STREAM, 0), on = 1;

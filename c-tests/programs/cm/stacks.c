@@ -1,10 +1,13 @@
 /*
- * How much stack calls need: 8 KiB at most, so that threads of 16 KiB, the least that POSIX allows here, and user-level threads of that size can make them. A server and its
- * client, two processes, make objects, connect, exchange messages of all kinds and sizes, and end; the argument says how they are reached:
+ * The stack that calls need: 8 KiB at most, so threads of 16 KiB (PTHREAD_STACK_MIN) and user-level
+ * threads of that size can make the calls. Server and client, two processes, create objects,
+ * connect, exchange messages of all kinds and sizes, and end. The argument selects the data path:
  *
- * `near` by shared memory, `copied` so without reading each other's memory, `far` by RoCE v2, as hosts reach each other, over loopback in a network namespace of their own.
+ * `near`: shared memory. `copied`: shared memory without cross-memory attach. `far`: RoCE v2 over
+ * loopback in a network namespace.
  *
- * Each call is measured: the stack below the caller is painted, and afterwards looked at. Then a thread of 16 KiB makes the same calls.
+ * Each call is measured: the stack below the caller is painted before the call and inspected after
+ * it. Then a thread of 16 KiB makes the same calls.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -29,7 +32,7 @@ enum { MOST = 8192, AREA = 96 << 10, PAINT = 0x5a, BUFFER = 4 << 20, WIDTH = 64,
 static int measures = 1;
 static const char *side;
 
-/* The stack below the caller. What `paint` has there `depth` has, too. */
+/* The stack below the caller. paint() and depth() use the same bytes. */
 static __attribute__((noinline)) void paint(void)
 {
 	unsigned char area[AREA];
@@ -44,7 +47,9 @@ static __attribute__((noinline)) size_t depth(void)
 	unsigned char *at = area;
 	size_t untouched = 0;
 
-	/* Nothing is written to it here. */
+	/*
+	 * Keeps the compiler from assuming the content of the array, which is uninitialised here.
+	 */
 	__asm__ volatile("" : "+r"(at) : : "memory");
 	while (untouched < AREA && at[untouched] == PAINT)
 		untouched++;
@@ -224,7 +229,7 @@ static void poll_for(int sends, int receives)
 	}
 }
 
-/* Sleeps until there is something to poll. */
+/* Sleeps until a completion is available. */
 static void sleep_for(int sends, int receives)
 {
 	struct ibv_cq *cq;
@@ -254,7 +259,7 @@ static void converse(void)
 	int is_reliable = s.qp->qp_type == IBV_QPT_RC, is_datagram = s.qp->qp_type == IBV_QPT_UD;
 
 	for (int i = 0; i < (is_datagram ? 1 : 4); i++) {
-		/* What is not reliable may be lost where nobody polls. */
+		/* An unreliable transport may lose messages if no thread polls. */
 		int many = is_reliable ? lengths[i] > 100000 ? 3 : WIDTH : 1;
 
 		cross(IBV_WR_SEND, lengths[i], many, many);
@@ -269,7 +274,7 @@ static void converse(void)
 		cross(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 3, 0);
 		cross(IBV_WR_ATOMIC_CMP_AND_SWP, 8, 3, 0);
 	}
-	/* One sleeps until the other one sends. */
+	/* One side sleeps until the peer sends. */
 	give_receive(BUFFER / 2, BUFFER / 2);
 	meet();
 	if (!strcmp(side, "server")) {
@@ -317,7 +322,7 @@ static void serve(enum rdma_port_space space)
 	MUST(!rdma_listen(s.listener, 8));
 	if (write(other, &at, sizeof(at)) != sizeof(at))
 		exit(1);
-	/* One is turned down, and one is accepted. */
+	/* The first request is rejected, the second one accepted. */
 	expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 	s.id = s.event->id;
 	acknowledge();
@@ -362,7 +367,7 @@ static void ask(enum rdma_port_space space)
 	acknowledge();
 }
 
-/* A connection by the connection manager, and what goes over it. */
+/* A connection by the connection manager, and its messages. */
 static void connected(enum rdma_port_space space)
 {
 	int is_server = !strcmp(side, "server");
@@ -405,7 +410,7 @@ static void connected(enum rdma_port_space space)
 	meet();
 }
 
-/* Queue pairs that the program connects by itself, by the address that `at` has. */
+/* QPs that the program connects without the connection manager, by the address in `at`. */
 static void by_hand(struct ibv_context *context, enum ibv_qp_type type, int shares)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
@@ -511,7 +516,8 @@ static void write_to(const char *file, const char *format, unsigned id)
 	NEED(fd >= 0 && dprintf(fd, format, id, id) > 0 && !close(fd));
 }
 
-/* Into a network namespace whose only interface is loopback's, with an address that a device can have: nobody else has the UDP port there. */
+/* Enters a network namespace with only a loopback interface and an address that a device can have.
+ * No other process uses the UDP port there. */
 static void leave_network(void)
 {
 	struct ifreq request = { .ifr_name = "lo" };

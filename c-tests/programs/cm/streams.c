@@ -1,5 +1,6 @@
 /*
- * Calls of rsockets for streams, one by one: options, pieces of memory and messages, half of an end, select, and memory that the peer writes into.
+ * Calls of rsockets for streams: options, scattered memory and messages, half-closed connections,
+ * select, and memory that the peer writes.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -33,7 +34,7 @@ static int set(int socket, int level, int name, int value)
 	return rsetsockopt(socket, level, name, &value, sizeof(value));
 }
 
-/* What a socket that is not connected is told, and tells. */
+/* Options of a socket that is not connected: values set and values read. */
 static void options(void)
 {
 	static const struct {
@@ -78,7 +79,7 @@ static void connect_both(void)
 	CHECK(!rbind(listener, (struct sockaddr *)&at, length) && !rlisten(listener, 4));
 	CHECK(option(listener, SOL_SOCKET, SO_ACCEPTCONN) == 1);
 	CHECK(!rgetsockname(listener, (struct sockaddr *)&at, &length));
-	/* Both ends are this thread's: one of them must not wait. */
+	/* This thread has both ends, so one end must not block. */
 	CHECK(!set(client, SOL_RDMA, RDMA_IOMAPSIZE, 8) && !set(listener, SOL_RDMA, RDMA_IOMAPSIZE, 8));
 	CHECK(!rfcntl(client, F_SETFL, O_NONBLOCK));
 	REFUSED(rconnect(client, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
@@ -111,7 +112,7 @@ static void pieces(void)
 	REFUSED(rwrite(-1, got[0], 1), EBADF);
 }
 
-/* Both kinds of descriptors in one set. */
+/* Rsockets and ordinary descriptors in one fd_set. */
 static void select_both(void)
 {
 	struct timeval now = { 0, 0 }, *ever = NULL;
@@ -151,7 +152,7 @@ static void mapped_memory(void)
 	CHECK(rwrite(server, "m", 1) == 1 && rread(client, &c, 1) == 1 && c == 'm');
 	CHECK(riowrite(client, "there", 5, place + 100, 0) == 5);
 	CHECK(riowrite(client, "end", 3, place + MAPPED - 3, 0) == 3);
-	/* It ends with what is mapped. */
+	/* Writes end at the end of the mapping. */
 	CHECK(riowrite(client, "beyond", 6, place + MAPPED, 0) == 0);
 	CHECK(rwrite(client, "n", 1) == 1 && rread(server, &c, 1) == 1 && c == 'n');
 	CHECK(!memcmp(memory + 100, "there", 5) && !memcmp(memory + MAPPED - 3, "end", 3) && !memory[0]);

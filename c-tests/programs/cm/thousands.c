@@ -1,6 +1,7 @@
 /*
- * Connections and disconnections one after the other, as fast as it goes, between two threads of one process: 20 000, or as many as the argument says. Each succeeds at the
- * first try. Each takes two queue pairs, so that their numbers are used again within seconds.
+ * Connections and disconnections in sequence, as fast as possible, between two threads of one
+ * process: 20 000, or the number in the argument. Each succeeds at the first attempt. Each takes
+ * two QPs, so QP numbers are reused within seconds.
  */
 #include "checks.h"
 #include "place.h"
@@ -28,7 +29,8 @@ static struct ibv_qp_init_attr attributes = {
 		}                                                                            \
 	} while (0)
 
-/* Receives a message by each connection. A request that the manager had to repeat under another name would be one more than there are. */
+/* Receives one message by each connection. A request that the manager repeated under a new name
+ * would appear as an additional request. */
 static void *serve(void *count)
 {
 	for (int i = 0; i < *(int *)count; i++) {

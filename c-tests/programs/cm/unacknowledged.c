@@ -1,5 +1,6 @@
 /*
- * Who destroys or moves an id whose events he has not acknowledged waits, and is told for what: which call, which id, which events. The wait ends with the acknowledgement.
+ * rdma_destroy_id and rdma_migrate_id wait for unacknowledged events of the id, and print the call,
+ * the id and the events. The wait ends with the acknowledgement.
  */
 #include "checks.h"
 
@@ -33,7 +34,7 @@ static struct rdma_cm_id *with_event(void)
 	return id;
 }
 
-/* Acknowledges once the line is there. */
+/* Acknowledges once the line is printed. */
 static void *after_the_line(void *unused)
 {
 	(void)unused;
@@ -46,7 +47,8 @@ static void *after_the_line(void *unused)
 	return NULL;
 }
 
-/* Acknowledges when the line, if there were one, would have come: that nothing comes can be seen by waiting only. */
+/* Acknowledges after the time in which a line would be printed. The absence of a line shows only by
+ * waiting. */
 static void *after_a_while(void *unused)
 {
 	(void)unused;
@@ -55,7 +57,7 @@ static void *after_a_while(void *unused)
 	return NULL;
 }
 
-/* The line is one, and says all. */
+/* The output is one line with the call, the id and the events. */
 static void says(const char *call, uintptr_t id)
 {
 	char of[64];

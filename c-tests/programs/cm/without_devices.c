@@ -1,5 +1,6 @@
 /*
- * What librdmacm says where libibverbs has no devices. Run over upstream's libibverbs with each of the two libraries: both say the same.
+ * Output of librdmacm when libibverbs has no devices. Runs over upstream's libibverbs with each of
+ * the two librdmacm libraries; both outputs must be equal.
  */
 #include <errno.h>
 #include <rdma/rdma_cma.h>

@@ -1,6 +1,6 @@
 /*
- * Completion queues and channels: which events come and how they are acknowledged, what cannot be destroyed while it is used,
- * overflow. ibv_get_cq_event(3), ibv_req_notify_cq(3), ibv_destroy_cq(3).
+ * Completion queues and channels: events and acknowledgements, objects in use that cannot be
+ * destroyed, overflow. ibv_get_cq_event(3), ibv_req_notify_cq(3), ibv_destroy_cq(3).
  */
 #include "rig.h"
 #include "asleep.h"
@@ -72,7 +72,7 @@ static void events(void)
 		die("ibv_create_cq");
 	check(one->channel == ch && one->cq_context == &x && one->cqe >= 16 && one->context == ctx, "the fields of a CQ");
 	struct ibv_qp *qp = loop(one, other, 8);
-	/* A channel that does not block. */
+	/* A non-blocking channel. */
 	int flags = fcntl(ch->fd, F_GETFL);
 	fcntl(ch->fd, F_SETFL, flags | O_NONBLOCK);
 	errno = 0;
@@ -122,7 +122,8 @@ static void events(void)
 	check_eq(ibv_destroy_comp_channel(ch), 0, "ibv_destroy_comp_channel");
 }
 
-/* Arm, look again, sleep: whoever works like that misses nothing, however the sender is timed. */
+/* A receiver that arms, polls and then sleeps misses no completion, whatever the timing of the
+ * sender. */
 enum { MESSAGES = 3000 };
 
 static void *sender(void *p)

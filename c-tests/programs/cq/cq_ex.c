@@ -1,6 +1,7 @@
 /*
- * Extended completion queues: what can be asked for and what is refused, iterating, each field that can be read, clocks,
- * and a queue that is iterated by several threads or by one that promised to be alone. ibv_create_cq_ex(3).
+ * Extended CQs: supported and refused options, iteration, each readable field, clocks, and a CQ
+ * that several threads or a single thread (IBV_CREATE_CQ_ATTR_SINGLE_THREADED) iterate.
+ * ibv_create_cq_ex(3).
  */
 #include "rig.h"
 
@@ -21,7 +22,7 @@ static struct ibv_cq_ex *create(struct ibv_cq_init_attr_ex a)
 
 /* ---- creation ---- */
 
-/* The calls that read a field, in the order of the bits that ask for them. */
+/* The functions that read a field, in the order of their request bits. */
 static unsigned present(struct ibv_cq_ex *cq)
 {
 	void *calls[] = { cq->read_byte_len, cq->read_imm_data,		cq->read_qp_num,	cq->read_src_qp,
@@ -86,7 +87,7 @@ static void creation(void)
 		ibv_destroy_cq(ibv_cq_ex_to_cq(cq));
 }
 
-/* ---- connections: a QP of ours with such a queue, the other end from the rig ---- */
+/* ---- connections: a local QP with an extended CQ, and an end of the rig ---- */
 
 static struct ibv_qp *qp_of(struct ibv_cq_ex *cq, enum ibv_qp_type type)
 {
@@ -310,7 +311,7 @@ static void invalidated(struct end *e)
 	check(cq->wr_id == 3 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_INV && ibv_wc_read_byte_len(cq) == 30, "its flags and length");
 	check_eq(ibv_wc_read_invalidated_rkey(cq), key, "ibv_wc_read_invalidated_rkey");
 	ibv_end_poll(cq);
-	/* It is gone, so it cannot be taken back again. */
+	/* The window is invalid, so a second invalidation is refused. */
 	end_send(e, r);
 	check_eq(start(cq), 0, "the same once more");
 	check_eq(cq->status, IBV_WC_REM_INV_REQ_ERR, "is refused: %s", ibv_wc_status_str(cq->status));
@@ -333,7 +334,7 @@ static void *iterate(void *unused)
 		if (ibv_start_poll(shared, &none))
 			continue;
 		do {
-			/* Another thread's iteration would change these under our eyes. */
+			/* An iteration of another thread would change these fields here. */
 			uint64_t id = shared->wr_id;
 			int receives = ibv_wc_read_opcode(shared) == IBV_WC_RECV;
 			if (shared->status || id >= 2 * MESSAGES || receives != (id >= MESSAGES))
@@ -385,10 +386,11 @@ static void clocks(void)
 	check(da.completion_timestamp_mask != 0 && da.hca_core_clock != 0, "completion_timestamp_mask %#llx, hca_core_clock %llu kHz",
 	      (unsigned long long)da.completion_timestamp_mask, (unsigned long long)da.hca_core_clock);
 	uint64_t wall = wallclock(), raw = raw_clock();
-	/* Some time, over which the two are compared: any will do that is long beside their steps. */
+	/* An interval over which both clocks are compared; it must be long beside their
+	 * resolutions. */
 	usleep(50000);
 	uint64_t ticks = raw_clock() - raw, ns = wallclock() - wall;
-	/* Within a half: it says that the unit is right, nothing about precision. */
+	/* A tolerance of one half: the check is about the unit, not about precision. */
 	double by_clock = (double)ticks * 1e6 / (double)da.hca_core_clock;
 	check(by_clock > (double)ns * 0.5 && by_clock < (double)ns * 1.5, "the clock runs at hca_core_clock");
 	struct ibv_values_ex v = { .comp_mask = IBV_VALUES_MASK_RESERVED };

@@ -1,6 +1,6 @@
 /*
- * A completion queue's size and its events: ibv_resize_cq(3), ibv_modify_cq(3), and more completions than the queue holds, which
- * is an error, or not where IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN says that it is none.
+ * Size and events of a CQ: ibv_resize_cq(3), ibv_modify_cq(3), and overrun, which is an error
+ * unless IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN is set.
  */
 #include "rig.h"
 #include <fcntl.h>
@@ -181,7 +181,7 @@ static void moderation(struct end *e)
 	check(!readable(ch->fd, 100), "and one only");
 	for (int i = 0; i < 5; i++)
 		wait_completion(rcq, &w);
-	/* Too few: it comes all the same, from nobody's polling. */
+	/* Fewer completions than cq_count: the timer raises the event without a poll. */
 	ibv_req_notify_cq(rcq, 0);
 	begin = now_us();
 	messages(qp, 1);
@@ -205,7 +205,7 @@ static void moderation(struct end *e)
 	take_event(ch, rcq);
 	wait_completion(rcq, &w);
 	ibv_destroy_qp(qp);
-	/* From another process, which wakes nobody by its polling. */
+	/* From another process, whose polling does not wake this process. */
 	qp = qp_of(scq, rcq, 32);
 	struct options o = defaults();
 	struct address peer = end_open(e, o);
@@ -309,7 +309,7 @@ static void overrun_iterated(void)
 	check_eq(ibv_destroy_cq(scq), 0, "ibv_destroy_cq");
 }
 
-/* A queue for XRC completes into a queue of its own: when that overruns, it is the shared queue that is in error. */
+/* An XRC SRQ has its own CQ. When that CQ overruns, the SRQ is in error. */
 static void overrun_of_a_shared_queue(void)
 {
 	struct ibv_cq *scq = ibv_create_cq(ctx, 64, NULL, NULL, 0), *small = ibv_create_cq(ctx, 4, NULL, NULL, 0);

@@ -1,6 +1,6 @@
 /*
- * A process whose descriptors ran out: a completion channel takes one, as a kernel device's does, and what uses the channel is
- * destroyed though its events were not read.
+ * A process without free descriptors: a completion channel needs one descriptor, as with a kernel
+ * device. Objects that use the channel can be destroyed with unread events.
  */
 #include "rig.h"
 #include <fcntl.h>
@@ -74,7 +74,7 @@ static void run(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_mr *mr, u
 	struct ibv_sge sg = { (uintptr_t)buf, 8, mr->lkey };
 	struct ibv_recv_wr rw = { .sg_list = &sg, .num_sge = 1 }, *bad_recv;
 	struct ibv_send_wr sw = { .sg_list = &sg, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
-	/* An event that is read and acknowledged, then one that is not read. */
+	/* One event is read and acknowledged, the next one stays unread. */
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc;
 		if (ibv_req_notify_cq(cq, 0) || ibv_post_srq_recv(srq, &rw, &bad_recv) || ibv_post_send(a, &sw, &bad_send))
@@ -91,7 +91,7 @@ static void run(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_mr *mr, u
 		}
 	}
 	check(readable(ch->fd, 1000), "an event that nobody reads");
-	/* Nor does anybody read that the shared queue's QP has no receives any more. */
+	/* The event IBV_EVENT_QP_LAST_WQE_REACHED of the SRQ's QP stays unread as well. */
 	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
 	ibv_modify_qp(b, &err, IBV_QP_STATE);
 	check(readable(ctx->async_fd, 1000), "an asynchronous event that nobody reads");
@@ -120,7 +120,7 @@ int main(void)
 
 	if (!mr || ibv_query_port(ctx, 1, &port))
 		die("set up");
-	/* Two is what a pipe takes. */
+	/* A pipe takes two descriptors. */
 	for (int left = 1; left <= 3; left++)
 		run(ctx, pd, mr, port.lid, left);
 	check(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "the rest is given back");

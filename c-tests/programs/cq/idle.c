@@ -1,7 +1,8 @@
 /*
- * A process that only waits uses no CPU. The parent counts the clock ticks and the voluntary context switches of all threads of a waiting
- * child over a second, then sends the message that it waits for. With TEST_HOST the children are on another host, and what is looked at
- * includes the port of the wire.
+ * A waiting process uses no CPU, over shared memory and between hosts. The parent counts clock
+ * ticks and voluntary context switches of all threads of a waiting child for a second, then sends
+ * the awaited message. With TEST_HOST the children are on another host, and the count includes the
+ * threads of the wire.
  */
 #include "rig.h"
 #include <dirent.h>
@@ -85,7 +86,7 @@ static int waiter(int fd, const char *how)
 					  IBV_QP_MIN_RNR_TIMER);
 	if (err)
 		die("ibv_modify_qp: %s", strerror(err));
-	/* Two messages: traffic first, then the one that is waited for. */
+	/* Two messages: the first one makes traffic, the second one is awaited. */
 	for (int i = 0; i < 2; i++) {
 		struct ibv_sge sg = { (uintptr_t)buf, 64, mr->lkey };
 		struct ibv_recv_wr rw = { .wr_id = (uint64_t)i, .sg_list = &sg, .num_sge = 1 }, *bad;
@@ -162,7 +163,8 @@ int main(void)
 		if (end_wait(e[i], SENDS).status || read(fd[i], &c, 1) != 1)
 			die("first message");
 	}
-	/* Let them get to sleep: until a look and the next one find no difference, at most a few seconds. */
+	/* Waits until two consecutive samples are equal, a few seconds at most, so that the
+	 * children sleep. */
 	struct use before[4];
 	for (int i = 0; i < 4; i++) {
 		struct use now = used(pid[i]);
@@ -176,7 +178,7 @@ int main(void)
 		before[i] = now;
 	}
 	struct use self = used(getpid());
-	/* What must not happen, use of a processor, cannot be waited for: a second of it is what is looked at. */
+	/* The absence of CPU use cannot be awaited; the test samples one second. */
 	sleep(1);
 	for (int i = 0; i < 4; i++) {
 		struct use after = used(pid[i]);
@@ -185,13 +187,13 @@ int main(void)
 	}
 	struct use self_after = used(getpid());
 	check(self_after.ticks - self.ticks <= 1, "clock ticks used by this process, which has four QPs open: %llu", self_after.ticks - self.ticks);
-	/* (One switch is its own sleep.) */
+	/* (One context switch is the parent's own sleep.) */
 	check(self_after.switches - self.switches <= 5, "its context switches: %llu", self_after.switches - self.switches);
 	for (int i = 0; i < 4; i++) {
 		int status;
 		char c = 1;
 		end_send(e[i], one_piece(IBV_WR_SEND, 2, 0, 32));
-		/* The one that sleeps elsewhere; the others may be gone already. */
+		/* The last child sleeps outside of verbs; the others may have ended already. */
 		if (i == 3 && write(fd[i], &c, 1) != 1)
 			die("wake");
 		check_eq(end_wait(e[i], SENDS).status, IBV_WC_SUCCESS, "%s: sent", ways[i]);

@@ -1,6 +1,7 @@
 /*
- * Queues that nobody polls while their thread waits at another one: what they are to bring about happens all the same, and not only
- * when the adapter's own thread wakes for it. Within one process, between two that both wait for their sends first, and by several threads.
+ * CQs that no thread polls while their thread waits at another CQ, over shared memory. Their
+ * messages make progress, and not only when the service thread wakes. Within one process, between
+ * two processes that both wait for their sends first, and with several threads.
  */
 #include "partner.h"
 #include <dirent.h>
@@ -139,14 +140,16 @@ static void in_one_process(int threads)
 	}
 	long slept = sleeps() - before;
 	check_eq(wrong, 0, "wrong completions, %d threads in one process", threads);
-	/* It looks at all queues every few milliseconds, however long the messages take on a busy machine. */
+	/* The service thread looks at all queues every few milliseconds, however slow the machine
+	 * is. */
 	check(slept < MESSAGES / 8, "%d threads in one process: the adapter's thread does not carry the messages: %s", threads,
 	      slept < MESSAGES / 8 ? "yes" : "it woke too often");
 	for (int t = 0; t < threads; t++)
 		end_queues(&side[t]);
 }
 
-/* Both processes send, and both wait for that first: each needs the other to receive meanwhile. */
+/* Both processes send and wait for their sends first, so each needs the peer process to receive
+ * meanwhile. */
 static void between_two(void)
 {
 	struct side s = { 0 };
@@ -182,7 +185,7 @@ int main(void)
 	if (!pd || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	lid = port.lid;
-	/* One after the other: where there are few processors, both would only wait for one another. */
+	/* In turns: with few processors both processes would only wait for each other. */
 	for (int turn = 0; turn < 2; turn++) {
 		if (turn == role) {
 			in_one_process(1);

@@ -1,6 +1,7 @@
 /*
- * Threads that sleep in ibv_get_cq_event(3): each message wakes one of them and, as /proc tells, not the adapter's own thread on its way;
- * all get what is theirs, however many they are; a signal and a cancellation end the sleep as they end that of read(2).
+ * Threads that sleep in ibv_get_cq_event(3), over shared memory. Each message wakes one of them
+ * and, by /proc, not the service thread. All threads get their events. A signal or cancellation
+ * ends the sleep as in read(2).
  */
 #include "rig.h"
 #include <dirent.h>
@@ -46,7 +47,8 @@ static int hear_number(void)
 	return n;
 }
 
-/* QUEUES connections with the other process, each with a receive queue of its own on the one channel. */
+/* Makes QUEUES connections with the partner process, each with its own receive CQ on the one
+ * channel. */
 static void set_up(void)
 {
 	struct ibv_port_attr port;
@@ -81,7 +83,7 @@ static void set_up(void)
 		if (bad)
 			die("ibv_modify_qp of %d", i);
 	}
-	/* Neither sends before the other can receive. */
+	/* Neither side sends before the peer has posted receives. */
 	say_so(0);
 	hear_number();
 }
@@ -207,7 +209,7 @@ static void *one_of_many(void *unused)
 		struct ibv_wc wc;
 		if (!cq)
 			die("ibv_get_cq_event");
-		/* Nobody else gets an event of this queue until it is armed again. */
+		/* No other thread gets an event of this CQ before it is armed again. */
 		int i = number_of(cq);
 		wait_completion(cq, &wc);
 		taken[i] += !wc.status;
@@ -295,7 +297,7 @@ static void disturbed(void)
 	pthread_join(thread, &end);
 	check(end == PTHREAD_CANCELED, "a signal that restarts system calls, then a cancellation");
 
-	/* The next one hears what comes. */
+	/* A new thread gets the next event. */
 	thread = put_to_sleep();
 	say_so(0);
 	pthread_join(thread, &end);
@@ -303,7 +305,7 @@ static void disturbed(void)
 	struct ibv_wc wc;
 	wait_completion(rcq[5], &wc);
 
-	/* An own request, which completes when the other side has posted its receive. */
+	/* A send of this process, which completes when the peer has posted its receive. */
 	arm(scq);
 	post_send(6);
 	thread = put_to_sleep();
@@ -337,7 +339,7 @@ static int wake(pid_t pid)
 		take_send();
 	}
 	unsigned long long switches = look_at(pid, 0) - before;
-	/* Some, on a busy machine: what sleeps may be another sleep than the one in ibv_get_cq_event. */
+	/* On a busy machine the service thread may wake for other reasons. */
 	check(switches < MESSAGES / 4, "the adapter's thread sleeps on: %s", switches < MESSAGES / 4 ? "yes" : "it woke too often");
 	check_eq(wrong, 0, "messages that were not heard of");
 	hear_number();

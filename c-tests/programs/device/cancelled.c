@@ -1,6 +1,7 @@
 /*
- * Threads that are cancelled (pthread_cancel(3)) in calls of the library: one that sleeps for an event ends at once, as in read(2); one
- * that is busy with messages or objects ends between two calls, and leaves nothing locked.
+ * Threads cancelled (pthread_cancel(3)) in calls of the library. A thread that sleeps for an event
+ * ends at once, as in read(2). A thread that is busy with messages or objects ends between two
+ * calls and leaves no lock held.
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -67,7 +68,7 @@ static void send_one(void)
 	}
 }
 
-/* What threads do when they are cancelled. */
+/* Bodies of the cancelled threads. */
 
 static volatile int begun;
 
@@ -105,7 +106,8 @@ static void *waits_for_completion(void *unused)
 	return unused;
 }
 
-/* What a binary of 2006 calls. No event comes, so that it does not matter that the queues are of today. */
+/* ibv_get_cq_event@IBVERBS_1.0, as old binaries call it. No event arrives, so the layout of today's
+ * CQ does not matter. */
 static int (*get_cq_event_1_0)(struct ibv_comp_channel *, struct ibv_cq **, void **);
 
 static void *waits_as_of_old(void *unused)

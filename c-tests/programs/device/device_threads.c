@@ -1,7 +1,8 @@
 /*
- * The device list, opening, closing, events and objects from many threads at once: what libibverbs(3) promises is thread-safe.
- * Each thread has a life of its own, and one shares a context with all others. The test counts what must come out; a
- * sanitizer watches how (usage: device_threads [ROUNDS]).
+ * Device list, open, close, events and objects from many threads at once: the thread safety that
+ * libibverbs(3) promises. Each thread has its own device, and one thread shares a context with all
+ * others. The test counts the results; a sanitizer checks the accesses (usage: device_threads
+ * [ROUNDS]).
  */
 #include "rig.h"
 
@@ -111,7 +112,7 @@ static void *life(void *arg)
 	return NULL;
 }
 
-/* Sleeps on the events of the shared context until they are interesting: never, here, until it is told to stop. */
+/* Sleeps on the events of the shared context until told to stop; no event arrives here. */
 static int stop[2];
 
 static void *listener(void *arg)

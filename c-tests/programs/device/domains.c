@@ -1,6 +1,6 @@
 /*
- * Thread domains and parent domains: what they can be made of, what can be made in them, and what cannot go while something
- * uses it. ibv_alloc_td(3), ibv_alloc_parent_domain(3).
+ * Thread domains and parent domains: valid parts, objects in them, and refused destruction while in
+ * use. ibv_alloc_td(3), ibv_alloc_parent_domain(3).
  */
 #include "rig.h"
 
@@ -28,7 +28,8 @@ static void refused(struct ibv_parent_domain_init_attr a, const char *what)
 		ibv_dealloc_pd(p);
 }
 
-/* A message through a QP of `of`, into memory registered in `region_pd`; the status that its receive completes with. */
+/* Sends a message through a QP of `of` into memory registered in `region_pd`; returns the status of
+ * the receive. */
 static enum ibv_wc_status message(struct ibv_pd *of, struct ibv_pd *region_pd, struct ibv_cq *cq, int with_srq)
 {
 	union ibv_gid gid;

@@ -1,14 +1,15 @@
 /*
- * fork(2) after the device is open, as ibv_fork_init(3) promises: the parent goes on with its QPs and its registered memory
- * whatever the child does; the child's exit (its destructors, too) takes nothing away; and the child may open the device
- * itself and talk with its parent. Also while other threads of the parent list, open and close devices, and while they send and poll: what the child calls of
- * what it was left is refused or does nothing.
+ * fork(2) after the device is open, as ibv_fork_init(3) promises. The parent continues with its QPs
+ * and registered memory, whatever the child does. The child's exit, destructors included, removes
+ * nothing of the parent. The child may open the device and talk to its parent. Also while other
+ * threads of the parent list, open and close devices, or send and poll: calls of the child on
+ * inherited objects are refused or have no effect.
  */
 #include "rig.h"
 
 enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50, BUSY = 2, MEETERS = 100 };
 
-/* What one process has of a connection. */
+/* One process's objects of a connection. */
 struct side {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
@@ -102,7 +103,7 @@ static int side_wait(struct side *s, int n)
 	return bad;
 }
 
-/* A message each way within one process; the number of mistakes. */
+/* Exchanges a message each way within one process; returns the number of errors. */
 static int exchange(struct side *a, struct side *b, uint32_t seed)
 {
 	side_receive(a);
@@ -113,7 +114,7 @@ static int exchange(struct side *a, struct side *b, uint32_t seed)
 	return bad + (verify(a->buf + LEN, LEN, seed + 1) >= 0) + (verify(b->buf + LEN, LEN, seed) >= 0);
 }
 
-/* 0 if the child ends well, within the time that it gave itself. */
+/* 0 if the child ends well within its own time limit. */
 static int outcome(pid_t pid)
 {
 	int status = 0;
@@ -180,7 +181,8 @@ static void writes_its_memory(void)
 {
 	pid_t pid = new_child();
 	if (pid == 0) {
-		/* Memory of its own, if ibv_fork_init left it out: what it does there is not seen by the parent's device. */
+		/* The child writes to its own memory. If ibv_fork_init excluded pages from the
+		 * fork, the parent's device does not see these writes. */
 		for (int i = 0; i < 4; i++) {
 			unsigned char *p = malloc(1 << 20);
 			memset(p, 0xee, 1 << 20);
@@ -216,7 +218,7 @@ static void talks_to_its_parent(void)
 		bad += side_wait(&s, 2) + (verify(s.buf + LEN, LEN, 2 * i + (pid != 0)) >= 0);
 	}
 	check_eq(bad, 0, "mistakes in %d messages of %s", ROUNDS, pid ? "the child" : "the parent");
-	/* Neither takes its end away before the other has its last completion. */
+	/* Neither side destroys its end before the peer has its last completion. */
 	if (write(own, &go, 1) != 1 || read(own, &go, 1) != 1)
 		die("the other process is gone");
 	bad = side_close(&s);
@@ -256,7 +258,7 @@ static void *opens_and_closes(void *unused)
 	return NULL;
 }
 
-/* What the child does of it: lists the devices; the mistakes. */
+/* The child lists the devices; returns the number of errors. */
 static int lists_once(void)
 {
 	int n = 0;
@@ -267,7 +269,7 @@ static int lists_once(void)
 	return 0;
 }
 
-/* Two threads that do something until they are stopped. */
+/* Starts two threads that run `body` until they are stopped. */
 static void begin_threads(pthread_t t[2], void *(*body)(void *), void *of)
 {
 	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
@@ -300,7 +302,7 @@ static void while_threads_list(void)
 	for (int i = 0; i < LISTERS && !bad; i++) {
 		pid_t pid = new_child();
 		if (pid == 0) {
-			/* A child's child, too: it is forked by a process that was forked. */
+			/* Every tenth child forks a child of its own. */
 			if (i % 10 == 0) {
 				pid_t own = new_child();
 				if (own == 0)
@@ -316,7 +318,8 @@ static void while_threads_list(void)
 	check_eq(bad, 0, "mistakes with %d children that list the devices, forked while threads list them", LISTERS);
 }
 
-/* `held`: the process has the device open otherwise, too; if not, each opening joins and each closing leaves. */
+/* `held`: the process keeps the device open meanwhile; otherwise each open joins the fabric and
+ * each close leaves it. */
 static void while_threads_open_and_close(int held)
 {
 	pthread_t t[2];
@@ -334,7 +337,8 @@ static void while_threads_open_and_close(int held)
 	check_eq(bad, 0, "mistakes with %d children, forked while threads open and close%s", CHILDREN, held ? " a device that is open" : "");
 }
 
-/* Connections in each of which a thread sends and polls, of the first also registers, for as long as it may. */
+/* Connections in each of which a thread sends and polls until stopped; the first one also registers
+ * memory. */
 static struct side busy[BUSY][2];
 
 static void *works(void *of)
@@ -348,8 +352,8 @@ static void *works(void *of)
 	return NULL;
 }
 
-/* What a child calls of what it was left, which is its parent's: it is refused, without harm to the parent; ending it succeeds, as destructors that know of no
- * fork want it. The number of other answers. */
+/* Calls of a child on inherited objects are refused without harm to the parent. Destroying them
+ * succeeds, as destructors without knowledge of fork need. Returns the number of other results. */
 static int leaves_alone(void)
 {
 	int bad = 0;
@@ -398,7 +402,7 @@ static void while_threads_work(void)
 		check_eq(side_close(&busy[i][0]) + side_close(&busy[i][1]), 0, "failures to destroy and to close");
 }
 
-/* Asks what a QP is, until it is stopped: threads that do so of one QP wait for each other. */
+/* Queries a QP until stopped. Threads that query the same QP contend for its lock. */
 static void *asks(void *of)
 {
 	struct side *s = of;
@@ -410,7 +414,7 @@ static void *asks(void *of)
 	return NULL;
 }
 
-/* Threads of a child that wait for each other, for a moment; `of` is a connection of the child's own. */
+/* Threads of a child contend for locks for a moment; `of` is a connection of the child's own. */
 static void meet(struct side *of)
 {
 	pthread_t t[2][2];
@@ -431,7 +435,7 @@ static int meets_in_its_own(void)
 	return side_close(&c) + side_close(&d);
 }
 
-/* What threads of the parent do to its locks when it forks is nothing to a child that has its own. */
+/* Locks that the parent's threads hold at the fork do not affect a child with its own objects. */
 static void while_threads_meet(void)
 {
 	struct side c, d;

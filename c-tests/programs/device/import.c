@@ -1,7 +1,7 @@
 /*
- * ibv_import_device(3) and what comes after it: domains, regions and device memory of another context, in this process and
- * between two. Three parties: an exporter (a process of its own), the importer (this one), and the other end of the importer's
- * connection ("one": in this process, too).
+ * ibv_import_device(3) and the imports after it: domains, regions and device memory of another
+ * context, in this process and between two. Three parties: an exporter (another process), the
+ * importer (this process), and the importer's peer ("one": in this process too).
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -85,7 +85,7 @@ static void export(int sock)
 			break;
 		case 'u': result = munmap(buf + o.offset, o.len); break;
 		case 'i': {
-			/* What the importer made is there for us, too. */
+			/* Objects of the importer are visible to the exporter too. */
 			struct ibv_mr *theirs = ibv_import_mr(pd, o.offset);
 			result = theirs ? theirs->length == o.len ? 0 : -1 : errno;
 			if (theirs)
@@ -220,7 +220,7 @@ static void post_receive(struct ibv_sge *sg, int n)
 	check_eq(ibv_post_recv(qp, &w, &bad), 0, "ibv_post_recv");
 }
 
-/* ---- descriptors that are no contexts ---- */
+/* ---- descriptors of other kinds than contexts ---- */
 
 static void strange(void)
 {
@@ -293,7 +293,7 @@ static void lists(void)
 		check_eq(end_wait(c, SENDS).status, IBV_WC_SUCCESS, "its sender");
 		check(exporter_does('v', 64, len, seed + 90) < 0, "it has them");
 	}
-	/* Ours and theirs in one list: the pattern goes on from one piece to the next. */
+	/* Own and imported memory in one list: the pattern continues from piece to piece. */
 	fill(mine, 3000, 1);
 	exporter_does('f', 0, 4000, 2);
 	struct ibv_sge mixed[3] = { at(own, (uintptr_t)mine, 0, 3000), at(mr, s.addr, 0, 4000), at(own, (uintptr_t)mine, 0, 3000) };
@@ -317,7 +317,7 @@ static void lists(void)
 	check_eq((long long)number, 45, "and the sum at the other end");
 }
 
-/* The adapter moves these lists by other ways than those of connections. */
+/* UD messages: the adapter copies these lists by other code than RC messages. */
 static void datagrams(void)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 8, 8, 4, 4, 64 }, .qp_type = IBV_QPT_UD };
@@ -408,7 +408,7 @@ static void range(void)
 	reconnect();
 	check_eq(remote(IBV_WR_RDMA_WRITE, SIZE - 8, 9).status, IBV_WC_REM_ACCESS_ERR, "as a target");
 	disconnect();
-	/* Another domain: the region stays in the one that it was registered in. */
+	/* Another PD: the region stays in its own PD. */
 	struct ibv_pd *imported = pd;
 	pd = ibv_alloc_pd(ctx);
 	connect_qp();
@@ -527,7 +527,7 @@ static void use(void)
 	end_export(0);
 }
 
-/* The exporter destroys what is imported. */
+/* The exporter destroys imported objects. */
 static void destroyed(void)
 {
 	open_import();
@@ -557,7 +557,7 @@ static void destroyed(void)
 	end_export(0);
 }
 
-/* Pages that the exporter gave back without deregistering them. */
+/* The exporter unmaps pages without deregistering them. */
 static void unmapped(void)
 {
 	open_import();
@@ -580,7 +580,8 @@ static void killed(void)
 	struct ibv_dm *dm = attaches() ? ibv_import_dm(ctx, s.dm) : NULL;
 	end_export(1);
 	if (imported) {
-		/* The kernel tells of the death at once, the adapter hears of it a moment later: both ways are errors. */
+		/* The kernel reports the death at once, the adapter a moment later; both statuses
+		 * are errors. */
 		struct ibv_sge sg = at(mr, s.addr, 0, 8);
 		check_eq(post(IBV_WR_RDMA_WRITE, &sg, 1, ca.addr, ca.rkey).status, IBV_WC_LOC_PROT_ERR, "the lkey of a dead process's region");
 		reconnect();
@@ -629,7 +630,7 @@ static void same_process(void)
 	ibv_unimport_mr(mr);
 	mr = first_mr;
 	check_eq(remote(IBV_WR_RDMA_READ, 0, 8).status, IBV_WC_SUCCESS, "the region outlives its import");
-	/* A region that was made in the imported context is there for the first one, too. */
+	/* A region that was created in the imported context is visible in the first context too. */
 	own = ibv_reg_mr(pd, mine, sizeof mine, ALL);
 	mr = ibv_import_mr(first_pd, own->handle);
 	check(mr && mr->rkey == own->rkey, "and the other way round (%m)");

@@ -1,6 +1,6 @@
 /*
- * What ibv_query_device_ex(3) reports as limits are the limits enforced: each that can be reached is, and one beyond is
- * refused with the errno that providers of hardware give.
+ * The limits of ibv_query_device_ex(3) are the enforced limits: each one that a test can reach is
+ * reachable, and one more is refused with the errno of hardware providers.
  */
 #include "rig.h"
 
@@ -84,7 +84,7 @@ static void queue_pairs(void)
 	}
 }
 
-/* No query tells the most inline bytes: what a QP is made with is its limit. */
+/* No query reports the maximum of inline bytes: the limit is what a QP can be created with. */
 static void inline_data(void)
 {
 	uint32_t good = 0, beyond = 1u << 16;
@@ -201,7 +201,7 @@ static void regions(void)
 	check(made == TRIED || made == dev.max_pd, "%d domains of max_pd, %d", made, dev.max_pd);
 	while (made)
 		ibv_dealloc_pd(many[--made]);
-	/* As much as there are addresses, where it reports as much: only implicit memory on demand is that long. */
+	/* A max_mr_size of the whole address space applies only to implicit on-demand regions. */
 	if (dev.max_mr_size == UINT64_MAX && ex.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) {
 		errno = 0;
 		struct ibv_mr *all = ibv_reg_mr(pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);

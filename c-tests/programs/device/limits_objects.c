@@ -1,6 +1,6 @@
 /*
- * How many objects of each kind a process can have, as ibv_query_device_ex(3) reports it: so many can be made, one more is refused
- * with ENOMEM, and one that goes makes room for another.
+ * The number of objects of each kind that a process can have, as ibv_query_device_ex(3) reports it.
+ * That many can be created, one more fails with ENOMEM, and destroying one makes room for another.
  */
 #include "rig.h"
 
@@ -132,7 +132,7 @@ static void reach(const char *what, long long limit, long long held, void *(*mak
 	check(!all[n] && errno == ENOMEM, "%s: one more: ENOMEM (%m)", what);
 	if (all[n])
 		end(all[n]);
-	/* From the middle, so that what is free is not the last. */
+	/* Destroys an object in the middle, so the free entry is not the last. */
 	check_eq(end(all[n / 2]), 0, "%s: one goes", what);
 	all[n / 2] = make();
 	check(all[n / 2] != NULL, "%s: and another one comes (%m)", what);

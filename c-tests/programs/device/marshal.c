@@ -1,7 +1,8 @@
 /*
- * The copies between the kernel's and the application's form of addresses, QP attributes and path records, of random content
- * and from edge to edge of each field. Run on rdma-core's library and on ours; the output must be the same, down to the bytes
- * that a copy leaves alone. <rdma/ib_user_sa.h>, <infiniband/sa.h>.
+ * Copies between the kernel's and the application's form of addresses, QP attributes and path
+ * records, with random content over the full range of each field. Runs on rdma-core's library and
+ * on Ferroverbs; the output must be equal, including bytes that a copy leaves alone.
+ * <rdma/ib_user_sa.h>, <infiniband/sa.h>.
  */
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>
@@ -11,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* For librdmacm; no header that Debian installs has them. */
+/* Functions for librdmacm; no installed header of Debian declares them. */
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *to, struct ib_uverbs_ah_attr *from);
 void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *to, struct ib_uverbs_qp_attr *from);
 void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *to, struct ib_user_path_rec *from);
@@ -35,7 +36,7 @@ static void dump(const char *name, const void *object, size_t size)
 	printf("\n");
 }
 
-/* All zeros, all ones, then random. */
+/* Zeros, then ones, then random bytes. */
 static void content(void *object, size_t size, int round, uint64_t *state)
 {
 	unsigned char *p = object;
@@ -49,7 +50,7 @@ int main(void)
 	uint64_t state = 0x1234567890abcdefull;
 
 	for (int round = 0; round < 500; round++) {
-		/* Once on stale memory, once on clean memory: what is written and what is left alone. */
+		/* On stale and on clean memory: shows the bytes that a copy leaves alone. */
 		for (int stale = 0; stale < 2; stale++) {
 			struct ib_uverbs_ah_attr kah;
 			struct ib_uverbs_qp_attr kqp;

@@ -1,6 +1,7 @@
 /*
- * Everything that needs no device: names of values, and rates. Run on rdma-core's library and on ours; the output must be the
- * same. ibv_event_type_str(3), ibv_rate_to_mbps(3), ibv_rate_to_mult(3).
+ * Functions without a device: names of values, and rates. Runs on rdma-core's library and on
+ * Ferroverbs; the output must be equal. ibv_event_type_str(3), ibv_rate_to_mbps(3),
+ * ibv_rate_to_mult(3).
  */
 #include <infiniband/verbs.h>
 #include <limits.h>
@@ -14,7 +15,8 @@ static int next(int i)
 
 #define EACH(i) (int i = INT_MIN, go = 1; go; go = i != INT_MAX, i = go ? next(i) : i)
 
-/* Prints where a function of an integer changes its value: the whole of a large range in few lines. */
+/* Prints the arguments at which a function of an integer changes its value: a large range in few
+ * lines. */
 static void changes(const char *name, int (*of)(int), int from, int to)
 {
 	int before = of(from);
@@ -56,7 +58,7 @@ int main(void)
 	for EACH(i)
 		printf("port state %d: %s\n", i, ibv_port_state_str((enum ibv_port_state)i));
 	for EACH(i)
-		/* 20 got its name after Debian 12. */
+		/* Event 20 has no name in Debian 12. */
 		if (i != 20)
 			printf("event %d: %s\n", i, ibv_event_type_str((enum ibv_event_type)i));
 	for EACH(i)

@@ -1,13 +1,14 @@
 /*
- * Calls that are newer than the headers the programs are compiled against, found by name in the library that runs: buffers that suit the
- * device, regions by attributes, and what soft does not offer. ibv_alloc_buf(3), ibv_reg_mr_ex(3), ibv_alloc_dmah(3), ibv_create_comp_cntr(3).
+ * Functions newer than the headers of the build, found by name at run time: device buffers, regions
+ * by attributes, and calls that soft does not support. ibv_alloc_buf(3), ibv_reg_mr_ex(3),
+ * ibv_alloc_dmah(3), ibv_create_comp_cntr(3).
  */
 #include "rig.h"
 #include <dlfcn.h>
 
 enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, LEN = 100000 };
 
-/* As <infiniband/verbs.h> of rdma-core 64 has them. */
+/* The layout of <infiniband/verbs.h> of rdma-core 64. */
 struct newer_region {
 	size_t length;
 	int access;
@@ -30,7 +31,7 @@ static void *call(const char *name)
 static struct end *a, *b;
 static struct address aa, ba;
 
-/* In the process of the memory: `how` 0: ibv_reg_buf_mr; 1: ibv_reg_mr_ex; 2: with an address of its own. */
+/* Runs in the end's process. `how` 0: ibv_reg_buf_mr; 1: ibv_reg_mr_ex; 2: with an IOVA. */
 struct order {
 	int how;
 	uint64_t addr, iova;
@@ -145,7 +146,8 @@ static void not_offered(void)
 	int (*speed)(struct ibv_context *, uint32_t, uint64_t *) = (int (*)(struct ibv_context *, uint32_t, uint64_t *))call("ibv_query_port_speed");
 	uint64_t got = 0;
 	int err = speed(ctx, 1, &got);
-	/* 100 Gbit/s in units of 100 Mbit/s: what width and speed of ibv_query_port(3) say. */
+	/* 100 Gbit/s in units of 100 Mbit/s, in agreement with width and speed of
+	 * ibv_query_port(3). */
 	check(!err && got == 1000, "ibv_query_port_speed: 100 Gbit/s (%d, %llu)", err, (unsigned long long)got);
 	check_eq(speed(ctx, 2, &got), EINVAL, "of a port that is not there");
 	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))call("ibv_alloc_buf");

@@ -1,6 +1,6 @@
 /*
- * Devices, ports, and objects: what queries tell, what can be created, which mistakes are refused and how.
- * ibv_open_device(3) to ibv_destroy_qp(3), one by one.
+ * Devices, ports and objects: results of queries, creation, refused arguments and their errno.
+ * ibv_open_device(3) to ibv_destroy_qp(3).
  */
 #include "rig.h"
 #include <arpa/inet.h>
@@ -196,7 +196,9 @@ static void address_handles(void)
 	check(!ibv_create_ah(pd, &a) && errno == EINVAL, "an address handle from a GID that is not there: EINVAL");
 }
 
-/* A verb that returns an error number has set errno to it: programs print it by perror(3). */
+/*
+ * A verb that returns an error number also sets errno, because programs print errno by perror(3).
+ */
 static void both_ways(int result, int wanted, const char *what)
 {
 	int set = errno;

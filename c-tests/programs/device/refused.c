@@ -1,6 +1,6 @@
 /*
- * What a process may not have: address space, large files, descriptors, system calls. Each refusal gives an errno and a line that names
- * what was refused; none ends the process by a signal.
+ * A process without address space, large files, descriptors or system calls. Each refusal gives an
+ * errno and a line with the refused resource; no refusal ends the process by a signal.
  */
 #include "partner.h"
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static void limit(int resource, rlim_t to)
 		die("setrlimit");
 }
 
-/* System call `call` fails; where `command` is not ANY, only with that as its second argument. */
+/* System call `call` fails with EPERM; if `command` is not ANY, only with that second argument. */
 enum { ANY = -1 };
 
 static void refuse(int call, int command)
@@ -51,7 +51,7 @@ static void limit_files(long n) { limit(RLIMIT_NOFILE, (rlim_t)n); }
 static void limit_size(long mib) { limit(RLIMIT_FSIZE, (rlim_t)mib << 20); }
 static void limit_space(long mib) { limit(RLIMIT_AS, (rlim_t)mib << 20); }
 
-/* Room for `mib` more than there is; can be changed again. */
+/* Limits the address space to the present size plus `mib`; the limit can be changed again. */
 static void leave_room(long mib)
 {
 	struct rlimit l;
@@ -117,7 +117,7 @@ static void is_told(const char *name, struct outcome o, int error, const char *w
 	      strstr(o.line, what) ? "" : o.line);
 }
 
-/* However few descriptors there are: the device opens, or says what it lacks. */
+/* With any number of descriptors the device opens, or prints the missing resource. */
 static void few_descriptors(void)
 {
 	int silent = 0, killed = 0, without = 0, opened = 0;
@@ -187,8 +187,8 @@ static void count(struct ibv_cq *cq, enum ibv_wc_status *first_bad, int *good)
 }
 
 /*
- * A peer for which there is no room: the connection is refused, and a line tells why. When there was room for the first of its bounce
- * buffers and there is none for more, what comes in those breaks the connection.
+ * No address space for a peer's segments: the connection is refused, and a line gives the reason.
+ * With room for the first bounce buffers only, a message in the others breaks the connection.
  */
 static void a_peer_too_many(void)
 {
@@ -237,13 +237,13 @@ static void a_peer_too_many(void)
 		check_eq(good, WINDOW, "no room for more of a peer: receives that were complete before");
 	} else {
 		int status;
-		/* Who connects later finds that they have met. */
+		/* The peer connects later and finds the segments attached. */
 		meet();
 		if (to_rtr(qp, his, port.lid))
 			die("RTR");
 		to_rts(qp);
 		meet();
-		/* So that it gives no buffer back before all are in use. */
+		/* A stopped process returns no bounce buffer before all are in use. */
 		if (kill(partner_pid, SIGSTOP) || waitpid(partner_pid, &status, WUNTRACED) != partner_pid || !WIFSTOPPED(status))
 			die("SIGSTOP");
 		for (int i = 0; i < MESSAGES; i++)
@@ -261,12 +261,10 @@ static void a_peer_too_many(void)
 
 int main(void)
 {
-	/* Lines are what this is about, also where a harness wants none. */
+	/* The test reads the lines, so it undoes a harness's FERROVERBS_QUIET. */
 	setenv("FERROVERBS_QUIET", "0", 1);
-	/*
-	 * A thread's first arena maps 128 MiB and gives half of it back. Room that is counted between the two is 64 MiB too large: the service
-	 * thread shares the first arena here.
-	 */
+	/* A thread's first arena maps 128 MiB and returns half of it. Room that is counted in
+	 * between is 64 MiB too large, so the service thread shares the first arena here. */
 	mallopt(M_ARENA_MAX, 1);
 	partner_fork();
 	if (!role) {
@@ -274,7 +272,8 @@ int main(void)
 		is_told("ulimit -v", open_without(limit_space, 300), ENOMEM, "ulimit -v");
 		is_told("memfd_create", open_without(forbid_calls, SYS_memfd_create), EPERM, "memfd_create");
 		is_told("eventfd2", open_without(forbid_calls, SYS_eventfd2), EPERM, "eventfd2");
-		/* Without a descriptor for asynchronous events, which is a copy of another one: not a device whose async_fd is -1. */
+		/* Without a descriptor for asynchronous events, which is a duplicate: the open
+		 * fails, instead of a device with async_fd -1. */
 		is_told("fcntl", open_without(forbid_fcntl, F_DUPFD_CLOEXEC), EPERM, "asynchronous events");
 		is_told("epoll_create1", open_without(forbid_calls, SYS_epoll_create1), EPERM, "epoll_create1");
 		few_descriptors();

@@ -1,10 +1,11 @@
 /*
- * No allocation that fails ends a program: a verb that creates something fails with ENOMEM, everything else goes on out of what the
- * libraries keep for this. A child opens the device, connects two QPs, sends, reads, and closes everything. Of its allocations the
- * n-th fails, for each n. With two numbers as arguments the program is such a child, of which all allocations from the first number
- * to the second one fail.
+ * No failed allocation ends a program: a verb that creates an object fails with ENOMEM, and every
+ * other call continues with memory reserved by the libraries. A child opens the device, connects
+ * two QPs, sends, polls and closes. The test fails the n-th allocation for each n. With two numbers
+ * as arguments the program is such a child, with all allocations from the first to the second
+ * number failing.
  *
- * This file defines malloc(3) and the like, for the libraries as well.
+ * This file defines malloc(3) and its relatives, for the libraries as well.
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -15,7 +16,7 @@ extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-/* Allocations from this one to that one fail; counted from 1, and only once `counts` is set. */
+/* Allocations `first` to `last` fail; counted from 1, while `counts` is set. */
 static long first, last, count;
 static int counts;
 
@@ -64,9 +65,10 @@ int posix_memalign(void **p, size_t align, size_t size)
 	return got ? 0 : ENOMEM;
 }
 
-/* ---- what the child does ---- */
+/* ---- the child ---- */
 
-/* Exit statuses of the child: everything worked; a verb said ENOMEM; a verb said something else; what worked did not do what it should. */
+/* Exit statuses of the child: everything worked; a verb returned ENOMEM; a verb returned another
+ * error; a successful verb had no effect. */
 enum { WORKED, REFUSED, WRONG_ERROR, WRONG };
 
 static unsigned char buf[1 << 16];
@@ -105,7 +107,7 @@ static int connected(struct ibv_qp *qp, uint32_t to, uint16_t lid)
 	return is(err == 0, "ibv_modify_qp", err);
 }
 
-/* One request from a to b and its completions, `wanted` of them, of which the channel tells. */
+/* Posts one request from a to b and takes its `wanted` completions, by events of the channel. */
 static int goes(struct ibv_qp *a, struct ibv_qp *b, struct ibv_mr *mr, struct ibv_comp_channel *ch, struct ibv_cq *cq, enum ibv_wr_opcode op)
 {
 	struct ibv_sge from = { (uintptr_t)buf, 20000, mr->lkey }, to = { (uintptr_t)buf + 30000, 20000, mr->lkey };
@@ -153,7 +155,7 @@ static int child(void)
 	if (!is(list != NULL, "ibv_get_device_list", errno == ENOSYS ? ENOMEM : errno) || !is(list[0] != NULL, "no device", ENOMEM))
 		goto out;
 	ctx = ibv_open_device(list[0]);
-	/* EAGAIN: pthread_create(3) says so for memory, too. */
+	/* pthread_create(3) reports missing memory by EAGAIN as well. */
 	if (!is(ctx != NULL, "ibv_open_device", errno == EAGAIN ? ENOMEM : errno))
 		goto out;
 	pd = ibv_alloc_pd(ctx);
@@ -203,13 +205,15 @@ out:
 /* What a child printed last. */
 static char said[2000];
 
-/* Whether the C library ended the child: it does so without memory for thread-local data, and says so. */
+/* Whether glibc ended the child: glibc ends a process that has no memory for thread-local data, and
+ * prints a message. */
 static int libc_ended_it(void)
 {
 	return strstr(said, "cannot allocate memory for thread-local data") || strstr(said, "failed to register TLS destructor");
 }
 
-/* Runs a child of which allocations `from` to `to` fail; its wait status. `made`: how many there were. */
+/* Runs a child in which allocations `from` to `to` fail; returns the wait status. `made`: the
+ * number of allocations. */
 static int run(long from, long to, long *made)
 {
 	int ends[2];
@@ -220,7 +224,7 @@ static int run(long from, long to, long *made)
 	fflush(stdout);
 	pid_t pid = fork();
 	if (pid == 0) {
-		/* A child that hangs ends by this signal. */
+		/* SIGALRM ends a child that hangs. */
 		alarm(20);
 		first = from;
 		last = to;
@@ -263,7 +267,8 @@ int main(int argc, char **argv)
 		int libc = !good && libc_ended_it();
 		by_libc += libc;
 		refused += WIFEXITED(status) && WEXITSTATUS(status) == REFUSED;
-		/* The standard library allocates the handle of each thread with malloc(3) and ends the process when it gets none. */
+		/* Rust's standard library allocates a handle for each thread with malloc(3), and
+		 * aborts without memory. */
 		int thread = !good && !libc && WIFSIGNALED(status) && strstr(said, "memory allocation of 48 bytes failed");
 		by_threads += thread;
 		if (!good && !libc && !thread && bad++ < 40)

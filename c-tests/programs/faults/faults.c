@@ -1,8 +1,9 @@
 /*
- * Faults on purpose (ferroverbs-soft(7), "Faults"): each kind, counted in each way, with exactly the completions and events that a
- * network or an adapter that fails in this way would give.
+ * Fault rules (ferroverbs-soft(7), "Faults") over shared memory and between hosts: each kind and
+ * each way of counting, with exactly the completions and events of a network or adapter with that
+ * fault.
  *
- * Only the first QP that this process creates has faults, so that it makes no difference where the other end is.
+ * Only the first QP of this process has faults, so the place of the peer makes no difference.
  */
 #include "rig.h"
 
@@ -86,7 +87,8 @@ static void nothing_more(const char *what)
 	check(!end_try(b, RECVS, &w, QUIET_US), "%s: nothing more arrives", what);
 }
 
-/* Whether the other end has these bytes. On another host they may come after the completions that nobody had to confirm. */
+/* Whether the peer end has these bytes. On another host, unacknowledged bytes may arrive after the
+ * completions. */
 static int arrived(uint64_t offset, const unsigned char *wanted, size_t len)
 {
 	unsigned char bytes[1024];
@@ -103,7 +105,8 @@ static int arrived(uint64_t offset, const unsigned char *wanted, size_t len)
 
 static void drops(void)
 {
-	/* A time-out of a second, nearly: what was lost is not there for a while, and comes all the same, before what follows it. */
+	/* A timeout of about a second: the lost message is missing for a while, and then arrives
+	 * before its successors. */
 	struct options o = defaults();
 	o.timeout = 18;
 	begin("drop qp=1 nth=3", o);
@@ -148,7 +151,7 @@ static void drops(void)
 	sent(2, IBV_WC_RETRY_EXC_ERR);
 	end();
 
-	/* Nobody sends again what is unreliable. */
+	/* Unreliable transports do not retransmit. */
 	enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_UD };
 	for (int i = 0; i < 2; i++) {
 		begin("drop qp=1 nth=2; drop qp=1 nth=4", of_type(types[i]));
@@ -274,7 +277,7 @@ static void not_ready(void)
 	o.rnr_retry = 2;
 	begin("rnr qp=1 nth=3 times=3; rnr qp=1 nth=2 times=2", o);
 	receives(4);
-	/* What takes no receive does not count. */
+	/* A request that takes no receive is not counted. */
 	end_send(a, request(IBV_WR_RDMA_WRITE, 9, 16));
 	sends(1, 4);
 	sent(9, IBV_WC_SUCCESS);
@@ -323,7 +326,7 @@ static void refused(void)
 		sent(4, IBV_WC_WR_FLUSH_ERR);
 		received(1, 2);
 		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "its own state");
-		/* Another host hears nothing of it. */
+		/* A peer on another host is not told. */
 		check_eq(end_state_soon(b, other), other, "the state of the other end");
 		if (other == IBV_QPS_ERR)
 			check_eq(end_async(b), kinds[i].event, "the event at the other end");
@@ -442,9 +445,9 @@ static void overruns(void)
 	end();
 }
 
-/* ---- how it is counted ---- */
+/* ---- counting ---- */
 
-/* Which of `n` messages arrive: a bit for each. They carry their number as immediate data. */
+/* A bit for each of `n` messages that arrives. The immediate data is the message number. */
 static uint64_t arrivals(int n)
 {
 	uint64_t got = 0;
@@ -464,7 +467,8 @@ static uint64_t arrivals(int n)
 
 static void counting(void)
 {
-	/* The operations, from 1, that seed 7 of one in four strikes; computed by another program. */
+	/* Operations, from 1, that seed 7 with one in four selects; computed by an independent
+	 * program. */
 	static const int struck[] = { 2, 7, 10, 17, 21, 32, 35, 38, 39 };
 	uint64_t wanted = (1ull << 40) - 1;
 	for (size_t i = 0; i < sizeof struck / sizeof *struck; i++)
@@ -484,7 +488,7 @@ static void counting(void)
 	check_eq((long long)arrivals(12), 0xfff, "no rule for this QP");
 	end();
 
-	/* Two QPs of this process, by turns. */
+	/* Two QPs of this process in turns. */
 	struct end *c = end_new(0);
 	const char *rules[] = { "drop type=uc nth=3 per=device", "drop type=uc nth=3" };
 	for (int i = 0; i < 2; i++) {

@@ -1,8 +1,8 @@
 /*
- * Faults on purpose (ferroverbs-soft(7), "Faults") on queue pairs of frames, and on work queues: what a cable or an adapter that fails
- * in this way would do, frame by frame.
+ * Fault rules (ferroverbs-soft(7), "Faults") on RAW_PACKET QPs and work queues: each frame behaves
+ * as on a cable or adapter with that fault.
  *
- * One process sends, under rules; the other has a station. All frames carry a number.
+ * One process sends under the rules, the other one receives. All frames carry a number.
  */
 #include "frames.h"
 #include "control.h"
@@ -123,7 +123,7 @@ static void end(void)
 	meet();
 }
 
-/* ---- what is lost, and what is late ---- */
+/* ---- lost and late frames ---- */
 
 static void lost(const char *rules, int count, const char *wanted)
 {
@@ -142,7 +142,7 @@ static void lost(const char *rules, int count, const char *wanted)
 	end();
 }
 
-/* A request that is cut into three frames is one. */
+/* A request that is segmented into three frames counts once. */
 static void segmented(void)
 {
 	enum { MSS = 100 };
@@ -272,7 +272,7 @@ static int destroy_wq(void *wq)
 	return ibv_destroy_wq(wq);
 }
 
-/* Of a work queue: two in a table, of which one has the queue that overruns. */
+/* Two work queues in a table; the CQ of one of them overruns. */
 static void work_queue_overrun(void)
 {
 	if (!role) {
@@ -305,7 +305,7 @@ static void work_queue_overrun(void)
 				die("ibv_post_wq_recv");
 		}
 	}
-	/* Both entries lead to the first queue; the other one is in no table. */
+	/* Both table entries name the first queue; the second queue is in no table. */
 	struct ibv_wq *both[2] = { wq[0], wq[0] };
 	struct ibv_rwq_ind_table_init_attr ta = { .log_ind_tbl_size = 1, .ind_tbl = both };
 	struct ibv_rwq_ind_table *table = ibv_create_rwq_ind_table(ctx, &ta);

@@ -1,10 +1,10 @@
 /*
- * Faults on purpose (ferroverbs-soft(7), "Faults") on extended reliable connections: those of a reliable connection, where the receives
- * are a shared queue's. One process sends, under rules; the other has the receiving QP and the queue.
+ * Fault rules (ferroverbs-soft(7), "Faults") on XRC connections, which behave as on RC with an SRQ.
+ * One process sends under the rules; the other one has the receive QP and the SRQ.
  */
 #include "xrc_pair.h"
 
-/* Connected under `rules`, which are the sender's. */
+/* Connects both processes under `rules`, which apply to the sender. */
 static void begin(const char *rules, uint8_t timeout, uint8_t retry, uint8_t rnr_retry, int receives)
 {
 	if (!role) {
@@ -91,7 +91,8 @@ static void survives(const char *rules)
 	end();
 }
 
-/* The third fails, what is before it arrives; the receiver has an event (0: none, and nothing happened to it), its queue keeps the receives. */
+/* The third request fails and the requests before it arrive. The receiver gets `event` (0: no
+ * event, and its QP is intact), and its SRQ keeps the receives. */
 static void fails(const char *rules, enum ibv_wc_status status, int event)
 {
 	begin(rules, 4, 3, 2, 6);

@@ -1,10 +1,12 @@
 /*
- * Every operation of a connection with every kind of mistake: the status of the sender's and of the receiver's completion, whether bytes
- * arrive, and the states of both QPs. The outcomes are those of IBTA vol 1, 9.9.2 to 9.9.3 and table 58; they do not depend on the data path.
+ * Every operation of a connection with every kind of error, on each data path: the status of both
+ * completions, the arrival of bytes and the states of both QPs. The expected outcomes are those of
+ * IBTA vol 1, 9.9.2 to 9.9.3 and table 58; they do not depend on the data path.
  */
 #include "rig.h"
 
-/* What is wrong. The first group is of the remote memory, the second of the sender, the third of the receive, the last of the peer's QP. */
+/* Errors. The first group concerns the remote memory, the second the sender, the third the receive,
+ * the last the peer's QP. */
 enum mistake {
 	NONE,
 	WRONG_RKEY,
@@ -94,7 +96,8 @@ struct outcome {
 	enum ibv_qp_state of_sender, of_receiver;
 };
 
-/* On an unreliable connection the responder drops what it cannot do, and the sender learns of its own mistakes only. */
+/* On UC the responder drops a request that it cannot execute, and the sender sees only its own
+ * errors. */
 static struct outcome unreliable(const struct operation *op, enum mistake m)
 {
 	struct outcome o = { IBV_WC_SUCCESS, op->takes_receive ? IBV_WC_SUCCESS : SILENCE, 1, IBV_QPS_RTS, IBV_QPS_RTS };
@@ -131,7 +134,7 @@ static struct outcome unreliable(const struct operation *op, enum mistake m)
 
 static struct outcome reliable(const struct operation *op, enum mistake m)
 {
-	/* A responder that finds a mistake of the requester flushes its receives. */
+	/* A responder that finds an error of the requester flushes its receives. */
 	struct outcome refused = { IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, 0, IBV_QPS_ERR, IBV_QPS_ERR };
 	struct outcome own = { IBV_WC_LOC_PROT_ERR, SILENCE, 0, IBV_QPS_ERR, IBV_QPS_RTS };
 	struct outcome alone = { IBV_WC_RETRY_EXC_ERR, SILENCE, 0, IBV_QPS_ERR, IBV_QPS_RESET };
@@ -180,8 +183,9 @@ static struct outcome reliable(const struct operation *op, enum mistake m)
 }
 
 /*
- * Between hosts a long message comes in packets, and the responder decides for each: those before the mistake are placed already, and a
- * WRITE whose first packet is refused has not named a receive yet.
+ * Between hosts a long message arrives in packets, and the responder decides for each packet.
+ * Packets before the error are placed already. A WRITE whose first packet is refused has not taken
+ * a receive.
  */
 static struct outcome in_packets(struct outcome o, enum mistake m)
 {

@@ -1,6 +1,7 @@
 /*
- * The port on request (ferroverbs-soft(7), "Faults"): down and up, by the n-th operation and by a line in the control pipe, with the
- * traffic that stalls meanwhile; its other events; rules that come and go while a process runs; and the end of the device.
+ * Port faults (ferroverbs-soft(7), "Faults") over shared memory and between hosts: down and up, by
+ * the n-th operation and by a line in the control pipe, with traffic that stalls meanwhile; other
+ * port events; rules that change while a process runs; removal of the device.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -38,7 +39,7 @@ static int pipe_is_there(void)
 	return stat(control_path(), &st) == 0 && S_ISFIFO(st.st_mode) && (st.st_mode & 0777) == 0600;
 }
 
-/* The next event of our device. */
+/* Waits for the next event of the local device, which must be `wanted`. */
 static void event(enum ibv_event_type wanted)
 {
 	struct ibv_async_event ev = { .event_type = -1 };
@@ -151,7 +152,7 @@ static void by_operation(void)
 	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
 	end();
 
-	/* From the beginning: no event tells of it, as nobody was there. */
+	/* The port is down from the start, so no event reports the change. */
 	setenv("FERROVERBS_SOFT_FAULTS", "port-down for=200ms", 1);
 	o.timeout = 20;
 	begin("from the beginning, for a time", o);
@@ -164,7 +165,7 @@ static void by_operation(void)
 	unsetenv("FERROVERBS_SOFT_FAULTS");
 }
 
-/* A message each way, and the number of the receive that takes it. */
+/* Exchanges message `message` in both directions; receive `receive` takes it. */
 static void exchange(int message, int receive)
 {
 	end_send(a, request(ba, IBV_WR_SEND, message));
@@ -175,7 +176,7 @@ static void exchange(int message, int receive)
 	received(b, receive);
 }
 
-/* Down and up as we say; both ends have requests under way. */
+/* The control pipe takes the port down and up while both ends have requests in flight. */
 static void by_request(enum ibv_qp_type type, int outlasts)
 {
 	int reliable = type == IBV_QPT_RC;
@@ -277,7 +278,7 @@ static void order(struct end *e, const char *line)
 	end_run(e, says, arg, sizeof arg);
 }
 
-/* The process at the other end is killed while our port is down, or its own. */
+/* The peer process is killed while the local port (`ours`) or its own port is down. */
 static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 {
 	struct end *usual = b;
@@ -286,7 +287,8 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	char what[100];
 	snprintf(what, sizeof what, "%s, the peer dies while %s port is down", reliable ? "RC" : "UC", ours ? "our" : "its");
 	o.type = type;
-	/* It would take half a minute. Between hosts it does take as long as is said here, since nobody tells of the death: four seconds. */
+	/* The retries would take half a minute. Between hosts the timeout alone detects the death,
+	 * so it is set to four seconds. */
 	o.timeout = hosts_differ() ? 15 : 20;
 	o.retry = 7;
 	b = victim;
@@ -311,7 +313,7 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	end_free(b);
 	b = usual;
 	if (ours) {
-		/* Longer than it takes where it can be heard of. */
+		/* Longer than a notification takes where one is possible. */
 		struct ibv_wc w;
 		check(!end_try(a, SENDS, &w, 700000) && !end_try(a, RECVS, &w, 0), "nobody can know of it");
 		check_eq(end_state(a), IBV_QPS_RTS, "the QP's state");
@@ -337,7 +339,7 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 		die("ibv_close_device");
 }
 
-/* What ibv_query_port and its like say, but for the state. */
+/* Results of ibv_query_port and related queries, except the state. */
 struct told {
 	struct ibv_port_attr port;
 	union ibv_gid gid[3];
@@ -393,7 +395,7 @@ static void events(void)
 	end();
 }
 
-/* Rules that come and go. The event behind a rule tells that it is known. */
+/* Rules are added and removed. The event after a rule shows that the rule is in effect. */
 static void rules(void)
 {
 	struct options o = defaults();
@@ -443,7 +445,7 @@ static void rules(void)
 	end();
 }
 
-/* Gives an interface an address, 127.0.0.`last`, instead of what it has. */
+/* Replaces the address of an interface by 127.0.0.`last`. */
 static void give_address(int s, const char *name, unsigned char last)
 {
 	struct ifreq r = { 0 };
@@ -454,7 +456,7 @@ static void give_address(int s, const char *name, unsigned char last)
 		die("an address for %s: %s", name, strerror(errno));
 }
 
-/* The index of 127.0.0.`last`, once it has one; 0: it gets none. */
+/* Waits for the GID index of 127.0.0.`last`; 0 without one. */
 static int index_of(struct ibv_context *c, unsigned char last)
 {
 	uint64_t until = now_us() + WAIT_US;
@@ -479,7 +481,7 @@ static int is_empty(struct ibv_context *c, int index)
 	return err == ENODATA;
 }
 
-/* Addresses that come, go and come back: each has its own index, whatever becomes of the others. */
+/* Addresses come, go and return; each keeps its own index. */
 static long indices(struct ibv_context *c, struct ibv_pd *pd, int s)
 {
 	give_address(s, "lo:2", 2);
@@ -505,7 +507,8 @@ static long indices(struct ibv_context *c, struct ibv_pd *pd, int s)
 	return bad;
 }
 
-/* In a process with a network of its own, whose only interface comes up: it has an address more, which is told when somebody says so. */
+/* Runs in a process with its own network namespace, whose only interface comes up. The process gets
+ * one more GID, and an event reports it. */
 static long with_own_network(struct parts *p, void *arg)
 {
 	(void)p, (void)arg;
@@ -530,7 +533,7 @@ static long with_own_network(struct parts *p, void *arg)
 	r.ifr_flags = IFF_UP;
 	if (s < 0 || ioctl(s, SIOCSIFFLAGS, &r))
 		die("an interface that comes up: %s", strerror(errno));
-	/* Nobody has to order it. Whether the table has it before that depends on who is faster. */
+	/* No program action is needed. The table may change before or after the event. */
 	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 2;
 	static const unsigned char localhost[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
 	bad |= (ibv_query_gid(own, 1, 1, &gid) || memcmp(gid.raw, localhost, 16)) << 4;
@@ -574,7 +577,7 @@ static void fatal(void)
 	struct ibv_wc w = end_wait(a, RECVS);
 	check(w.wr_id == 1 && w.status == IBV_WC_WR_FLUSH_ERR, "receives are flushed");
 	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
-	/* It was an accident without consequences: whoever begins anew goes on. */
+	/* The fault has no lasting effect: a new connection works. */
 	state(IBV_PORT_ACTIVE);
 	pair_close(a, b);
 	pair_open(a, b, defaults(), &aa, &ba);

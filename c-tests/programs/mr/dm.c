@@ -1,5 +1,6 @@
 /*
- * Device memory, atomic writes and flushes. ibv_alloc_dm(3), ibv_wr_atomic_write and ibv_wr_flush of ibv_wr_post(3).
+ * Device memory, atomic writes and flushes over every data path. ibv_alloc_dm(3),
+ * ibv_wr_atomic_write and ibv_wr_flush of ibv_wr_post(3).
  */
 #include "rig.h"
 
@@ -11,7 +12,7 @@ enum {
 	ZERO = ALL | IBV_ACCESS_ZERO_BASED,
 };
 
-/* Since rdma-core 45; headers before that have none of these. The numbers are those of <rdma/ib_user_verbs.h>. */
+/* New in rdma-core 45; older headers lack these names. Values of <rdma/ib_user_verbs.h>. */
 #define FLUSH_ACCESS_GLOBAL (1 << 8)
 #define FLUSH_ACCESS_PERSISTENT (1 << 9)
 #define FLUSH_OPERATION (1 << 11)
@@ -156,7 +157,7 @@ static void device_memory(void)
 	uint64_t count = 0;
 	end_read(a, 0, &count, 8);
 	check_eq((long long)count, 9, "ten additions, each sees the one before");
-	/* By its owner: sent from there, received into there. */
+	/* Local use by the owner: as source of a SEND and as target of a receive. */
 	struct request s = one_piece(IBV_WR_SEND, 1, 8 - ba.addr, 30000);
 	s.piece[0].lkey = d.lkey;
 	end_recv(a, one_piece(0, 2, 0x100000, 30000));
@@ -226,7 +227,7 @@ static long flush(struct parts *p, void *arg)
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(p->qp);
 	struct ibv_sge sg = { .addr = (uintptr_t)p->buf, .length = 8, .lkey = p->mr->lkey };
 	ibv_wr_start(qx);
-	/* What it is for: the write before it is where it belongs when the flush completes. */
+	/* The purpose of a flush: the WRITE before it is in place when the flush completes. */
 	qx->wr_id = 7;
 	qx->wr_flags = 0;
 	ibv_wr_rdma_write(qx, w->rkey, w->addr);

@@ -1,7 +1,7 @@
 /*
- * What a child shall not inherit, under random registrations: the madvise calls that ibv_dontfork_range and ibv_dofork_range
- * make, recorded by a madvise of our own. Run on rdma-core's library and on ours; the output must be the same.
- * ibv_fork_init(3). Also the way in: too late, not at all, twice.
+ * Fork protection under random registrations: records the madvise calls of ibv_dontfork_range and
+ * ibv_dofork_range by a local madvise. Runs on rdma-core's library and on Ferroverbs; the output
+ * must be equal. ibv_fork_init(3). Also ibv_fork_init called too late, never, and twice.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,17 +15,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The two are of the private ABI: plugins call them for their own queues. */
+/* Functions of the private ABI, which plugins call for their queues. */
 int ibv_dontfork_range(void *base, size_t size);
 int ibv_dofork_range(void *base, size_t size);
 
 #define PAGE 4096ul
 #define PAGES 48ul
-/* Where both runs have their memory, so that they print the same. */
+/* A fixed address, so both runs print the same. */
 #define BASE ((unsigned char *)0x200000000000ul)
 
 static int recording;
-/* The call that fails, counted down; 0: none does. */
+/* Counts down to the call that fails; 0: no failure. */
 static int fail_in;
 
 int madvise(void *start, size_t len, int advice)
@@ -73,9 +73,9 @@ struct range {
 };
 
 /*
- * Registrations come and go; each that succeeded goes exactly once. A run ends with the first that fails: from then on
- * rdma-core takes the part that could not be marked for marked, and leaves it unprotected when it is registered again,
- * which is not worth having in common.
+ * Registers and deregisters ranges; each successful registration is deregistered once. A run ends
+ * with the first failure: rdma-core then treats the unmarked part as marked, and leaves the part
+ * unprotected at the next registration. Ferroverbs does not copy that defect.
  */
 static void run(uint64_t seed, int steps, int failing, int unmapping)
 {

@@ -1,7 +1,8 @@
 /*
- * Memory that both processes can map: a System V segment, a sealed memory file, device memory, a buffer of the device, and such
- * that looks alike but is not taken (a file that may shrink, private memory). Operations, order, atomics and errors are the same for all, before
- * and after an adapter finds that it can reach the memory directly. ibv_reg_mr(3), ibv_alloc_dm(3), ibv_alloc_buf(3).
+ * Memory that both processes can map (a System V segment, a sealed memory file, device memory, a
+ * device buffer), and memory that soft does not map (a file that may shrink, private memory).
+ * Operations, order, atomics and errors are equal for all, before and after the adapter maps the
+ * memory. ibv_reg_mr(3), ibv_alloc_dm(3), ibv_alloc_buf(3).
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -154,7 +155,7 @@ static long word(struct parts *p, void *arg)
 	return 0;
 }
 
-/* Bytes that the owner itself changes. */
+/* The owner changes the bytes itself. */
 static long change(struct parts *p, void *arg)
 {
 	struct memory *m = arg;
@@ -188,7 +189,7 @@ static long mappings(struct parts *p, void *arg)
 	return n;
 }
 
-/* Whether one process can copy from another. */
+/* Whether cross-memory attach works. */
 static int can_attach(void)
 {
 	int from = 7, to = 0;
@@ -230,7 +231,7 @@ static void uses(enum kind kind)
 		wrong += end_verify(a, 0x100005, m.len, m.seed) >= 0;
 	}
 	check_eq(wrong, 0, "%s: writes and reads that failed or brought other bytes", what);
-	/* Atomics by the peer, and in turn by the owner, which is connected to the peer and reaches its own memory otherwise. */
+	/* Atomics of the peer, in turns with atomics of the owner through its own connection. */
 	for (int i = 0; i < USES; i++) {
 		uint64_t old;
 		wrong += remote(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, m.addr + 64, m.rkey).status != IBV_WC_SUCCESS;
@@ -276,7 +277,7 @@ static void uses(enum kind kind)
 		check_eq(end_run(a, mappings, &m, sizeof m), 0, "%s: no mapping is left when the connection is gone", what);
 }
 
-/* A region goes, and another one comes to the same addresses: what is written goes to the new one. */
+/* A region is replaced by another one at the same addresses: writes reach the new region. */
 static void replaced(void)
 {
 	pair_open(a, b, defaults(), &aa, &ba);

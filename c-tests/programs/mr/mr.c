@@ -1,7 +1,7 @@
 /*
- * Memory regions of every kind: what registration accepts, zero-based ones and such with an address of their own, regions that
- * change, regions on demand (explicit and implicit) whose pages come and go, and the one without memory. ibv_reg_mr(3),
- * ibv_rereg_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3).
+ * Memory regions of every kind: accepted registrations, zero-based regions, regions with an IOVA,
+ * reregistration, explicit and implicit on-demand regions with changing pages, and the null region.
+ * ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3).
  */
 #include "rig.h"
 
@@ -252,7 +252,7 @@ static void changes(void)
 	check_eq(end_run(b, rereg, &r, sizeof r), 0, "ibv_rereg_mr: another range");
 	check(r.rkey == first.rkey && r.lkey == first.lkey, "the keys stay");
 	works("another range", ba.addr + 0x9000, 0x9000, r.rkey);
-	/* What the peer got to know of the region before is not what it uses now. */
+	/* The peer must not use cached data of the previous region. */
 	for (int i = 0; i < 64; i++) {
 		r = (struct region){ .flags = IBV_REREG_MR_CHANGE_TRANSLATION, .offset = i % 2 ? 0x9000 : 0x3000, .length = 0x2000 };
 		check_eq(end_run(b, rereg, &r, sizeof r), 0, "ibv_rereg_mr: to and fro");
@@ -313,7 +313,8 @@ static void on_demand(void)
 	open_both();
 	struct region r = must(b, (struct region){ .how = 2, .access = ODP });
 	works("the whole address space", ba.addr + 0x6000, 0x6000, r.rkey);
-	/* Locally, too: b sends from and receives into memory that nobody registered by itself. */
+	/* Local use as well: b sends from and receives into memory without a registration of its
+	 * own. */
 	end_fill(b, 0x200000, 70000, 3);
 	struct request s = one_piece(IBV_WR_SEND, 1, 0x200000, 70000);
 	s.piece[0].lkey = r.lkey;
@@ -380,7 +381,8 @@ static void on_demand_elsewhere(void)
 		enum ibv_qp_type type;
 		int srq;
 		const char *name;
-		/* What the sender hears when the receiver's pages are missing, and what becomes of the receiver. */
+		/* The sender's status when pages of the receiver are missing, and the state of the
+		 * receiver. */
 		enum ibv_wc_status sender;
 		enum ibv_qp_state receiver;
 	} kinds[] = {
@@ -551,7 +553,7 @@ static void no_memory(void)
 	pair_close(a, b);
 }
 
-/* Without the setting a region has one key, as with every adapter in use, and either field serves both uses. */
+/* Without the setting a region has one key, as on adapters in use: lkey and rkey are equal. */
 static void one_key(int two)
 {
 	fflush(stdout);

@@ -1,8 +1,9 @@
 /*
- * Memory windows of both types: what they open, to whom, for how long; binding, unbinding, invalidating on either side, and
- * every reason to refuse. ibv_alloc_mw(3), ibv_bind_mw(3), ibv_post_send(3), ibv_wr_post(3), ibv_inc_rkey(3).
+ * Memory windows of both types over every data path: access, users and lifetime; bind, unbind and
+ * invalidation on either side; every refusal. ibv_alloc_mw(3), ibv_bind_mw(3), ibv_post_send(3),
+ * ibv_wr_post(3), ibv_inc_rkey(3).
  *
- * "b" has the memory and binds; "a" reads and writes by the window's key.
+ * "b" owns the memory and binds; "a" reads and writes by the window's key.
  */
 #include "rig.h"
 
@@ -343,7 +344,7 @@ static void send_inv(int how)
 	pair_close(a, b);
 }
 
-/* Requests to bind that fail when they are executed: the QP is in error. */
+/* Bind requests that fail at execution: the QP goes to ERR. */
 static void bad_binds(void)
 {
 	static const struct {
@@ -425,7 +426,7 @@ static void bad_posts(void)
 	pair_close(a, b);
 }
 
-/* Regions stay while windows are bound to them; windows of type 2 serve one QP and end with it. */
+/* Windows keep their region; a type 2 window belongs to one QP and ends with it. */
 static void lives(void)
 {
 	open_both(MW_ALL, 0);
@@ -516,7 +517,7 @@ static void one_qp_only(void)
 	pair_close(a, b);
 }
 
-/* On an unreliable connection the same requests are there, and nobody is told of what is refused. */
+/* UC supports the same requests, and reports no refusal to the sender. */
 static void unreliable(void)
 {
 	struct options o = defaults();
@@ -528,7 +529,7 @@ static void unreliable(void)
 	check(w.wc.status == IBV_WC_SUCCESS && w.wc.opcode == IBV_WC_BIND_MW, "UC: IBV_WR_BIND_MW (%s)", ibv_wc_status_str(w.wc.status));
 	end_fill(a, 0x2000, 256, 1);
 	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr + 0x4000, 256, w.rkey).status, IBV_WC_SUCCESS, "UC: a write by the window's key");
-	/* What arrives after it tells that it was done. */
+	/* The arrival of the next message shows that the request was executed. */
 	end_recv(b, one_piece(0, 1, 0x100000, 0x1000));
 	end_recv(b, one_piece(0, 2, 0x101000, 0x1000));
 	end_recv(b, one_piece(0, 3, 0x102000, 0x1000));
@@ -541,7 +542,8 @@ static void unreliable(void)
 		check_eq(c.status, IBV_WC_LOC_QP_OP_ERR, "UC: IBV_WR_SEND_WITH_INV to another host");
 		check_eq(end_state(a), IBV_QPS_SQE, "UC: the sender's state after that");
 		check_eq(end_modify(a, IBV_QPS_RTS), 0, "UC: from SQE to RTS");
-		/* UC is done when it went: the key is to be good until the write has come. */
+		/* UC completes a send when it has left. The key must stay valid until the WRITE has
+		 * arrived. */
 		end_send(a, one_piece(IBV_WR_SEND, 9, 0x200000, 40));
 		check(end_wait(b, RECVS).status == IBV_WC_SUCCESS && !end_wait(a, SENDS).status, "UC: what follows arrives");
 		check_eq(end_run(b, local_inv, &w, sizeof w), IBV_WC_SUCCESS, "UC: the owner invalidates the key itself");
@@ -565,7 +567,9 @@ static void unreliable(void)
 	pair_close(a, b);
 }
 
-/* Binding and invalidating concern nobody at the other end: they are done whether it never was there, or was killed. */
+/*
+ * Binds and local invalidations need no peer: they work before the peer exists and after its death.
+ */
 static void without_peer(int two)
 {
 	enum ibv_mw_type type = IBV_MW_TYPE_2;

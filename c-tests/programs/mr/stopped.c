@@ -1,8 +1,10 @@
 /*
- * A peer that is stopped in the middle of a one-sided operation: whoever takes the key back waits until the operation is over, since the
- * peer goes on with it when it is continued. Meanwhile the caller sleeps, and a line on stderr says for which process.
+ * A peer that is stopped during a one-sided operation, over shared memory. A call that revokes the
+ * key waits until the operation is over, because the peer continues the operation when it is
+ * continued. Meanwhile the caller sleeps, and a line on stderr names the process.
  *
- * The child writes into memory of the parent without end; the parent stops it, takes a key back, and has a thread look.
+ * The child writes continuously into memory of the parent. The parent stops the child and revokes a
+ * key, and a thread watches.
  */
 #include "partner.h"
 #include <sys/syscall.h>
@@ -122,7 +124,7 @@ static int is_over(void)
 	return result;
 }
 
-/* Waits for the line that the call prints, or its end; then continues the child. */
+/* Waits for the line of the call, or the end of the call; then continues the child. */
 static void *look(void *unused)
 {
 	size_t got = 0;
@@ -142,7 +144,7 @@ static void *look(void *unused)
 	return unused;
 }
 
-/* Stops the child, which writes; makes the call; and says whether that had to wait. */
+/* Stops the writing child and makes the call; returns whether the call had to wait. */
 static int call_while_stopped(const char *name, int (*call)(void *), void *object)
 {
 	pthread_t thread;
@@ -199,7 +201,9 @@ static struct ibv_mw *bound(struct ibv_mr *mr, unsigned char *memory, enum ibv_m
 	return mw;
 }
 
-/* One connection on which the child writes, and one call that waits for it; returns whether it had to. */
+/*
+ * One connection with a writing child, and one revoking call; returns whether the call had to wait.
+ */
 static int one_round(enum how how, const char *name)
 {
 	unsigned char *memory = malloc(LENGTH);

@@ -1,8 +1,8 @@
 /*
- * Memory that is unmapped before its registration ends, with receives in it. An adapter holds the
- * pages, so that messages land where no process sees them. Programs do so when they end (UCX among
- * them). Here messages come while the program sleeps, while it polls, and while it destroys the QP.
- * A fault in the program's own code reaches the program's own handler.
+ * Memory that is unmapped before its deregistration, with receives posted in it. A hardware adapter
+ * pins the pages, so messages land where no process sees them. Programs such as UCX unmap early
+ * when they end. Here messages arrive while the program sleeps, polls and destroys the QP. A fault
+ * in the program's own code reaches the program's own handler.
  */
 #include "rig.h"
 #include <setjmp.h>
@@ -53,14 +53,14 @@ static void receives(enum ibv_qp_type type, const char *name, uint32_t len)
 		check_eq(end_recv(b, one_piece(0, i, GONE + i * PLACE, PLACE)), 0, "%s: receive %u", name, (unsigned)i);
 	check_eq(end_arm(b, 0), 0, "%s: ibv_req_notify_cq", name);
 	check_eq(end_run(b, unmap, NULL, 0), 0, "%s: the receives' memory is unmapped", name);
-	/* The other process does not look: what belongs to the adapter there takes the messages. */
+	/* The peer process does not poll; its service thread takes the messages. */
 	for (uint64_t i = 0; i < MESSAGES; i++) {
 		check_eq(end_send(a, message(type, i, len)), 0, "%s: ibv_post_send", name);
 		check_eq(end_wait(a, SENDS).status, IBV_WC_SUCCESS, "%s: message %u is sent", name, (unsigned)i);
 		check(i > 0 || end_event(b, 10000) == 1, "%s: the receiver is woken", name);
 	}
 	check_eq(end_run(b, lives, NULL, 0), 7, "%s: the receiver lives", name);
-	/* These are in its queue when it goes. */
+	/* These messages are in the queue when the QP is destroyed. */
 	for (uint64_t i = 0; i < MESSAGES; i++)
 		if (end_send(a, message(type, i, len)))
 			die("ibv_post_send");
@@ -69,7 +69,9 @@ static void receives(enum ibv_qp_type type, const char *name, uint32_t len)
 	check(1, "%s: everything was destroyed", name);
 }
 
-/* The program polls. What comes is lost, and what is gone cannot be read, however long it is. */
+/*
+ * The program polls. Messages to unmapped memory are lost, and reads of it fail, for every length.
+ */
 static void polls(void)
 {
 	static const uint32_t len[] = { 1, 8, 48, 100, 4000, 20000, 500000 };
@@ -115,7 +117,8 @@ static void jump(int signal)
 	siglongjmp(back, signal);
 }
 
-/* Faults that are not the adapter's: a handler of before gets them, and without one they end the process. */
+/* Faults of the program itself: an earlier handler gets them; without a handler they end the
+ * process. */
 static void faults_of_the_program(int has_handler)
 {
 	fflush(stdout);

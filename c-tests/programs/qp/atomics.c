@@ -1,6 +1,6 @@
 /*
- * Fetch-and-add and compare-and-swap: results, wrap-around, and sums that come out right when several processes and threads
- * add to one counter at once (IBV_ATOMIC_HCA). ibv_post_send(3).
+ * Fetch-and-add and compare-and-swap: results, wrap-around, and correct sums when several processes
+ * and threads add to one counter (IBV_ATOMIC_HCA). ibv_post_send(3).
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -97,7 +97,7 @@ static void add_many(int fd)
 		r.rkey = counter.rkey;
 		r.compare_add = 1;
 		if (i % 4 == 3) {
-			/* An increment by compare-and-swap that may lose, followed up until it wins. */
+			/* An increment by compare-and-swap, repeated until it succeeds. */
 			uint64_t seen = last;
 			for (;;) {
 				r.op = IBV_WR_ATOMIC_CMP_AND_SWP;
@@ -134,8 +134,8 @@ static void *add_here(void *fd)
 }
 
 /*
- * Mixed: the counter lies in memory that others can map, one adder may not reach it without its owner's help, and the last
- * adder is its owner.
+ * `mixed`: the counter lies in mappable memory, one adder needs the owner's help, and the last
+ * adder is the owner itself.
  */
 static void sums(int mixed)
 {
@@ -164,7 +164,7 @@ static void sums(int mixed)
 		}
 		close(s[1]);
 	}
-	/* The process that has the counter does nothing else while they add. */
+	/* The process of the counter is idle while the adders run. */
 	struct ibv_context *ctx = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	int file = memfd_create("counter", MFD_ALLOW_SEALING);

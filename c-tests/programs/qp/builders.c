@@ -1,6 +1,7 @@
 /*
- * Requests that are built: each kind by its ibv_wr_* call, with its data as one piece, a list of pieces, inline and inline from several buffers, and given up
- * before they are posted; RC, UC and UD; within one process and between two. ibv_wr_post(3), ibv_create_qp_ex(3), ibv_init_ah_from_wc(3).
+ * Requests by ibv_wr_* calls: each opcode with one piece, a list of pieces, inline data, inline
+ * data of several buffers, and aborted before posting; RC, UC and UD; within one process and
+ * between two. ibv_wr_post(3), ibv_create_qp_ex(3), ibv_init_ah_from_wc(3).
  */
 #include "rig.h"
 #include <arpa/inet.h>
@@ -189,7 +190,7 @@ struct reply {
 	struct ibv_ah_attr attr;
 };
 
-/* The address of who sent what was received. */
+/* The address of the sender of a received message. */
 static long who(struct parts *p, void *arg)
 {
 	struct reply *r = arg;

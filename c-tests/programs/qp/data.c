@@ -1,6 +1,7 @@
 /*
- * Bytes and completions: SEND, RDMA WRITE (both also with immediate data) and RDMA READ, in many sizes, gathered and scattered
- * in several shapes, inline where it fits; RC and UC; within one process and between two. ibv_post_send(3), ibv_poll_cq(3).
+ * Bytes and completions of SEND, RDMA WRITE (both also with immediate) and RDMA READ, in many
+ * sizes, gathered and scattered, inline where possible; RC and UC; within one process and between
+ * two. ibv_post_send(3), ibv_poll_cq(3).
  */
 #include "rig.h"
 
@@ -11,7 +12,9 @@
 static const uint32_t sizes[] = { 0, 1, 2, 47, 48, 49, 64, 65, 255, 4095, 4096, 4097, 8191, 8192, 8193, 65536, (1 << 20) + 3 };
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* Cuts `len` bytes at `offset` into pieces; the bytes stay contiguous so that one pattern covers them. */
+/*
+ * Cuts `len` bytes at `offset` into pieces. The bytes stay contiguous, so one pattern covers them.
+ */
 static void shape(struct request *r, int kind, uint64_t offset, uint32_t len)
 {
 	uint32_t a = 0, b = 0;
@@ -106,7 +109,8 @@ static void one_message(enum ibv_qp_type type, enum ibv_wr_opcode op, uint32_t l
 		after = 0;
 	} else {
 		unsigned char *all = malloc(len + 24), *old = malloc(len + 24);
-		/* On one host the completions above mean that all bytes are there, in UC as in RC. On another one they need not be yet where UC tells nobody. */
+		/* On one host the completions mean that all bytes are in place, on UC too. Between
+		 * hosts UC bytes may arrive later. */
 		int late = type == IBV_QPT_UC && !receives && hosts_differ();
 		at = late ? end_verify_soon(b, landing, len, seed) : end_verify(b, landing, len, seed);
 		end_read(b, landing - 8, all, len + 24);

@@ -1,5 +1,6 @@
 /*
- * What goes wrong, and who learns of it with which status: IBTA vol 1, 9.9.2-9.9.3 and 10.8.5; ibv_poll_cq(3).
+ * Failing requests: the statuses that both sides get, over every data path. IBTA vol 1, 9.9.2-9.9.3
+ * and 10.8.5; ibv_poll_cq(3).
  */
 #include "rig.h"
 
@@ -83,7 +84,7 @@ static void lengths(void)
 	}
 }
 
-/* On an unreliable connection the sender never knows; the receiver has a receive that failed, as on a reliable connection. */
+/* On UC the sender gets no error; the receiver has a failed receive, as on RC. */
 static void lengths_unreliable(void)
 {
 	static const uint32_t sent[] = { 61, 100, 3000, 100000 };
@@ -113,7 +114,8 @@ static void lengths_unreliable(void)
 	}
 }
 
-/* Nobody whom the receiver did not connect to can stop it: a datagram that is too long is dropped, and takes no receive (IBTA vol 1, 9.9.3, class D). */
+/* A UD sender cannot stop a receiver: a datagram that is too long is dropped and takes no receive
+ * (IBTA vol 1, 9.9.3, class D). */
 static void lengths_of_datagrams(void)
 {
 	static const uint32_t sent[] = { 61, 100, 3000 };
@@ -143,7 +145,7 @@ static void lengths_of_datagrams(void)
 			expect(w, IBV_WC_SUCCESS, id, "a datagram that fits: the receiver");
 			check_eq(w.byte_len, 60, "its length");
 		}
-		/* What waits for a message that fits is flushed as any receive. */
+		/* A receive that waits for a shorter message is flushed like any other receive. */
 		end_recv(b, one_piece(0, 7, 0, 60));
 		end_recv(b, one_piece(0, 8, 0, 60));
 		r.piece[0].len = 61;
@@ -158,7 +160,8 @@ static void lengths_of_datagrams(void)
 	}
 }
 
-/* Only the bytes of a receive that a message needs are looked for, as adapters do: it may reach beyond its region, or name a key that nobody has. */
+/* Only the bytes of a receive that a message needs are checked, as adapters do. A receive may
+ * extend beyond its region or have a piece with an invalid key. */
 static void parts_of_receives(void)
 {
 	static const uint32_t len[] = { 0, 40, 1500, 5000, 100000 };
@@ -255,7 +258,8 @@ static void remote_access(void)
 			check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "%s: the responder's event", name);
 			pair_close(a, b);
 		}
-	/* The QP itself must allow it, also where no bytes are moved and no key is looked at (IBTA vol 1, table 58: invalid request). */
+	/* The QP itself must allow the operation, even for zero bytes without a key check (IBTA vol
+	 * 1, table 58: invalid request). */
 	for (size_t k = 0; k < 4; k++)
 		for (int len = k < 2 ? 0 : 8; len <= 8; len += 8) {
 			struct options o = defaults();
@@ -293,7 +297,7 @@ static void remote_access(void)
 	}
 }
 
-/* The receive that a WRITE with immediate data takes says what became of it (IBTA vol 1, 11.6.2). */
+/* The receive of a refused WRITE with immediate completes with an error (IBTA vol 1, 11.6.2). */
 static void write_with_immediate(void)
 {
 	static const uint32_t len[] = { 8, 5000, 100000 };
@@ -307,7 +311,8 @@ static void write_with_immediate(void)
 		end_fill(b, 0, 110000, 3);
 		end_send(a, rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 1, len[i % 3], ba.addr + 4096, i % 6 < 3 ? keys.rkey : keys.rkey ^ 0x5a5a00));
 		expect(end_wait(a, SENDS), IBV_WC_REM_ACCESS_ERR, 1, "WRITE with immediate and a bad key: the sender");
-		/* Between hosts the first of several packets is refused, which does not say that a receive is wanted. */
+		/* Between hosts the first of several packets is refused, and that packet does not
+		 * take a receive. */
 		int wanted = !hosts_differ() || i % 3 == 0;
 		if (wanted || !o.srq)
 			expect(end_wait(b, RECVS), wanted ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR, 5, "WRITE with immediate and a bad key: the receive");
@@ -413,7 +418,7 @@ static void flush(void)
 	s.flags = 0;
 	check_eq(end_send(a, s), 0, "ibv_post_send in ERR");
 	expect(end_wait(a, SENDS), IBV_WC_WR_FLUSH_ERR, 21, "an unsignaled request posted in ERR");
-	/* RESET forgets what was posted and what had completed. */
+	/* RESET discards posted requests and completions. */
 	end_recv(a, one_piece(0, 30, 0, 100));
 	check_eq(end_modify(a, IBV_QPS_RESET), 0, "to RESET");
 	struct ibv_wc w;
@@ -423,7 +428,7 @@ static void flush(void)
 	check_eq(end_recv(a, one_piece(0, 31, 0, 100)), EINVAL, "ibv_post_recv in RESET");
 	pair_close(a, b);
 
-	/* Requests that wait behind one that cannot go. */
+	/* Requests behind a request that cannot proceed. */
 	pair_open(a, b, o, &aa, &ba);
 	for (uint64_t i = 0; i < 4; i++) {
 		s = one_piece(IBV_WR_SEND, i, 0, 100);
@@ -451,7 +456,7 @@ static void flush(void)
 static void gone(void)
 {
 	struct options o = defaults();
-	/* Between hosts silence is all that tells, and each of these waits for its end. */
+	/* Between hosts only a timeout detects failures, and each case waits for its end. */
 	if (hosts_differ())
 		o.timeout = 14;
 	struct options killed = o;
@@ -482,7 +487,7 @@ static void gone(void)
 	end_send(a, rdma(IBV_WR_RDMA_WRITE, 1, 8, ba.addr, ba.rkey));
 	expect(end_wait(a, SENDS), IBV_WC_RETRY_EXC_ERR, 1, "the peer's QP is in INIT");
 	pair_close(a, b);
-	/* A QP number that nobody has. */
+	/* A QP number without a QP. */
 	aa = end_open(a, o);
 	struct address nobody = aa;
 	nobody.qpn = aa.qpn ^ 0x3f;
@@ -492,7 +497,7 @@ static void gone(void)
 	end_close(a);
 	if (!two)
 		return;
-	/* A killed peer: what waits for it fails, what comes later too. */
+	/* A killed peer: pending requests fail, and later requests too. */
 	for (int k = 0; k < 4; k++) {
 		struct end *c = end_new(0), *d = end_new(1);
 		struct address ca, da;
@@ -551,8 +556,9 @@ static void refused(void)
 }
 
 /*
- * A process dies with a long message posted that waits for a receive, and a short one behind it. If the long one went with its
- * memory, the short one, which came whole, must not be received: a reliable connection leaves nothing out.
+ * A process dies with a long message posted that waits for a receive, and a short message behind
+ * it. If the long message is lost with the process's memory, the short message must not be
+ * received: RC skips no message.
  */
 static void died_with_a_message(void)
 {
@@ -568,7 +574,7 @@ static void died_with_a_message(void)
 	for (uint64_t n = 0; n < 2; n++)
 		check_eq(end_recv(c, one_piece(0, 10 + n, n * 20000, 20000)), 0, "receive %d", (int)n);
 	struct ibv_wc w = end_wait(c, RECVS);
-	/* Where messages travel in buffers that outlive their sender, both are there. */
+	/* With bounce buffers, which outlive their sender, both messages arrive. */
 	enum ibv_wc_status status = w.status == IBV_WC_SUCCESS && w.byte_len == 14599 ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR;
 	expect(w, status, 10, "a receive after its sender died with the message");
 	expect(end_wait(c, RECVS), status, 11, "a receive after that");
@@ -592,7 +598,7 @@ int main(int argc, char **argv)
 	flush();
 	gone();
 	refused();
-	/* Nobody tells a receiver on another host. */
+	/* A receiver on another host is not told. */
 	if (two && !hosts_differ())
 		died_with_a_message();
 	end_free(b);

@@ -1,6 +1,6 @@
 /*
- * Send flags and the order of work: unsignaled requests, sq_sig_all, fence, lists, full queues, and events by solicited
- * requests only. ibv_post_send(3), ibv_req_notify_cq(3).
+ * Send flags and order: unsignaled requests, sq_sig_all, fence, lists, full queues, and events for
+ * solicited requests only, over shared memory. ibv_post_send(3), ibv_req_notify_cq(3).
  */
 #include "rig.h"
 
@@ -33,7 +33,8 @@ static void unsignaled(int sig_all)
 		check(w.status == IBV_WC_SUCCESS && w.wr_id == (uint64_t)i && end_verify(b, 0x1000u * (unsigned)i, 100, (uint32_t)i) < 0,
 		      "sq_sig_all %d: message %d arrives in its turn", sig_all, i);
 	}
-	/* Ten queues full of unsignaled requests: their slots are free again once a later one has completed. */
+	/* Ten queues full of unsignaled requests: their slots are free again after a later
+	 * completion. */
 	int posted = 0;
 	for (int round = 0; round < 20; round++) {
 		for (int i = 0; i < 32; i++) {
@@ -90,7 +91,7 @@ static void full_queues(void)
 	struct request list[3] = { one_piece(0, 1, 0, 64), one_piece(0, 2, 0, 64), one_piece(0, 3, 0, 64) };
 	check_eq(end_recv_list(b, list, 3, &bad), ENOMEM, "a full receive queue");
 	check_eq(bad, 0, "a full receive queue: bad_wr is the first");
-	/* A list whose second request is wrong: the first is taken. */
+	/* The second request of a list is invalid: the first one is accepted. */
 	struct request s[3] = { one_piece(IBV_WR_SEND, 11, 0, 10), one_piece(IBV_WR_SEND, 12, 0, 10), one_piece(IBV_WR_SEND, 13, 0, 10) };
 	s[1].pieces = (int)aa.max_send_sge + 1;
 	if (aa.max_send_sge >= MAX_SGE || ba.max_recv_sge >= MAX_SGE)
@@ -106,7 +107,7 @@ static void full_queues(void)
 	check(!end_try(a, SENDS, &w, QUIET_US), "the request after it was not");
 	w = end_wait(b, RECVS);
 	check(w.status == IBV_WC_SUCCESS && w.wr_id == 0, "and arrived");
-	/* So many pieces in a receive. */
+	/* A receive with one piece too many. */
 	check(end_recv(b, (struct request){ .id = 1, .pieces = (int)ba.max_recv_sge + 1 }) != 0, "a receive with more pieces than the queue takes is refused");
 	pair_close(a, b);
 }
@@ -171,7 +172,7 @@ static void solicited(void)
 	end_send(a, s);
 	check(end_event(b, 10000), "armed for solicited: an event for a solicited one");
 	end_wait(b, RECVS);
-	/* A later request for any completion overrides one for solicited ones. */
+	/* Arming for any completion overrides an earlier arming for solicited completions. */
 	s.flags &= ~(unsigned)IBV_SEND_SOLICITED;
 	end_arm(b, 1);
 	end_arm(b, 0);

@@ -1,4 +1,5 @@
-/* A thousand connections between two processes, all in use at once, on one CQ at each side. Who knows one of their numbers cannot tell the others. */
+/* A thousand connections between two processes, all in use at once, with one CQ on each side. QP
+ * numbers are not predictable from known numbers. */
 #include "rig.h"
 
 enum { QPS = 1000 };
@@ -94,7 +95,8 @@ static int side(int fd, unsigned me)
 		kinds[w.wr_id / 10000]++;
 		if (w.wr_id < 10000) {
 			uint64_t wanted = (uint64_t)!me << 32 | (i + 1);
-			/* The write went before the send: it is there when the send is. */
+			/* The WRITE was posted before the SEND, so its bytes are in place when the
+			 * SEND arrives. */
 			wrong += in[i] != wanted || written[i] != wanted;
 		}
 	}

@@ -1,6 +1,7 @@
 /*
- * Every transition of ibv_modify_qp(3) for RC, UC and UD: the attributes it requires (each one left out: EINVAL), those it
- * allows (all of them: success), and all others (each one added: EINVAL). Optional attributes: IBTA vol 1, 11.2.5.2.
+ * Every transition of ibv_modify_qp(3) for RC, UC and UD: required attributes (each one left out:
+ * EINVAL), allowed attributes (all together: success), and other attributes (each one added:
+ * EINVAL). Optional attributes: IBTA vol 1, 11.2.5.2.
  */
 #include "rig.h"
 
@@ -197,7 +198,7 @@ static void test_rule(const struct rule *r)
 	}
 }
 
-/* Transitions that do not exist, and those that every state has. */
+/* Transitions that do not exist, and transitions from every state. */
 static void test_others(enum ibv_qp_type type)
 {
 	static const int states[] = { RESET, INIT, RTR, RTS, SQD, ERR };
@@ -226,7 +227,7 @@ static void test_others(enum ibv_qp_type type)
 	ibv_destroy_qp(qp);
 }
 
-/* What was set is what ibv_query_qp gives back. */
+/* ibv_query_qp returns the attributes that were set. */
 static void test_query(void)
 {
 	struct ibv_qp *qp = in_state(IBV_QPT_RC, RTS);
@@ -276,7 +277,7 @@ static void test_query(void)
 	ibv_destroy_qp(qp);
 }
 
-/* Values that no device can accept. */
+/* Attribute values beyond every device's limits. */
 static void test_values(void)
 {
 	struct ibv_device_attr d;

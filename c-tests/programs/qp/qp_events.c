@@ -1,7 +1,7 @@
 /*
- * What a QP tells besides completions, and the states that stop its send queue: SQD and the event that it has drained, SQE
- * and the way back, IBV_EVENT_COMM_EST, IBV_EVENT_QP_LAST_WQE_REACHED; and that nothing is destroyed whose events are not
- * acknowledged. ibv_modify_qp(3), ibv_get_async_event(3).
+ * Asynchronous events of QPs, and the states that stop the send queue: SQD and its drained event,
+ * SQE and the return to RTS, IBV_EVENT_COMM_EST, IBV_EVENT_QP_LAST_WQE_REACHED. Objects with
+ * unacknowledged events cannot be destroyed. ibv_modify_qp(3), ibv_get_async_event(3).
  */
 #include "rig.h"
 #include "asleep.h"
@@ -135,7 +135,7 @@ static void drain(struct end *e)
 	check_eq(to_sqd(qp, 0), 0, "to SQD, event not wanted");
 	check_eq(event_of(qp, 50), -1, "no event");
 	check_eq(to_state(qp, IBV_QPS_RTS), 0, "back to RTS");
-	/* A message that waits for its receive. */
+	/* A message without a posted receive. */
 	if (send_one(qp, 1, 100))
 		die("ibv_post_send");
 	check_eq(to_sqd(qp, 1), 0, "to SQD with a message under way");
@@ -307,7 +307,7 @@ static void unacknowledged(struct end *e)
 	blocks(destroy_qp, qp, &last, "ibv_destroy_qp");
 	blocks(destroy_srq, srq, &limit_event, "ibv_destroy_srq");
 	end_close(e);
-	/* A CQ that overran. Its QP is gone before it. */
+	/* A CQ that overran; its QP is destroyed first. */
 	struct ibv_cq *keep = cq, *small = cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
 	qp = qp_of(IBV_QPT_RC, NULL);
 	to_rtr(qp, address_of(qp));
@@ -331,7 +331,7 @@ static void unacknowledged(struct end *e)
 	check_eq(event_of(NULL, 50), -1, "and nothing is heard of destroyed objects");
 }
 
-/* Nobody polls: a message of many pieces arrives all the same, and wakes who waits for it. */
+/* No thread polls: a message of many chunks arrives, and wakes the thread that waits for it. */
 static void asleep(struct end *e)
 {
 	struct ibv_qp *qp = qp_of(IBV_QPT_RC, NULL);
@@ -346,7 +346,8 @@ static void asleep(struct end *e)
 		struct ibv_wc w;
 		end_recv(e, one_piece(IBV_WR_SEND, 1, 0, BIG));
 		end_arm(e, 0);
-		/* Time for the service threads of both to fall asleep. Where it is too short, the message is an easier one. */
+		/* Time for the service threads of both processes to fall asleep. If the time is too
+		 * short, the case is easier. */
 		usleep(10000);
 		if (send_one(qp, 1, BIG))
 			die("ibv_post_send");

@@ -1,7 +1,8 @@
 /*
- * One end of an RC connection begins another one, or both do, in any order and with messages under way: what arrives is what was sent
- * on the connection that it arrives on, in order and whole, and what nobody expects fails with IBV_WC_RETRY_EXC_ERR. ibv_modify_qp(3);
- * IBTA vol 1, 9.7.5 (packet sequence numbers), 10.3.1.
+ * One or both ends of an RC connection start a new connection, in any order and with messages in
+ * flight, over shared memory. A received message belongs to the present connection, in order and
+ * complete; a message of the old connection fails with IBV_WC_RETRY_EXC_ERR. ibv_modify_qp(3); IBTA
+ * vol 1, 9.7.5 (packet sequence numbers), 10.3.1.
  */
 #include "partner.h"
 
@@ -122,7 +123,8 @@ static void both_begin_anew(void)
 {
 	unsigned bad = 0;
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		/* Whoever is first sends to a connection that is over, or to one that is not there yet. The timeout is for ever. */
+		/* The faster side sends to an old connection or to one that does not exist yet. The
+		 * timeout is infinite. */
 		if (rnd(&dice) % 2)
 			usleep(rnd(&dice) % 400);
 		reset();

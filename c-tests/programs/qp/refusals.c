@@ -1,7 +1,9 @@
 /*
- * Requests that cannot be posted: a wrong opcode, too many pieces, too much inline, the wrong state, for each kind of queue pair, by lists and
- * by the ibv_wr_* calls. What stands before the refused one of a list is posted and arrives, bad_wr names it, and what is behind it is not
- * posted; of what is built all is posted, or nothing. ibv_post_send(3), ibv_post_recv(3), ibv_wr_post(3), ibv_create_qp_ex(3).
+ * Requests that cannot be posted, for each QP type, by lists and by ibv_wr_* calls: wrong opcode,
+ * too many pieces, too much inline data, wrong state. Requests before the refused one are posted
+ * and arrive, bad_wr names the refused one, and the rest is not posted. A batch of ibv_wr_* calls
+ * is posted completely or not at all. ibv_post_send(3), ibv_post_recv(3), ibv_wr_post(3),
+ * ibv_create_qp_ex(3).
  */
 #include "frames.h"
 #include <fcntl.h>
@@ -9,7 +11,7 @@
 enum { SENT = 0x100, LANDED = 0x2000, LEN = 80, DEPTH = 16, PIECES = 3, INL = 100 };
 #define MAC_C 0x020000000c0cULL
 
-/* A queue pair, with what its requests need, and where its messages arrive. */
+/* A QP, the parameters of its requests, and the place where its messages arrive. */
 struct subject {
 	const char *name;
 	enum ibv_qp_type type;
@@ -31,7 +33,7 @@ static struct subject s;
 static struct end *a, *b;
 static struct address aa, ba;
 
-/* ---- the other end: the rig's for RC, UC and UD, this process for the others ---- */
+/* ---- the peer: an end of the rig for RC, UC and UD, objects of this process for the rest ---- */
 
 static struct ibv_cq *arrivals;
 static struct ibv_srq *srq;
@@ -105,7 +107,7 @@ static struct ibv_send_wr of_opcode(enum ibv_wr_opcode op, uint64_t id)
 		w.tso.hdr_sz = 54;
 		w.tso.mss = 20;
 	} else if (s.type == IBV_QPT_UD) {
-		/* The address handle stands where others have these. */
+		/* For UD the address handle occupies these fields. */
 	} else if (op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		w.wr.atomic.remote_addr = s.raddr;
 		w.wr.atomic.rkey = s.rkey;
@@ -143,7 +145,7 @@ static void refused(struct ibv_send_wr w, const char *what)
 static const struct {
 	enum ibv_wr_opcode op;
 	const char *name;
-	/* Of the kinds that have it. */
+	/* Whether each QP type supports the opcode. */
 	int rc, uc, ud, xrc, raw;
 } opcodes[] = {
 	{ IBV_WR_SEND, "SEND", 1, 1, 1, 1, 1 },
@@ -164,7 +166,7 @@ static const struct {
 	{ (enum ibv_wr_opcode)99, "an unknown opcode", 0, 0, 0, 0, 0 },
 };
 
-/* As much inline as the queue takes: the data is the request's own, whatever becomes of the buffer. */
+/* The maximum of inline data: the request owns a copy, so the buffer may change at once. */
 static void inline_data(void)
 {
 	unsigned char whole[LEN], got[LEN];
@@ -353,7 +355,7 @@ static void states(void)
 		check(ibv_post_recv(s.qp, &w, &bad) && bad == &w, "%s: a receive, which it never has", s.name);
 }
 
-/* Enhanced connections and the order of data: soft has neither to offer (ibv_query_ece(3), ibv_query_qp_data_in_order(3)). */
+/* soft supports neither ECE nor in-order data (ibv_query_ece(3), ibv_query_qp_data_in_order(3)). */
 static void not_offered(void)
 {
 	struct ibv_ece ece = { .vendor_id = 1 };
@@ -473,7 +475,7 @@ static void frames(void)
 	be(f.e.val.dst_mac, MAC_C, 6);
 	memset(f.e.mask.dst_mac, 0xff, 6);
 	frame_receiver = raw_qp(0, 0);
-	/* Its completions apart from those of the sender. */
+	/* Its completions go to a separate CQ. */
 	check_eq(ibv_destroy_qp(frame_receiver), 0, "ibv_destroy_qp");
 	arrivals = ibv_create_cq(ctx, 64, NULL, NULL, 0);
 	struct ibv_qp_init_attr plain = { .send_cq = arrivals, .recv_cq = arrivals, .cap = { 1, 64, 1, 1, 0 }, .qp_type = IBV_QPT_RAW_PACKET };

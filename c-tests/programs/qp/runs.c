@@ -1,6 +1,6 @@
 /*
- * Lists of one-sided requests, which an adapter may move together: order, bytes, and exactly the request that fails fails.
- * ibv_post_send(3).
+ * Lists of one-sided requests, which soft may execute together, on each data path: order, bytes,
+ * and failure of exactly the failing request. ibv_post_send(3).
  */
 #include "rig.h"
 
@@ -62,7 +62,7 @@ static void bytes(enum ibv_wr_opcode op, unsigned flags)
 			unsigned char got[SLOT], rest[SLOT], want[SLOT];
 			end_read(to, (uint64_t)i * SLOT, got, SLOT);
 			fill(want, len, (uint32_t)i);
-			/* What was there before is still there behind it. */
+			/* Bytes behind the written range are unchanged. */
 			static unsigned char *before;
 			if (!before) {
 				before = malloc((size_t)LIST * SLOT);
@@ -102,7 +102,7 @@ static void order(void)
 			wrong += value[i] != ((uint64_t)round << 32 | (i - 1));
 	}
 	check_eq(wrong, 0, "reads that do not see the write before, or a write that is not the last");
-	/* A SEND behind writes: who receives it finds them all. */
+	/* A SEND after WRITEs: the receiver finds the bytes of all WRITEs. */
 	for (int round = 0; round < 50; round++) {
 		struct request list[LIST];
 		end_recv(b, one_piece(0, 1, 0x300000, 64));
@@ -149,7 +149,9 @@ static long dereg(struct parts *p, void *arg)
 
 enum fault { BAD_RKEY, BEYOND, BAD_LKEY, GONE };
 
-/* Request `at` of a list fails: those before it are done, those behind it are flushed and leave no trace. */
+/*
+ * Request `at` of a list fails: earlier requests are done, later ones are flushed without effect.
+ */
 static void fails(enum ibv_wr_opcode op, enum fault fault, int at)
 {
 	static const char *names[] = { "a wrong rkey", "a range beyond the region", "a wrong lkey", "pages that are gone" };

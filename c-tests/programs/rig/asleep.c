@@ -1,12 +1,8 @@
-/*
- * Threads that must not go on before something has happened: they are waited for until they sleep in the kernel, and go on sleeping.
- *
- * That something does not happen cannot be waited for; it is looked at a number of times. A thread that goes on in spite of it is awake, or has been
- * switched to, at one of the looks, however much the machine has to do.
- */
+/* Waits until a thread of this process sleeps in the kernel and stays asleep. */
 #include "asleep.h"
 
-/* Looks at a thread of this process. 1: it sleeps; then also how often it did before. 0: it does not, or has ended. */
+/* Reads the state of thread `tid`. Returns 1 if the thread sleeps. `switches`: its voluntary
+ * context switches, 0 if the thread has ended. */
 static inline int looks_asleep(pid_t tid, unsigned long *switches)
 {
 	char path[64], line[256];

@@ -1,8 +1,10 @@
 /*
- * Threads that must not go on before something has happened: they are waited for until they sleep in the kernel, and go on sleeping.
+ * Waits until a thread of this process sleeps in the kernel and stays asleep.
  *
- * That something does not happen cannot be waited for; it is looked at a number of times. A thread that goes on in spite of it is awake, or has been
- * switched to, at one of the looks, however much the machine has to do.
+ * A test cannot wait for an event that must not happen. These functions read the state of the
+ * thread in /proc many times instead. A thread that runs on by mistake is awake, or has another
+ * count of context switches, at one of the samples. The result does not depend on the load of the
+ * machine.
  */
 #ifndef ASLEEP_H
 #define ASLEEP_H
@@ -15,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A call that is made by a thread of its own. */
+/* A call in a thread of its own. */
 struct call {
 	int (*make)(void *);
 	void *object;
@@ -24,11 +26,13 @@ struct call {
 	int result, over;
 };
 
-/* Waits, for 20 s at most, until a thread of this process goes on sleeping, or `over` is set. 1: it sleeps. */
+/* Waits up to 20 s until thread `tid` stays asleep. Returns 1 then, 0 if `over` was set first or
+ * time ran out. */
 int stays_asleep(pid_t tid, const int *over);
-/* Makes the call. 1: it sleeps until something else happens; 0: it has returned, or does not sleep. */
+/* Starts the call. Returns 1 once the thread stays asleep, 0 if the call returned or does not
+ * sleep. */
 int call_sleeps(struct call *c);
-/* What it returns, when it does. */
+/* Waits for the end of the call and returns the call's result. */
 int call_result(struct call *c);
 
 #endif

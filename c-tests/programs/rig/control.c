@@ -1,6 +1,4 @@
-/*
- * The control pipe of soft (ferroverbs-soft(7), "Faults"), of this process: FERROVERBS_SOFT_CONTROL, which has %p at its end.
- */
+/* The control pipe of soft in this process, and port events. */
 #include "control.h"
 
 const char *control_path(void)

@@ -278,7 +278,7 @@ struct call {
 	unsigned us;
 	uint64_t offset, len;
 	uint32_t seed;
-	/* The agent is a fork of this process: functions are where they are here. */
+	/* The agent is a fork of this process, so function addresses are equal in both. */
 	long (*f)(struct parts *, void *);
 	unsigned char arg[RUN_BYTES];
 	struct request r[MAX_LIST];

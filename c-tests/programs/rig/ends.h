@@ -1,6 +1,7 @@
 /*
- * An end is a QP with everything that belongs to it. It lives in this process or in a forked one (its agent), and the test
- * drives both kinds by the same calls, so that every test runs within one process and between two. Included by rig.h.
+ * An end is a QP with its device, PD, CQs, buffer and region. An end lives in this process or in a
+ * forked process (the agent). Tests drive both kinds by the same calls, so each test runs within
+ * one process and between two. rig.h includes this header.
  */
 #ifndef ENDS_H
 #define ENDS_H
@@ -70,7 +71,7 @@ struct address end_open(struct end *e, struct options o);
 void end_connect(struct end *e, struct address peer);
 /* Destroys everything; checks that each destroy succeeds. */
 void end_close(struct end *e);
-/* Both ends opened and connected to each other. */
+/* Opens both ends and connects them. */
 void pair_open(struct end *a, struct end *b, struct options o, struct address *aa, struct address *ba);
 void pair_close(struct end *a, struct end *b);
 
@@ -86,17 +87,19 @@ int end_try(struct end *e, enum which w, struct ibv_wc *wc, unsigned us);
 /* The buffer. */
 void end_fill(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
 long end_verify(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
-/* As end_verify, once the bytes are there or five seconds have passed: an unreliable sender has its completion before they need be. */
+/* As end_verify, but waits up to five seconds for the bytes. An unreliable sender gets its
+ * completion before the bytes arrive. */
 long end_verify_soon(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
 void end_write(struct end *e, uint64_t offset, const void *p, uint64_t len);
 void end_read(struct end *e, uint64_t offset, void *p, uint64_t len);
 /* The QP. */
 int end_modify(struct end *e, enum ibv_qp_state state);
 enum ibv_qp_state end_state(struct end *e);
-/* The state, once it is `wanted` or a second has passed: what another end caused may take a moment. */
+/* The state of the QP; waits up to a second for `wanted`, because a change that the peer causes
+ * arrives later. */
 enum ibv_qp_state end_state_soon(struct end *e, enum ibv_qp_state wanted);
 void end_destroy_qp(struct end *e);
-/* Another region over the buffer: with these rights, in the same PD or another one. */
+/* Registers another region over the buffer, in the same PD or another one. */
 struct keys {
 	uint32_t lkey, rkey;
 } end_register(struct end *e, uint64_t offset, uint64_t len, unsigned access, int other_pd);
@@ -117,7 +120,8 @@ struct parts {
 	unsigned char *buf;
 	void *own[8];	/* kept from one end_run to the next; NULL after end_open */
 };
-/* Runs f in the end's process and returns its result. `arg`, up to RUN_BYTES long, goes there and comes back. */
+/* Runs f in the end's process and returns its result. `arg`, up to RUN_BYTES long, is copied to the
+ * process and back. */
 #define RUN_BYTES 256
 long end_run(struct end *e, long (*f)(struct parts *parts, void *arg), void *arg, size_t len);
 

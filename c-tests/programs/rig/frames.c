@@ -1,6 +1,4 @@
-/*
- * What the tests of RAW_PACKET share: a device with an extended CQ, QPs, and frames byte by byte.
- */
+/* A device with an extended CQ, RAW_PACKET QPs and Ethernet frames for the tests of frames. */
 #include "frames.h"
 
 #define PLACES 64u

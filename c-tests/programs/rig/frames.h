@@ -1,6 +1,4 @@
-/*
- * What the tests of RAW_PACKET share: a device with an extended CQ, QPs, and frames byte by byte.
- */
+/* A device with an extended CQ, RAW_PACKET QPs and Ethernet frames for the tests of frames. */
 #ifndef FRAMES_H
 #define FRAMES_H
 
@@ -38,7 +36,8 @@ struct ibv_qp *raw_qp(uint32_t create_flags, uint16_t tso_header);
 void frame_recv(struct ibv_qp *qp, uint64_t id);
 /* Sends `len` bytes, unsignalled. */
 int frame_send(struct ibv_qp *qp, const void *frame, uint32_t len, unsigned flags);
-/* Takes up to `most` completions; the first `wanted` may take their time. */
+/* Polls up to `most` completions. Waits WAIT_US for each of the first `wanted`, QUIET_US for each
+ * further completion. */
 int frames_arrive(struct arrival *a, int wanted, int most);
 /* The arrivals' identifiers as a sorted text: "1 3 20". */
 const char *who(struct arrival *a, int n);

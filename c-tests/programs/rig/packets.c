@@ -1,6 +1,4 @@
-/*
- * Packets byte by byte: headers, checksums, and the hash by which receive queues are chosen.
- */
+/* Packet headers, checksums and the Toeplitz hash, byte by byte. */
 #include "packets.h"
 
 unsigned char *be(unsigned char *p, uint64_t value, int bytes)

@@ -1,6 +1,4 @@
-/*
- * Packets byte by byte: headers, checksums, and the hash by which receive queues are chosen.
- */
+/* Packet headers, checksums and the Toeplitz hash that chooses a receive queue, byte by byte. */
 #ifndef PACKETS_H
 #define PACKETS_H
 
@@ -17,9 +15,11 @@ unsigned char *ipv4(unsigned char *p, uint32_t src, uint32_t dst, uint8_t proto,
 unsigned char *ipv6(unsigned char *p, const uint8_t *src, const uint8_t *dst, uint8_t next, uint32_t label, uint16_t payload);
 unsigned char *udp(unsigned char *p, uint16_t src, uint16_t dst, uint16_t payload);
 unsigned char *tcp(unsigned char *p, uint16_t src, uint16_t dst, uint32_t seq, uint8_t flags);
-/* The one's complement sum; 0xffff where checksums are right. */
+/* The one's complement sum of `p` added to `sum`; 0xffff for data with a correct checksum. */
 uint32_t ones(const unsigned char *p, uint32_t len, uint32_t sum);
-/* The hash by its definition: for each bit of the data that is set, the 32 bits of the key that begin there. */
+/*
+ * The Toeplitz hash by definition: XOR of the 32 key bits that begin at each set bit of the data.
+ */
 uint32_t toeplitz(const uint8_t *key, const uint8_t *data, unsigned len);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * Two processes that run one script side by side: the parent and a forked child, each with a device of its own, step by step.
- */
+/* Forks a partner process and synchronises both processes step by step. */
 #include "partner.h"
 
 int role;

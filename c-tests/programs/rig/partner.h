@@ -1,6 +1,4 @@
-/*
- * Two processes that run one script side by side: the parent and a forked child, each with a device of its own, step by step.
- */
+/* Two processes run one script in step: the parent and a forked child, each with its own device. */
 #ifndef PARTNER_H
 #define PARTNER_H
 
@@ -10,15 +8,15 @@
 extern int role;
 /* The child's process id, in the parent; 0 in the child. */
 extern pid_t partner_pid;
-/* The socket to the other process. */
+/* The socket to the partner process. */
 extern int partner_fd;
 /* Forks; must be called before any verb. */
 void partner_fork(void);
-/* Waits until the other process gets here too. */
+/* Waits until the partner process calls meet() too. */
 void meet(void);
-/* The other's bytes for ours. */
+/* Sends `ours` to the partner process and receives as many bytes into `theirs`. */
 void swap(const void *ours, void *theirs, size_t len);
-/* The exit status for main: the parent's, which includes the child's. */
+/* Ends the test and returns the exit status for main. The parent's status includes the child's. */
 int partner_finish(void);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * What the test programs share: checks that print a line each, waits, patterns of bytes; and, by ends.h, "ends".
+ * Functions that all test programs share: checks that print one line each, waits and byte patterns.
+ * Includes ends.h.
  */
 #ifndef RIG_H
 #define RIG_H
@@ -45,7 +46,8 @@ void wait_completion(struct ibv_cq *cq, struct ibv_wc *wc);
 int try_completion(struct ibv_cq *cq, struct ibv_wc *wc, unsigned us);
 /* 1 if fd becomes readable within `ms`. */
 int readable(int fd, int ms);
-/* Waits for an asynchronous event, acknowledges it, returns its type; -1 if none came. */
+/* Waits for an asynchronous event, acknowledges the event and returns its type; -1 without an
+ * event. */
 int async_event(struct ibv_context *ctx, void **element);
 /* A byte pattern that depends on the seed and the position. */
 void fill(unsigned char *p, size_t len, uint32_t seed);
@@ -57,25 +59,28 @@ uint32_t rnd(uint64_t *state);
 #define WAIT_US 20000000u
 #define QUIET_US 30000u
 
-/* Whether the other end is told by a LID too, as soft's is on its own host. TEST_GRH_ONLY=1: it is not (a kernel's RoCE device). */
+/* Whether address handles need a LID besides the GID: soft on one host. TEST_GRH_ONLY=1 says no,
+ * for RoCE devices of the kernel. */
 int has_lids(void);
-/* Whether a region's lkey is not its rkey: the tests run so, since programs that work then work with one key, too. */
+/* Whether lkey and rkey of a region differ. The tests run with different keys, because a program
+ * that passes with two keys also passes with one. */
 int keys_differ(void);
 
 /*
- * TEST_HOST=/run/netns/NAME puts agents into that network namespace, and TEST_HOST_FABRIC names their fabric folder: so the two processes
- * are of two hosts. Ends have the address of GID 1 then, or of TEST_GID, which is an interface's.
+ * Whether the two processes of a test are on two hosts. TEST_HOST=/run/netns/NAME puts agents into
+ * that network namespace, and TEST_HOST_FABRIC names their fabric folder. Ends then use GID 1, or
+ * the GID of the interface in TEST_GID.
  */
 int hosts_differ(void);
-/* For ibv_qp_attr: a timeout that is over soon, and yet longer than an answer takes. */
+/* For ibv_qp_attr: a timeout that expires soon, but is longer than a reply takes. */
 uint8_t short_timeout(void);
-/* Goes there, before any verb. */
+/* Moves the process to TEST_HOST. Call before any verb. */
 void go_to_host(void);
 
 /*
- * Fresh pages at an address that mmap(NULL, ...) never chooses. A test may unmap a part of them:
- * no other mapping of the process takes the hole. Messages into the hole then hit nothing, and a
- * later munmap() or MAP_FIXED of the range removes no other mapping.
+ * Fresh pages at an address that mmap(NULL, ...) never chooses. If a test unmaps some of the pages,
+ * no later mapping of the process fills the hole. Messages to the hole then find no memory, and a
+ * later munmap() or MAP_FIXED removes no unrelated mapping.
  */
 void *pages_apart(size_t len);
 

@@ -7,7 +7,7 @@
 #include "packets.h"
 #include <infiniband/verbs.h>
 
-/* A rule under construction: attributes, then specifications one behind the other. */
+/* A steering rule under construction: attributes, then the specifications in sequence. */
 struct rule {
 	struct ibv_flow_attr attr;
 	unsigned char specs[600];

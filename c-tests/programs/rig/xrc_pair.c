@@ -1,5 +1,6 @@
 /*
- * Two processes with an extended reliable connection: role 0 sends, role 1 has the receiving QP, its domain and a shared queue.
+ * Two processes with an XRC connection: role 0 sends, role 1 owns the receive QP, XRC domain and
+ * SRQ.
  */
 #include "xrc_pair.h"
 

@@ -1,5 +1,6 @@
 /*
- * Two processes with an extended reliable connection: role 0 sends, role 1 has the receiving QP, its domain and a shared queue.
+ * Two processes with an XRC connection: role 0 sends, role 1 owns the receive QP, XRC domain and
+ * SRQ.
  */
 #ifndef XRC_PAIR_H
 #define XRC_PAIR_H
@@ -28,7 +29,8 @@ extern struct place mine, theirs;
 
 void modify(struct ibv_qp_attr at, int mask);
 void make(uint64_t send_ops);
-/* Two that are connected; the receiver has `receives` in its queue, each of a kibibyte, the first at that offset. */
+/* Connects both processes. Role 1 posts `receives` receives of 1 KiB; receive i has offset 1024 *
+ * i. */
 void xrc_open(uint64_t send_ops, uint8_t timeout, uint8_t retry, uint8_t rnr_retry, int receives);
 void xrc_close(void);
 

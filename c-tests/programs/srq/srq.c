@@ -1,6 +1,6 @@
 /*
- * A receive queue shared by several QPs: who gets which receive, the limit event, the full queue, queries.
- * ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3).
+ * An SRQ of several QPs, over shared memory: distribution of receives, limit event, full queue,
+ * queries. ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3).
  */
 #include "rig.h"
 
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
 	check(!readable(ctx->async_fd, 30), "one event only");
 	check_eq(ibv_query_srq(srq, &at), 0, "ibv_query_srq");
 	check_eq(at.srq_limit, 0, "query: the limit is disarmed");
-	/* Once per arming; and a larger queue keeps what is in it. */
+	/* One limit event for each arming; a resized queue keeps its receives. */
 	struct ibv_srq_attr again = { .max_wr = posted + 50, .srq_limit = posted - 12 };
 	check_eq(ibv_modify_srq(srq, &again, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0, "resizing a queue in use, and arming it again");
 
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
 	check_eq(async_event(ctx, &element), IBV_EVENT_SRQ_LIMIT_REACHED, "the event of the second arming");
 	check(!readable(ctx->async_fd, 30), "one event only");
 
-	/* One QP's end does not concern the others. */
+	/* An error of one QP leaves the remaining QPs intact. */
 	struct ibv_qp_attr e = { .qp_state = IBV_QPS_ERR };
 	check_eq(ibv_modify_qp(qp[0], &e, IBV_QP_STATE), 0, "one QP to ERR");
 	end_fill(peer[1], 0, 50, 77);

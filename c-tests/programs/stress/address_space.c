@@ -1,11 +1,14 @@
 /*
- * Many processes, each with as little address space as batch systems allow (ulimit -v 4000000): each talks to all others, in small
- * messages, in ones that are copied twice, and in ones that are fetched; and no peer takes much.
+ * Many processes with little address space, as batch systems limit it (ulimit -v 4000000). Each
+ * process talks to all others over shared memory, with small, bounced and fetched messages. The
+ * test limits the address space that each peer takes.
  */
 #include "rig.h"
 #include <sys/resource.h>
 
-/* A thread that closes what a peer passed may have an arena of malloc(3) of its own: 64 MiB, spread over ten peers. */
+/*
+ * A thread that unmaps a peer's segment may own a malloc(3) arena of 64 MiB, spread over ten peers.
+ */
 enum { PEER_MIB = 56, PROCESSES = 11, SIZES = 3, ROOM = 1 << 16 };
 static const uint32_t size[SIZES] = { 32, 9000, ROOM };
 static const rlim_t LIMIT = (rlim_t)4000000 << 10;
@@ -22,7 +25,7 @@ static void together(void)
 		die("pthread_barrier_wait");
 }
 
-/* Address space that this process takes, in MiB. */
+/* Address space of this process in MiB. */
 static long taken(void)
 {
 	unsigned long pages = 0;

@@ -1,10 +1,12 @@
 /*
- * Random mixes of every operation on an RC connection, checked against a model of both memories after each batch.
- * The seed is printed; TEST_SEED repeats a run. TEST_BATCHES: how many.
+ * Random mixes of every operation on an RC connection over every data path, checked against a model
+ * of both memories after each batch. The program prints the seed; TEST_SEED repeats a run.
+ * TEST_BATCHES: number of batches.
  */
 #include "rig.h"
 
-/* The responder's memory that one-sided operations work on, and where its receives land; the requester's slots. */
+/* The responder's memory for one-sided operations, its landing area for receives, and the
+ * requester's slots. */
 enum { SHARED = 256 * 1024, SLOT = 40 * 1024, BATCH = 16, LANDING = SHARED, SIZE = SHARED + BATCH * SLOT };
 
 static struct end *a, *b;
@@ -34,7 +36,7 @@ static void cut(struct request *r, uint64_t offset, uint32_t len)
 	}
 }
 
-/* The whole batch, so that a failure can be understood. */
+/* Prints the whole batch after a failure. */
 static void describe(const struct request *send, unsigned n, int late)
 {
 	static const char *const names[] = { "WRITE", "WRITE_IMM", "SEND", "SEND_IMM", "READ", "CMP_SWAP", "FETCH_ADD" };
@@ -68,7 +70,9 @@ static void batch(unsigned number)
 		uint64_t slot = (uint64_t)i * SLOT;
 		s->id = (uint64_t)number << 8 | i;
 		s->op = ops[below(7)];
-		/* The last one is signaled so that we know the end; what was not signaled has then completed too. */
+		/*
+		 * The last request is signaled; its completion also ends the unsignaled requests.
+		 */
 		s->flags = i == n - 1 || below(2) ? IBV_SEND_SIGNALED : 0;
 		s->flags |= below(4) ? 0 : IBV_SEND_SOLICITED;
 		s->imm = rnd(&state);
@@ -84,7 +88,8 @@ static void batch(unsigned number)
 		int inlinable = s->op != IBV_WR_RDMA_READ && !atomic && len <= aa.max_inline;
 		if (inlinable && below(2))
 			s->flags |= IBV_SEND_INLINE;
-		/* What follows a READ or an atomic waits for it, as the model does. */
+		/* A request after a READ or atomic is fenced, because the model executes requests
+		 * in order. */
 		if (read_before)
 			s->flags |= IBV_SEND_FENCE;
 		int sends = s->op == IBV_WR_SEND || s->op == IBV_WR_SEND_WITH_IMM;

@@ -1,10 +1,13 @@
 /*
- * A storm: processes with a thread for each side of each connection, everything drawn from a seed (transports, queues, memory, windows, steering rules,
- * operations, lengths, lists), and an oracle that knows each completion and each byte of each buffer beforehand. Objects come and go while
- * others work; queue pairs are flushed and connected again; processes are killed. Afterwards everything can be destroyed.
+ * A storm: processes with one thread for each side of each connection, over shared memory or
+ * between hosts. A seed chooses transports, queues, memory, windows, steering rules, operations,
+ * lengths and lists. An oracle predicts each completion and each byte of each buffer. Objects are
+ * created and destroyed while others work, QPs are flushed and reconnected, and processes are
+ * killed. At the end all objects can be destroyed.
  *
- * storm SEED SECONDS: SEED 0 is taken from the clock. The seed is printed; it repeats plans and operations, not the timing. With TEST_HOST (rig.h) every
- * second process is on the other host; the cable has to carry packets of 4096 bytes.
+ * storm SEED SECONDS: SEED 0 takes a seed from the clock, and the program prints the seed. A seed
+ * repeats plans and operations, but not the timing. With TEST_HOST (rig.h) every second process is
+ * on the peer host; the cable must carry packets of 4096 bytes.
  */
 #include "storm/storm.h"
 #include "../../tools/refuse_cma.h"
@@ -24,7 +27,7 @@ static void aftermath(struct side *s, struct batch *b, int posted)
 			drain_sends(s, b);
 		struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
 		struct ibv_send_wr wr = { .wr_id = 11, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
-		/* It may have happened while we were not connected. */
+		/* The peer may have died while this side was not connected. */
 		struct ibv_qp_attr a;
 		struct ibv_qp_init_attr made;
 		int e = ibv_query_qp(s->qp, &a, IBV_QP_STATE, &made);
@@ -120,7 +123,8 @@ static void *run_side(void *arg)
 		if (s->role == RESPONDER && datagrams(s)) {
 			int r = drain_receives(s, &b, 0);
 			dead = r == 1;
-			/* Its receives stay posted: what came later would not find its own. */
+			/* The receives of the lost batch stay posted, so the receives of a later
+			 * batch would not match. */
 			s->board->link[s->link].info[RESPONDER].srqn = r == 2;
 		}
 		if (dead || (dead = together(s)))
@@ -197,7 +201,9 @@ static void process(int proc)
 
 static pid_t pid[PROCS];
 
-/* Which way data takes: to and from this process cross-memory attach works, is switched off, or is refused to it. */
+/*
+ * Chooses the data path of this process: cross-memory attach works, is switched off, or is refused.
+ */
 static void choose_path(uint64_t rng)
 {
 	static const char *const eager[] = { "0", "1000", "8192", "100000" };
@@ -286,7 +292,7 @@ int main(int argc, char **argv)
 	board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (board == MAP_FAILED)
 		die("mmap");
-	/* Made and marked for removal here, so that no death leaves one behind. */
+	/* The segments are marked for removal at once, so a killed process leaves none behind. */
 	for (int i = 0; i < LINKS; i++) {
 		int id = shmget(IPC_PRIVATE, TARGET, 0600);
 		storm_sysv[i] = id < 0 ? (void *)-1 : shmat(id, NULL, 0);
@@ -300,7 +306,8 @@ int main(int argc, char **argv)
 	unsigned kills = 0;
 	uint32_t round = 0;
 	for (int last = 0; !last;) {
-		/* Nobody is killed in the last one: whoever leaves last cleans up. */
+		/* No process is killed in the last round: the last process to leave the fabric
+		 * removes its files. */
 		last = now_us() >= end;
 		for (int i = 0; i < PROCS; i++)
 			board->least[i] = board->most[i] = 0;

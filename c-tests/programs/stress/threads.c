@@ -1,6 +1,6 @@
 /*
- * Several threads on one QP and one CQ: verbs are safe to call from any thread at any time. Each request is done once, each
- * thread's requests arrive in the order in which it posted them.
+ * Several threads share one QP and one CQ over shared memory: verbs are thread-safe. Each request
+ * executes once, and each thread's requests arrive in posting order.
  */
 #include "rig.h"
 
@@ -34,7 +34,7 @@ static void *poster(void *arg)
 
 static int sent[THREADS], wrong;
 
-/* Two threads take completions from one CQ. */
+/* Two threads poll one CQ. */
 static void *collector(void *arg)
 {
 	(void)arg;

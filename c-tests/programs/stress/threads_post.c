@@ -1,8 +1,9 @@
 /*
- * Threads of one process post to another one, by ibv_post_send lists and by ibv_wr_start to ibv_wr_complete, to queue pairs, shared receive queues
- * and completion queues of their own and of all; see crowd.h for what is counted.
+ * Threads of one process post to another process over shared memory, by ibv_post_send lists and by
+ * ibv_wr_start to ibv_wr_complete. Threads share QPs, SRQs and CQs; crowd.h describes the account.
  *
- * threads_post [SEED [COUNT]]: so many crowds of each transport. TEST_SEED is another way to say the first.
+ * threads_post [SEED [COUNT]]: COUNT crowds of each transport. TEST_SEED sets the first seed as
+ * well.
  */
 #include "partner.h"
 #include "crowd/crowd.h"

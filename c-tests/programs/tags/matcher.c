@@ -1,6 +1,6 @@
 /*
- * A tag matching shared receive queue in this process, with any number of RC QPs, each connected to an end of the rig; and
- * its completions, with every field that they have.
+ * A tag matching SRQ with RC QPs that are connected to ends of the rig, and complete checks of its
+ * completions.
  */
 #include "matcher.h"
 

@@ -1,6 +1,6 @@
 /*
- * A tag matching shared receive queue in this process, with any number of RC QPs, each connected to an end of the rig; and
- * its completions, with every field that they have.
+ * A tag matching SRQ in this process, with several RC QPs that are connected to ends of the rig,
+ * and checks of its completions with all fields.
  */
 #ifndef MATCHER_H
 #define MATCHER_H
@@ -80,14 +80,16 @@ void tm_say(const char *which, const struct seen *s);
 /* Every field of the next completion. */
 __attribute__((format(printf, 3, 4))) int tm_expect(struct matcher *t, struct seen want, const char *format, ...);
 void tm_quiet(struct matcher *t, const char *when);
-/* Completions of the kinds that there are. */
+/* Expected completions, by kind. */
 struct seen seen_op(uint64_t id, enum ibv_wc_opcode opcode, unsigned flags);
 struct seen seen_eager(struct matcher *t, int i, uint64_t id, const struct message *m);
 struct seen seen_match(struct matcher *t, int i, uint64_t id, const struct message *m);
 struct seen seen_data(struct matcher *t, int i, uint64_t id, const struct message *m);
 struct seen seen_whole(struct matcher *t, int i, uint64_t id, const struct message *m, enum ibv_wc_opcode opcode);
 int tm_op(struct matcher *t, struct ibv_ops_wr *wr);
-/* Adds an entry for `len` bytes at `offset` of the buffer; its handle. `flags` are those of the operation. */
+/*
+ * Adds an entry for `len` bytes at `offset` of the buffer; returns its handle. `flags`: IBV_OPS_*.
+ */
 uint32_t tm_add(struct matcher *t, uint64_t id, uint64_t tag, uint64_t mask, uint64_t offset, uint32_t len, unsigned flags, uint32_t seen);
 int tm_del(struct matcher *t, uint64_t id, uint32_t handle, unsigned flags);
 void tm_sync(struct matcher *t, uint64_t id, uint32_t seen, unsigned flags);

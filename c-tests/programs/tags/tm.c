@@ -1,6 +1,6 @@
 /*
- * Tag matching: what is created, each kind of message, and each kind of completion with all its fields.
- * ibv_create_srq_ex(3), ibv_post_srq_ops(3), ibv_create_cq_ex(3).
+ * Tag matching: creation, each kind of message, and each kind of completion with all fields, on
+ * each data path. ibv_create_srq_ex(3), ibv_post_srq_ops(3), ibv_create_cq_ex(3).
  *
  *   tm MODE one|two
  */
@@ -95,7 +95,7 @@ static void mode_calls(void)
 	check_eq(tm_op(&t, &w[0]), EINVAL, "a handle that was never given out");
 	tm_quiet(&t, "of refused operations");
 
-	/* A list: what is before the first bad one stands. */
+	/* A list: operations before the first invalid one stay in effect. */
 	for (int i = 0; i < 4; i++) {
 		w[i] = (struct ibv_ops_wr){ .wr_id = 100u + (unsigned)i, .next = i < 3 ? &w[i + 1] : NULL, .opcode = IBV_WR_TAG_ADD, .flags = IBV_OPS_SIGNALED };
 		w[i].tm.add.tag = (unsigned)i;
@@ -207,7 +207,7 @@ static void mode_eager(void)
 	tm_expect(&t, seen_eager(&t, 1, 1, &m), "a message without payload");
 	tm_sent(&t, 1, 3);
 
-	/* Which entry: the one that was added first, of those whose masked tag it is. */
+	/* The oldest entry whose masked tag matches is chosen. */
 	struct { uint64_t tag, mask; } entries[] = { { 0x50, EXACT }, { 0x40, 0xf0 }, { 0x41, EXACT }, { 0, 0 }, { 0x41, EXACT }, { 0x4000, 0xff00 }, { 0x41, 0xf0 } };
 	uint32_t last = 0;
 	for (unsigned i = 0; i < 7; i++)
@@ -363,7 +363,8 @@ static void mode_events(void)
 		tm_expect(&t, seen_data(&t, 0, n, &m), "its data");
 		check(verify(t.buf, m.rlen, n) < 0, "its bytes");
 	}
-	/* An operation's completion makes an event, but for those who wait for solicited ones. */
+	/* The completion of an operation raises an event, but not for a CQ armed for solicited
+	 * completions. */
 	arm(1);
 	tm_sync(&t, 5, 0, IBV_OPS_SIGNALED);
 	check(!readable(t.channel->fd, 30), "an operation is not solicited");
@@ -375,7 +376,7 @@ static void mode_events(void)
 	tm_close(&t);
 }
 
-/* ---- what software gets whole ---- */
+/* ---- unexpected messages ---- */
 
 static void mode_unexpected(void)
 {
@@ -411,14 +412,15 @@ static void mode_unexpected(void)
 		tm_expect(&t, s, "%u bytes, too few for a header", len);
 		tm_sent(&t, 0, len);
 	}
-	/* No receive: it waits, until there is one... */
+	/* Without a receive the message waits for one. */
 	struct message m = { .opcode = IBV_TMH_EAGER, .tag = 77, .len = 100, .seed = 1 };
 	tm_send(&t, 0, &m, 1);
 	tm_quiet(&t, "without a receive");
 	tm_recv(&t, 600, 4096, 200);
 	tm_expect(&t, seen_whole(&t, 0, 600, &m, IBV_WC_TM_RECV), "a receive lets it go on");
 	tm_sent(&t, 0, 1);
-	/* ...or, if software is in step, an entry. So far there were 6 eager messages, 4 rendezvous, and this one. */
+	/* The message also continues with a matching entry, if software is in step. So far: 6 eager
+	 * messages, 4 rendezvous, and this message. */
 	tm_sync(&t, 0, 11, 0);
 	tm_send(&t, 0, &m, 2);
 	tm_quiet(&t, "without a receive");
@@ -431,7 +433,7 @@ static void mode_unexpected(void)
 	struct seen got = tm_wait(&t);
 	check(got.status == IBV_WC_LOC_LEN_ERR && got.wr_id == 1, "the entry that was there all the time: %s", ibv_wc_status_str(got.status));
 
-	/* The limit counts receives that messages take. */
+	/* The limit counts receives taken by messages. */
 	for (unsigned i = 0; i < 3; i++)
 		tm_recv(&t, 700 + i, 4096 * i, 4096);
 	struct ibv_srq_attr at = { .srq_limit = 2 };
@@ -540,7 +542,7 @@ static void mode_sync(void)
 
 /* ---- failures ---- */
 
-/* A fresh QP and end in place of those that failed. */
+/* Replaces a failed QP and its end. */
 static void renew(int i)
 {
 	if (t.qp[i])
@@ -596,7 +598,7 @@ static void mode_errors(void)
 		still_matches(1);
 		renew(0);
 	}
-	/* Longer than the SRQ's receive; and it does not count as unexpected. */
+	/* Longer than the SRQ's receive; the message does not count as unexpected. */
 	m = (struct message){ .opcode = IBV_TMH_EAGER, .tag = 2, .len = 101 };
 	tm_recv(&t, 2, 0, 100);
 	tm_send(&t, 0, &m, 1);
@@ -616,7 +618,7 @@ static void mode_errors(void)
 	tm_send(&t, 0, &m, 1);
 	failed(0, 3, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR, "an entry with a bad lkey");
 	renew(0);
-	/* The same for a rendezvous: the match is reported, then that it failed. */
+	/* The same for a rendezvous: first the match is reported, then the failure. */
 	check_eq(tm_op(&t, &wr), 0, "an entry with a bad lkey");
 	m = (struct message){ .opcode = IBV_TMH_RNDV, .tag = 3, .va = t.his[0].addr, .rkey = t.his[0].rkey, .rlen = 10 };
 	tm_send(&t, 0, &m, 1);
@@ -624,12 +626,13 @@ static void mode_errors(void)
 	tm_sent(&t, 0, 1);
 	failed(0, 3, IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS, "a rendezvous to a bad lkey");
 	renew(0);
-	/* A remote key that is none. */
+	/* An invalid rkey. */
 	m = (struct message){ .opcode = IBV_TMH_RNDV, .tag = 4, .va = t.his[0].addr, .rkey = t.his[0].rkey ^ 0x4000, .rlen = 10 };
 	tm_add(&t, 4, 4, EXACT, 0, 100, 0, 0);
 	tm_send(&t, 0, &m, 1);
 	tm_expect(&t, seen_match(&t, 0, 4, &m), "a rendezvous with a bad rkey: matched");
-	/* On a cable the READ may come before the acknowledgement: where it is refused the QP fails, and its sends with it. */
+	/* On a cable the READ may precede the acknowledgement. If the READ is refused, the QP fails
+	 * together with its sends. */
 	struct ibv_wc sent = end_wait(t.peer[0], SENDS);
 	check(sent.wr_id == 1 && (sent.status == IBV_WC_SUCCESS || (hosts_differ() && sent.status == IBV_WC_WR_FLUSH_ERR)),
 	      "a rendezvous with a bad rkey: the message was sent: %s", ibv_wc_status_str(sent.status));
@@ -672,7 +675,7 @@ static void mode_errors(void)
 	check_eq(flushed, 40, "destroying the QP completes what was matched");
 	still_matches(1);
 	renew(0);
-	/* In step after all this: nothing was counted that was not reported. */
+	/* In step after all failures: every counted message was reported. */
 	tm_add(&t, 99, 99, EXACT, 0, 10, IBV_OPS_SIGNALED, 0);
 	tm_expect(&t, seen_op(~99ull, IBV_WC_TM_ADD, 0), "in step");
 	tm_close(&t);
@@ -701,7 +704,7 @@ static void mode_kill(void)
 	} else {
 		check(1, "what a dead sender offered does not count");
 	}
-	/* The receive and the entry are there for others. */
+	/* The receive and the entry are still available for messages of another peer. */
 	m = (struct message){ .opcode = IBV_TMH_EAGER, .tag = 1, .len = 1000000, .seed = 4 };
 	tm_send(&t, 1, &m, 1);
 	tm_expect(&t, seen_eager(&t, 1, 1, &m), "the entry goes to another");

@@ -1,6 +1,7 @@
 /*
- * Tag matching in numbers: thousands of tags, removals that race with messages, many QPs and threads on one list, and a random
- * history against an oracle that searches its list from end to end. ibv_post_srq_ops(3).
+ * Tag matching in large numbers, on each data path: thousands of tags, removals that race with
+ * messages, many QPs and threads on one list, and a random history against an oracle with a linear
+ * search. ibv_post_srq_ops(3).
  *
  *   tm_random MODE one|two
  */
@@ -36,7 +37,7 @@ static void mode_thousands(void)
 			order[i] = order[j];
 			order[j] = k;
 		}
-		/* In one order, all of them at once; messages in another. */
+		/* Adds all tags in one order; messages arrive in another order. */
 		static uint32_t handle[TAGS];
 		for (unsigned n = 0; n < TAGS; n++) {
 			where[order[n]] = n;
@@ -87,7 +88,7 @@ static void mode_races(void)
 	unsigned removed = 0, received = 0, unexpected = 0, wrong = 0, next_recv = 0, fins = 0;
 	uint64_t seed = 4711;
 	for (unsigned n = 0; n < ROUNDS && !wrong; n++) {
-		/* A few messages: each finds its entry, or that it was removed. */
+		/* A few messages: each finds its entry, or the entry was removed. */
 		unsigned count = 1 + rnd(&seed) % WINDOW, got[WINDOW] = { 0 }, gone[WINDOW] = { 0 };
 		uint32_t handle[WINDOW];
 		int rendezvous = rnd(&seed) % 4 == 0;
@@ -100,7 +101,8 @@ static void mode_races(void)
 					     .va = t.his[0].addr + 65536, .rkey = t.his[0].rkey, .rlen = 200 };
 			tm_send(&t, 0, &m, i);
 		}
-		/* At times all messages are there first, else it is a race. */
+		/* In every third round all messages arrive before the removals; in the rest both
+		 * race. */
 		int late = n % 3 == 0;
 		for (unsigned i = 0; late && i < count; i++)
 			tm_sent(&t, 0, i);
@@ -109,7 +111,9 @@ static void mode_races(void)
 		for (unsigned i = count; i-- > 0;)
 			if (tm_del(&t, 1000 + i, handle[i], IBV_OPS_SIGNALED))
 				die("IBV_WR_TAG_DEL");
-		/* One completion of each removal and of each message; of a rendezvous that matched, two. */
+		/*
+		 * One completion for each removal and each message; a matched rendezvous has two.
+		 */
 		for (unsigned left = 2 * count; left; left--) {
 			struct seen s = tm_wait(&t);
 			if (s.opcode == IBV_WC_TM_DEL) {

@@ -1,6 +1,7 @@
 /*
- * Long WRITEs and READs, one after the other, between two processes: all bytes arrive, the last ones last; memory whose
- * registration ends while they come stays as it is from then on; and a target that is killed meanwhile ends the connection.
+ * Long WRITEs and READs in sequence between two processes, over shared memory. All bytes arrive,
+ * the last bytes last. Memory does not change after its deregistration. A target that is killed
+ * ends the connection.
  */
 #include "rig.h"
 
@@ -15,7 +16,7 @@
 static struct end *a, *b;
 static struct address aa, ba;
 
-/* What the test's threads and processes tell each other. */
+/* Shared between the test's threads and processes. */
 static struct shared {
 	_Atomic uint32_t begun, seen, wrong;
 } *shared;
@@ -37,7 +38,7 @@ static struct request bulk(enum ibv_wr_opcode op, uint64_t id, uint64_t offset, 
 	return r;
 }
 
-/* So many in a row that whoever helps is there for some. */
+/* Enough requests in sequence that the helper thread takes part in some. */
 #define ROW 24
 
 static void whole(uint32_t len, uint32_t skew)
@@ -49,7 +50,7 @@ static void whole(uint32_t len, uint32_t skew)
 	seed++;
 	end_fill(a, SRC + skew, len, seed);
 	for (int op = 0; op < 2; op++) {
-		/* There, to another place, and back from it to a third one. */
+		/* To the peer's memory, and from there back to a third place. */
 		for (uint32_t n = 0; n < ROW; n++)
 			if (end_send(a, bulk(ops[op], n, op ? DST : SRC + skew, SRC + 3 * skew, len)))
 				die("ibv_post_send");
@@ -120,7 +121,7 @@ static void last_byte_last(void)
 	check_eq(atomic_load(&shared->wrong), 0, "all others are there by then");
 }
 
-/* ---- a registration that ends ---- */
+/* ---- deregistration during WRITEs ---- */
 
 #define LONG (4u * MIB)
 
@@ -170,7 +171,7 @@ static void registration_ends(unsigned delay_us)
 	check(bytes[0] == 0x5a && !memcmp(bytes, bytes + 1, LONG - 1), "and nothing arrives there any more (%u us)", delay_us);
 }
 
-/* ---- a target that dies ---- */
+/* ---- death of the target ---- */
 
 static void *kill_soon(void *arg)
 {
@@ -189,7 +190,8 @@ static void target_dies(unsigned delay_us)
 	atomic_store(&shared->begun, 0);
 	pthread_create(&thread, NULL, kill_soon, &delay_us);
 	for (uint32_t n = 0; status == IBV_WC_SUCCESS && n < 20000; n++) {
-		/* Where nothing was outstanding, the connection ends half a second after the kill (a slow machine): what is posted then is flushed. */
+		/* Without an outstanding request the connection ends up to half a second after the
+		 * kill; requests posted then are flushed. */
 		if (end_state(a) == IBV_QPS_ERR)
 			expected = IBV_WC_WR_FLUSH_ERR;
 		if (end_send(a, bulk(n % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, n, SRC, DST, LONG)))

@@ -1,5 +1,6 @@
 /*
- * Processes that come and go, each where the one before was: one that stays exchanges datagrams and RC messages with every one of them.
+ * Processes that come and go, each in the process slot of its predecessor, over shared memory. A
+ * process that stays exchanges datagrams and RC messages with every one.
  */
 #include "partner.h"
 #include <fcntl.h>
@@ -49,8 +50,12 @@ static void post_receive(struct ibv_qp *qp)
 		die("ibv_post_recv");
 }
 
-/* By a comer that has not opened the device (closing the file drops the locks of its process): it takes the place of the one before, as it would after a thousand others: the first word of the fabric's file of places
- * says where to look for a free one. Elsewhere there is no such file, and nothing of the kind to test. */
+/*
+ * Makes a new process take the slot of its predecessor, as after a thousand other processes. The
+ * first word of the fabric's slot file says where the search for a free slot starts. Call before
+ * the device is open: closing the file drops the record locks of the process. Without such a file
+ * there is nothing to do.
+ */
 static void same_place(void)
 {
 	char pattern[4096];
@@ -125,7 +130,9 @@ static void send_one(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, uint32_
 		die("ibv_post_send");
 }
 
-/* Both sides' part with one comer. Returns how many completions were missing or failed. */
+/*
+ * Both sides of the exchange with one process. Returns the number of missing or failed completions.
+ */
 static int exchange(void)
 {
 	struct known mine, his;
@@ -171,7 +178,7 @@ int main(void)
 			check_eq(exchange(), 0, "comer %d: all is sent and received", i);
 			if (i % 2)
 				close_all();
-			/* The others go without a word. */
+			/* Later processes exit without closing. */
 			fflush(stdout);
 			_exit(finish());
 		}

@@ -1,6 +1,7 @@
 /*
- * Datagrams to one QP and to a group, between two processes that wait for events: none is lost that finds a receive, and none lies there
- * without its event. Nobody sends more than the other one has receives for.
+ * Datagrams to one QP and to a multicast group, between two processes that wait for events, over
+ * shared memory. No datagram with a receive is lost, and none waits without its event. No sender
+ * exceeds the receives of its peer.
  */
 #include "partner.h"
 
@@ -22,7 +23,8 @@ static struct ibv_qp *qp[QPS];
 static uint32_t theirs[QPS];
 static union ibv_gid own, group = { .raw = { 0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, [15] = 0x44 } };
 
-/* How many datagrams from the other process each QP of a process has received, and posted receives for again. */
+/* For each process and QP: the number of received datagrams from the peer whose receives are posted
+ * again. */
 static volatile uint32_t (*received)[QPS];
 
 static void receive(int q, unsigned n)
@@ -44,7 +46,7 @@ static int post(int q, struct ibv_ah *ah, uint32_t qpn, uint32_t number)
 	return ibv_post_send(qp[q], &wr, &bad);
 }
 
-/* Whatever is there; returns how much. Counts what came out of order. */
+/* Polls all completions; returns their number. Counts completions out of order. */
 static unsigned sends, arrivals, wrong;
 static uint32_t next_from[2][QPS];
 
@@ -100,7 +102,7 @@ static void flood(int to_group)
 			uint32_t taken = received[!role][q];
 			for (int k = 1; to_group && k < QPS; k++)
 				taken = received[!role][k] < taken ? received[!role][k] : taken;
-			/* Our own receives go as well. */
+			/* The sender's own receives bound a multicast window as well. */
 			for (int k = 0; to_group && k < QPS; k++)
 				taken = next_from[1][k] < taken ? next_from[1][k] : taken;
 			uint32_t window = to_group ? WINDOW / 2 : WINDOW;

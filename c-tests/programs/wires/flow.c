@@ -115,7 +115,8 @@ static void refused(void)
 
 static struct ibv_qp *q[6];
 
-/* Sends a frame and tells which QPs of both processes got it, as "tag:tag ..." sorted by QP; the child sends. */
+/* The child sends a frame. Compares the QPs of both processes that got it, as "tag:tag ..." sorted
+ * by QP. */
 static void sent(const char *what, const unsigned char *frame, uint32_t len, const char *wanted)
 {
 	struct arrival a[32];

@@ -1,6 +1,8 @@
 /*
- * UC and UD where messages are lost: what comes is whole, was sent, and comes in order on UC; each byte is checked. SEND, and on UC WRITE, with immediate data
- * that say which message it is, of one packet and of several. With TEST_LOSSES some must be missing; on one host, without it, none may.
+ * UC and UD on a path that loses messages: a received message is complete, was sent, and is in
+ * order on UC; each byte is checked. SEND, and on UC WRITE, with immediate data that number the
+ * messages, of one packet and of several. With TEST_LOSSES some messages must be missing; on one
+ * host without it, none may be.
  */
 #include "rig.h"
 

@@ -1,5 +1,6 @@
 /*
- * Multicast groups: who gets what, and what is refused. ibv_attach_mcast(3), IBTA vol 1, 10.5.
+ * Multicast groups over shared memory: receivers of a message, and refused calls.
+ * ibv_attach_mcast(3), IBTA vol 1, 10.5.
  */
 #include "partner.h"
 
@@ -165,7 +166,8 @@ static void delivered(void)
 	uint32_t mine[3] = { q[0]->qp_num, q[1]->qp_num, q[2]->qp_num }, theirs[3];
 	union ibv_gid g = group(5), h = group(6), v4 = group_v4();
 	swap(mine, theirs, sizeof mine);
-	/* The parent's first two and the child's first are in the group, the child's second is in another. */
+	/* The parent's first two QPs and the child's first QP are in the group, the child's second
+	 * QP is in another group. */
 	check_eq(ibv_attach_mcast(q[0], &g, 0), 0, "ibv_attach_mcast");
 	check_eq(ibv_attach_mcast(q[1], role ? &h : &g, 0), 0, "ibv_attach_mcast");
 	for (uint64_t i = 0; i < 3; i++)
@@ -184,7 +186,7 @@ static void delivered(void)
 		expect(1, 0, q[0], theirs[0], g, 1000, 11);
 	}
 	meet();
-	/* None of these is for anybody. */
+	/* No QP receives these messages. */
 	if (role) {
 		message(q[0], to, GROUP_QPN, QKEY + 1, 100, 1);
 		message(q[0], to, theirs[0], QKEY, 100, 2);
@@ -211,7 +213,7 @@ static void delivered(void)
 		expect(4, 12, q[1], theirs[1], g, 4096, 5);
 	}
 	meet();
-	/* A QP that does not want its own. */
+	/* A QP that does not receive its own messages. */
 	check_eq(ibv_attach_mcast(q[2], &g, 0), 0, "ibv_attach_mcast");
 	check_eq(ibv_detach_mcast(q[0], &g, 0), 0, "ibv_detach_mcast");
 	meet();

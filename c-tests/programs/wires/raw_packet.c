@@ -239,7 +239,8 @@ static void defaults_and_sniffers(void)
 	meet();
 }
 
-/* A receiver that is slow for a moment, with few receives: nothing is lost. One without any loses, and holds nobody up for long. */
+/* A receiver with few receives that is slow for a moment: no frame is lost. A receiver without
+ * receives loses frames, and does not delay the sender for long. */
 static void slow(void)
 {
 	enum { COUNT = 600 };

@@ -234,7 +234,7 @@ static void spreads(void)
 			      verify(buf + FRAME * a[0].id + 42, 100, 8) < 0,
 		      "the tag is in the completion");
 	meet();
-	/* A receive that is too small stops its queue, and no other. */
+	/* A receive that is too small stops only its own queue. */
 	unsigned queue = vectors[1].two & (QUEUES - 1), other = vectors[4].two & (QUEUES - 1);
 	if (!role) {
 		check_eq(to(wq[queue], IBV_WQS_RESET), 0, "IBV_WQS_RESET");
@@ -275,7 +275,7 @@ static void spreads(void)
 
 enum packet { UDP4, UDP6, ESP4, ESP6, VXLAN };
 
-/* Every set of fields that the vectors are not about, and the packets that have them. */
+/* Every set of fields outside the published vectors, and packets with these fields. */
 static const struct {
 	const char *what;
 	uint64_t fields;
@@ -295,7 +295,7 @@ static const struct {
 	  IBV_RX_HASH_INNER | IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP, VXLAN },
 };
 
-/* What differs from one frame to the next. */
+/* The fields in which successive frames differ. */
 struct flow_of {
 	uint8_t src[16], dst[16];
 	uint16_t sport, dport;
@@ -393,7 +393,8 @@ static void other_fields(void)
 			struct flow_of x = some_flow(set, n);
 			uint32_t len = packet(f, sets[set].packet, &x);
 			unsigned queue = queue_of(sets[set].fields, &x);
-			/* One receive each, so that the next frame finds a fresh one wherever it goes. */
+			/* One receive on each queue, so the next frame finds a fresh receive on any
+			 * queue. */
 			for (unsigned i = 0; !role && !n && i < QUEUES * FRAMES; i++)
 				if (post(wq[i / FRAMES], i / FRAMES * 10 + i % FRAMES, FRAME))
 					die("ibv_post_wq_recv");

@@ -1,6 +1,7 @@
 /*
- * Segmentation on UD queue pairs (IBV_WR_TSO, ibv_wr_send_tso), as IP over InfiniBand uses it: each segment is a datagram with its header made to
- * fit. ibv_post_send(3), ibv_wr_post(3), ibv_create_qp_ex(3), ibv_query_device_ex(3), RFC 4391, RFC 791, RFC 8200, RFC 9293.
+ * Segmentation on UD QPs (IBV_WR_TSO, ibv_wr_send_tso), as IP over InfiniBand uses it: each segment
+ * is a datagram with an adapted header. ibv_post_send(3), ibv_wr_post(3), ibv_create_qp_ex(3),
+ * ibv_query_device_ex(3), RFC 4391, RFC 791, RFC 8200, RFC 9293.
  */
 #include "frames.h"
 #include <sys/prctl.h>
@@ -21,7 +22,7 @@ static struct ibv_mr *slots_mr, *data_mr;
 static unsigned char *slots, *data;
 static struct ibv_qp *qp;
 static struct ibv_ah *there, *there_by_lid;
-/* The other process's, and our own. */
+/* The QP number of the peer process, and the local GID. */
 static uint32_t their_qpn;
 static union ibv_gid own;
 
@@ -71,14 +72,14 @@ static struct ibv_ah *handle(union ibv_gid gid, int global)
 	return ah;
 }
 
-/* ---- a request, and what its segments are ---- */
+/* ---- a request and its segments ---- */
 
 struct job {
 	uint16_t type;	/* 0x0800: IPv4, 0x86dd: IPv6; others: no header that an adapter knows */
 	uint32_t total, mss, seed;
 };
 
-/* The header as the application gives it, its lengths and checksums being anything. */
+/* The header as the application writes it; its lengths and checksums are arbitrary. */
 static uint32_t header(unsigned char *p, const struct job *j)
 {
 	static const uint8_t src[16] = { 0xfe, 0x80, [15] = 2 }, dst[16] = { 0xfe, 0x80, [15] = 1 };
@@ -98,7 +99,7 @@ static uint32_t header(unsigned char *p, const struct job *j)
 
 static uint32_t segments(const struct job *j) { return j->total ? (j->total + j->mss - 1) / j->mss : 1; }
 
-/* Segment i as a receiver has it, the checksums being 0 where there are any; its length. */
+/* Builds segment i as it arrives, with zero checksums; returns its length. */
 static uint32_t segment(unsigned char *p, const struct job *j, uint32_t i)
 {
 	static unsigned char whole[DATA];
@@ -172,7 +173,7 @@ struct target {
 	uint32_t qpn;
 };
 
-/* Posts `n` ranges as `j` says; the header is gone when this returns. */
+/* Posts `n` ranges for job `j`; the header buffer is invalid after the call. */
 static int post_ranges(struct ibv_qp *q, enum way way, struct target to, const struct job *j, struct ibv_sge *sg, int n, uint64_t id, unsigned flags)
 {
 	unsigned char h[ROOM];
@@ -203,7 +204,7 @@ static int post_ranges(struct ibv_qp *q, enum way way, struct target to, const s
 	return err;
 }
 
-/* Posts what `j` says, in two ranges. */
+/* Posts job `j` in two ranges. */
 static int post(struct ibv_qp *q, enum way way, struct target to, const struct job *j, uint64_t id, unsigned flags)
 {
 	uint32_t half = j->total / 3;
@@ -226,7 +227,7 @@ static void quiet(const char *what)
 	check(!try_completion(scq, &w, 0), "%s: no more completions", what);
 }
 
-/* ---- what the device says, and what it refuses ---- */
+/* ---- device attributes and refused requests ---- */
 
 static void told(void)
 {
@@ -449,8 +450,8 @@ enum { MANY = 16 };
 static struct job waiting_job(unsigned n) { return (struct job){ n % 2 ? 0x86dd : 0x0800, 2000, 45, 50 + n }; }
 
 /*
- * The receiver stands still while more is posted than lies between the two: the rest waits, with headers and lists of its own, and goes on in the
- * middle of a request.
+ * The receiver is stopped while more is posted than fits between both processes. The rest waits
+ * with copies of headers and lists, and continues in the middle of a request.
  */
 static void waiting(void)
 {
@@ -489,7 +490,7 @@ static void waiting(void)
 	meet();
 }
 
-/* What waits when the QP goes to ERR is flushed, and only that. */
+/* Waiting requests are flushed when the QP goes to ERR, and only those. */
 static void flushed(void)
 {
 	struct job j = { 0x0800, 2000, 10, 61 };
@@ -503,7 +504,7 @@ static void flushed(void)
 		check_eq(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0, "to ERR");
 		struct ibv_wc w;
 		for (uint64_t n = 0; n < 4; n++) {
-			/* Those that succeed have a completion only if they are signaled. */
+			/* A successful request has a completion only if it is signaled. */
 			wait_completion(scq, &w);
 			while (w.wr_id > n && n % 2)
 				n++, whole++;
@@ -514,7 +515,7 @@ static void flushed(void)
 		}
 		check(w.wr_id == 3 && w.status == IBV_WC_WR_FLUSH_ERR, "the last is flushed");
 		quiet("each once");
-		/* Our own receives are flushed, too. */
+		/* The local receives are flushed too. */
 		for (uint32_t n = 0; n < RECEIVES; n++)
 			wait_completion(rcq, &w);
 		a.qp_state = IBV_QPS_RESET;
@@ -550,7 +551,8 @@ static void flushed(void)
 
 /* ---- what fails ---- */
 
-/* A receiver takes what it has receives for; a wrong key stops the queue before anything is sent. */
+/* A receiver takes datagrams as far as its receives go; an invalid key stops the send queue before
+ * any datagram is sent. */
 static void failing(void)
 {
 	const struct job j = { 0x0800, 1000, 100, 71 };
@@ -637,7 +639,7 @@ static void close_all(void)
 	meet();
 }
 
-/* A fault strikes a request, which is one however many datagrams it makes. */
+/* A fault rule counts a segmented request once. */
 static void faults(void)
 {
 	if (!role)

@@ -115,7 +115,7 @@ static void dropped(void)
 	pair_close(a, b);
 }
 
-/* A message and an answer to it. */
+/* A message and its answer. */
 static void talk(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, struct ibv_qp **qp, union ibv_gid gid, int index)
 {
 	unsigned char *buf = mr->addr;
@@ -137,7 +137,7 @@ static void talk(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, struct
 			r = w;
 	}
 	check(r.wr_id == 1 && r.status == IBV_WC_SUCCESS && r.src_qp == qp[0]->qp_num, "the first message came");
-	/* What kind of packet it was is in the service level, as with mlx5: RoCE v2 by IPv4 or IPv6. */
+	/* The service level holds the packet type, as with mlx5: RoCE v2 over IPv4 or IPv6. */
 	uint64_t words[2];
 	memcpy(words, gid.raw, sizeof words);
 	int ipv4 = !words[0] && !memcmp(gid.raw + 8, "\0\0\377\377", 4);
@@ -163,7 +163,9 @@ static void talk(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, struct
 	ibv_destroy_qp(qp[1]);
 }
 
-/* An answer to where a message came from, in one process; by the GID with this index, if there is one. */
+/*
+ * Answers the source address of a message, in one process, by the GID with this index if it exists.
+ */
 static int answer(int index)
 {
 	struct ibv_context *ctx = open_device();

@@ -1,12 +1,13 @@
 /*
- * Requests of an extended reliable connection that are built: each kind by its ibv_wr_* call, between two processes. ibv_wr_post(3).
+ * Requests of XRC connections by ibv_wr_* calls, each opcode, between two processes over shared
+ * memory. ibv_wr_post(3).
  */
 #include "xrc_pair.h"
 #include <arpa/inet.h>
 
 enum { OPS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
 	     IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD };
-/* Where the sender has its data, and what it moves at the other end; receives are below both. */
+/* Offsets of the sender's data and of the target at the peer; receives lie below both. */
 enum { SOURCE = 40 << 10, TARGET = 48 << 10 };
 
 static const struct {

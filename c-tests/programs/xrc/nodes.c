@@ -1,6 +1,4 @@
-/*
- * The nodes of xrc.c: what each can be asked for, and the processes that they are in.
- */
+/* The nodes of xrc.c: their operations and processes. */
 #include "nodes.h"
 
 struct node node[NODES];
@@ -73,7 +71,9 @@ enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return ibv_query_qp(qp, &a, IBV_QP_STATE, &i) ? 99 : a.qp_state;
 }
 
-/* This process's port goes down or up; how many of its contexts are not told so. */
+/*
+ * Takes the port of this process down or up; returns the number of its contexts without an event.
+ */
 static int port(int down)
 {
 	int bad = 0;
@@ -83,7 +83,7 @@ static int port(int down)
 	return bad;
 }
 
-/* What a node does, in whatever process. */
+/* Executes a call for a node of this process. */
 static struct reply perform(struct call c)
 {
 	struct node *n = &node[c.node];

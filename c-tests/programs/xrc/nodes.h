@@ -1,6 +1,4 @@
-/*
- * The nodes of xrc.c: what each can be asked for, and the processes that they are in.
- */
+/* The nodes of xrc.c: the operations of a node, and the processes that hold the nodes. */
 #ifndef XRC_NODES_H
 #define XRC_NODES_H
 

@@ -1,10 +1,12 @@
 /*
- * Extended reliable connections: a sender's QP, one receiving QP, and shared receive queues of one domain in one, two or three processes.
- * ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_get_srq_num(3), ibv_create_qp_ex(3), ibv_wr_post(3).
+ * XRC: a send QP, one receive QP, and SRQs of one domain in one, two or three processes, on each
+ * data path. ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_get_srq_num(3), ibv_create_qp_ex(3),
+ * ibv_wr_post(3).
  *
- * Three nodes: SENDER, HOME (which has the receiving QP and a queue) and OTHER (a queue only). "one": all in this process; "two": the
- * sender is this process; "three": a process each, and this one only asks. With TEST_HOST (rig.h), of "three", the sender is alone on its host: the
- * receiving QP's process has the transport then, and has OTHER serve what is for its queue.
+ * Three nodes: SENDER, HOME (receive QP and SRQ) and OTHER (SRQ only). "one": all in this process.
+ * "two": the sender is this process. "three": one process for each node, and this process only
+ * gives orders. With TEST_HOST (rig.h) and "three" the sender is alone on its host; the process of
+ * the receive QP then handles packets and forwards messages for OTHER's SRQ.
  */
 #include "nodes.h"
 
@@ -33,7 +35,7 @@ static void disconnect(void)
 	check_eq(on(SENDER, DESTROY_QPS).v | on(HOME, DESTROY_QPS).v, 0, "destroying both QPs");
 }
 
-/* What a request hears that names no queue: RoCE has no word of its own for it. */
+/* The status of a request that names no SRQ: RoCE has no NAK code of its own for it. */
 static int no_queue(void)
 {
 	return hosts_differ() ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_INV_RD_REQ_ERR;
@@ -147,7 +149,7 @@ static void data(void)
 		check_eq(status_of_send(IBV_WR_ATOMIC_CMP_AND_SWP, i, 0, 8, queue[to], addr[to] + 8, rkey[to], 42), IBV_WC_SUCCESS, "compare and swap");
 		check(on(SENDER, WORD, 0).v == 42 && on(to, WORD, 8).v == 43, "its words");
 	}
-	/* Many in flight to both, in bursts: each queue gets its own in order. */
+	/* Many messages in flight to both SRQs, in bursts: each SRQ gets its messages in order. */
 	unsigned sent = 0, got[NODES] = { 0 }, count[NODES] = { 0 };
 	for (unsigned round = 0; round < 20; round++) {
 		for (unsigned i = 0; i < 32; i++) {
@@ -230,7 +232,7 @@ static void errors(int to)
 	disconnect();
 	queue[to] = on(to, SRQ_NUM).v;
 
-	/* The receiving QP goes away: nobody receives, wherever the queue is. */
+	/* The receive QP is destroyed: no message arrives, wherever the SRQ is. */
 	connect_all(7);
 	on(to, POST, 1, 0, 100);
 	check_eq(status_of_send(IBV_WR_SEND, 11, 0, 8, queue[to], 0, 0, 0), IBV_WC_SUCCESS, "sending");
@@ -253,7 +255,8 @@ static int send_to(int to)
 	return status;
 }
 
-/* The port of `at` goes down while requests for the queue of `to` are under way, and comes up again: waited for, then not. */
+/* The port of node `at` goes down with requests for the SRQ of `to` in flight, and comes up again.
+ * First the requests wait, then they do not. */
 static void ports(int at, int to)
 {
 	connect_patiently(7, hosts_differ() ? 17 : 20);
@@ -281,7 +284,7 @@ static void ports(int at, int to)
 	disconnect();
 }
 
-/* ibv_open_qp: OTHER opens the receiving QP of HOME. */
+/* ibv_open_qp: OTHER opens the receive QP of HOME. */
 static void opened(void)
 {
 	connect_all(7);
@@ -351,12 +354,13 @@ static void deaths(void)
 			check_eq(status_of_send(IBV_WR_SEND, 1, 0, 8, queue[to], 0, 0, 0), IBV_WC_SUCCESS, "sending");
 			check_eq(on(to, WAIT).wc.status, IBV_WC_SUCCESS, "receiving");
 		}
-		/* The present ring is that of OTHER, and its queue is empty. */
+		/* The present receive ring belongs to OTHER, and its SRQ is empty. */
 		on(SENDER, SEND, IBV_WR_SEND, 2, 0, 8, queue[OTHER]);
 		check(!on(SENDER, TRY, QUIET_US).v, "a message waits");
 		kill_node(victim);
 		if (victim == SENDER) {
-			/* Nobody tells another host, and what had left the sender when it died still arrives. */
+			/* Another host is not told, and packets that had left the sender at its
+			 * death still arrive. */
 			if (!hosts_differ())
 				check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender dies: the receiver's state");
 			on(OTHER, POST, 3, 0, 100);
@@ -378,7 +382,8 @@ static void deaths(void)
 	}
 }
 
-/* Each process dies in turn in the middle of messages to a queue of OTHER: what is complete is complete, in order, and the rest ends. */
+/* Each process dies in turn during messages to an SRQ of OTHER. Complete messages are received in
+ * order, and the rest fails. */
 static void deaths_in_the_middle(void)
 {
 	enum { COUNT = 16, LEN = 60000 };
@@ -391,7 +396,7 @@ static void deaths_in_the_middle(void)
 		on(SENDER, FILL, 0, LEN, 5);
 		for (int i = 0; i < COUNT; i++)
 			check_eq(on(SENDER, SEND, IBV_WR_SEND, i, 0, LEN, queue[OTHER]).v, 0, "posting message %d", i);
-		/* Some are there, and others under way. */
+		/* Some messages have arrived, others are in flight. */
 		int got = 0;
 		for (; got < COUNT / 4; got++)
 			check_eq(on(OTHER, WAIT).wc.wr_id, got, "message %d is there", got);
@@ -423,7 +428,7 @@ static void deaths_in_the_middle(void)
 	}
 }
 
-/* A QP outlives whoever of those that have it open dies. */
+/* A QP outlives the death of any process that has it open. */
 static void deaths_of_an_open_qp(void)
 {
 	for (int victim = HOME; victim <= OTHER; victim++) {

@@ -1,4 +1,4 @@
-/* What libfabric's configuration would find out about this system, as far as its verbs code asks. */
+/* Results of libfabric's configuration on this system, as far as its verbs code needs them. */
 #define HAVE_VERBS 1
 #define VERBS_HAVE_QUERY_EX 1
 #define VERBS_HAVE_XRC 1

@@ -1,4 +1,4 @@
-/* What perftest's configuration would find out about this system, as far as its verbs code asks. */
+/* Results of perftest's configuration on this system, as far as its verbs code needs them. */
 #define VERSION "test"
 #define PACKAGE_VERSION "test"
 #define HAVE_EX 1

@@ -1,4 +1,4 @@
-/* What rdma-core's configuration would find out about this system, as far as its examples ask. */
+/* Results of rdma-core's configuration on this system, as far as its examples need them. */
 #define HAVE_STATEMENT_EXPR 1
 #define HAVE_TYPEOF 1
 #define HAVE_BUILTIN_TYPES_COMPATIBLE_P 1

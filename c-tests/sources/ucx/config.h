@@ -1,4 +1,4 @@
-/* What ucx's configuration would find out about this system, as far as its verbs code asks. */
+/* Results of ucx's configuration on this system, as far as its verbs code needs them. */
 #define HAVE_IB 1
 #define HAVE_TL_RC 1
 #define HAVE_TL_UD 1
@@ -44,5 +44,5 @@
 #define ENABLE_PARAMS_CHECK 1
 #define ENABLE_ASSERT 1
 #define ENABLE_MT 1
-/* Its hints for valgrind need valgrind. */
+/* Disables valgrind hints, which need valgrind. */
 #define NVALGRIND 1

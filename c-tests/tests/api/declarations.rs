@@ -1,11 +1,12 @@
-//! What headers declare, from a compiler's preprocessor: enough of C's syntax to tell declarations apart.
+//! Declarations of headers, read from a compiler's preprocessor output: enough C syntax to separate
+//! declarations.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Names, and what is declared under them as tokens with single spaces between.
+/// Names and their declarations, as tokens with single spaces between.
 #[derive(Debug, Default)]
 pub(crate) struct Api {
     pub(crate) macros: BTreeMap<String, String>,
@@ -48,14 +49,15 @@ impl Api {
             .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
             .unwrap_or(definition.len());
         let (name, text) = definition.split_at(end);
-        // Guards are nobody's interface, and one that is undefined at the end is not there.
+        // Guards belong to no interface, and a macro that is undefined at the end does not exist.
         if !name.ends_with("_H") && name != "__attribute_const" {
             let plain = tokens(text).join(" ").replace(" ( ( int ) ( access ) ", " ( ( access ) ");
             self.macros.insert(name.to_owned(), plain);
         }
     }
 
-    /// Declarations at the outermost level: tokens up to a semicolon, or to the end of a function's body.
+    /// Declarations at the outermost level: tokens up to a semicolon, or to the end of a function
+    /// body.
     fn add_declarations(&mut self, tokens: &[String]) {
         let mut begin = 0;
         let (mut depth, mut parentheses) = (0, 0);
@@ -114,7 +116,7 @@ impl Api {
     }
 }
 
-/// Sizes of arrays are written as numbers in one and as names in the other.
+/// Array sizes are numbers in one header and names in the other.
 fn members(body: &[&str]) -> String {
     body.join(" ")
         .replace("IBV_SYSFS_NAME_MAX", "64")
@@ -122,7 +124,7 @@ fn members(body: &[&str]) -> String {
         .replace("[ 256 / 32 ]", "[ 8 ]")
 }
 
-/// Lines that come from these headers themselves, definitions of macros included.
+/// Lines that come from these headers themselves, macro definitions included.
 fn declared(headers: &[&str], include: Option<&Path>) -> Vec<String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let stem = format!("api-{}", include.map_or(0, |path| path.as_os_str().len()));

@@ -1,5 +1,6 @@
-//! Our headers declare what upstream's declare: every macro, type, enumerator, function (inline ones too), with the same types, and nothing else.
-//! Both are preprocessed, and what these files declare is compared token by token.
+//! Ferroverbs' headers declare the same as upstream's: every macro, type, enumerator and function
+//! (inline ones too), with the same types, and nothing else. Both are preprocessed, and their
+//! declarations are compared token by token.
 
 mod declarations;
 
@@ -21,7 +22,7 @@ const HEADERS: &[&str] = &[
     "rdma/rsocket.h",
 ];
 
-/// Names that only we have, and why.
+/// Names that only Ferroverbs has, with the reason.
 const OURS: &[(&str, &str)] = &[
     (
         "__verbs_get_ctx_at",
@@ -34,10 +35,10 @@ const OURS: &[(&str, &str)] = &[
     ("__rdma_get_comp", "what waiting for either completion has in common"),
 ];
 
-/// Names that only upstream has, and why.
+/// Names that only upstream has, with the reason.
 const THEIRS: &[(&str, &str)] = &[];
 
-/// Macros whose text differs though they mean the same, and why.
+/// Macros with another text and the same meaning, with the reason.
 const OTHER_TEXT: &[(&str, &str)] = &[
     ("verbs_get_ctx_op", "no expression of statements"),
     ("__VERBS_ABI_IS_EXTENDED", "C++11 has UINTPTR_MAX"),

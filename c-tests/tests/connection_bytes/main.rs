@@ -1,6 +1,7 @@
-//! Bytes to the kernel's connection manager: a program drives librdmacm over a recording kernel and a libibverbs that has one device, once with the
-//! system's library and once with ours. What the kernel is asked, what becomes of queue pairs, what the calls return, errno, and what ids
-//! and events say must be the same, for kernels of each age and for each command that fails. See `cm-shim/`.
+//! Bytes to the kernel's connection manager. A program drives librdmacm over a recording kernel and
+//! a libibverbs with one device, with the system's librdmacm and with Ferroverbs'. Kernel commands,
+//! QP changes, results, errno, ids and events must be equal, for kernels of each age and for each
+//! failing command. See `cm-shim/`.
 
 #![forbid(unsafe_code)]
 
@@ -8,22 +9,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// How the kernel and its device are.
+/// Kernel and device variants.
 const KERNELS: [&str; 9] =
     ["", "old", "abi=3 old", "abi=2", "abi=5", "no-indices", "iwarp", "ece", "old ece"];
 
-/// Those over which each command fails in turn.
+/// Variants over which each command fails in turn.
 const FAILING: [&str; 2] = ["", "abi=3 old"];
 
-/// Numbers of the commands, but for 1, `DESTROY_ID`: where that fails, upstream's library loses ids of its own, and ours closes their
-/// channels. 13, `GET_OPTION`, is nobody's.
+/// Command numbers without 1, `DESTROY_ID`: when it fails, upstream's library leaks ids, and
+/// Ferroverbs closes their channels. No library uses 13, `GET_OPTION`.
 const COMMANDS: [u32; 21] =
     [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22];
 
-/// Those that make something, or take an event: a write that comes back short leaves it to nobody, and no kernel does that.
+/// Commands that create an object or take an event. After a short write no library owns the object,
+/// and no real kernel answers so.
 const MAKING: [u32; 4] = [0, 12, 16, 22];
 
-/// `EINVAL`, and a write that comes back short.
+/// `EINVAL`, and a short write.
 const ERRORS: [i32; 2] = [22, -1];
 
 /// `EACCES` for the device itself.
@@ -98,7 +100,7 @@ struct Bench {
 impl Bench {
     /// `Err` says why there is nothing to compare with.
     fn set_up() -> Result<Self, String> {
-        // The threads of tests have their names; the numbers of threads of several processes would be the same.
+        // Threads of tests have names; thread numbers would repeat in several processes.
         let test = std::thread::current().name().unwrap_or("main").to_owned();
         let name = format!("connection-bytes-{test}");
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -126,7 +128,7 @@ impl Bench {
                 "the system has no librdmacm to develop with (Debian: librdmacm-dev)".into()
             );
         }
-        // What the library says goes into the program's record, which is where the rest of the shim is.
+        // The library's messages go into the program's record, which the rest of the shim holds.
         let library = [
             "-fPIC",
             "-shared",
@@ -177,7 +179,7 @@ impl Bench {
         command.args(kernel.split_whitespace()).output().expect("the program starts")
     }
 
-    /// What both libraries asked of such a kernel, which must be the same.
+    /// The record of both libraries over such a kernel, which must be equal.
     fn compare(&self, kernel: &str) -> String {
         let [theirs, ours] = [Side::Theirs, Side::Ours].map(|side| {
             let done = self.run(side, kernel);
@@ -189,7 +191,7 @@ impl Bench {
         if let Some(difference) = first_difference(&theirs, &ours) {
             panic!("{kernel}: {difference}");
         }
-        // One that has no such device has little to say.
+        // A kernel without a usable device gives a short record.
         let is_refused = kernel.contains("fail=-2") || ["abi=2", "abi=5"].contains(&kernel);
         let makes_none = kernel.contains("fail=0:");
         let least = if is_refused {
@@ -204,7 +206,7 @@ impl Bench {
     }
 }
 
-/// The first line in which two records differ, with what led to it.
+/// The first line in which two records differ, with the lines before it.
 fn first_difference(theirs: &str, ours: &str) -> Option<String> {
     if theirs == ours {
         return None;

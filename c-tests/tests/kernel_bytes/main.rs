@@ -1,7 +1,7 @@
-//! Bytes to the kernel: a plugin-like C program calls every command of the private provider ABI over a
-//! recording kernel, on the system's `libibverbs.so.1` and on ours. What the kernel is asked, what the calls
-//! return, errno, and every structure they store must be the same, byte for byte, for kernels of each age
-//! and for each way a command can fail. See `kernel-shim/`.
+//! Bytes to the kernel. A plugin-like C program calls every command of the private provider ABI
+//! over a recording kernel, with the system's `libibverbs.so.1` and with Ferroverbs'. Kernel
+//! requests, results, errno and every stored structure must be equal, byte for byte, for kernels of
+//! each age and for each failure of a command. See `kernel-shim/`.
 
 #![forbid(unsafe_code)]
 
@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 
 use ferroverbs_c_tests::release::{RELEASES, Release, Unpacked};
 
-/// How new the kernel is: all ioctls, the one that wraps write commands, all but that, none.
+/// Ages of the kernel: all ioctls; the ioctl that wraps write commands; all but that ioctl; none.
 const KERNELS: [&str; 4] = ["ioctl", "invoke", "methods", "write"];
 
-/// `EIO`, `ENOMEM`, `EBUSY`, `EINVAL`, `ENOTTY`, `ENOSYS`, `EPROTO`, `EPROTONOSUPPORT`, `EOPNOTSUPP`.
+/// `EIO`, `ENOMEM`, `EBUSY`, `EINVAL`, `ENOTTY`, `ENOSYS`, `EPROTO`, `EPROTONOSUPPORT` and
+/// `EOPNOTSUPP`.
 const ERRORS: [&str; 9] = ["5", "12", "16", "22", "25", "38", "71", "93", "95"];
 
-/// A write that comes back short.
+/// A short write.
 const SHORT: &str = "-1";
 
-/// Versions of the write commands that the library knows; the last is that of every living kernel.
+/// Versions of the write commands that the library supports; all present kernels have the last one.
 const ABIS: [&str; 4] = ["3", "4", "5", "6"];
 
 /// The tests share a folder.
@@ -31,7 +32,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Seeds of nonsense for each kind of kernel.
 const GARBAGE: u64 = 40;
-/// A run takes some hundredths of a second; one that hangs is found by this.
+/// A run takes some hundredths of a second; the limit detects a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -93,8 +94,7 @@ fn compare(bench: &Bench) {
     assert!(missing.is_empty(), "release {}, never called: {missing:?}", bench.release.number);
 }
 
-/// Release 56 has the number of release 44, which is taken for granted where nothing else is told, but
-/// other layouts.
+/// Release 56 has the number of release 44, which is the default without a hint, but other layouts.
 fn compare_told(bench: &Bench) {
     let differs = |release| {
         let bench = bench.told(release);
@@ -121,7 +121,7 @@ enum Side {
 struct Run {
     kernel: &'static str,
     import: bool,
-    /// What every command answers, or nothing.
+    /// The errno of every command, or none.
     fail: Option<&'static str>,
     abi: &'static str,
     /// Whether destroying objects of an unplugged device counts as success.
@@ -232,12 +232,12 @@ impl Bench {
         Ok(())
     }
 
-    /// The program's file. Its name tells our library what a plugin's file name tells it: the release,
-    /// where the private ABI changed without its number.
+    /// The program's file. Its name tells Ferroverbs what a plugin's file name tells: the release,
+    /// because the private ABI changed without a new number.
     fn program(&self) -> PathBuf {
         match self.told {
             None => self.folder.join(format!("commands.so.1.0.{}.0", self.release.number)),
-            // As long, for the sake of the stack.
+            // The same length as the real name, so that the stack is equal.
             Some(_) => self.folder.join("commands.so.1.0.xx.0"),
         }
     }
@@ -257,7 +257,7 @@ impl Bench {
     fn command(&self, side: Side) -> Command {
         let mut path = match side {
             Side::Ours => vec![self.folder.join("ours")],
-            // As many in each run: the stack, and with it the addresses on it, stay alike.
+            // The same number of folders in each run, so that stack and addresses are equal.
             Side::Theirs => vec![self.folder.join("void")],
         };
         let mut command = match &self.unpacked {
@@ -315,7 +315,7 @@ impl Bench {
         }
         let output = command.output().expect("the program starts");
         let record = text(&output);
-        // An imported context needs an ioctl; all others open, and then there is a lot to see.
+        // An import needs an ioctl; all other runs open the device and give a long record.
         let opened = record.lines().any(|line| line == "  open");
         let refused = run.import && ["invoke", "write"].contains(&run.kernel);
         assert_eq!(opened, !refused, "{run:?}, {side:?}:\n{record}");
@@ -387,7 +387,7 @@ fn called_function(line: &str) -> Option<&str> {
     (!name.is_empty() && name.chars().all(is_name)).then_some(name)
 }
 
-/// All commands that the release has: those of our export table under its node, but for one that came
+/// All commands of the release: the rows of the export table under its node, except one that came
 /// later under the same number.
 fn commands(release: u32) -> BTreeSet<String> {
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/export/table.rs");
@@ -412,7 +412,7 @@ fn commands(release: u32) -> BTreeSet<String> {
     names
 }
 
-/// The first line in which two records differ, with what led to it.
+/// The first line in which two records differ, with the lines before it.
 fn first_difference(theirs: &str, ours: &str) -> Option<String> {
     if theirs == ours {
         return None;

@@ -1,4 +1,4 @@
-//! One comparison by ctest: generates its two halves, compiles them, runs them.
+//! One comparison by ctest: generates both halves, compiles and runs them.
 
 use crate::{root, scratch};
 use ctest::TestGenerator;
@@ -11,13 +11,13 @@ use std::process::Command;
 /// Whether C's headers are of the crate's release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Against {
-    /// All that the crate has must be there.
+    /// All types of the crate must exist.
     Same,
-    /// What came later is not there, and [`GROWN`] were smaller.
+    /// Newer types are absent, and [`GROWN`] were smaller.
     Older,
 }
 
-/// What is compared with what.
+/// The two sides of a comparison.
 pub(crate) struct Check<'a> {
     pub(crate) name: &'static str,
     pub(crate) headers: &'static [&'static str],
@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) missing: usize,
 }
 
-/// Structures that grew after the releases that Debian 12 has, with the members that are new.
+/// Structures that grew after the releases of Debian 12, with their new members.
 const GROWN: &[(&str, &[&str])] = &[
     ("ibv_port_attr", &["active_speed_ex"]),
     ("ibv_qp_ex", &["wr_flush"]),
@@ -91,8 +91,9 @@ const NOT_IN_C: &[(&str, &str)] = &[
     ("ib_uverbs_clock_info", "a page of mlx5's, in no header of the verbs"),
 ];
 
-/// Stand-ins for types of the C library, of the same size and alignment on this architecture; and for a table that a macro makes, which ctest does not
-/// expand (tests/plugin_header.rs compares it with the header).
+/// Stand-ins for types of the C library with equal size and alignment on this architecture, and for
+/// a table that a macro makes, which ctest does not expand (tests/plugin_header.rs compares the
+/// table with the header).
 const LIBC: &str = "
 pub type ssize_t = isize;
 pub type dev_t = u64;
@@ -107,7 +108,7 @@ pub type socklen_t = u32;
 #[repr(C)] #[derive(Clone, Copy)] pub struct ferroverbs_cm_calls { opaque: [usize; 41] }
 ";
 
-/// Names that the crate has for what C writes out.
+/// Names of the crate for types that C spells out.
 const ALIASES: &str = "typedef void *(*compat_fn)(void);\n";
 
 impl Check<'_> {
@@ -133,7 +134,8 @@ impl Check<'_> {
             .cloned()
             .collect();
         if against == Against::Same {
-            // Debian's kernel headers are of an older kernel than rdma-core's own, which are not installed.
+            // Debian's kernel headers are older than rdma-core's own kernel headers, which are not
+            // installed.
             let absent: Vec<_> =
                 absent.iter().filter(|name| !name.to_lowercase().contains("comp_cntr")).collect();
             assert!(absent.is_empty(), "{}: C has no {absent:?}", self.name);
@@ -230,7 +232,8 @@ impl Check<'_> {
                 })
                 .map(str::to_owned)
         });
-        // Types without a name, and those whose spelling differs; in_place.rs compares their members.
+        // Types without a name, and types with another spelling; in_place.rs compares their
+        // members.
         generator.skip_struct_field_type(|s, field| untypable(s.ident(), field.ident()));
         generator.skip_union_field_type(|u, field| untypable(u.ident(), field.ident()));
         generator.rename_struct_ty(|name| {
@@ -303,7 +306,7 @@ fn untypable(owner: &str, member: &str) -> bool {
             | ("ib_uverbs_odp_caps", "per_transport_caps")
             | ("rdma_addr", "addr")
             | ("ib_addr", "ib_u")
-            // __u64 there, of which our generator knows the aligned form only.
+            // C has `__u64`, of which the generator knows only the aligned form.
             | ("sockaddr_ib", "sib_scope_id")
             | ("rdma_cm_event" | "rdma_ucm_event_resp", "param")
             // 64-bit integers to the kernel, pointers to the verbs.
@@ -311,7 +314,7 @@ fn untypable(owner: &str, member: &str) -> bool {
     )
 }
 
-/// Runs a command that must succeed, and returns what it printed.
+/// Runs a command, which must succeed, and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
-//! Types that C declares where they are used have no name that ctest could ask for: their members are compared by the
-//! paths that lead to them.
+//! Types that C declares in place have no name for ctest: their members are compared by the paths
+//! that lead to them.
 
 use crate::check::run;
 use crate::{newest, root, scratch};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The type, the structure it is in, and the path to it (empty where it has no name) with a member of it.
+/// The type, its structure, and the path to its members (empty for an unnamed type).
 const PLACES: &[(&str, &str, &str)] = &[
     ("ibv_async_event_element", "ibv_async_event", "element"),
     ("ibv_flow_spec_hdr", "ibv_flow_spec", "hdr"),
@@ -39,7 +39,7 @@ const PLACES: &[(&str, &str, &str)] = &[
 /// Members that the installed headers, of release 44, do not have yet.
 const NEWER: &[(&str, &str)] = &[("rdma_cm_event_param", "arg")];
 
-/// Where a type without a name begins in its owner: the Rust member that has it.
+/// The first Rust member of an unnamed type in its owner.
 const UNNAMED: &[(&str, &str, &str)] = &[
     ("ibv_send_wr_imm", "ibv_send_wr", "imm"),
     ("ibv_send_wr_tail", "ibv_send_wr", "tail"),
@@ -79,7 +79,7 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
             claim(format!("offsetof(struct {owner}, {path}{dot}{member}) == {base} + {offset}"));
         }
     }
-    // The one that C wraps, and whose views are all at its beginning; and the one in a union of its own.
+    // A type that C wraps, with all views at its start; and a type in a union.
     claim(format!("sizeof(struct ibv_flow_spec) == {}", layouts["ibv_flow_spec"].0));
     claim(
         "sizeof(union ibv_gid) == 16 && offsetof(union ibv_gid, global.interface_id) == 8".into(),

@@ -1,5 +1,6 @@
-//! The types of the `abi` crate are those of C: ctest compares sizes, alignments, offsets, types of members, signs and values of constants with
-//! rdma-core's headers, the kernel's, and ours. Newer ones than the system has come from a newer Debian.
+//! The types of the `abi` crate equal those of C. ctest compares sizes, alignments, offsets, member
+//! types, signs and constants with the headers of rdma-core, of the kernel and of Ferroverbs. Newer
+//! headers than the system's come from a newer Debian.
 
 mod check;
 mod in_place;
@@ -32,7 +33,7 @@ const RDMACM_MODULES: &[&str] = &["ib", "rdmacm"];
 /// Names enumerators as [`RDMACM`] does, so both are never included at once.
 const RDMACM_KERNEL: &[&str] = &["rdma/rdma_user_cm.h"];
 
-/// The modules of the crate that have the public interface, and those of the kernel's.
+/// The modules of the crate with the public interface, and those with the kernel's.
 const PUBLIC_MODULES: &[&str] = &[
     "ah", "context", "counters", "cq", "device", "events", "flow", "mr", "opcode", "pd", "qp",
     "sa", "srq", "wq", "wr",
@@ -59,7 +60,8 @@ fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// The headers of the newest rdma-core and of its kernel; `None`, and a line, where they can't be had.
+/// The headers of the newest rdma-core and its kernel; `None`, with a line, if they are not
+/// available.
 fn newest() -> Option<PathBuf> {
     let release = RELEASES.last().expect("there are releases");
     let target =
@@ -76,7 +78,7 @@ fn newest() -> Option<PathBuf> {
 #[test]
 fn public_types_are_those_of_the_installed_headers() {
     let check = Check { name: "installed", headers: VERBS, include: None, modules: PUBLIC_MODULES };
-    // Debian 12 has release 44: what came later is not there, or was smaller.
+    // Debian 12 has release 44: newer types are absent or smaller.
     let result = check.run(Against::Older);
     assert!(result.missing < result.compared / 10, "{result:?}");
     println!("{result:?}");

@@ -1,5 +1,5 @@
-//! The prototypes of `abi/src/*functions.rs` for programs, as C sees them, are those of the headers: a function that is declared twice with
-//! different types does not compile.
+//! The prototypes of `abi/src/*functions.rs` for programs equal those of the headers: a second
+//! declaration with other types does not compile.
 
 use crate::check::run;
 use crate::{newest, root, scratch};
@@ -14,14 +14,14 @@ use std::process::Command;
 /// Macros of these names hide the functions.
 const HIDDEN: &[&str] = &["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova", "ibv_get_device_list"];
 
-/// Modules of the crate, and what declares their functions.
+/// Modules of the crate, and the includes that declare their functions.
 const VERBS: (&[&str], &str) = (&["functions"], "#include <infiniband/verbs.h>\n");
 const RDMACM: (&[&str], &str) = (
     &["rdmacm_functions", "rsocket_functions"],
     "#include <rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n",
 );
 
-/// Declares all functions that the headers have once more, and returns how many these are.
+/// Declares all functions of the headers a second time; returns their number.
 fn compare(name: &str, (modules, begin): (&[&str], &str), include: Option<&Path>) -> usize {
     let folder = scratch().join("prototypes");
     fs::create_dir_all(&folder).expect("cargo's folder is writable");
@@ -70,7 +70,7 @@ fn prototypes_are_those_of_the_newest_headers() {
 
 #[test]
 fn prototypes_of_the_connection_manager_are_those_of_the_installed_headers() {
-    // All but those of `RDMACM_1.4` and `1.5`.
+    // All functions except those of `RDMACM_1.4` and `1.5`.
     assert_eq!(compare("rdmacm-installed", RDMACM, None), 68);
 }
 

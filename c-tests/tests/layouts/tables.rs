@@ -1,5 +1,5 @@
-//! Layouts that no installed header shows, those between library and plugins: the crate against tables of rdma-core 65, and what is known of older
-//! generations against what the front-end assumes of them.
+//! Layouts between library and plugins, which no installed header shows: the crate against tables
+//! of rdma-core 65, and older generations against the assumptions of the front-end.
 
 use crate::check::run;
 use crate::{root, scratch};
@@ -7,7 +7,7 @@ use ferroverbs_headers::{Sources, names, rust};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Size and members' offsets; `None` where there is no such thing.
+/// Size and member offsets; `None` for an absent one.
 #[derive(Clone, Debug, Default)]
 struct Layout {
     size: Option<usize>,
@@ -72,7 +72,7 @@ fn all_types_between_library_programs_plugins_and_kernel_lie_as_in_rdma_core_65(
                 ("ibv_command_buffer", "flags") => continue,
                 _ => names::spelling(member),
             };
-            // A member without a name in C: the table has its own members.
+            // A member without a name in C: the table lists its inner members.
             let unnamed = names::UNNAMED.contains(&(name.as_str(), member))
                 || c == "core_payload" && !theirs.members.contains_key(c);
             match theirs.members.get(c) {
@@ -90,7 +90,7 @@ fn all_types_between_library_programs_plugins_and_kernel_lie_as_in_rdma_core_65(
     println!("{types} types, {members} members");
 }
 
-/// What may differ between generations, and in which way: the front-end (src/front/generation.rs) knows of no other differences.
+/// Differences between generations: the front-end (src/front/generation.rs) handles only these.
 #[test]
 fn older_generations_differ_where_the_front_end_knows_it() {
     let new = newest();
@@ -101,7 +101,7 @@ fn older_generations_differ_where_the_front_end_knows_it() {
         let now = new[name].size.expect("the newest has all");
         count += 1;
         match name.as_str() {
-            // Grew at its front: what there was is at the same distance from its end.
+            // Grew at its front: old members keep their distance from the end.
             "verbs_context" => {
                 for (member, offset) in &old.members {
                     let Some(offset) = offset else { continue };
@@ -123,7 +123,7 @@ fn older_generations_differ_where_the_front_end_knows_it() {
                     (368, Some(352), Some(360))
                 );
             }
-            // Operations were inserted, never moved past each other: generation.rs compares indexes.
+            // Operations were inserted and never reordered: generation.rs compares indexes.
             "verbs_context_ops" => {
                 let in_order = |layout: &Layout| {
                     let mut members: Vec<_> = layout

@@ -1,6 +1,7 @@
-//! What distributions build against rdma-core's library binds to ours: all plugins of Debian's releases
-//! load with everything bound at once and register, and librdmacm and pyverbs find all that they import.
-//! Each release runs on its own C library; those plugins that can also run on the system's.
+//! Binaries that distributions build against rdma-core bind to Ferroverbs. All plugins of Debian's
+//! releases load with immediate binding and register, and librdmacm and pyverbs find all their
+//! imports. Each release runs on its own C library; plugins that can also run on the system's do so
+//! as well.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +11,7 @@ use std::process::Command;
 
 use ferroverbs_c_tests::release::{RELEASES, Release, Unpacked};
 
-/// The libraries that a release brings and what is loaded over them.
+/// The libraries of a release and the programs over them.
 struct Bench {
     release: Release,
     unpacked: Unpacked,
@@ -72,7 +73,7 @@ impl Bench {
         Ok(Self { release, unpacked, folder, program })
     }
 
-    /// The release's own dynamic loader and C library; our library in front when it is ours.
+    /// The release's own dynamic loader and C library, with Ferroverbs in front for that side.
     fn own(&self, side: Side) -> Command {
         let mut path = vec![self.unpacked.libraries.clone()];
         if side == Side::Ours {

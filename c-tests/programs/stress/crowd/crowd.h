@@ -1,10 +1,11 @@
 /*
- * A crowd: threads of one process post to queue pairs of another one, and threads of both take completions, while completion queues and shared
- * receive queues serve several queue pairs, and queue pairs, queues and address handles serve several threads. ibv_post_send lists and
- * ibv_wr_start to ibv_wr_complete, every form drawn from a seed.
+ * A crowd: several threads of one process post to QPs of another process, and threads of both
+ * processes poll completions. Several QPs share CQs and SRQs; several threads share QPs, queues and
+ * address handles. A seed chooses between ibv_post_send lists and ibv_wr_start to ibv_wr_complete.
  *
- * The account is exact: each signaled request completes once, no other one does; each message arrives once, whole, in a receive that was posted, in
- * the order in which its thread posted it on its queue pair; fetch-and-add gives each value once; READs give what was written.
+ * The account is exact. Each signaled request completes once, and no unsignaled request completes.
+ * Each message arrives once, complete, in a posted receive, and in the order in which its thread
+ * posted it on its QP. Fetch-and-add returns each value once. READs return the written bytes.
  */
 #ifndef CROWD_H
 #define CROWD_H
@@ -105,27 +106,29 @@ struct crowd_wc {
 
 struct crowd_plan crowd_plan(uint64_t seed, int type, unsigned each);
 __attribute__((format(printf, 2, 3), noreturn)) void crowd_bad(const struct crowd *c, const char *format, ...);
-/* Whether the peer was killed; its word may come a little later than that of a completion. */
+/* Waits until the peer process is reported dead, which may follow an error completion. Fails the
+ * test if the peer lives. */
 int crowd_gone(struct crowd *c, const char *what, enum ibv_wc_status status);
-/* Everything, from the first object to the last; both sides call it at the same time, with the same plan. 1: the other process was killed. */
+/* Runs one side from the first object to the last. Both sides call the function at the same time,
+ * with the same plan. Returns 1 if the peer process was killed. */
 int crowd_run(struct crowd *c);
 
 /* ---- side.c ---- */
 
 int crowd_queues(const struct crowd *c);
 unsigned char *crowd_place(const struct crowd *c, int poster, uint32_t seq);
-/* Where a receive lands; those of tags lie before the others. */
+/* The buffer of receive `id`; buffers of tag entries come first. */
 unsigned char *crowd_landing(const struct crowd *c, uint64_t id);
 uint64_t crowd_mask(int poster, uint32_t seq);
 uint64_t crowd_tag(int poster, uint32_t seq);
 void crowd_must(const struct crowd *c, int ok, const char *what);
 void crowd_receive(struct crowd *c, uint64_t id);
-/* The tag entry that a thread's next message with this place will find. */
+/* Adds the tag entry for the next message of thread `poster` in slot `place`. */
 void crowd_add(struct crowd *c, int poster, uint32_t place);
 void crowd_open(struct crowd *c);
 void crowd_connect(struct crowd *c);
 void crowd_close(struct crowd *c);
-/* Some completions; 0 if there are none for now. */
+/* Polls some completions; 0 if the CQs are empty. */
 int crowd_next(struct crowd_thread *t, struct crowd_wc *w);
 
 /* ---- work.c ---- */
@@ -133,9 +136,9 @@ int crowd_next(struct crowd_thread *t, struct crowd_wc *w);
 void *crowd_poster(void *arg);
 void *crowd_collector(void *arg);
 void *crowd_taker(void *arg);
-/* Objects that others use change, and others come and go beside them. */
+/* Thread that changes objects in use, and creates and destroys further objects beside them. */
 void *crowd_meddler(void *arg);
-/* What both sides did, added up. */
+/* Compares the totals of both sides. */
 void crowd_account(struct crowd *c);
 
 #endif

@@ -1,10 +1,6 @@
 /*
- * A crowd: threads of one process post to queue pairs of another one, and threads of both take completions, while completion queues and shared
- * receive queues serve several queue pairs, and queue pairs, queues and address handles serve several threads. ibv_post_send lists and
- * ibv_wr_start to ibv_wr_complete, every form drawn from a seed.
- *
- * The account is exact: each signaled request completes once, no other one does; each message arrives once, whole, in a receive that was posted, in
- * the order in which its thread posted it on its queue pair; fetch-and-add gives each value once; READs give what was written.
+ * A crowd from start to end: draws the plan from the seed, starts the threads of one side, and ends
+ * the test on a failure. crowd.h describes the account.
  */
 #include "crowd.h"
 
@@ -82,7 +78,8 @@ int crowd_run(struct crowd *c)
 			die("pthread_create");
 	}
 	for (int i = 0; i < n; i++) {
-		/* The meddler is the last one: it goes on until all others are done. */
+		/* The meddler thread has the last index. It runs until all posters and takers have
+		 * ended. */
 		if (i == posters + takers)
 			c->stop = 1;
 		pthread_join(t[i].thread, NULL);

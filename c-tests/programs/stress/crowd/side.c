@@ -1,4 +1,4 @@
-/* Parts of a crowd: the objects of one side, and what its threads do. */
+/* Objects of one side of a crowd: creation, connection, receives, and polling of completions. */
 #include "crowd.h"
 
 int crowd_queues(const struct crowd *c) { return c->plan.srqs ? c->plan.srqs : c->plan.qps; }
@@ -274,10 +274,13 @@ int crowd_next(struct crowd_thread *t, struct crowd_wc *w)
 	for (int i = 0; i < c->plan.cqs; i++)
 		if (ibv_req_notify_cq(c->cq[i], 0))
 			crowd_bad(c, "ibv_req_notify_cq");
-	/* What came before that; from now on it wakes us. */
+	/*
+	 * Polls completions that arrived before the CQ was armed; later completions raise an event.
+	 */
 	if ((n = crowd_poll_all(t, w)))
 		return n;
-	/* For long, as looking would do the work of whoever has to wake us; but not for what never comes. */
+	/* Waits for the event for up to 3 s without polling, because polling would do the adapter's
+	 * work. Stops early when no completion can follow. */
 	int woken = 0, done = 0;
 	for (uint64_t end = now_us() + 3000000; !woken && !done && now_us() < end; woken = readable(c->channel->fd, 50))
 		done = c->board->finished || c->gone || c->is_dead(c->arg) || (!c->role && !c->posting && !c->outstanding);

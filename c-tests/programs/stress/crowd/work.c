@@ -1,4 +1,5 @@
-/* Parts of a crowd: what its threads do. */
+/* Threads of a crowd: posters, collectors of send completions, takers of receive completions, and
+ * the meddler that changes objects in use. */
 #include "crowd.h"
 
 struct crowd_header {
@@ -9,7 +10,7 @@ struct crowd_header {
 
 static int crowd_receives(const struct crowd_slot *s) { return s->kind == K_SEND || s->kind == K_SEND_IMM || s->kind == K_WRITE_IMM; }
 
-/* What a thread asks next, in its place; its pieces. */
+/* Prepares the next request of a thread in its slot; returns the number of pieces. */
 static int crowd_prepare(struct crowd_thread *t, uint32_t seq, int q, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	static const int kinds[CROWD_TYPES][8] = {
@@ -41,7 +42,7 @@ static int crowd_prepare(struct crowd_thread *t, uint32_t seq, int q, struct ibv
 		fill(at + C_HEADER, s->len - C_HEADER, s->seed);
 		wr->imm_data = (uint32_t)t->me << 24 | seq;
 		if (c->plan.type == C_TM) {
-			/* One in eight is for nobody in particular. */
+			/* One message in eight has no tag. */
 			uint64_t mask = crowd_mask(t->me, seq);
 			struct ibv_tmh tmh = { .opcode = s->seed % 8 ? IBV_TMH_EAGER : IBV_TMH_NO_TAG, .app_ctx = htobe32(seq),
 					       .tag = htobe64((crowd_tag(t->me, seq) & mask) | (rnd(&t->rng) & ~mask)) };
@@ -204,7 +205,7 @@ void *crowd_poster(void *arg)
 		}
 		seq += n;
 	}
-	/* All of them, before the handle goes. */
+	/* Waits for all requests before the address handle is destroyed. */
 	while (t->ah && !c->gone && (c->outstanding || c->is_dead(c->arg))) {
 		if (c->is_dead(c->arg))
 			c->gone = 1;
@@ -254,7 +255,8 @@ static void crowd_sent(struct crowd_thread *t, const struct ibv_wc *wc)
 	} else if (!signaled || wc->opcode != opcodes[s->kind] || ((s->kind == K_READ || s->kind == K_ADD) && wc->byte_len != s->len)) {
 		crowd_bad(c, "request %llx (kind %d, %u bytes, signaled %d): opcode %d, %u bytes", (unsigned long long)wc->wr_id, s->kind, s->len, signaled, wc->opcode, wc->byte_len);
 	} else {
-		/* With a list's last one, those that nobody wanted to hear of; another one's place may have been used again. */
+		/* The completion of a list's last request also ends the unsignaled requests before
+		 * it. Slots of signaled requests may already be reused. */
 		for (uint32_t i = s->first; i < seq; i++)
 			if (s->quiet >> (seq - i) & 1)
 				crowd_done(t, (int)poster, i);
@@ -297,7 +299,7 @@ static void crowd_message(struct crowd_thread *t, const struct crowd_header *h, 
 	if (data && (h->magic != 0xC0DE || h->len < C_HEADER || verify(data, h->len - C_HEADER, h->seed) >= 0))
 		crowd_bad(c, "message %u of thread %u (%u bytes): other bytes", h->seq, h->poster, h->len);
 	int64_t *last = &t->last[h->poster][h->qp][c->plan.type == C_XRC ? h->queue : 0];
-	/* One that is for nobody in particular goes another way than the others. */
+	/* Messages without tag take another queue, and their order is independent. */
 	if (*last >= (int64_t)h->seq)
 		crowd_bad(c, "message %u of thread %u came after %lld", h->seq, h->poster, (long long)*last);
 	*last = h->seq;
@@ -504,7 +506,8 @@ void crowd_account(struct crowd *c)
 		return;
 	if (c->counter != c->board->adds)
 		crowd_bad(c, "the counter is %llu, should be %llu", (unsigned long long)c->counter, (unsigned long long)c->board->adds);
-	/* Datagrams too: there is a receive for each, and nothing between the processes that could lose one. */
+	/* UD messages are complete as well: a receive is posted for each, and shared memory loses
+	 * none. */
 	if (c->board->received != c->board->sent)
 		crowd_bad(c, "%llu messages came of %llu", (unsigned long long)c->board->received, (unsigned long long)c->board->sent);
 }

@@ -1,7 +1,10 @@
-/* Parts of a storm: what happens between batches, to connections, keys, windows, queues and groups. */
+/*
+ * Actions of a storm between batches: reconnects, key and window changes, resizes, group changes.
+ */
 #include "storm.h"
 
-/* Flushes what is posted before ERR (receives of its own) and in it (requests), in order; connects again. 1: the other is dead. */
+/* Flushes receives posted before ERR and requests posted in ERR, in order, then reconnects. Returns
+ * 1 if the peer is dead. */
 static int reconnect(struct side *s)
 {
 	struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
@@ -121,7 +124,8 @@ static int invalidate_from_afar(struct side *s)
 	return s->gone;
 }
 
-/* The responder invalidates its window itself; those of type 1 by a binding to nothing. 1: the other is dead. */
+/* The responder invalidates its own window; a type 1 window by a bind of length 0. Returns 1 if the
+ * peer is dead. */
 static int invalidate_here(struct side *s)
 {
 	struct ibv_send_wr wr = { .wr_id = 12, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = s->window_key };
@@ -150,8 +154,9 @@ static int rebind(struct side *s)
 }
 
 /*
- * The key is taken back while WRITEs are under way: once that is done no byte changes any more, and those that succeeded are there. Then everything
- * begins anew. 1: the other is dead.
+ * Revokes the key while WRITEs are in flight. After the revocation no byte changes, and every
+ * successful WRITE has its bytes in place. Then the batch starts anew. Returns 1 if the peer is
+ * dead.
  */
 static int tear(struct side *s)
 {
@@ -235,7 +240,11 @@ static int tear(struct side *s)
 	return 0;
 }
 
-/* Address handles come and go; so do members of a group, who hear nothing meanwhile (or the next batch finds a stranger). 1: the other is dead. */
+/*
+ * Creates a new address handle, or leaves and rejoins the multicast group. The group member
+ * receives nothing meanwhile, or the next batch would find a foreign message. Returns 1 if the peer
+ * is dead.
+ */
 static int move_about(struct side *s)
 {
 	union ibv_gid g = group(s);

@@ -1,10 +1,12 @@
 /*
- * Ethernet frames of a storm. Both sides of a connection have RAW_PACKET queue pairs, one of them with a shared receive queue, work queues with a
- * table over which others spread by a hash, and steering rules with tags, counters and priorities; all of these come and go, and either side sends. Both sides
- * keep the rules of both, and know by them which queues get each frame, how often, and with which tag.
+ * Ethernet frames of a storm. Both sides have RAW_PACKET QPs (one with an SRQ), work queues behind
+ * an indirection table with hashed QPs, and steering rules with tags, counters and priorities.
+ * Objects come and go, and either side sends. Both sides keep the rules of both, and predict from
+ * them the queue, number and tag of each frame.
  *
- * The segment is everybody's: each connection has destinations of its own, which all its rules ask for. What finds no room for long is lost, as on a wire;
- * then the batch is sent again, under another number, until nothing is.
+ * All connections share the segment: each connection has its own destination addresses, and all its
+ * rules name them. A frame that finds no receive for long is lost, as on a cable. The batch is then
+ * sent again with another number until it arrives complete.
  */
 #include "storm.h"
 
@@ -111,7 +113,7 @@ static void fr_make_rule(struct side *s, struct frames *x, struct fr_rule *r)
 		bad(s, "ibv_create_flow: %s", strerror(errno));
 }
 
-/* Whether a rule's counters tell what they should, with the present batch. */
+/* Whether the counters of a rule are plausible for the present batch. */
 static int fr_counted(const struct side *s, const struct frames *x, const struct fr_rule *r)
 {
 	uint64_t is[2], least[2] = { r->least[0], r->least[1] };
@@ -184,7 +186,7 @@ static void fr_post_receives(struct side *s, struct frames *x)
 		}
 }
 
-/* A receive ends: the one that was posted first. */
+/* Accounts for a completed receive, which must be the oldest one of its queue. */
 static unsigned fr_take_receive(struct side *s, struct frames *x, const struct ibv_wc *wc)
 {
 	unsigned q = (unsigned)(wc->wr_id >> 16), slot = wc->wr_id & 0xffff;
@@ -258,7 +260,7 @@ static void fr_flush(struct side *s, struct frames *x, unsigned i)
 		while (x->stamp[FR_PLAIN + i][n]) {
 			if (!completion(s, &wc, WAIT_US, 0))
 				bad(s, "work queue %u was not flushed", i);
-			/* What was late before it, or one of those that are left. */
+			/* A frame of the batch before, or a flushed receive of this queue. */
 			if (!wc.status)
 				fr_arrived(s, x, &wc);
 			else if (wc.status != IBV_WC_WR_FLUSH_ERR || fr_take_receive(s, x, &wc) != FR_PLAIN + i)
@@ -269,7 +271,7 @@ static void fr_flush(struct side *s, struct frames *x, unsigned i)
 	fr_ready(s, x, i, IBV_WQS_RDY);
 }
 
-/* One change of a side's objects; both sides know of it, the side itself makes it. */
+/* One change of a side's objects. Both sides model the change; the side itself makes it. */
 static void fr_change(struct side *s, struct frames *x, int role)
 {
 	uint64_t *g = &s->plan.rng;
@@ -400,7 +402,7 @@ static int fr_complete(const struct side *s, const struct frames *x)
 	return x->sender != s->role || x->next_send == x->n;
 }
 
-/* A batch as it is planned, under a new number, as this side sees it. 0: something did not come. */
+/* Sends and receives the planned batch under a new number. Returns 0 if a frame did not arrive. */
 static int fr_try(struct side *s, struct frames *x)
 {
 	struct ibv_wc wc;

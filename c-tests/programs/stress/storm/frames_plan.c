@@ -1,5 +1,6 @@
 /*
- * Ethernet frames of a storm: what both sides know of their queues and rules, who gets a frame by that, frames byte by byte, and what is drawn.
+ * Plan and prediction for the Ethernet frames of a storm: queues and rules of both sides, the
+ * receivers of each frame, the bytes of frames, and random choices.
  */
 #include "storm.h"
 
@@ -68,7 +69,8 @@ int fr_gets(const struct fr_rule *r, const struct fr_rule *winner, const struct 
 	return winner && r->priority == winner->priority && !memcmp(&r->want, &winner->want, sizeof r->want);
 }
 
-/* Adds what a frame brings to the queues of both sides; 0: too much for one of them. */
+/* Adds the expected arrivals of a frame to the queues of both sides. Returns 0 if a queue would
+ * overflow. */
 static int fr_foresee(struct frames *x, unsigned i)
 {
 	const struct fr_frame *f = &x->frame[i];
@@ -170,7 +172,9 @@ void fr_plan_rule(struct side *s, struct frames *x, struct fr_rule *r)
 	r->counted = below(g, 2) == 0;
 	uint32_t kind = below(g, 8);
 	r->spread_thin = kind == 0;
-	/* What is dropped can be awaited by its count only; a rule made meanwhile could get it. */
+	/*
+	 * Only a counter can show a dropped frame. A rule created meanwhile could take the frame.
+	 */
 	r->drop = kind == 1;
 	r->counted |= r->drop;
 	struct fr_demand *d = &r->want;
@@ -195,7 +199,7 @@ void fr_plan_rule(struct side *s, struct frames *x, struct fr_rule *r)
 		d->sport = below(g, 2) ? 0 : 1000 + below(g, 2);
 		d->dport = below(g, 2) ? 0 : 2000 + below(g, 2);
 	}
-	/* Those that demand the same share frames. */
+	/* Rules with the same demand share frames. */
 	if (!below(g, 4) && like->live) {
 		r->want = like->want;
 		r->priority = like->priority;
@@ -234,7 +238,8 @@ static void fr_plan_frame(struct side *s, struct frames *x, struct fr_frame *f, 
 		f->sport = sport;
 		f->dport = dport;
 	}
-	/* What is not of a version has none of its addresses: no rule asks for those of one and the type of the other. */
+	/* A frame has addresses only of its own IP version: no rule combines addresses of one
+	 * version with the type of the other version. */
 	f->src = f->type == FR_V4 ? f->src : 0;
 	f->dst = f->type == FR_V4 ? f->dst : 0;
 	f->v6src = f->type == FR_V6 ? f->v6src : 0;

@@ -1,4 +1,4 @@
-/* What the completions and the memory of a storm must be, by its plan. */
+/* The oracle of a storm: checks completions and memory against the plan, and prints failures. */
 #include "storm.h"
 
 void bad(const struct side *s, const char *format, ...)
@@ -85,7 +85,8 @@ int drain_sends(struct side *s, struct batch *b)
 
 int drain_receives(struct side *s, struct batch *b, int flushed)
 {
-	/* The receives of a queue of its own are flushed when the peer dies; those of others stay. Who only receives hears nothing of another host. */
+	/* Receives of a QP's own queue are flushed when the peer dies; receives in an SRQ stay. A
+	 * side that only receives is not told about the death of a peer on another host. */
 	int own = s->plan.transport == T_RC && !s->srq && !is_far(&s->plan), failed = 0;
 	unsigned last = 0;
 	for (; b->next_receive < b->n; b->next_receive++) {
@@ -97,7 +98,7 @@ int drain_receives(struct side *s, struct batch *b, int flushed)
 		if (!completion(s, &wc, s->plan.transport == T_MCAST ? 2000000 : WAIT_US, !own && !flushed)) {
 			if (s->board->dead[s->plan.proc[REQUESTER]] && !own && !flushed)
 				return s->gone = 1;
-			/* What is for many does not wait for one who has no room for long. */
+			/* A multicast sender does not wait for a member without receives. */
 			if (s->plan.transport == T_MCAST && !flushed)
 				return 2;
 			bad(s, "receive %u of %u: no completion", i, b->n);

@@ -1,4 +1,4 @@
-/* What the connections of a storm do: a plan for each connection and for each batch of requests, drawn from the seed. */
+/* Plans of a storm's connections and of their batches of requests, drawn from the seed. */
 #include "storm.h"
 
 uint32_t below(uint64_t *rng, uint32_t n) { return rnd(rng) % n; }
@@ -15,7 +15,11 @@ struct plan plan_of(int link)
 	p.transport = kinds[below(g, sizeof kinds / sizeof *kinds)];
 	p.proc[0] = (int)below(g, PROCS);
 	p.proc[1] = (int)below(g, PROCS);
-	/* Others are of one host alone, or may get lost: UC wherever a socket's buffer is full, datagrams where the weather is bad. */
+	/*
+	 * Between hosts only these transports are used. UC loses packets when a socket buffer is
+	 * full, datagrams get lost with FERROVERBS_SOFT_WEATHER, and the remaining transports work
+	 * on one host only.
+	 */
 	int arrives = p.transport == T_XRC || (p.transport == T_UD && !getenv("FERROVERBS_SOFT_WEATHER"));
 	if (is_far(&p) && !arrives)
 		p.transport = T_RC;
@@ -86,7 +90,9 @@ static void plan_one(struct side *s, struct batch *b, unsigned i, unsigned numbe
 	}
 	if (r->op != IBV_WR_RDMA_READ && !is_atomic(r->op) && p->len <= 200 && below(g, 2))
 		r->flags |= IBV_SEND_INLINE;
-	/* What follows a READ or an atomic waits for it, as the model does. */
+	/*
+	 * A request after a READ or atomic is fenced, because the model executes requests in order.
+	 */
 	if (*fence)
 		r->flags |= IBV_SEND_FENCE;
 	int sends = r->op == IBV_WR_SEND || r->op == IBV_WR_SEND_WITH_IMM;

@@ -1,4 +1,4 @@
-/* Parts of a storm: the objects of one side of a connection, posting and polling. */
+/* Objects of one side of a storm's connection: creation, connection, posting, polling, closing. */
 #include "storm.h"
 
 int usable(const struct side *s) { return s->plan.transport == T_RC || s->plan.transport == T_UC || s->plan.transport == T_XRC; }
@@ -24,7 +24,7 @@ void target_register(struct side *s)
 		access |= IBV_ACCESS_ON_DEMAND;
 	if (s->plan.window)
 		access |= IBV_ACCESS_MW_BIND;
-	/* An address of its own, where it has one. */
+	/* With M_ELSEWHERE the region has an IOVA that differs from its address. */
 	s->iova = s->plan.memory == M_ELSEWHERE ? (uintptr_t)s->target + (1ull << 40) : (uintptr_t)s->target;
 	if (s->dm)
 		s->target_mr = ibv_reg_dm_mr(s->pd, s->dm, 0, TARGET, RIGHTS | IBV_ACCESS_ZERO_BASED);
@@ -177,7 +177,7 @@ void to_ready(struct side *s)
 	r.ah_attr.grh.hop_limit = 64;
 	r.ah_attr.grh.sgid_index = (uint8_t)hosts_differ();
 	e = e ? e : ibv_modify_qp(s->qp, &r, IBV_QP_STATE | (datagrams(s) ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) | (answers ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
-	/* One second in all: what it costs to find that nobody is there. */
+	/* The retries take one second in all: the time to detect a dead peer. */
 	struct ibv_qp_attr t = { .qp_state = IBV_QPS_RTS, .sq_psn = s->plan.psn[s->role], .max_rd_atomic = 16, .retry_cnt = 7, .rnr_retry = 7, .timeout = 15 };
 	if (!s->xrcd)
 		e = e ? e : ibv_modify_qp(s->qp, &t, IBV_QP_STATE | IBV_QP_SQ_PSN | (rc ? IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT : 0));
@@ -369,7 +369,7 @@ void post_requests(struct side *s, const struct batch *b)
 				bad(s, "ibv_post_send: %s (opcode %d)", strerror(e), bad_wr->opcode);
 		}
 	}
-	/* Inline data belongs to us again. */
+	/* After posting, the program may overwrite inline data. */
 	for (unsigned i = 0; i < b->n; i++)
 		if (b->p[i].r.flags & IBV_SEND_INLINE)
 			memset(s->area + b->p[i].source, 0xEE, b->p[i].len);
@@ -443,12 +443,14 @@ int completion(struct side *s, struct ibv_wc *wc, unsigned us, int give_up)
 			sched_yield();
 			continue;
 		}
-		/* It was armed before we looked: what comes from now on wakes us. Only the word of a death does not. */
+		/* The CQ was armed before the poll, so a later completion raises an event. The
+		 * death of the peer raises none. */
 		int woken;
 		do
 			woken = readable(s->channel->fd, 50);
 		while (!woken && !(give_up && s->board->dead[s->plan.proc[!s->role]]) && now_us() <= end);
-		/* Looking sooner would do the work of whoever has to wake us. It may have come at this moment, and its event comes behind it. */
+		/* An earlier poll would do the adapter's work for it. A completion may arrive just
+		 * now, with its event after it. */
 		if (!woken && now_us() > end && poll_one(s, wc)) {
 			if (!readable(s->channel->fd, WAIT_US / 1000))
 				bad(s, "completion of %llx (%s), but nothing woke us", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));

@@ -1,5 +1,5 @@
 /*
- * Connections of storm.c: what both sides of one know (its plan, drawn from the seed by both alike) and the objects of one side.
+ * Connections of storm.c: the plan that both sides draw from the seed, and the objects of one side.
  */
 #ifndef STORM_H
 #define STORM_H
@@ -16,7 +16,7 @@ enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, T_TM, T_FRAMES, TRAN
 enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, M_SHARED, M_ELSEWHERE, MEMORIES };
 enum role { REQUESTER, RESPONDER };
 
-/* What a side tells the other. */
+/* Addresses and keys that a side publishes to the peer side. */
 struct info {
 	uint32_t qpn, srqn, rkey, counter_key, qpns[TM_QPS];
 	uint64_t addr, counter_addr;
@@ -95,7 +95,7 @@ extern uint64_t storm_seed;
 extern unsigned storm_round;
 extern void *storm_sysv[LINKS];
 
-/* Says what, on which link, how to repeat it; ends the process. */
+/* Prints the failure, the link and the seed; ends the process. */
 void bad(const struct side *s, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 struct plan plan_of(int link);
 /* The next batch; changes the three models as its operations do. */
@@ -111,7 +111,8 @@ void target_register(struct side *s);
 int together(struct side *s);
 void post_requests(struct side *s, const struct batch *b);
 void post_receives(struct side *s, const struct batch *b);
-/* One completion, however this side gets its own. 0: none within `us`, or, if `give_up` is set, the peer is dead and none is there. */
+/* Returns 1 with one completion, polled or by event. Returns 0 after `us` microseconds, or, with
+ * `give_up`, when the peer is dead and the CQ is empty. */
 int completion(struct side *s, struct ibv_wc *wc, unsigned us, int give_up);
 uint32_t below(uint64_t *rng, uint32_t n);
 
@@ -152,7 +153,7 @@ struct fr_due {
 	int seen;
 };
 
-/* What both sides know of one. */
+/* The model of one side, kept by both sides. */
 struct fr_model {
 	uint32_t flags[FR_QUEUES];			/* of ibv_create_qp_ex and ibv_create_wq */
 	unsigned fields[FR_RSS], log, table[1 << FR_TABLE];
@@ -189,17 +190,20 @@ int is_atomic(enum ibv_wr_opcode op);
 
 /* ---- oracle.c ---- */
 
-/* An error is right only if the other process was killed; its word may come a little later than ours. */
+/* Accepts an error completion only if the peer process was killed. The death may be published after
+ * the completion. */
 void must_be_dead(struct side *s, const struct ibv_wc *wc, const char *what);
-/* All completions of the requests; 1 if they ended because of a death. */
+/* Polls all completions of the requests; 1 if they ended because of a death. */
 int drain_sends(struct side *s, struct batch *b);
-/* All completions of the receives; 1 if they ended because of a death. `flushed`: we took the QP to ERR ourselves. */
+/* Polls all completions of the receives; 1 if they ended because of a death. `flushed`: the caller
+ * set the QP to ERR. */
 int drain_receives(struct side *s, struct batch *b, int flushed);
 void same(struct side *s, const unsigned char *is, const unsigned char *should, size_t len, const char *what);
 void check_memory(struct side *s);
 /* One request outside of batches; its status. */
 enum ibv_wc_status single(struct side *s, struct ibv_send_wr wr, enum ibv_wc_opcode opcode);
-/* Adds to the counter of the other process, as all its requesters do. 1: it is dead. */
+/* Adds `delta` to the counter of the peer process, which all its requesters share. Returns 1 if the
+ * process is dead. */
 int count(struct side *s, uint64_t delta);
 void to_state(struct side *s, enum ibv_qp_state state);
 
@@ -211,32 +215,35 @@ union ibv_gid group(const struct side *s);
 void target_tell(struct side *s);
 void cq_make(struct side *s);
 void ah_make(struct side *s);
-/* Binds the responder's window to the first bytes of the target, and tells the key. 1: the other is dead. */
+/* Binds the responder's window to the first `length` bytes of the target and publishes the key.
+ * Returns 1 if the peer is dead. */
 int bind_window(struct side *s, uint64_t length);
 
 /* ---- acts.c ---- */
 
-/* To SQD, or back to RTS; a QP that lost its peer is in neither. */
+/* Sets the QP to SQD, or back to RTS. A QP that lost its peer is in neither state. */
 void pause_sends(struct side *s, enum ibv_qp_state state);
 void resize(struct side *s, int n);
-/* Between two batches. 1: the other is dead. */
+/* An action between two batches. Returns 1 if the peer is dead. */
 int act(struct side *s, const struct batch *b);
-/* The key that all operations used is taken back, by the requester where it can be; then it opens nothing. 1: the other is dead. */
+/* Revokes the key of all operations, by the requester if possible, and checks that the key no
+ * longer works. Returns 1 if the peer is dead. */
 int take_back(struct side *s);
 
 /* ---- frames_plan.c ---- */
 
-/* Not all as long as the connection: the round is in it, so that what is late is a stranger's. */
+/* Contains the round number, so that a late frame of an earlier round matches no rule. */
 uint64_t fr_mac(const struct side *s, uint32_t n);
 void fr_v6(uint8_t *to, uint32_t n);
 /* The rule that stops a frame: the first by priority, then by age; NULL: none. */
 const struct fr_rule *fr_winner(const struct frames *x, const struct fr_frame *f);
 int fr_gets(const struct fr_rule *r, const struct fr_rule *winner, const struct fr_frame *f);
-/* What a batch may have done to counters, and, if it did not get lost, has done. */
+/* Adds the batch to the upper bounds of the counters; `done`: also to the lower bounds. */
 void fr_count(struct frames *x, int done);
-/* Whether a completion says that checksums are right. */
+/* Whether a completion reports correct checksums. */
 int fr_right(const struct fr_frame *f);
-/* As it arrives; `sent`: as it is handed over. Its last bytes tell batch and number. */
+/* Builds a frame as it arrives; `sent`: as it is posted. The last bytes hold the numbers of batch
+ * and frame. */
 void fr_build(const struct side *s, struct fr_frame *f, uint32_t epoch, unsigned number, int sent);
 void fr_plan_rule(struct side *s, struct frames *x, struct fr_rule *r);
 void fr_plan_batch(struct side *s, struct frames *x);

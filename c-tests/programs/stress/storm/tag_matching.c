@@ -1,8 +1,10 @@
 /*
- * Parts of a storm: a connection of several QPs to one shared receive queue that matches tags. Entries come and go, messages find them or not,
- * removals race with messages. Both sides keep the same list, which they search from end to end, and know every completion by it.
+ * Tag matching of a storm: several QPs send to one SRQ that matches tags. Entries come and go,
+ * messages match or not, and removals race with messages. Both sides keep the same list, search it
+ * in full, and predict every completion from it.
  *
- * Messages of different QPs race: each QP has tags of its own, in the upper byte, which every mask looks at.
+ * Messages of different QPs race. Each QP therefore has its own tags, in the upper byte, which
+ * every mask includes.
  */
 #include "storm.h"
 
@@ -290,7 +292,7 @@ static void tm_check_whole(struct side *s, struct tm_list *t, const struct ibv_w
 	tm_canary(s, at, n + m->len, "a receive");
 }
 
-/* A completion for an entry: its message, by its request or its data. */
+/* Checks a completion for a tag entry: a matched message or the data of a rendezvous. */
 static void tm_check_match(struct side *s, struct tm_list *t, const struct ibv_wc *wc, unsigned i)
 {
 	struct tm_message *m = &t->m[i];
@@ -317,7 +319,8 @@ static void tm_check_match(struct side *s, struct tm_list *t, const struct ibv_w
 	m->state++;
 }
 
-/* All completions of the messages, and of removals that race with them. 1: the other process is dead. */
+/* Polls all completions of the messages and of removals that race with messages. Returns 1 if the
+ * peer process is dead. */
 static int tm_arrivals(struct side *s, struct tm_list *t, unsigned removals)
 {
 	unsigned left = t->n + removals, got[TM_QPS] = { 0 };
@@ -459,7 +462,7 @@ static void tm_check_fin(struct side *s, struct tm_list *t, const struct ibv_wc 
 		head[0] = IBV_TMH_FIN;
 		if (at[0] == head[0] && !memcmp(at + 4, head + 4, TM_HEADERS - 4))
 			break;
-		/* In a race, one before it may have been removed. */
+		/* In a race, the entry of an earlier message may have been removed. */
 		if (fin.outcome != O_RACE)
 			bad(s, "FIN %llx: not of message %u", (unsigned long long)wc->wr_id, i);
 	}
@@ -497,7 +500,8 @@ void tm_make(struct side *s)
 					  .pd = s->pd, .srq_type = IBV_SRQT_TM, .cq = s->cq, .tm_cap = { .max_num_tags = TM_LIST, .max_ops = 64 } };
 	struct ibv_qp_init_attr_ex a = { .qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = s->pd, .send_cq = s->cq, .recv_cq = s->cq };
 	if (s->role == RESPONDER) {
-		/* What rendezvous sends is the queue's affair. */
+		/* The SRQ itself sends the READs and FINs of a rendezvous; the QP needs no send
+		 * queue. */
 		a.srq = s->srq = ibv_create_srq_ex(s->ctx, &q);
 		if (!s->srq)
 			bad(s, "ibv_create_srq_ex: %s", strerror(errno));

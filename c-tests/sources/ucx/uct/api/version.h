@@ -1,4 +1,4 @@
-/* In the place of a header that UCX's configuration writes into its own tree: how a version is put into a number. */
+/* Replaces a header that UCX's configuration generates: the encoding of versions as numbers. */
 #ifndef UCT_VERSION_H_
 #define UCT_VERSION_H_
 #define UCT_MINOR_BIT 16UL
