@@ -4,7 +4,7 @@
 use crate::agent::Agent;
 use crate::anew::{Anew, process};
 use crate::ports::Blocks;
-use crate::{kernel, verbs};
+use crate::{announced, verbs};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -97,10 +97,10 @@ pub(crate) fn present() -> Result<Present, Errno> {
     each(|device| {
         // SAFETY: the list of the device is freed after this closure has returned.
         unsafe {
-            if kernel::has(device) {
-                kernel = true;
-            } else {
+            if announced::is_announced(device) {
                 opened.extend(open(device));
+            } else {
+                kernel = true;
             }
         }
         None::<()>
@@ -141,7 +141,7 @@ fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
 /// Calls `f` for each kernel device until `f` returns a value. Devices are valid until `f` returns.
 pub(crate) fn each_of_kernel<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     // SAFETY: the list of the device is freed after this closure has returned.
-    each(|device| if unsafe { kernel::has(device) } { f(device) } else { None })
+    each(|device| if unsafe { announced::is_announced(device) } { None } else { f(device) })
 }
 
 /// # Safety

@@ -27,6 +27,7 @@
 mod address;
 mod agent;
 mod anew;
+mod announced;
 mod arrivals;
 mod calls;
 mod channel;

@@ -134,8 +134,11 @@ fn node_type(number: u32) -> abi::ibv_node_type {
     if (1..=7).contains(&number) { number.cast_signed() } else { IBV_NODE_UNKNOWN }
 }
 
-/// One entry of the class directory; `None` for what is no (complete) device.
+/// One entry of the class directory; `None` for what is no (complete) device of the kernel.
 fn from_sysfs(entry: &Path) -> Option<SysfsDev> {
+    if !sysfs::is_of_kernel(entry) {
+        return None;
+    }
     let mut device = SysfsDev::new().ok()?;
     let dev = device.get_mut();
     let name = entry.file_name()?;

@@ -5,6 +5,8 @@
 //! that appear later come before the older ones; a device that needed a second round of plugins comes
 //! before those of the first. Announced devices come last.
 
+use core::ffi::c_char;
+
 use abi::{
     VSYSFS_READ_NODE_GUID, Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev,
 };
@@ -28,6 +30,7 @@ struct State {
     kernel: Vec<Device>,
     announced: Vec<Device>,
     explained: bool,
+    explained_taken: bool,
 }
 
 /// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
@@ -37,6 +40,7 @@ static STATE: Shared<State> = Shared::new(State {
     kernel: Vec::new(),
     announced: Vec::new(),
     explained: false,
+    explained_taken: false,
 });
 
 /// Waits for the list's lock, to fork.
@@ -72,7 +76,8 @@ impl State {
         if !fresh.is_empty() && !by_netlink {
             enumerate::check_abi()?;
         }
-        let kernel_devices = fresh.len();
+        let names: Vec<_> = fresh.iter().map(|device| device.get().ibdev_name).collect();
+        let kernel_devices = names.len();
 
         // Kernel devices that are gone lose the list's reference; those still known are not fresh.
         self.kernel.retain(|device| {
@@ -115,7 +120,7 @@ impl State {
             }
         }
 
-        self.refresh_announced(&extensions, kernel_devices);
+        self.refresh_announced(&extensions, &names);
 
         if self.kernel.is_empty() && self.announced.is_empty() {
             self.explain_nothing();
@@ -127,14 +132,23 @@ impl State {
     fn refresh_announced(
         &mut self,
         extensions: &[&'static ferroverbs_plugin_ext],
-        kernel_devices: usize,
+        kernel: &[[c_char; 64]],
     ) {
         let mut wanted: Vec<(ferroverbs_device_info, &'static ferroverbs_plugin_ext)> = extensions
             .iter()
             .flat_map(|&ext| {
-                ext::announced(ext, kernel_devices).into_iter().map(move |info| (info, ext))
+                ext::announced(ext, kernel.len()).into_iter().map(move |info| (info, ext))
             })
             .collect();
+        // Programs choose devices by name, so a name belongs to one device: the kernel's.
+        let is_taken = |info: &ferroverbs_device_info| {
+            let name = chars::bytes(&info.name);
+            kernel.iter().any(|other| chars::bytes(other) == name)
+        };
+        if let Some((info, _)) = wanted.iter().find(|(info, _)| is_taken(info)) {
+            self.explain_taken(&chars::bytes(&info.name));
+        }
+        wanted.retain(|(info, _)| !is_taken(info));
         self.announced.retain(|device| {
             let Some(known) = ext::info(*device) else { return false };
             match wanted.iter().position(|(info, _)| info.name == known.name) {
@@ -151,6 +165,17 @@ impl State {
         });
         for (info, ext) in wanted {
             self.announced.extend(create_announced(info, ext));
+        }
+    }
+
+    /// Says once that an announced device has the name of a device of the kernel.
+    fn explain_taken(&mut self, name: &[u8]) {
+        if !core::mem::replace(&mut self.explained_taken, true) {
+            notice!(
+                "Warning: the kernel has a device {0}, so the software device {0} is left out; \
+                 FERROVERBS_SOFT_NAME gives software devices other names",
+                String::from_utf8_lossy(name)
+            );
         }
     }
 
@@ -270,13 +295,19 @@ mod tests {
         unsafe { mem::free(device.cast()) };
     }
 
-    /// As many devices as [`ANNOUNCED`] says, but none beside a device of the kernel.
+    fn named(name: &str) -> [c_char; 64] {
+        let mut chars = [0; 64];
+        chars::store(&mut chars, name.as_bytes()).expect("fits");
+        chars
+    }
+
+    /// As many devices as [`ANNOUNCED`] says, but none beside one device of the kernel.
     unsafe extern "C" fn announce(
         kernel_devices: c_int,
         out: *mut ferroverbs_device_info,
         max: c_int,
     ) -> c_int {
-        let count = if kernel_devices > 0 { 0 } else { ANNOUNCED.load(Ordering::Relaxed) };
+        let count = if kernel_devices == 1 { 0 } else { ANNOUNCED.load(Ordering::Relaxed) };
         assert!(count <= max);
         for n in 0..count {
             let mut info = ferroverbs_device_info::zeroed();
@@ -324,21 +355,23 @@ mod tests {
         registry::register(Driver { ops: &OPS, pabi: 65 });
         let mut state = State::default();
         ANNOUNCED.store(2, Ordering::Relaxed);
-        state.refresh_announced(&[&EXT], 0);
+        state.refresh_announced(&[&EXT], &[]);
         let [first, second] = state.announced[..] else { panic!("{:?}", state.announced) };
         // SAFETY: referenced by the list.
         let device = unsafe { &*first.as_ptr() };
         assert_eq!(chars::bytes(&device.device.name), b"test0");
         assert_eq!(chars::bytes(&device.device.dev_name), b"testdev0");
+        let folder = sysfs::class("infiniband").join("test0");
+        assert_eq!(chars::bytes(&device.device.ibdev_path), folder.as_os_str().as_encoded_bytes());
         assert!(device.sysfs.is_null());
         assert!(ext::of_device(first).is_some_and(|found| core::ptr::eq(found, &raw const EXT)));
 
         first.hold();
-        state.refresh_announced(&[&EXT], 0);
+        state.refresh_announced(&[&EXT], &[]);
         assert_eq!(state.announced, [first, second]);
 
         // A kernel device appears: the list lets go, an application's reference does not.
-        state.refresh_announced(&[&EXT], 1);
+        state.refresh_announced(&[&EXT], &[named("mlx5_0")]);
         assert!(state.announced.is_empty());
         assert_eq!(ENDED.load(Ordering::Relaxed), 1);
         assert!(ext::info(first).is_some() && ext::info(second).is_none());
@@ -346,6 +379,13 @@ mod tests {
         unsafe { first.put() };
         assert_eq!(ENDED.load(Ordering::Relaxed), 2);
         assert!(ext::info(first).is_none());
+
+        // A name of the kernel's devices is not given twice.
+        state.refresh_announced(&[&EXT], &[named("test0"), named("test")]);
+        let [left] = state.announced[..] else { panic!("{:?}", state.announced) };
+        // SAFETY: referenced by the list.
+        assert_eq!(chars::bytes(&unsafe { &*left.as_ptr() }.device.name), b"test1");
+        assert!(state.explained_taken);
     }
 
     #[test]

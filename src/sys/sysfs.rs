@@ -33,6 +33,26 @@ pub(crate) fn class(name: &str) -> PathBuf {
     Path::new(OsStr::from_bytes(root().to_bytes())).join("class").join(name)
 }
 
+/// True if the kernel wrote a file: the file is in a file system of type sysfs, or `SYSFS_PATH` names the
+/// folder of all files. `ferroverbs run` shows devices in `/sys` that no kernel has, in another file system.
+pub(crate) fn is_of_kernel(path: &Path) -> bool {
+    if root().as_bytes() != b"/sys" {
+        return true;
+    }
+    is_in_sysfs(path)
+}
+
+fn is_in_sysfs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut found = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: a path that ends with NUL, and a structure to be written.
+    if unsafe { libc::statfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: statfs succeeded, so the structure is written.
+    unsafe { found.assume_init() }.f_type == libc::SYSFS_MAGIC
+}
+
 /// As [`read_raw`], into a buffer of ours.
 pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: a buffer that we may write.
@@ -107,6 +127,14 @@ mod tests {
         assert_eq!(read_into(&path, &mut [0; 3]), Err(Errno::EMSGSIZE));
         std::fs::remove_file(&path).expect("cleaning up");
         assert_eq!(read_into(&path, &mut buffer), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_file_of_another_file_system_is_not_the_kernels() {
+        let path = file("other", b"231:192\n");
+        assert!(!is_in_sysfs(&path) && !is_in_sysfs(Path::new("/not/there")));
+        assert!(is_in_sysfs(Path::new("/sys/kernel")) || !Path::new("/sys/kernel").exists());
+        std::fs::remove_file(&path).expect("cleaning up");
     }
 
     #[test]

@@ -34,7 +34,6 @@ use cface::sync::Mutex;
 use multicast::Group;
 use std::ffi::{CStr, c_int};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
@@ -84,20 +83,6 @@ impl Kernel {
 fn part(id: &Id) -> Result<(&Kernel, c_int), Errno> {
     let kernel = id.kernel.as_ref().ok_or(Errno::EINVAL)?;
     Ok((kernel, id.lock().channel.kernel_fd()))
-}
-
-/// Whether an RDMA device belongs to the kernel.
-///
-/// # Safety
-/// `device` is of a list that is not freed.
-pub(crate) unsafe fn has(device: *mut ibv_device) -> bool {
-    // SAFETY: libraries end both strings with NUL.
-    let (name, folder) = unsafe {
-        (CStr::from_ptr((*device).name.as_ptr()), CStr::from_ptr((*device).ibdev_path.as_ptr()))
-    };
-    let (name, folder) = (name.to_string_lossy(), folder.to_string_lossy());
-    Path::new("/sys/class/infiniband").join(&*name).exists()
-        || (!folder.is_empty() && Path::new(&*folder).is_dir())
 }
 
 /// Opens the kernel's connection manager, for one event channel. The first failure prints a line on
