@@ -1,12 +1,14 @@
 //! Option `-n`: adds a node of each software device to `/dev/infiniband`, in a private mount
 //! namespace.
 
+use crate::settings;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
     unmount,
 };
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use soft_semantics::devices::NamePattern;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, symlink};
@@ -43,13 +45,14 @@ pub(crate) fn add_here(setting: Option<&OsStr>) -> crate::Result<()> {
 }
 
 fn missing(setting: Option<&OsStr>) -> Vec<String> {
-    names(setting).filter(|name| !is_node(name)).collect()
+    let pattern = settings::device_names(std::env::var_os(settings::NAME).as_deref());
+    names(setting, &pattern).filter(|name| !is_node(name)).collect()
 }
 
-/// The names of the devices: `soft0`, `soft1` and so on.
-fn names(setting: Option<&OsStr>) -> impl Iterator<Item = String> {
-    let count = setting.and_then(OsStr::to_str).and_then(|text| text.parse::<u16>().ok());
-    (0..count.unwrap_or(1)).map(|n| format!("soft{n}"))
+/// The names of the devices, such as `soft0` and `soft1`.
+fn names(setting: Option<&OsStr>, pattern: &NamePattern) -> impl Iterator<Item = String> {
+    let count = setting.and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+    (0..count.unwrap_or(1)).map(|n| pattern.name(n))
 }
 
 fn is_node(name: &str) -> bool {
@@ -127,7 +130,9 @@ mod tests {
 
     #[test]
     fn each_device_has_a_node() {
-        let of = |setting: Option<&str>| names(setting.map(OsStr::new)).collect::<Vec<_>>();
+        let pattern = NamePattern::default();
+        let of =
+            |setting: Option<&str>| names(setting.map(OsStr::new), &pattern).collect::<Vec<_>>();
         assert_eq!(of(None), ["soft0"]);
         assert_eq!(of(Some("on")), ["soft0"]);
         assert_eq!(of(Some("2")), ["soft0", "soft1"]);

@@ -7,12 +7,18 @@ use crate::installation;
 use crate::output;
 use layer_records::settings::{mistakes, validate};
 use provider_loader::layers;
-use soft_semantics::{devices, faults};
+use soft_semantics::devices::NamePattern;
+use soft_semantics::gid_order::GidOrder;
+use soft_semantics::{devices, faults, gid_order};
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
 const DEVICES: &str = "FERROVERBS_SOFT";
 const FAULTS: &str = "FERROVERBS_SOFT_FAULTS";
+/// The variable with the names of the software devices.
+pub(crate) const NAME: &str = "FERROVERBS_SOFT_NAME";
+/// The variable with the order of the GID table of a software device.
+pub(crate) const GIDS: &str = "FERROVERBS_SOFT_GIDS";
 
 /// Checks the settings that the software device and the layers of `command` will read.
 ///
@@ -45,6 +51,16 @@ fn check_values(
     if let Some(text) = text_of(DEVICES)? {
         parse_devices(text.trim()).map_err(|why| format!("{DEVICES}={text}: {why}"))?;
     }
+    if let Some(text) = text_of(NAME)?
+        && NamePattern::parse(text.trim()).is_none()
+    {
+        return Err(format!("{NAME}={text}: must be {}", devices::NAMES_ALLOWED));
+    }
+    if let Some(text) = text_of(GIDS)?
+        && GidOrder::parse(text.trim()).is_none()
+    {
+        return Err(format!("{GIDS}={text}: must be {}", gid_order::ALLOWED));
+    }
     if let Some(text) = text_of(FAULTS)? {
         parse_faults(&text).map_err(|why| format!("{FAULTS}: {why}"))?;
     }
@@ -64,6 +80,19 @@ fn check_values(
         }
     }
     Ok(())
+}
+
+/// The names of the software devices by a value of `FERROVERBS_SOFT_NAME`; the library goes on with
+/// `soft0` for a malformed value.
+pub(crate) fn device_names(value: Option<&OsStr>) -> NamePattern {
+    let text = value.and_then(OsStr::to_str).unwrap_or_default();
+    NamePattern::parse(text.trim()).unwrap_or_default()
+}
+
+/// The order of the GID table by a value of `FERROVERBS_SOFT_GIDS`, as [`device_names`].
+pub(crate) fn gid_order(value: Option<&OsStr>) -> GidOrder {
+    let text = value.and_then(OsStr::to_str).unwrap_or_default();
+    GidOrder::parse(text.trim()).unwrap_or_default()
 }
 
 /// The value of `-s`.
@@ -120,6 +149,9 @@ mod tests {
             ("FERROVERBS_SOFT", "1000"),
             ("FERROVERBS_SOFT", "maybe"),
             ("FERROVERBS_SOFT_FAULTS", "nonsense"),
+            ("FERROVERBS_SOFT_NAME", "rxe"),
+            ("FERROVERBS_SOFT_NAME", "../%d"),
+            ("FERROVERBS_SOFT_GIDS", "mlx6"),
             ("FERROVERBS_LAYERS", "validat"),
             ("FERROVERBS_LAYERS", "trace,nonsense"),
             ("FERROVERBS_VALIDATE", "exitcod=66"),
@@ -143,6 +175,8 @@ mod tests {
         assert_eq!(
             check(&[
                 ("FERROVERBS_SOFT", " 3 "),
+                ("FERROVERBS_SOFT_NAME", "mlx5_%d"),
+                ("FERROVERBS_SOFT_GIDS", "mlx5"),
                 ("FERROVERBS_SOFT_FAULTS", "drop rate=1/100; qp-error nth=7"),
                 ("FERROVERBS_LAYERS", "validate, /opt/other.so"),
                 ("FERROVERBS_VALIDATE", "off=MR-*:exitcode=66"),

@@ -136,7 +136,8 @@ fn without_device(machine: &Machine) -> Check {
         let finding = format!("{kernel}, and FERROVERBS_SOFT switches the software device off");
         return Check::missing("devices", finding, "unset FERROVERBS_SOFT");
     }
-    let finding = format!("{kernel}: programs get the software device soft0");
+    let name = super::soft::name(machine);
+    let finding = format!("{kernel}: programs get the software device {name}");
     Check::ok("devices", finding)
 }
 

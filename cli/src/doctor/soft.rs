@@ -9,12 +9,14 @@ use super::devices::{self, Device};
 use super::gids::{largest_path_mtu, raise_mtu_command};
 use super::interfaces::Address;
 use super::machine::Machine;
+use crate::settings;
+use soft_semantics::gid_order::GidEntries;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The first software device. All software devices have the same addresses.
-const NAME: &str = "soft0";
-/// The number of entries of the GID table.
-const TABLE: usize = 32;
+/// The name of the first software device. All software devices have the same addresses.
+pub(super) fn name(machine: &Machine) -> String {
+    settings::device_names(machine.variable(settings::NAME).as_deref()).name(0)
+}
 
 /// True if programs see the software device: `FERROVERBS_SOFT` asks for the device, or no kernel
 /// device opens.
@@ -31,17 +33,26 @@ pub(super) fn is_visible(machine: &Machine, devices: &[Device]) -> bool {
 /// The addresses of the GID table from index 1 on, with their indices.
 fn table(machine: &Machine) -> Vec<(usize, &Address)> {
     let of = |loopback: bool| machine.interfaces.iter().filter(move |a| a.is_loopback == loopback);
-    let mut found: Vec<&Address> = Vec::new();
     let all: Vec<&Address> = match of(false).next() {
         Some(_) => of(false).collect(),
         None => of(true).collect(),
     };
-    for address in all {
-        if !found.iter().any(|other| other.address == address.address) {
-            found.push(address);
-        }
+    let gids: Vec<_> = all.iter().map(|address| mapped(address.address).octets()).collect();
+    let order = settings::gid_order(machine.variable(settings::GIDS).as_deref());
+    let mut entries = GidEntries::new(order);
+    entries.arrange(gids.iter());
+    let found = entries.iter().filter_map(|(index, raw)| {
+        let at = gids.iter().position(|gid| gid == raw)?;
+        Some((index, *all.get(at)?))
+    });
+    found.collect()
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped(),
+        IpAddr::V6(six) => six,
     }
-    found.into_iter().enumerate().map(|(at, address)| (at + 1, address)).take(TABLE - 1).collect()
 }
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
@@ -49,10 +60,11 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
         return Vec::new();
     }
     let table = table(machine);
+    let name = name(machine);
     let alone = table.iter().all(|(_, address)| address.is_loopback);
     if alone {
         let finding = format!(
-            "{NAME}: no interface has an address, so the device reaches this machine only, by any GID index"
+            "{name}: no interface has an address, so the device reaches this machine only, by any GID index"
         );
         let check = Check::note("gids", finding);
         return vec![check.remedy("to reach other hosts: ip addr add ADDRESS/24 dev INTERFACE")];
@@ -66,7 +78,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
         .map(|(index, Address { interface, address, .. })| {
             let reach = if is_link_local(address) { "; the address reaches hosts of the same link only" } else { "" };
             let finding = format!(
-                "{NAME}: for {address} on {interface} use GID index {index} (ibv_rc_pingpong -g {index}, ib_write_bw -x {index}){reach}"
+                "{name}: for {address} on {interface} use GID index {index} (ibv_rc_pingpong -g {index}, ib_write_bw -x {index}){reach}"
             );
             Check::ok("gids", finding)
         })
@@ -77,10 +89,11 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
 
 /// Checks the path MTU of the port, which is that of the interface with the smallest MTU.
 fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
+    let name = name(machine);
     let wire = machine.variable("FERROVERBS_SOFT_WIRE");
     if wire.is_some_and(|value| value == "off") {
         let finding =
-            format!("{NAME}: path MTU 4096; FERROVERBS_SOFT_WIRE keeps the device on this machine");
+            format!("{name}: path MTU 4096; FERROVERBS_SOFT_WIRE keeps the device on this machine");
         return Some(
             Check::note("mtu", finding).remedy("to reach other hosts: unset FERROVERBS_SOFT_WIRE"),
         );
@@ -91,16 +104,16 @@ fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
     let all = table.iter().filter_map(|(_, a)| Some((of(&a.interface)?, a.interface.as_str())));
     let (mtu, interface) = all.min_by_key(|(mtu, _)| *mtu)?;
     Some(match largest_path_mtu(mtu) {
-        Some(4096) => Check::ok("mtu", format!("{NAME}: path MTU 4096 ({interface} has {mtu})")),
+        Some(4096) => Check::ok("mtu", format!("{name}: path MTU 4096 ({interface} has {mtu})")),
         Some(path) => {
             let finding = format!(
-                "{NAME}: path MTU {path}, by the interface with the smallest MTU ({interface} has {mtu})"
+                "{name}: path MTU {path}, by the interface with the smallest MTU ({interface} has {mtu})"
             );
             Check::ok("mtu", finding).remedy(raise_mtu_command(interface))
         }
         None => Check::missing(
             "mtu",
-            format!("{NAME}: no packet fits ({interface} has {mtu})"),
+            format!("{name}: no packet fits ({interface} has {mtu})"),
             format!("ip link set dev {interface} mtu 1500"),
         ),
     })
@@ -108,13 +121,7 @@ fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
 
 /// The entry of the GID table with this address.
 pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr) -> Option<String> {
-    let mapped = |address: IpAddr| -> Ipv6Addr {
-        match address {
-            IpAddr::V4(four) => four.to_ipv6_mapped(),
-            IpAddr::V6(six) => six,
-        }
-    };
     let found = table(machine).into_iter().find(|(_, a)| mapped(a.address) == mapped(address));
     let (index, _) = found.filter(|_| is_visible(machine, devices))?;
-    Some(format!("{NAME} index {index}"))
+    Some(format!("{} index {index}", name(machine)))
 }

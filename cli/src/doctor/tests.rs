@@ -210,6 +210,18 @@ fn soft_has_the_addresses_of_the_interfaces_from_index_one_on() {
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].0, CheckState::Note);
     assert!(told[0].1.contains("this machine only"), "{told:?}");
+    // Settings give other names and indices.
+    let recipe = |name: &str| match name {
+        "FERROVERBS_SOFT_NAME" => Some("mlx5_%d".into()),
+        "FERROVERBS_SOFT_GIDS" => Some("mlx5".into()),
+        _ => None,
+    };
+    let told = look(here(), recipe);
+    for index in [3, 5, 1] {
+        let wanted = format!("use GID index {index} ");
+        assert!(told.iter().any(|(_, finding)| finding.contains(&wanted)), "{told:?}");
+    }
+    assert!(told.iter().all(|(_, finding)| finding.starts_with("mlx5_0: ")), "{told:?}");
     // No check without the device, and a note if a setting keeps the device on this host.
     let off = |name: &str| (name == "FERROVERBS_SOFT").then(|| "off".into());
     assert_eq!(look(here(), off), []);

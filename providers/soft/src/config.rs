@@ -5,8 +5,9 @@ use cface::env;
 use cface::sync::Mutex;
 use ipnet::IpNet;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
-use soft_semantics::devices::{self, switch};
+use soft_semantics::devices::{self, NamePattern, switch};
 use soft_semantics::faults::{Statement, parse};
+use soft_semantics::gid_order::{self, GidOrder};
 use soft_semantics::weather::Weather;
 use soft_sys::{Errno, dir, notice, process};
 use std::ffi::{OsStr, OsString};
@@ -70,6 +71,36 @@ pub(crate) const DEVICES_ASKED: Setting<usize> = Setting {
     harmless: true,
     parse: devices::parse,
 };
+
+/// The names of the devices.
+const NAME: Setting<NamePattern> = Setting {
+    name: "FERROVERBS_SOFT_NAME",
+    allowed: devices::NAMES_ALLOWED,
+    otherwise: "with soft%d",
+    harmless: true,
+    parse: NamePattern::parse,
+};
+
+/// The names of the devices, by `FERROVERBS_SOFT_NAME`: the same for the life of the process.
+pub(crate) fn device_names() -> &'static NamePattern {
+    static NAMES: OnceLock<NamePattern> = OnceLock::new();
+    NAMES.get_or_init(|| NAME.get().unwrap_or_default())
+}
+
+/// The order of the GID table.
+const GIDS: Setting<GidOrder> = Setting {
+    name: "FERROVERBS_SOFT_GIDS",
+    allowed: gid_order::ALLOWED,
+    otherwise: "with soft",
+    harmless: true,
+    parse: GidOrder::parse,
+};
+
+/// The order of the GID table, by `FERROVERBS_SOFT_GIDS`.
+pub(crate) fn gid_order() -> GidOrder {
+    static ORDER: OnceLock<GidOrder> = OnceLock::new();
+    *ORDER.get_or_init(|| GIDS.get().unwrap_or_default())
+}
 
 /// Messages longer than this are fetched by the receiver in one copy where it can attach to the sender; up to
 /// it they are copied twice through a bounce buffer, which costs no system call.
@@ -213,8 +244,10 @@ pub(crate) fn weather() -> Option<Weather> {
 
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     DEVICES_ASKED.name,
+    NAME.name,
+    GIDS.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
     CMA.name,
@@ -395,6 +428,11 @@ mod tests {
             EAGER.complaint(OsStr::new("banana")),
             "FERROVERBS_SOFT_EAGER=banana: must be a number of bytes from 0 to 2147483648; going on with 8192"
         );
+        assert_eq!(
+            GIDS.complaint(OsStr::new("mlx6")),
+            "FERROVERBS_SOFT_GIDS=mlx6: must be soft, rxe or mlx5; going on with soft"
+        );
+        assert!(NAME.complaint(OsStr::new("rxe")).ends_with("going on with soft%d"));
         for (setting, value) in [(&CMA, "never"), (&HELPER, "2"), (&KEYS, "both")] {
             assert_eq!(setting.understand(Some(value.into())), None);
             let line = setting.complaint(OsStr::new(value));

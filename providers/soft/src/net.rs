@@ -4,12 +4,12 @@ use crate::config;
 use crate::gid_places::Places;
 use crate::guid::{DEVICES, Identity};
 use cface::sync::Mutex;
+use soft_semantics::gid_order::GidEntries;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Entries of the GID table that the port reports.
-pub(crate) const GID_TABLE: usize = 32;
+pub(crate) use soft_semantics::gid_order::GID_TABLE;
 
 /// A GID and the network interface it belongs to (0: none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,11 +151,14 @@ impl Gids {
     }
 
     /// The same table with the addresses of `places` behind entry 0, those that it does not have left out.
-    pub(crate) fn placed(&self, places: &[[u8; 16]]) -> Self {
-        let find = |raw| self.entries.iter().find(|entry| entry.raw == raw).copied();
-        let entries = self.entries.iter().copied().take(1);
-        let entries = entries.chain(places.iter().map(|raw| find(*raw).unwrap_or(NOBODY)));
-        Self { identity: self.identity, entries: entries.collect() }
+    pub(crate) fn placed(&self, places: &GidEntries) -> Self {
+        let mut entries: Vec<Gid> = self.entries.iter().copied().take(1).collect();
+        for (index, raw) in places.iter() {
+            let Some(found) = self.entries.iter().find(|entry| entry.raw == *raw) else { continue };
+            entries.resize(index.max(entries.len()), NOBODY);
+            entries.push(*found);
+        }
+        Self { identity: self.identity, entries }
     }
 
     /// Whether `raw` is in the table.
@@ -305,6 +308,7 @@ fn interfaces() -> Vec<Interface> {
 mod tests {
     use super::*;
     use soft_local::fabric::FabricConfig;
+    use soft_semantics::gid_order::GidOrder;
 
     fn identity() -> Identity {
         Identity::of(&FabricConfig::new("/run/one"))
@@ -371,7 +375,11 @@ mod tests {
 
     /// The tables of a host whose interfaces have these addresses (10.0.0.x), one after the other.
     fn indices(tables: &[&[u8]]) -> Vec<Vec<Option<u8>>> {
-        let mut places = Places::default();
+        indices_of(GidOrder::Soft, tables)
+    }
+
+    fn indices_of(order: GidOrder, tables: &[&[u8]]) -> Vec<Vec<Option<u8>>> {
+        let mut places = Places::of(order);
         let index = |last: &&[u8]| {
             let all = last.iter().map(|last| {
                 interface(u32::from(*last) + 2, Address::V4(Ipv4Addr::new(10, 0, 0, *last)))
@@ -393,6 +401,15 @@ mod tests {
         assert_eq!(begin(&all[1]), [None, Some(2), None, None], "the first is gone");
         assert_eq!(begin(&all[2]), [None, Some(2), Some(7), None], "its place is not another's");
         assert_eq!(begin(&all[3]), [Some(1), Some(2), Some(7), None], "it is back");
+    }
+
+    #[test]
+    fn in_the_order_of_mlx5_the_first_ipv4_address_has_index_3() {
+        let all = indices_of(GidOrder::Mlx5, &[&[1], &[1, 2], &[2]]);
+        let begin = |table: &[Option<u8>]| table[..5].to_vec();
+        assert_eq!(begin(&all[0]), [None, None, Some(1), None, None]);
+        assert_eq!(begin(&all[1]), [None, None, Some(1), None, Some(2)]);
+        assert_eq!(begin(&all[2]), [None, None, None, None, Some(2)]);
     }
 
     #[test]

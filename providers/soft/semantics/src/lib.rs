@@ -9,6 +9,7 @@ pub mod devices;
 pub mod fate;
 pub mod faults;
 pub mod frames;
+pub mod gid_order;
 pub mod inbound;
 pub mod keys;
 pub mod modify;

@@ -69,7 +69,7 @@ thread_local! {
 #[unsafe(link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
-/// Announces `soft0` (and more where asked for) when the kernel has no device, or when it is forced on.
+/// Announces `soft0` (and more where asked for, and under other names by `FERROVERBS_SOFT_NAME`) when the kernel has no device, or when it is forced on.
 ///
 /// # Safety
 /// `out` has room for `max` entries.
@@ -94,8 +94,9 @@ unsafe extern "C" fn announce(
             node_type: IBV_NODE_CA as c_int,
             num_ports: 1,
         };
-        write_name(&mut info.name, &format!("soft{n}"));
-        write_name(&mut info.dev_name, &format!("soft{n}"));
+        let name = config::device_names().name(n);
+        write_name(&mut info.name, &name);
+        write_name(&mut info.dev_name, &name);
         // SAFETY: n is below max.
         unsafe { out.add(n).write(info) };
     }

@@ -4,6 +4,7 @@
 use super::dm::MAX_DM;
 use super::state::Context;
 use super::status;
+use crate::config;
 use crate::engine::ethernet::toeplitz::FIELDS;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
@@ -139,13 +140,13 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// The number in the device's name: soft0, soft1, ...
+/// The number of the device, from 0.
 fn device_number(context: *mut ibv_context) -> usize {
     // SAFETY: an open context has its device.
     unsafe { number_of((*context).device) }
 }
 
-/// The number in a device's name.
+/// The number in a device's name, from 0.
 ///
 /// # Safety
 /// `device` is a device of this provider.
@@ -153,8 +154,7 @@ pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
     // SAFETY: `device` is live, one of this provider's; libibverbs wrote its name with a NUL inside the array, and
     // changes it no more.
     let name = unsafe { std::ffi::CStr::from_ptr((*device).name.as_ptr()) };
-    let digits: String = name.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-    digits.parse().unwrap_or(0)
+    config::device_names().number(&name.to_string_lossy()).unwrap_or(0)
 }
 
 fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
