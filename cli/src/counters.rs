@@ -77,27 +77,51 @@ fn processes_to_read(wanted: &[u32]) -> crate::Result<Vec<u32>> {
     Ok(all)
 }
 
+/// The file in which a process has its counters.
+#[derive(Debug)]
+pub(crate) struct CounterFile {
+    file: File,
+    /// Device and inode: a forked child has the file of its parent.
+    identity: (u64, u64),
+}
+
+impl CounterFile {
+    /// The file of a process. `None` if the process has none, or if the user may not open it.
+    pub(crate) fn of(process: u32) -> Option<Self> {
+        let links = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+        let is_tables = |path: &Path| {
+            fs::read_link(path)
+                .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(FILE_PREFIX)))
+        };
+        let path = links.map(|link| link.path()).find(|path| is_tables(path))?;
+        let file = File::open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        Some(Self { file, identity: (metadata.dev(), metadata.ino()) })
+    }
+
+    /// True for two descriptors of one file.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.identity == other.identity
+    }
+
+    /// Names and values, as they are now.
+    pub(crate) fn read(&self) -> Option<Vec<(String, u64)>> {
+        let mut bytes = [0; OFFSET + MOST * ENTRY_LEN];
+        self.file.read_exact_at(&mut bytes, 0).ok()?;
+        parse_counters(&bytes)
+    }
+}
+
 /// The counters of a process. `None` if the process has none, or if the user may not read them.
 ///
-/// `seen` holds device and inode of the files that were read: a forked child has the file of its
-/// parent.
+/// `seen` holds the files that were read.
 fn read_counters(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<ProcessCounters> {
-    let folder = Path::new("/proc").join(process.to_string());
-    let links = fs::read_dir(folder.join("fd")).ok()?.flatten();
-    let is_tables = |path: &Path| {
-        fs::read_link(path)
-            .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(FILE_PREFIX)))
-    };
-    let path = links.map(|link| link.path()).find(|path| is_tables(path))?;
-    let file = File::open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if !seen.insert((metadata.dev(), metadata.ino())) {
+    let file = CounterFile::of(process)?;
+    if !seen.insert(file.identity) {
         return None;
     }
-    let mut bytes = [0; OFFSET + MOST * ENTRY_LEN];
-    file.read_exact_at(&mut bytes, 0).ok()?;
-    let counters = parse_counters(&bytes)?;
-    let command = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+    let counters = file.read()?;
+    let command = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     let command = command.trim().chars().filter(|letter| !letter.is_control()).collect();
     Some(ProcessCounters { process, command, counters })
 }

@@ -16,6 +16,7 @@ mod run;
 mod settings;
 mod stats;
 mod trace;
+mod tree;
 mod validate;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -49,6 +50,12 @@ enum Command {
     /// Run a command; the word `run` may be left out
     #[command(arg_required_else_help = true)]
     Run(run::Args),
+    /// Write the files of the software devices in /sys and /dev, for an image or for all programs
+    #[command(arg_required_else_help = true)]
+    Tree(tree::Args),
+    /// Print what libibverbs says about the software devices
+    #[command(hide = true)]
+    DescribeDevices(tree::DescribeArgs),
     /// Check this machine, and print what keeps RDMA programs from working and the command that
     /// helps
     Doctor(doctor::Args),
@@ -85,6 +92,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
         Some(Command::Run(args)) => run::become_command(args, &[]),
+        Some(Command::Tree(args)) => tree::main(args),
+        Some(Command::DescribeDevices(args)) => tree::describe(args),
         Some(Command::Doctor(args)) => doctor::main(args),
         Some(Command::Cluster(args)) => cluster::main(args),
         Some(Command::ClusterShell(args)) => cluster::enter_host(args),
@@ -175,6 +184,7 @@ mod tests {
             let args = command(words);
             assert!(args.nodes && args.preload, "{words:?}");
         }
+        assert!(command(&["--no-tree", "ls"]).no_tree && !command(&["ls"]).no_tree);
         let args = command(&["-s", "2", "-f", "port-down", "ls"]);
         assert_eq!(args.soft.as_deref(), Some("2"));
         assert_eq!(args.faults.unwrap(), "port-down");
@@ -298,6 +308,10 @@ mod tests {
             (&["capture", "--snap", "3", "ls"], ErrorKind::ValueValidation),
             (&["capture", "--settings", "nonsense", "ls"], ErrorKind::ValueValidation),
             (&["stats", "--objects", "99999999", "ls"], ErrorKind::ValueValidation),
+            (&["tree"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["tree", "--system", "--remove"], ErrorKind::ArgumentConflict),
+            (&["tree", "--system", "/image"], ErrorKind::ArgumentConflict),
+            (&["tree", "--sytem"], ErrorKind::UnknownArgument),
             (&["--where", "ls"], ErrorKind::ArgumentConflict),
         ] {
             assert_eq!(parse(words).err(), Some(kind), "{words:?}");

@@ -60,27 +60,48 @@ fn is_node(name: &str) -> bool {
     fs::metadata(node).is_ok_and(|data| data.file_type().is_char_device())
 }
 
-/// Moves this process into a new mount namespace, and without root also into a new user namespace.
+/// Moves this process into a new mount namespace, and without the right to do so also into a new
+/// user namespace.
 ///
-/// The rights in the namespace end when this process executes the command.
-fn enter_mount_namespace() -> std::io::Result<()> {
+/// The rights in the user namespace end when this process executes the command.
+pub(crate) fn enter_mount_namespace() -> std::io::Result<()> {
+    enter_own_mount_namespace().or_else(|_| enter_user_namespace())
+}
+
+/// Moves this process into a new mount namespace of its user namespace.
+pub(crate) fn enter_own_mount_namespace() -> std::io::Result<()> {
+    // SAFETY: the flag changes neither descriptors nor memory, and this process has one thread.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    keep_mounts_here()
+}
+
+/// Moves this process into a new user namespace with a new mount namespace.
+pub(crate) fn enter_user_namespace() -> std::io::Result<()> {
     let (user, group) = (geteuid(), getegid());
-    let mut flags = UnshareFlags::NEWNS;
-    if !user.is_root() {
-        flags |= UnshareFlags::NEWUSER;
-    }
     // SAFETY: the flags change neither descriptors nor memory, and this process has one thread.
-    unsafe { unshare_unsafe(flags) }?;
-    if !user.is_root() {
-        // The user and the group keep their numbers. The kernel accepts a map of groups only after
-        // setgroups is denied (user_namespaces(7)).
-        fs::write("/proc/self/setgroups", "deny")?;
-        fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw()))?;
-        fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw()))?;
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWUSER) }?;
+    // The user and the group keep their numbers. The kernel accepts a map of groups only after
+    // setgroups is denied (user_namespaces(7)).
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw()))?;
+    fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw()))?;
+    keep_mounts_here()
+}
+
+/// Later mounts of this namespace do not reach other namespaces. Later mounts of the machine reach
+/// this namespace.
+fn keep_mounts_here() -> std::io::Result<()> {
+    let slave = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
+    Ok(mount_change("/", slave)?)
+}
+
+/// As [`add_here`], for nodes with these names.
+pub(crate) fn add_named(names: &[String]) -> crate::Result<()> {
+    let missing: Vec<_> = names.iter().filter(|name| !is_node(name)).cloned().collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    // Later mounts must not reach other namespaces.
-    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    Ok(mount_change("/", private)?)
+    mount_dev(&missing).map_err(|e| format!("cannot make the nodes in /dev/infiniband: {e}"))
 }
 
 /// Mounts a `/dev` with the old entries and the new nodes. The nodes lead to `/dev/null`, because

@@ -1,6 +1,6 @@
 //! `ferroverbs [run] COMMAND`: prepares the environment and replaces this process by the command.
 
-use crate::{installation, link, nodes, program, settings};
+use crate::{installation, link, nodes, program, settings, tree};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -12,6 +12,9 @@ pub(crate) struct Args {
     /// (UCX, MPI)
     #[arg(short = 'n')]
     pub(crate) nodes: bool,
+    /// Do not show the software devices in /sys and /dev
+    #[arg(long)]
+    pub(crate) no_tree: bool,
     /// Use LD_PRELOAD instead of LD_LIBRARY_PATH, for programs with a library path of their own
     #[arg(short = 'p')]
     pub(crate) preload: bool,
@@ -75,6 +78,9 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
     command.env(variable, prepend_to_list(first.as_os_str(), before.as_deref()));
     if let Some(why) = program::why_unreached(program, std::env::var_os("PATH").as_deref()) {
         eprintln!("ferroverbs: {why}");
+    }
+    if tree::is_wanted(args.no_tree)? {
+        tree::enter(&tree::environment_of(&command));
     }
     if args.nodes {
         nodes::add(args.devices().as_deref())?;

@@ -5,7 +5,7 @@ use super::args::Args;
 use super::namespaces::NamespaceLimits;
 use super::signals::{ReceivedSignal, Signals, exit_status};
 use super::{environment, lines, network};
-use crate::{nodes, run};
+use crate::{nodes, run, tree};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, setpgid};
@@ -82,6 +82,15 @@ fn make_host(args: &Args, limits: &NamespaceLimits, host: u8) -> crate::Result<S
     rustix::system::sethostname(network::host_name(host).as_bytes()).map_err(failed)?;
     network::make_interface(host, &args.cable)?;
     environment::make_files(args.hosts)?;
+    if tree::is_wanted(args.run.no_tree)? {
+        let variables = environment::variables(host, args.hosts, "");
+        let mut tree: tree::Environment =
+            variables.into_iter().map(|(name, value)| (name.into(), Some(value.into()))).collect();
+        tree.extend(
+            args.run.soft.iter().map(|value| ("FERROVERBS_SOFT".into(), Some(value.into()))),
+        );
+        tree::enter_here(&tree);
+    }
     if args.run.nodes {
         nodes::add_here(args.run.devices().as_deref())?;
     }
@@ -155,8 +164,9 @@ impl HostCommand {
                 }
                 Signals::unblock()?;
                 let mut run = args.run.clone();
-                // The host has the nodes already.
+                // The host has the nodes and the tree already.
                 run.nodes = false;
+                run.no_tree = true;
                 let variables = environment::variables(host, args.hosts, keepers);
                 run::become_command(&run, &variables).map(Started::InChild)
             }

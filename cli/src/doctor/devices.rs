@@ -55,10 +55,22 @@ const DRIVERS: &[(&str, &str)] = &[
     ("mana", "mana"),
 ];
 
+/// The devices of the kernel. A file in sysfs proves no such device: `ferroverbs run` shows devices
+/// that a plugin of libibverbs announces, in the same folder.
 pub(super) fn find(machine: &Machine) -> Vec<Device> {
-    let names = machine.list("/sys/class/infiniband");
+    let mut names = machine.list(CLASS);
+    names.retain(|name| !is_announced(machine, name));
     names.into_iter().map(|name| device(machine, name)).collect()
 }
+
+fn is_announced(machine: &Machine, name: &str) -> bool {
+    let slot = machine.link_target(format!("{CLASS}/{name}/device"));
+    machine.announced.iter().any(|other| other == name)
+        || slot.is_some_and(|slot| crate::tree::is_slot(&slot))
+}
+
+/// The folder of RDMA devices.
+pub(super) const CLASS: &str = "/sys/class/infiniband";
 
 fn device(machine: &Machine, name: String) -> Device {
     let folder = format!("/sys/class/infiniband/{name}");

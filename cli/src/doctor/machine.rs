@@ -2,6 +2,7 @@
 //! process.
 
 use super::interfaces::{Address, NetworkLink, addresses, links};
+use crate::tree;
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
@@ -17,6 +18,8 @@ pub(super) struct Machine {
     pub(super) interfaces: Vec<Address>,
     /// The interfaces; empty for an image.
     pub(super) links: Vec<NetworkLink>,
+    /// The names of devices that a plugin of libibverbs announces; empty for an image.
+    pub(super) announced: Vec<String>,
     variables: fn(&str) -> Option<OsString>,
 }
 
@@ -27,7 +30,10 @@ impl Machine {
         let interfaces = if is_this { addresses() } else { Vec::new() };
         let links = if is_this { links() } else { Vec::new() };
         let user = geteuid().as_raw();
-        Self { root, user, interfaces, links, variables: |name| std::env::var_os(name) }
+        let names = if is_this { tree::announced_names() } else { Ok(Vec::new()) };
+        // A library that cannot be loaded is the finding of another check.
+        let announced = names.unwrap_or_default();
+        Self { root, user, interfaces, links, announced, variables: |name| std::env::var_os(name) }
     }
 
     #[cfg(test)]
@@ -36,7 +42,14 @@ impl Machine {
         user: u32,
         variables: fn(&str) -> Option<OsString>,
     ) -> Self {
-        Self { root: root.to_owned(), user, interfaces: Vec::new(), links: Vec::new(), variables }
+        Self {
+            root: root.to_owned(),
+            user,
+            interfaces: Vec::new(),
+            links: Vec::new(),
+            announced: Vec::new(),
+            variables,
+        }
     }
 
     /// True for the machine of this process, on which a check may use system calls.

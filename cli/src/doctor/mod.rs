@@ -11,6 +11,7 @@ mod interfaces;
 mod machine;
 mod peer;
 mod plugins;
+mod presence;
 mod soft;
 #[cfg(test)]
 mod tests;
@@ -80,6 +81,7 @@ fn examine(machine: &Machine) -> Vec<Check> {
     checks.extend(plugins::check(machine, &devices));
     checks.extend(gids::check(machine, &devices));
     checks.extend(soft::check(machine, &devices));
+    checks.extend(presence::check(machine, &devices));
     checks.extend(host::check(machine, &devices));
     checks.push(firewall::check(machine, &devices));
     checks

@@ -102,6 +102,25 @@ fn a_machine_without_rdma_gets_the_software_device_and_misses_nothing() {
 }
 
 #[test]
+fn a_device_tree_shows_no_device_of_the_kernel() {
+    let device = "sys/class/infiniband/soft0";
+    let image = MachineImage::new()
+        .file(&format!("{device}/node_guid"), "0200:0000:0000:0001\n")
+        .file(&format!("{device}/ports/1/state"), "4: ACTIVE\n")
+        .file(&format!("{device}/ports/1/link_layer"), "Ethernet\n")
+        .link(&format!("{device}/device"), "../../../0fe0:00:00.0");
+    let checks = image.checks(nothing);
+    assert_eq!(missing(&checks), [""; 0], "no modprobe ib_uverbs");
+    assert!(of(&checks, "devices").finding.contains("programs get the software device soft0"));
+    assert_eq!(of(&checks, "tree").state, CheckState::Ok);
+    // Another tree: the plugin announces the device.
+    fs::remove_file(image.0.join(device).join("device")).unwrap();
+    let mut machine = Machine::of_image(&image.0, 1000, nothing);
+    machine.announced = vec!["soft0".into()];
+    assert_eq!(missing(&examine(&machine)), [""; 0]);
+}
+
+#[test]
 fn of_a_card_only_the_limit_of_locked_memory_is_missing() {
     let image = MachineImage::new().with_card();
     let checks = image.checks(nothing);
