@@ -160,6 +160,7 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
     let done = Job::new(&command)
         .args(["-n", "ibv_devices"])
         .env("LD_PRELOAD", tree.join("lib/libibverbs.so.1"))
+        .env("FERROVERBS_TREE", "off")
         .env("FERROVERBS_FABRIC_DIR", &fabric)
         .run(&bench.scratch, LIMIT)?;
     if done.stderr.contains("needs a mount namespace") {
@@ -180,6 +181,7 @@ fn split_paths(bench: &Bench, tally: &mut Tally, tree: &Path) -> crate::Result<(
             .args([way, "ibv_devices"])
             .env("FERROVERBS_FABRIC_DIR", bench.private_folder("fabric")?)
             .env("XDG_RUNTIME_DIR", bench.private_folder("runtime")?)
+            .env("FERROVERBS_TREE", "off")
             .user(bench.user)
             .run(&bench.scratch, LIMIT)?;
         let good = done.ok() && done.stdout.contains("soft0") && done.stderr.is_empty();

@@ -29,6 +29,7 @@ mod man;
 mod meeting;
 mod perf;
 mod perf_raw;
+mod presence;
 mod programs;
 mod pyverbs;
 mod pyverbs_suite;
@@ -183,6 +184,12 @@ const GROUPS: &[Group] = &[
         what: "ibverbs-utils, unmodified",
         seconds: 1,
         register: programs::register,
+    },
+    Group {
+        name: "presence",
+        what: "programs that look for files before verbs find the device",
+        seconds: 3,
+        register: presence::register,
     },
     Group {
         name: "pyverbs",

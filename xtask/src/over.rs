@@ -56,6 +56,7 @@ pub struct Over {
     traced: Option<PathBuf>,
     counted: Option<PathBuf>,
     captured: Option<PathBuf>,
+    tree: bool,
 }
 
 impl Over {
@@ -74,7 +75,15 @@ impl Over {
             traced: None,
             counted: None,
             captured: None,
+            tree: false,
         }
+    }
+
+    /// The command `ferroverbs` shows device files. Without it a command gets no namespace of its own, which some machines
+    /// refuse.
+    pub fn tree(mut self) -> Self {
+        self.tree = true;
+        self
     }
 
     /// Other hosts are reached, too. Without it nothing leaves this one, and no port is opened, so that tests side by side do not
@@ -143,6 +152,9 @@ impl Over {
         let mut job = Job::new(program).user(self.user);
         if !self.wired {
             job = job.env("FERROVERBS_SOFT_WIRE", "off");
+        }
+        if !self.tree {
+            job = job.env("FERROVERBS_TREE", "off");
         }
         if let Some(dir) = &self.fabric {
             job = job.env("FERROVERBS_FABRIC_DIR", dir);

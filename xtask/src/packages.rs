@@ -93,6 +93,10 @@ pub const DAPL: &[Package] = &["dapl2-utils"];
 /// A monitor and a store of Ceph.
 pub const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 
+/// Programs that read sysfs.
+pub const PRESENCE: &[Package] =
+    &["infiniband-diags", "hwloc-nox", "rdmacm-utils", "iproute2", "util-linux"];
+
 /// A terminal for programs that draw on one.
 pub const TERMINAL: &[Package] = &["tmux"];
 
@@ -163,6 +167,7 @@ const GROUPS: &[Group] = &[
     group("capture", &[CAPTURE]),
     group("sanitizer", &[]),
     group("programs", &[]),
+    group("presence", &[PRESENCE]),
     group("pyverbs", &[]),
     group("suite", &[]),
     group("perftest", &[]),
