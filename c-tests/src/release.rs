@@ -161,7 +161,7 @@ fn fetch(suite: &str, folder: &Path, root: &Path) -> Result<(), String> {
     // The tree is complete or absent, whatever happens meanwhile.
     let new = folder.join("root.new");
     let _ = fs::remove_dir_all(&new);
-    // Packages of Debian 12 are split between /lib and /usr/lib, which are one folder when installed.
+    // Debian 12 splits packages between /lib and /usr/lib, which are one folder when installed.
     fs::create_dir_all(new.join("usr/lib")).map_err(text)?;
     std::os::unix::fs::symlink("usr/lib", new.join("lib")).map_err(text)?;
     for entry in fs::read_dir(&debs).map_err(text)?.flatten() {

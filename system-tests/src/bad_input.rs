@@ -1,6 +1,6 @@
-//! Bad input from outside the application: plugins, configuration, sysfs and netlink that are not as they
-//! should be. Whatever it is, a program gets an empty list or the device that is still good, soon, and its user
-//! gets one line at most. (Nonsense from the kernel's commands: `c-tests/tests/kernel_bytes`.)
+//! Bad input from outside the application: damaged plugins, configuration, sysfs and netlink. In
+//! every case a program soon gets an empty list or the intact device, and its user gets at most one
+//! line. (`c-tests/tests/kernel_bytes` covers wrong answers of kernel commands.)
 
 use crate::{Bench, Checks, Load, Tally};
 use std::fs;
@@ -12,7 +12,7 @@ use xtask::over::Over;
 use xtask::process::{Finished, Job};
 use xtask::scratch;
 
-/// Nothing here waits for anything; what hangs is found by this.
+/// No test here waits; the limit detects a hang.
 const LIMIT: Duration = Duration::from_secs(300);
 const PLUGIN: &str = "lib/libibverbs/libsoft-rdmav65.so";
 const CONFIG: &str = "etc/libibverbs.d";
@@ -62,7 +62,7 @@ impl Here<'_> {
     }
 }
 
-/// A plugin by the side of the good one: the good one's device is there, and one line names the bad one.
+/// A bad plugin beside the good one: the good device is listed, and one line names the bad plugin.
 fn plugins(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     let patched = |at: usize, bytes: &'static [u8]| {
         move |good: &Path, bad: &Path| {
@@ -111,7 +111,7 @@ fn plugins(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
         let done = here.run(&here.job(&prefix))?;
         tally.record(&format!("plugin {name}"), told(&done, "libbad-rdmav"));
     }
-    // It registers nothing: not what it is there for, but nobody's harm either.
+    // A plugin that registers nothing is useless but harmless.
     let prefix = here.damaged(&|p| {
         let bad = p.join("lib/libibverbs/libbad-rdmav65.so");
         ferroverbs_c_tests::compile_plugin("int nothing;\n", &bad).map_err(io::Error::other)?;
@@ -164,7 +164,7 @@ fn nonsense() -> Vec<(&'static str, Option<Vec<u8>>)> {
     ]
 }
 
-/// A tree with one device, one file of it spoiled at a time.
+/// A tree with one device, with one file at a time damaged.
 fn sysfs(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     let files = [
         ("class/infiniband_verbs/abi_version", "6\n"),
@@ -200,7 +200,7 @@ fn sysfs(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// Devices that come by netlink, as far as one can tell.
+/// Devices announced by netlink.
 fn netlink(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     let preload = ferroverbs_c_tests::compile_nonsense_netlink(here.bench.scratch.path())
         .map_err(|e| e.to_string())?;
@@ -220,7 +220,7 @@ fn netlink(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// One line from the library that names `culprit`, and the good device.
+/// One line of the library that names `culprit`, and the good device.
 fn told(done: &Finished, culprit: &str) -> Result<(), String> {
     let named = done.stderr.lines().next().is_some_and(|line| line.contains(culprit));
     if named && done.stderr.lines().count() == 1 {

@@ -1,4 +1,5 @@
-//! What checks stand on: the staged tree, a folder for temporary files, an ordinary user, and programs that are compiled once.
+//! The environment of checks: the staged tree, a folder for temporary files, an ordinary user, and
+//! programs that are compiled once.
 
 use crate::harness::{Check, Load};
 use ferroverbs_c_tests::Program;
@@ -15,22 +16,22 @@ use xtask::progress::Progress;
 use xtask::scratch::{self, Scratch};
 use xtask::stage;
 
-/// What one check stands on. What checks share is made by the first one that needs it.
+/// The environment of one check. Shared parts are made by the first check that needs them.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     pub(crate) paths: Arc<Paths>,
     pub(crate) progress: Arc<Progress>,
     /// The check's own folder.
     pub(crate) scratch: Arc<Scratch>,
-    /// The user that programs run as: an ordinary one.
+    /// The ordinary user that programs run as.
     pub(crate) user: Option<User>,
     shared: Arc<Shared>,
-    /// No other check runs: a file that appears on the machine meanwhile is of this check.
+    /// Whether no other check runs; then every new file on the machine belongs to this check.
     alone: bool,
     layers: Layers,
 }
 
-/// Where layers write, for programs that run under them.
+/// Output folders of layers, for programs that run under them.
 #[derive(Clone, Debug, Default)]
 struct Layers {
     validate: Option<PathBuf>,
@@ -39,12 +40,12 @@ struct Layers {
     capture: Option<PathBuf>,
 }
 
-/// A file that is made once, by the first check that needs it, while others that need it wait.
+/// A file that the first check makes, while further checks that need the file wait.
 type Once = Arc<Mutex<Option<PathBuf>>>;
 
 #[derive(Debug)]
 struct Shared {
-    /// The folder of what checks share.
+    /// The folder of shared files.
     scratch: Scratch,
     installed: OnceLock<PathBuf>,
     launcher: OnceLock<PathBuf>,
@@ -77,10 +78,11 @@ impl Bench {
         })
     }
 
-    /// The same for one check, with a folder of its own. The lines of the harness are its progress.
+    /// The environment of one check, with a folder for temporary files. The harness prints the
+    /// progress.
     ///
     /// # Panics
-    /// The system's temporary folder cannot be written any more.
+    /// The system's temporary folder is not writable.
     pub(crate) fn for_check(&self, check: &Check) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|why| panic!("{}: {why}", check.name));
         let verbose = std::env::var_os("FERROVERBS_TEST_STEPS").is_some();
@@ -169,7 +171,7 @@ impl Bench {
         })
     }
 
-    /// The file that `compile` makes in the folder that it is given, made once in a run for each `name`.
+    /// The file that `compile` makes in the given folder, once in a run for each `name`.
     pub(crate) fn compiled(
         &self,
         name: &str,
@@ -201,7 +203,7 @@ impl Bench {
     pub(crate) fn over(&self, path: DataPath) -> crate::Result<Fabric> {
         let dir = self.private_folder("fabric")?;
         let work = self.private_folder("work")?;
-        // What can't be removed shows in the tests that need it.
+        // A file that cannot be removed shows in the tests that need it.
         let _ = clear_domains();
         let over = Over::new(self.prefix()?, &self.paths.target)
             .fabric(&dir)
@@ -214,22 +216,22 @@ impl Bench {
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
-    /// Runs both sides of `job` and checks that they leave nothing behind.
+    /// Runs both sides of `job` and checks that no files are left.
     pub(crate) fn pair(&self, fabric: &Fabric, job: Job, limit: Duration) -> Result<Ended, String> {
         let ended = Pair::of(job.dir(&fabric.work), limit)?.run(&self.scratch)?;
         self.nothing_left(fabric).map_err(|e| format!("{e}\n{}", ended.report()))?;
         Ok(ended)
     }
 
-    /// Checks that the fabric directory and shared memory are as they were.
+    /// Checks that the fabric directory and shared memory are unchanged.
     pub(crate) fn nothing_left(&self, fabric: &Fabric) -> Result<(), String> {
         let mut left = files_left(&fabric.dir);
         left.extend(self.shared_memory().into_iter().filter(|f| !fabric.shared_memory.contains(f)));
         if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
     }
 
-    /// Files in /dev/shm that can be of this check: those of the test's user where no other check runs, and those that bear
-    /// our name.
+    /// Files in /dev/shm that may belong to this check: files of the test's user if no other check
+    /// runs, and files with the project's name.
     fn shared_memory(&self) -> Vec<String> {
         use std::os::unix::fs::MetadataExt;
         let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -243,8 +245,9 @@ impl Bench {
     }
 }
 
-/// perftest and ibv_xsrq_pingpong make the file of their XRC domain under a fixed name, which only its maker may
-/// open, and leave it there: whoever ran them before us as another user keeps us from running them.
+/// Removes the XRC domain files of perftest and ibv_xsrq_pingpong. These programs create the file
+/// under a fixed name, readable only by its owner, and leave it. A file of another user would
+/// prevent the test.
 pub(crate) fn clear_domains() -> Result<(), String> {
     for name in ["xrc_domain", "xrc_domain_server", "xrc_domain_client"] {
         let path = format!("/tmp/{name}");
@@ -267,7 +270,7 @@ pub(crate) struct Fabric {
     shared_memory: Vec<String>,
 }
 
-/// What is in a fabric directory; nothing, when nobody uses it.
+/// Entries of a fabric directory; empty when no process uses it.
 pub(crate) fn files_left(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|e| e.path().display().to_string()).collect()

@@ -1,5 +1,5 @@
-//! The C programs of c-tests: those that need no device on the system's library and on ours, the
-//! others on ours, each data path where it matters.
+//! The C programs of c-tests. Programs without a device run on the system's library and on
+//! Ferroverbs; all further programs run on Ferroverbs, on each data path where the path matters.
 
 use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
 use ferroverbs_c_tests::{Kind, PROGRAMS, Program};
@@ -11,7 +11,7 @@ use xtask::process::{Finished, Job};
 /// A few seconds where nobody else computes.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Programs that test how bytes pass: each data path is a promise of its own.
+/// Programs that test the transfer of bytes: each data path is a separate promise.
 const DATA_PATHS: &[&str] =
     &["data", "atomics", "errors", "mr", "mw", "bulk", "mapped", "unmapped", "matrix"];
 
@@ -34,13 +34,13 @@ pub(super) fn register(checks: &mut Checks) {
     }
 }
 
-/// Those programs that judge themselves and have these names.
+/// Runs the checked programs with these names.
 pub(super) fn run_named(bench: &Bench, tally: &mut Tally, names: &[&str]) -> crate::Result<()> {
     let named = |program: &&Program| program.kind == Kind::Checked && names.contains(&program.name);
     run_these(bench, tally, PROGRAMS.iter().filter(named).copied())
 }
 
-/// These programs, whose runs may be fewer than those of the list.
+/// Runs these programs, possibly with fewer runs than in the list.
 pub(super) fn run_these(
     bench: &Bench,
     tally: &mut Tally,
@@ -62,11 +62,12 @@ pub(super) fn run_these(
     Ok(())
 }
 
-/// One run of a program that judges itself.
+/// One run of a checked program.
 fn one(bench: &Bench, program: &Program, argument: &str, path: DataPath) -> Result<(), String> {
     let exe = bench.program(program)?;
     let fabric = bench.over(path)?;
-    // Some programs send to nobody on purpose, which soft reports; any other line is a failure.
+    // Some programs send to a missing peer on purpose, which soft reports; any further line is a
+    // failure.
     let job = fabric.over.own_job(&exe).env("FERROVERBS_QUIET", "1");
     let job = job.args(argument.split_whitespace());
     let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
@@ -78,7 +79,7 @@ fn arguments(program: &Program) -> &'static [&'static str] {
     if program.runs.is_empty() { &[""] } else { program.runs }
 }
 
-/// A program's own checks; the failed ones are what a person wants to see.
+/// A program's own checks; the error lists the failed ones.
 pub(super) fn verdict(done: &Finished) -> Result<(), String> {
     if done.ok() && done.stderr.is_empty() {
         return Ok(());

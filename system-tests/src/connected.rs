@@ -1,4 +1,6 @@
-//! Programs of others that connect by addresses, over our librdmacm: `c-tests/tools/connected.sh` runs each as docs/guide/connections.md has it, on one host and between two.
+//! Foreign programs that connect by addresses, over Ferroverbs' librdmacm.
+//! `c-tests/tools/connected.sh` runs each as in docs/guide/connections.md, on one host and between
+//! two hosts.
 
 use crate::{Bench, Checks, Tally, Tier};
 use std::time::Duration;
@@ -33,7 +35,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     between_hosts(bench, tally, &[])
 }
 
-/// A part of them that takes seconds, between two hosts only: on one, `stacks` and others have the same programs.
+/// A part that takes seconds, only between two hosts: `stacks` and further groups run the same
+/// programs on one host.
 pub(super) fn some_between_hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     if let Err(why) = packages::ensure(SOME, &bench.progress) {
         tally.skip("programs of others between two hosts", &why);
@@ -42,7 +45,7 @@ pub(super) fn some_between_hosts(bench: &Bench, tally: &mut Tally) -> crate::Res
     between_hosts(bench, tally, &["some"])
 }
 
-/// The servers are in the first host of a cluster, as the script is, and the clients in the other one.
+/// Servers and the script are in the first host of a cluster, clients in the second.
 fn between_hosts(bench: &Bench, tally: &mut Tally, words: &[&str]) -> crate::Result<()> {
     bench.step("connected: two hosts");
     let over = Over::new(bench.prefix()?, &bench.paths.target).user(bench.user).wired();
@@ -58,9 +61,9 @@ fn between_hosts(bench: &Bench, tally: &mut Tally, words: &[&str]) -> crate::Res
     Ok(())
 }
 
-/// The script and what it is to know, behind what runs it.
+/// The job that runs the script, with its environment.
 fn script(bench: &Bench, job: Job) -> crate::Result<Job> {
-    // Who the programs run as may not be allowed to read the repository.
+    // The user of the programs may not be allowed to read the repository.
     let tools = bench.scratch.folder("tools", 0o755)?.join("tools");
     scratch::copy_tree(&bench.paths.root.join("c-tests/tools"), &tools)?;
     let job = job.arg(tools.join("connected.sh"));
@@ -71,7 +74,7 @@ fn finish(bench: &Bench, work: &std::path::Path, job: Job) -> crate::Result<Fini
     job.dir(work).env("HOME", work).env("TMPDIR", work).run(&bench.scratch, LIMIT)
 }
 
-/// What the script said of each.
+/// Records the script's result for each program.
 fn recorded(tally: &mut Tally, done: &Finished) {
     if !done.ok() {
         tally.record("all were run", Err(done.report("connected.sh")));

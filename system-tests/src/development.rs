@@ -1,4 +1,5 @@
-//! The staged tree as a development package: what pkg-config says is enough to compile, link and run a program.
+//! The staged tree as a development package: the flags of pkg-config suffice to compile, link and
+//! run a program.
 
 use crate::{Bench, Checks, Load, Tally};
 use std::time::Duration;

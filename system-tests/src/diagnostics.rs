@@ -79,8 +79,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("a plugin that is not there", one_line(&done, &prefix.join("lib/libibverbs")));
 
     let prefix = damaged(&|p| fs::remove_dir_all(p.join(CONFIG)))?;
-    // In a job of thousands of processes an empty list of devices may be no news: the reason is for
-    // terminals, and for those who ask.
+    // In a job of thousands of processes an empty device list may be normal: the reason is printed
+    // on terminals and on request.
     let asked = job(&prefix, &fabric).env("FERROVERBS_VERBOSE", "1");
     let done = asked.run(&bench.scratch, LIMIT)?;
     tally.record("no configuration, reason asked for", one_line(&done, &prefix.join(CONFIG)));
@@ -98,7 +98,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let done = devices(&whole, &absent)?;
     tally.record("a fabric directory that cannot be made", one_line(&done, &absent));
 
-    // In a container whose filter refuses cross-memory attach, the doctor says so, and what it costs.
+    // In a container whose filter refuses cross-memory attach, the doctor reports the refusal and
+    // its cost.
     for (path, is_refused) in [(DataPath::Default, false), (DataPath::Refused, true)] {
         let over = bench.over(path)?.over;
         let done =
@@ -106,7 +107,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let line =
             done.stdout.lines().find(|line| line.split_whitespace().nth(1) == Some("ptrace"));
         let told = line.is_some_and(|line| {
-            // Yama may refuse it, too, which is told in other words.
+            // Yama may refuse cross-memory attach too, with other words.
             line.contains("is refused") == is_refused || line.contains("ptrace scope 2")
         });
         let costs = !is_refused || done.stdout.contains("FERROVERBS_SOFT_CMA=off");
@@ -123,7 +124,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A process that changed its user after it opened the device does not reach a process of its former user.
+/// A process that changed its user after it opened the device does not reach processes of its
+/// former user.
 fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Result<()> {
     let name = "a process that changed its user after opening the device";
     if !process::is_root() {
@@ -150,7 +152,7 @@ fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Resul
     Ok(())
 }
 
-/// One line from the library that names `culprit`; the program may add its own.
+/// One line of the library that names `culprit`; the program may print lines of its own.
 fn one_line(done: &Finished, culprit: &Path) -> Result<(), String> {
     let lines: Vec<_> = done.stderr.lines().filter(|l| !is_the_programs(l)).collect();
     let named = lines.first().is_some_and(|l| l.contains(&*culprit.to_string_lossy()));

@@ -1,5 +1,5 @@
-//! The packages of `cargo xtask dist`: installed into a Debian of their own, used as their users would, and removed
-//! without a trace.
+//! The packages of `cargo xtask dist`: installed into a separate Debian, used as their users would,
+//! and removed without a trace.
 
 mod action;
 mod wheel;
@@ -50,7 +50,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     chroot(bench, tally, &files)
 }
 
-/// Paths of the machine that built it are nobody's business, and differ on the next machine.
+/// Packages must not contain paths of the build machine.
 fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     let private = reproducible::private_folders(&bench.paths);
     for file in files {
@@ -89,7 +89,7 @@ fn contains(bytes: &[u8], folder: &Path) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// The version of rdma-core that this release offers is one of those that the packages provide.
+/// The packages provide this release's version of rdma-core.
 fn release_is_known(bench: &Bench) -> crate::Result<()> {
     let job = Job::new("apt-cache").args(["show", "--no-all-versions", "libibverbs-dev"]);
     let done = job.run(&bench.scratch, LIMIT)?;
@@ -172,7 +172,8 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
     Ok(())
 }
 
-/// The tree where the dynamic loader would split its path, and a program then silently run over the system's library.
+/// Tree names with characters that the dynamic loader treats as separators: a program must not
+/// silently run over the system's library.
 fn split_paths(bench: &Bench, tally: &mut Tally, tree: &Path) -> crate::Result<()> {
     for (name, way) in [("a tree: here", "-p"), ("a tree: here", "--"), ("for $5; of", "-p")] {
         let moved = bench.scratch.folder("moved", 0o755)?.join(name);
@@ -227,7 +228,7 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
     fs::write(&script, include_str!("dist.sh")).map_err(|e| e.to_string())?;
     scratch::set_mode(&script, 0o755)?;
     bench.step("dist: installing, trying and removing packages");
-    // Mounts and processes of its own, which end with it.
+    // The namespaces end with their mounts and processes.
     let inside = "mount --rbind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && mount --rbind /sys \"$1/sys\" && exec chroot \"$1\" /bin/sh /given/try.sh";
     let done = Job::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", inside, "sh"])
@@ -254,7 +255,7 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
 /// What the small Debian has besides itself.
 const IN_DEBIAN: &str = "ibverbs-utils,ibverbs-providers,libibverbs-dev,librdmacm-dev,rdmacm-utils";
 
-/// A small Debian with the verbs programs, made once; `Err` says why there is none.
+/// A small Debian with the verbs programs, made once; `Err` holds the reason for its absence.
 fn debian(bench: &Bench) -> Result<PathBuf, String> {
     let folder = bench.paths.target.join("debian");
     let complete = folder.join("complete");
@@ -266,8 +267,8 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
         let done = Job::new(program).args(args).run(&bench.scratch, LIMIT)?;
         if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
     };
-    // Where this machine gets its packages from, another Debian can get its own.
-    // The packages fit the release that they were made on.
+    // The new Debian uses the package sources of this machine. The packages fit the release that
+    // they were made on.
     let running = ferroverbs_c_tests::debian::running()?;
     let targets =
         ask("apt-get", &["indextargets", "--format", "$(REPO_URI) $(CODENAME) $(CREATED_BY)"])?;

@@ -1,6 +1,6 @@
-//! The examples of the pages of docs/guide that debug a failure are run: each command in a block that is marked `console`
-//! prints the lines below the command. A line `...` stands for any number of lines. The comparison leaves out folders and
-//! numbers that change from run to run.
+//! Runs the examples in the debugging pages of docs/guide: each command in a block marked `console`
+//! must print the lines below it. A line `...` stands for any number of lines. The comparison
+//! ignores folders and numbers that change between runs.
 
 use super::validate::{self, Files};
 use crate::{Bench, Checks, Fabric, Load, Tally};
@@ -80,14 +80,14 @@ fn numbered(page: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Blocks of a page that are marked so.
+/// Blocks of a page with the mark `mark`.
 fn blocks(page: &str, mark: &str) -> Vec<String> {
     let begin = format!("\n```{mark}\n");
     let parts = page.split(&begin).skip(1);
     parts.filter_map(|part| Some(part.split("\n```").next()?.to_owned())).collect()
 }
 
-/// A command, and what it prints.
+/// A command and its expected output.
 struct Step {
     command: String,
     printed: Vec<String>,
@@ -133,7 +133,7 @@ impl Place {
         Ok(Self { fabric, prefix: bench.prefix()?.to_path_buf(), port })
     }
 
-    /// A command line of the page, with its errors among its output.
+    /// The job of a command line, with stderr in its output.
     fn job(&self, command: &str) -> Job {
         let work = self.fabric.work.to_string_lossy();
         let pingpong = format!("_pingpong -p {}", self.port);
@@ -143,7 +143,7 @@ impl Place {
             self.prefix.join("bin").display(),
             std::env::var("PATH").unwrap_or_default()
         );
-        // Its hosts have ports of their own.
+        // The hosts of the command have their own ports.
         let over = self.fabric.over.clone();
         let over = if command.contains("ferroverbs cluster") { over.wired() } else { over };
         let job = over.own_job("sh").args(["-c", &format!("exec 2>&1; {command}")]);
@@ -160,7 +160,7 @@ impl Place {
             let begin = Instant::now();
             let done = loop {
                 let done = self.job(&step.command).run(&bench.scratch, LIMIT)?;
-                // The other one may not listen yet.
+                // The server may not listen yet.
                 let waits = beside.is_some() && done.stdout.contains("Couldn't connect");
                 if !waits || begin.elapsed() > LIMIT {
                     break done;
@@ -187,7 +187,7 @@ impl Place {
     }
 }
 
-/// A plugin that wants a private interface that no release has any more.
+/// A plugin for a private interface that no release has any more.
 fn old_plugin(bench: &Bench) -> crate::Result<PathBuf> {
     let folder = bench.scratch.folder("old-plugin", 0o755)?;
     let file = |name: &str, text: &str| -> crate::Result<PathBuf> {
@@ -215,7 +215,7 @@ fn old_plugin(bench: &Bench) -> crate::Result<PathBuf> {
     compile(&plugin, "plugin.so", &[stub.to_string_lossy().into_owned()])
 }
 
-/// Whether what is printed is what the page shows.
+/// Whether the output matches the page.
 fn same(page: &[String], printed: &[String]) -> bool {
     match page.split_first() {
         None => printed.is_empty(),
@@ -236,8 +236,9 @@ fn alike(page: &str, printed: &str) -> bool {
     }
 }
 
-/// A line with `#` for each number that another run may have otherwise: those of three digits and more, hexadecimal ones of six, and those with a dot or a colon beside
-/// them, as parts of times, addresses and places have.
+/// A line with `#` for each number that may vary between runs: decimal numbers of three digits and
+/// more, hexadecimal numbers of six and more, and numbers beside a dot or colon, as in times and
+/// addresses.
 fn lasting(line: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;

@@ -1,5 +1,5 @@
-//! Faults on purpose (ferroverbs-soft(7)) under programs that know nothing of them: what a wire repairs they survive, and what it does
-//! not they report.
+//! Fault rules (ferroverbs-soft(7)) under unmodified programs: programs survive faults that a wire
+//! repairs, and report the rest.
 
 use crate::{Bench, Checks, Tier};
 use std::time::Duration;
@@ -37,7 +37,7 @@ const SURVIVED: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Programs that say what went wrong.
+/// Programs that report the error.
 const REPORTED: &[(&str, &str, &[&str], &str)] = &[
     (
         "drop nth=40 times=all",
@@ -100,7 +100,7 @@ fn reports(
     }
 }
 
-/// `ferroverbs -f` and `-s`: two devices, whose port is down.
+/// `ferroverbs -f` and `-s`: two devices with their ports down.
 fn by_command(bench: &Bench) -> crate::Result<Result<(), String>> {
     bench.step("ferroverbs -f port-down");
     let fabric = bench.over(DataPath::Default)?;

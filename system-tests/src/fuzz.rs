@@ -1,4 +1,5 @@
-//! Each fuzz target for a while, from the corpus that is kept. `cargo xtask fuzz` does so for as long as wanted.
+//! Runs each fuzz target for a short time, from its corpus. `cargo xtask fuzz` runs targets for
+//! longer.
 
 use crate::{Bench, Checks, Tally, Tier};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The headers of `include/`: as the generator writes them, and usable in every standard of C and C++ that there is.
+//! The headers of `include/`: equal to the generator's output, and usable in every standard of C
+//! and C++.
 
 use crate::{Bench, Checks, Load, Tally};
 use std::fs;
@@ -15,7 +16,7 @@ const COMPILERS: [(&str, &str, &[&str]); 4] =
 const C: &[&str] = &["c99", "gnu99", "c11", "gnu11", "c17", "c2x"];
 const CXX: &[&str] = &["c++11", "gnu++11", "c++14", "c++17", "c++20", "c++2b"];
 
-/// Headers that say that they are obsolete.
+/// Headers that declare themselves obsolete.
 const OBSOLETE: [&str; 2] = ["arch.h", "sa-kern-abi.h"];
 
 pub(super) fn register(checks: &mut Checks) {

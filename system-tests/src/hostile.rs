@@ -1,5 +1,5 @@
-//! A hostile member of the fabric beside programs that should not mind, for some seconds on each data path. `cargo xtask soak --hostile` does
-//! the same for as long as wanted.
+//! A hostile member of the fabric beside unrelated programs, for some seconds on each data path.
+//! `cargo xtask soak --hostile` runs the same for any time.
 
 use crate::{Bench, Checks, ENOUGH, Tally, Tier};
 use ferroverbs_c_tests::PROGRAMS;
@@ -10,7 +10,7 @@ use xtask::process::User;
 /// What each attack is given.
 const SECONDS: u64 = 5;
 
-/// C programs that run beside an attacker which keeps to its own words, on one data path each.
+/// C programs that run beside an attacker that writes only its own segments, on one data path each.
 const BYSTANDERS: &[(&str, &str)] = &[
     ("data", "two"),
     ("atomics", "two"),

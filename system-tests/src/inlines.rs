@@ -1,5 +1,6 @@
-//! Inline functions of verbs.h and of librdmacm's headers: the programs of c-tests/inlines, in C and in C++, compiled with upstream's headers and with ours, have to print the same
-//! over our libraries.
+//! Inline functions of verbs.h and of librdmacm's headers. The programs of c-tests/inlines, in C
+//! and C++, must print the same with upstream's headers and with Ferroverbs', over Ferroverbs'
+//! libraries.
 
 use crate::{Bench, Checks, Load, Tally};
 use ferroverbs_c_tests::{debian, release::RELEASES};
@@ -15,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 const PROGRAMS: [&str; 3] = ["dispatch", "device", "connection"];
 
-/// The headers that have inline functions, and how many there are at least.
+/// The headers with inline functions, and the least number of these.
 const HEADERS: [(&str, usize); 4] = [
     ("infiniband/verbs.h", 90),
     ("infiniband/ib.h", 4),
@@ -25,7 +26,7 @@ const HEADERS: [(&str, usize); 4] = [
 
 const LANGUAGES: [(&str, &str); 2] = [("c", "gnu11"), ("c++", "gnu++17")];
 
-/// Inline functions that others are made of, and the obsolete ones of arch.h.
+/// Helpers of inline functions, and the obsolete functions of arch.h.
 const UNUSED: [&str; 11] = [
     "__verbs_get_ctx_at",
     "__verbs_not_supported",
@@ -73,7 +74,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A program in a language, against headers that have what this release had.
+/// A program in one language, against the headers of one release.
 struct Build {
     program: &'static str,
     language: &'static str,
@@ -82,7 +83,8 @@ struct Build {
 }
 
 impl Build {
-    /// Compiles it with the headers below `include`, in front of the system's, and runs it over the staged library.
+    /// Compiles the program with the headers below `include`, before the system's, and runs it over
+    /// the staged library.
     fn output(&self, bench: &Bench, whose: &str, include: Option<&Path>) -> Result<String, String> {
         let exe = bench.scratch.fresh(&format!("{}-{whose}", self.program));
         let source = bench.paths.root.join(format!("c-tests/inlines/{}.c", self.program));
@@ -152,7 +154,8 @@ fn all_used(root: &Path) -> Result<(), String> {
     if missing.is_empty() { Ok(()) } else { Err(format!("not used: {}", missing.join(" "))) }
 }
 
-/// Every inline function of verbs.h that programs may call is a symbol of the library for bindings, and nothing else is.
+/// Every inline function of verbs.h for programs is a symbol of the library for bindings, and no
+/// further function is.
 fn all_exported(bench: &Bench) -> Result<(), String> {
     let header = bench.paths.root.join("include/infiniband/verbs.h");
     let text = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;

@@ -95,7 +95,7 @@ fn one(
     bench.nothing_left(fabric)
 }
 
-/// A sequence that differs from run to run; what it chose is in each test's name.
+/// A sequence that differs between runs; the name of each test shows the chosen values.
 struct Random(u64);
 
 impl Random {

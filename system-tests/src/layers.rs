@@ -1,5 +1,5 @@
-//! Layers between a program and its provider: what is replaced with them and without them, written in C by the header that is installed;
-//! and what is said about one that is no layer.
+//! Layers between a program and its provider, written in C with the installed header: the functions
+//! that they replace, and the message about an invalid layer.
 
 mod four;
 mod stepped;
@@ -20,7 +20,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
     checks.many("chain", all);
     checks.many("four", four::run);
-    // The counts of soft's post_send differ between two runs of a program since its copies are guarded.
+    // Instruction counts of soft's post_send vary between runs since its copies are guarded.
     checks.tier(Tier::Full).many("stepped", stepped::run);
 }
 
@@ -57,7 +57,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ("one without the symbol", "/lib/x86_64-linux-gnu/libm.so.6".into(), "ferroverbs_layer_v1"),
         ("one of another generation", path(&files.wrong), "generation 12"),
     ] {
-        // Those that are whole are used all the same.
+        // Valid layers are used all the same.
         let done = run(Some(&format!("{value},{}", path(&files.first))))?;
         tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
     }
@@ -170,7 +170,8 @@ fn chained(done: &Finished) -> Result<(), String> {
     }
 }
 
-/// What posts, builds and polls is the layer's; what it has no use for stays the provider's.
+/// Functions that post, build and poll belong to the layer; functions without use for the layer
+/// stay the provider's.
 fn traced_all(done: &Finished) -> Result<(), String> {
     let owner = |name: &str| {
         let of = |at: &str| at.starts_with("read_") || at == "end_poll";
@@ -192,7 +193,7 @@ fn interrupted(done: &Finished) -> Result<(), String> {
     if done.ok() && one && rest { Ok(()) } else { Err(done.report("the program")) }
 }
 
-/// One line that says what is wrong, and the rest works.
+/// One line with the error, and the rest works.
 fn told(done: &Finished, part: &str) -> Result<(), String> {
     let one = done.stderr.lines().count() == 1
         && done.stderr.contains(part)

@@ -1,4 +1,5 @@
-//! Layers over devices of a kernel, in a virtual machine: each pair of twins under `validate` (c-tests/validate), and a ping-pong under each of the others.
+//! Layers over kernel devices in a virtual machine: each wrong and right variant under `validate`
+//! (c-tests/validate), and a ping-pong under each further layer.
 
 use super::{capture, validate, vm};
 use crate::{Bench, Checks, Tally, Tier};
@@ -12,7 +13,7 @@ use xtask::vm::{Request, Stream};
 /// It takes minutes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// Twins that rxe has no place for, what the wrong one hears there, and why.
+/// Checks without a counterpart on rxe, the report of the wrong variant there, and the reason.
 const OTHERWISE: &str = include_str!("../../c-tests/data/layers-rxe.txt");
 
 /// What the wrong twin of a check hears instead of its id, and why; of most there is nothing.
@@ -89,7 +90,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// The wrong one is told of as what it is, the right one hears nothing.
+/// The wrong variant is reported by its id, the right one not at all.
 fn twins(folder: &Path, id: &str, tally: &mut Tally) {
     let otherwise = otherwise(id);
     for how in ["wrong", "right"] {
@@ -103,7 +104,7 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
         };
         let ended = said.lines().last() == Some("0") || otherwise.is_some();
         let quiet = how == "wrong" || said == "0\n" || otherwise.is_some();
-        // It was run, whatever came of it.
+        // The case ran, whatever its result.
         let right = told == wanted && ended && quiet && !said.is_empty();
         tally.record(&name, right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}")));
     }
@@ -112,7 +113,8 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
     }
 }
 
-/// A buffer that is read too early ends the program, by AddressSanitizer's report; a device of the kernel needs no suppression to write there.
+/// A buffer that is read too early ends the program by AddressSanitizer's report. A kernel device
+/// needs no suppression to write into poisoned memory.
 fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
     let told = validate::ids(&folder.join(format!("MR-10.{how}.json")));
     let said = said(folder, &format!("MR-10.{how}"));
@@ -154,7 +156,7 @@ fn ended(folder: &Path, layer: &str) -> crate::Result<String> {
     if said.lines().last() == Some("0 0") { Ok(said) } else { Err(said) }
 }
 
-/// A hundred messages each way: each has led to where it was received, and to its completion.
+/// A hundred messages each way: the trace links each to its receive and its completion.
 fn traced(bench: &Bench, folder: &Path) -> crate::Result<()> {
     let text = told(bench, folder, "trace", &["trace", "merge"])?;
     let arrows = |kind: &str| {
@@ -167,7 +169,7 @@ fn traced(bench: &Bench, folder: &Path) -> crate::Result<()> {
     }
 }
 
-/// The server in text, the client in JSON: each has its requests and its completions.
+/// The server's trace in text, the client's in JSON: each has its requests and completions.
 fn in_words(folder: &Path) -> crate::Result<()> {
     let said = ended(folder, "told")?;
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -190,7 +192,7 @@ fn in_words(folder: &Path) -> crate::Result<()> {
     right.then_some(()).ok_or_else(why)
 }
 
-/// What both sides counted until they were killed.
+/// The counters of both sides until they were killed.
 fn killed(folder: &Path) -> crate::Result<()> {
     let text = fs::read_to_string(folder.join("killed.prometheus")).unwrap_or_default();
     let values = |name: &str| -> Vec<u64> {

@@ -56,7 +56,7 @@ type Result<T> = std::result::Result<T, String>;
 struct Group {
     name: &'static str,
     what: &'static str,
-    /// How long its checks of the short tier take, one after the other, on two processors.
+    /// Seconds that the short-tier checks take in sequence on two processors.
     seconds: u32,
     register: fn(&mut Checks),
 }
@@ -308,7 +308,7 @@ const GROUPS: &[Group] = &[
     },
 ];
 
-/// How many failures in a check are enough to stop it, where each part may take its whole time limit.
+/// The number of failures that stops a check whose parts may each take the whole time limit.
 const ENOUGH: usize = 8;
 
 /// Runs what the command line asks for. In a virtual machine that a check has started, its scenarios.

@@ -1,5 +1,5 @@
-//! Licences and advisories of what we depend on, against deny.toml: by cargo-deny where it is
-//! installed, the licences by ourselves where it is not.
+//! Licences and advisories of dependencies, against deny.toml: by cargo-deny where installed, else
+//! the licences by this code.
 
 use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally};
@@ -97,7 +97,8 @@ fn allow_list(settings: &str) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// What `exceptions = [...]` in the section `[licenses]` allow for one package, an exception on a line.
+/// The licences that `exceptions = [...]` in the section `[licenses]` allow for one package, an
+/// exception on a line.
 fn exceptions(settings: &str, package: &str) -> Vec<String> {
     let wanted = format!("crate = \"{package}\"");
     let lines = settings.lines().filter(|l| l.trim_start().starts_with('{') && l.contains(&wanted));

@@ -1,6 +1,7 @@
-//! The manual pages: well formed, complete, and true where a machine can tell. Names, prototypes, structures and
-//! constants are compared with the headers, examples are compiled and the whole programs among them run, and what a page
-//! says the adapter lacks is compared with its table of operations.
+//! The manual pages: well formed, complete, and true as far as a machine can tell. Names,
+//! prototypes, structures and constants are compared with the headers. Examples are compiled, and
+//! whole programs among them run. Operations that a page calls unsupported by soft are compared
+//! with soft's table of operations.
 
 mod declarations;
 mod headers;
@@ -19,11 +20,11 @@ use xtask::stage;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What every page about functions has, in this order; others may stand between.
+/// Sections of every page about functions, in this order; further sections may stand between.
 const SECTIONS: &[&str] =
     &["NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUES", "EXAMPLES", "ERRORS", "SEE ALSO"];
 
-/// Functions that are exported for librdmacm and plugins: programs see no declaration of them.
+/// Functions that are exported for librdmacm and plugins, without a declaration for programs.
 const UNDECLARED: &[&str] = &[
     "ibv_copy_ah_attr_from_kern",
     "ibv_copy_path_rec_from_kern",
@@ -36,7 +37,7 @@ const UNDECLARED: &[&str] = &[
     "ibv_register_driver",
 ];
 
-/// Pages of other packages that ours may refer to.
+/// Pages of further packages that the pages may refer to.
 const OTHERS: &[&str] = &[
     "abort(3)",
     "bash(1)",
@@ -71,7 +72,7 @@ const OTHERS: &[&str] = &[
     "unix(7)",
 ];
 
-/// What is put before an example that is no whole program.
+/// Text before an example that is no whole program.
 const PRELUDE: &str = "\
 #include <errno.h>\n#include <arpa/inet.h>\n#include <endian.h>\n#include <fcntl.h>\n#include <inttypes.h>\n\
 #include <poll.h>\n#include <stdbool.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <sys/mman.h>\n\
@@ -222,7 +223,8 @@ fn constants(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), S
     report(&wrong)
 }
 
-/// Operations that pages say the adapter lacks (`soft-lacks:` remarks), and those that its tables lack.
+/// Operations that pages call unsupported (`soft-lacks:` remarks), against the operations missing
+/// in soft's tables.
 fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     let read =
         |path: PathBuf| fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()));
@@ -353,7 +355,8 @@ fn identifier(text: &str) -> String {
     text.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
 }
 
-/// C that the compiler refuses unless the prototype is the header's. What the header makes a macro is called instead.
+/// C that compiles only if the prototype equals the header's. A function that the header makes a
+/// macro is called instead.
 fn redeclared(page: &Page, prototype: &Prototype) -> String {
     let Prototype { line, result, name, parameters } = prototype;
     let list = parameters.join(", ");
@@ -461,7 +464,7 @@ fn unchecked(tally: &mut Tally, pages: &[Page], headers: &[Headers]) {
     }
 }
 
-/// Compiles a page's examples, and runs those that are whole programs.
+/// Compiles a page's examples, and runs the whole programs among them.
 fn examples(
     bench: &Bench,
     tally: &mut Tally,

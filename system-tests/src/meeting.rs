@@ -1,5 +1,6 @@
-//! Programs that cannot meet: of two directories, two users, two network namespaces. They must fail, or wait, and one of them must
-//! say why. None may talk to itself and report success. And those that can, of two network namespaces that share a folder.
+//! Programs that cannot connect: in two fabric directories, of two users, in two network
+//! namespaces. They must fail or wait, and one must print the reason; none may talk to itself and
+//! report success. Also programs that can connect: in two network namespaces with a common folder.
 
 use crate::{Bench, Checks, Load, NOBODY, Tally};
 use std::path::PathBuf;
@@ -79,9 +80,9 @@ pub(super) struct Place<'a> {
     dirs: [PathBuf; 2],
     users: [Option<User>; 2],
     pub(super) namespaces: Option<&'a Namespaces>,
-    /// The wire between hosts is there.
+    /// Whether the wire between hosts is available.
     pub(super) wired: bool,
-    /// What soft does to the packets that it sends, by itself; empty: nothing.
+    /// Packet impairment of soft itself (FERROVERBS_SOFT_WEATHER); empty: none.
     pub(super) weather: &'a str,
 }
 
@@ -184,12 +185,12 @@ impl<'a> Place<'a> {
         Ok([server, client])
     }
 
-    /// They do not meet, and one says why.
+    /// The programs do not connect, and one prints the reason.
     fn apart(&self, bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
         self.fail(bench, program, args, LINE)
     }
 
-    /// They fail, and one says `line`, once.
+    /// The programs fail, and one prints `line` once.
     pub(super) fn fail(
         &self,
         bench: &Bench,
@@ -203,7 +204,7 @@ impl<'a> Place<'a> {
         while !said(&server) && !said(&client) && !client.ended() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
         }
-        // Whoever has success to report is given the time for it.
+        // Gives a program time to report a success.
         let end = Instant::now() + Duration::from_millis(500);
         while !client.ended() && !server.ended() && Instant::now() < end {
             std::thread::sleep(PAUSE);
@@ -218,7 +219,8 @@ impl<'a> Place<'a> {
         Err(format!("{}{}", server.report("server"), client.report("client")))
     }
 
-    /// Several pairs meet at once, whose processes are of the same two hosts: packets for one come to others.
+    /// Several pairs connect at once between the same two hosts, so packets for one process also
+    /// reach others.
     pub(super) fn crowd(&self, bench: &Bench, pairs: &[(&str, &[&str])]) -> Result<(), String> {
         let started: Result<Vec<_>, String> =
             pairs.iter().map(|(program, args)| self.start(bench, program, args)).collect();
@@ -246,7 +248,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// They come to their ends, and these are good.
+/// Both programs end with success.
 pub(super) fn both_end_well(pair: [Running; 2]) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
     let both = pair.map(|side| side.finish(deadline));

@@ -8,8 +8,8 @@ use xtask::over::DataPath;
 use xtask::pair::Ended;
 use xtask::perftest;
 
-/// Some of them pass a message to and fro ten thousand times, and each time two processes have to wait for a processor where all are
-/// busy.
+/// Some programs pass a message ten thousand times each way, and on a busy machine each pass waits
+/// for a processor.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program and its connection types.
@@ -28,11 +28,11 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_send_bw", &["-b", "-s", "4096"]),
     ("ib_send_bw", &["-q", "8", "-s", "1024"]),
-    // More QPs than a completion queue looks at unasked, and more bytes than it serves in one round.
+    // More QPs than a CQ polls unasked, and more bytes than a CQ serves in one round.
     ("ib_send_bw", &["-q", "24", "-s", "65536"]),
     ("ib_send_bw", &["--post_list", "16", "-s", "8"]),
     ("ib_send_bw", &["--use-srq", "-s", "1024"]),
-    // Receives that reach past their region: Debian 13's perftest posts such.
+    // Receives that extend beyond their region, as Debian 13's perftest posts them.
     ("ib_send_bw", &["--use-srq", "-s", "512"]),
     ("ib_send_bw", &["-c", "XRC", "-s", "512"]),
     ("ib_send_bw", &["-c", "XRC", "--use-srq", "-b", "-q", "3", "-s", "30000"]),
@@ -50,7 +50,8 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_read_lat", &["--odp", "-s", "4096", IN_CYCLES]),
     // ibv_post_send where ibv_wr_* is what is used unasked.
     ("ib_send_bw", &["--use_old_post_send", "-s", "4096"]),
-    // Datagrams: as many as there are receives, since one that finds none is lost, and the server waits for it.
+    // Datagrams: no more than there are receives, because a datagram without a receive is lost and
+    // the server waits for it.
     ("ib_send_bw", &["--use_old_post_send", "-c", "UD", "-s", "1024", "-n", "400"]),
     ("ib_send_bw", &["--use_old_post_send", "-c", "XRC", "-s", "1024"]),
     ("ib_send_lat", &["--use_old_post_send", "-s", "64", "-I", "64", IN_CYCLES]),
@@ -82,7 +83,8 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_atomic_bw", &["--post_list", "16", "-o", "16"]),
     ("ib_atomic_bw", &["-c", "XRC", "-b"]),
     ("ib_send_bw", &["--mr_per_qp", "-q", "4", "-s", "1024"]),
-    // Addresses, and what goes with them; a multicast group has an IPv6 GID, and perftest wants that of the sender to be one, too.
+    // Addresses and their attributes. A multicast group has an IPv6 GID, and perftest demands an
+    // IPv6 GID of the sender too.
     ("ib_send_bw", &["-x", "0", "-m", "1024", "-s", "8000"]),
     ("ib_send_bw", &["-x", "0", "--tclass", "8", "-S", "3", "-u", "10", "--pkey_index", "0"]),
     ("ib_send_lat", &["-c", "UD", "-g", "-x", "0", "-s", "64", IN_CYCLES]),
@@ -90,7 +92,7 @@ const SPECIAL: &[(&str, &[&str])] = &[
     // Ways of measuring.
     ("ib_send_bw", &["-N", "-s", "1024"]),
     ("ib_write_bw", &["--reversed", "-s", "1024"]),
-    // Warming up, it waits for as many completions as there are requests: each has to be signaled.
+    // The warm-up waits for as many completions as requests, so each request must be signaled.
     ("ib_write_bw", &["--perform_warm_up", "--cq-mod", "1", "-s", "1024"]),
     ("ib_send_bw", &["--rate_limit", "1", "--rate_units", "g", "--rate_limit_type", "SW"]),
     // And the rest.
@@ -208,7 +210,8 @@ fn special(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// With how many messages: a multiple of every list length above, as perftest demands. Debian 13's takes no option twice.
+/// Adds the number of messages: a multiple of every list length above, as perftest demands. Debian
+/// 13's perftest accepts no option twice.
 fn counted<'a>(args: &[&'a str]) -> Vec<&'a str> {
     let count: &[&str] = if args.contains(&"-n") { &[] } else { &["-n", "1600"] };
     [count, args].concat()
@@ -236,15 +239,15 @@ fn free_huge_pages() -> u64 {
     count("HugePages_Free:").saturating_sub(count("HugePages_Rsvd:"))
 }
 
-/// Results in cycles: for microseconds perftest measures the clock anew for each size, half a second
-/// each time. The RC programs without events do that as users have it.
+/// Results in cycles. For microseconds perftest measures the clock for each size, half a second
+/// each time. The RC programs without events do so, as users would.
 const IN_CYCLES: &str = "-C";
 /// -a runs all powers of two from 2 bytes to 8 MiB.
 const SIZES: usize = 23;
 /// For UD it ends at the MTU, 4096 bytes.
 const SIZES_OF_UD: usize = 12;
 
-/// Runs one pair and checks that its table has so many rows.
+/// Runs one pair and checks the number of rows in its table.
 fn one(
     bench: &Bench,
     tally: &mut Tally,
@@ -274,7 +277,7 @@ fn one(
 
 fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
     let rows = perftest::parse(&ended.client.stdout);
-    // The side that transfers measures: with --reversed that is the server.
+    // The transferring side measures; with --reversed that is the server.
     let sides = [&ended.server, &ended.client];
     let unclocked: usize =
         sides.map(|s| s.stderr.matches(PERFTEST_CLOCK.symptom).count()).iter().sum();

@@ -1,7 +1,8 @@
-//! Debian's perftest over RAW_PACKET: servers and clients that find each other by addresses alone.
+//! Debian's perftest over RAW_PACKET: servers and clients that find each other by Ethernet
+//! addresses alone.
 //!
-//! Not run: `raw_ethernet_burst_lat`. It refuses its own defaults before it looks at a device ("SW Rate limiter cann't be executed on
-//! non-BW ... tests"), in perftest 4.5 as Debian 12 has it.
+//! Not run: `raw_ethernet_burst_lat`. It refuses its own defaults before it opens a device ("SW
+//! Rate limiter cann't be executed on non-BW ... tests"), in perftest 4.5 of Debian 12.
 
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use xtask::process::{Finished, PAUSE, Running};
 const LIMIT: Duration = Duration::from_secs(300);
 const SERVER: &str = "02:00:00:00:00:0a";
 const CLIENT: &str = "02:00:00:00:00:0b";
-/// What a server prints when its rule is made, the head of its table.
+/// The head of the server's table, printed when its rule is in effect.
 const READY: &str = "#bytes";
 
 /// Programs and what they are run with. For a time rather than a number of frames: a server that waits for a number waits

@@ -1,4 +1,5 @@
-//! The ICRC of packets in a file, computed without any code of ours that emits them (IBTA vol 1, 7.8.1; RoCE v2 annex A17.3.3).
+//! The ICRC of packets in a file, computed independently of the code that emits packets (IBTA vol
+//! 1, 7.8.1; RoCE v2 annex A17.3.3).
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
     !bytes.into_iter().fold(!0, step)
 }
 
-/// The ICRC that belongs to an IP packet, and the one that is there.
+/// The correct ICRC of an IP packet, and the ICRC in the packet.
 pub(crate) fn of(ip: &[u8]) -> Option<(u32, u32)> {
     let (covered, icrc) = ip.split_last_chunk::<4>()?;
     let mut bytes = covered.to_vec();
@@ -42,7 +43,7 @@ pub(crate) fn of(ip: &[u8]) -> Option<(u32, u32)> {
     Some((crc32([0xff; 8].into_iter().chain(bytes)), u32::from_le_bytes(*icrc)))
 }
 
-/// The frames of Ethernet in a file, whole ones and others, and how long they were.
+/// The Ethernet frames in a file, complete or truncated, with their original lengths.
 pub(crate) fn frames(file: &[u8]) -> Vec<(&[u8], usize)> {
     let word = |at: usize| {
         file.get(at..)
@@ -65,7 +66,7 @@ pub(crate) fn frames(file: &[u8]) -> Vec<(&[u8], usize)> {
     found
 }
 
-/// So many packets of the file are whole, and have the right one.
+/// `count` packets of the file are complete and have the correct ICRC.
 pub(super) fn check(file: &Path, count: usize) -> Result<(), String> {
     let bytes = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let all = frames(&bytes);

@@ -1,5 +1,5 @@
-//! Many files at once. `tshark` takes longer to start than to read one of ours, and reads one file only; `sharkd`, which comes with it, reads one after the
-//! other.
+//! Reads many capture files at once. `tshark` takes longer to start than to read a file, and reads
+//! one file only; `sharkd`, from the same package, reads files in sequence.
 
 use super::{HEURISTICS, LIMIT, MALFORMED, icrc, sound};
 use crate::Bench;
@@ -12,7 +12,8 @@ use xtask::process::{End, Finished, Job, Running};
 /// Requests for each file, which are numbered from 1.
 const REQUESTS: usize = 3;
 
-/// As [`sound`] of each of them: how many packets they have, or which of them is wrong. Each processor has its share of them.
+/// As [`sound`] for each file: the numbers of packets, or the first wrong file. Each processor
+/// reads a share of the files.
 pub(super) fn all_sound(bench: &Bench, files: &[PathBuf]) -> crate::Result<Vec<usize>> {
     let shares = std::thread::available_parallelism().map_or(1, usize::from);
     let shares = files.chunks(files.len().div_ceil(shares).max(1));
@@ -30,7 +31,7 @@ pub(super) fn all_sound(bench: &Bench, files: &[PathBuf]) -> crate::Result<Vec<u
     Ok(counts.collect::<crate::Result<Vec<_>>>()?.concat())
 }
 
-/// A sharkd that looks at these.
+/// A sharkd that reads these files.
 fn ask(bench: &Bench, files: &[PathBuf]) -> crate::Result<Running> {
     let home = home(bench)?;
     let requests = home.join("requests");
@@ -40,7 +41,7 @@ fn ask(bench: &Bench, files: &[PathBuf]) -> crate::Result<Running> {
     job.env("HOME", &home).start(&bench.scratch)
 }
 
-/// How many packets sharkd says that they have, or which of them is wrong.
+/// The number of packets of each file by sharkd, or the first wrong file.
 fn counted(bench: &Bench, files: &[PathBuf], done: &Finished) -> crate::Result<Vec<usize>> {
     let answers: Vec<&str> = done.stdout.lines().collect();
     let count = |(index, file): (usize, &PathBuf)| {
@@ -67,14 +68,15 @@ fn home(bench: &Bench) -> crate::Result<PathBuf> {
     Ok(home)
 }
 
-/// What sharkd is asked of each file: to open it, how many packets it has, the first of those that are malformed.
+/// sharkd's requests for each file: open it, count its packets, find the first malformed packet.
 fn asked(files: &[PathBuf]) -> String {
     let mut text = String::new();
     let filter = MALFORMED.replace('"', "\\\"");
     for (index, file) in files.iter().enumerate() {
         let first = index * REQUESTS + 1;
         let file = file.display();
-        // It remembers by the filter's text which packets a filter leaves, of the file before as well: no two are the same.
+        // sharkd caches results by the text of a filter, even across files, so no two filters are
+        // equal.
         let params = [
             ("load", format!("{{\"file\":\"{file}\"}}")),
             ("status", "{}".to_owned()),
@@ -96,7 +98,8 @@ fn asked(files: &[PathBuf]) -> String {
     text
 }
 
-/// What was answered to the three requests from this number on: how many packets there are if all are sound, otherwise the answer that says so.
+/// The result of the three requests from number `first` on: the packet count if all packets are
+/// sound, else the answer with the error.
 fn read(answers: &[&str], first: usize) -> Result<usize, String> {
     let answer = |id: usize| {
         let start = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},");
@@ -114,7 +117,8 @@ fn read(answers: &[&str], first: usize) -> Result<usize, String> {
     number.and_then(|(number, _)| number.parse().ok()).ok_or_else(|| status.to_owned())
 }
 
-/// Of files of which one is damaged, that one is named: one that is cut, and one in which a packet is shorter than its operation has headers.
+/// Among several files the damaged one is named: a truncated file, and a file with a packet shorter
+/// than its headers.
 pub(super) fn names_the_damaged(bench: &Bench, files: &[PathBuf]) -> crate::Result<()> {
     let folder = bench.private_folder("damaged")?;
     let good = files.first().ok_or("no file")?;

@@ -1,5 +1,6 @@
-//! The layer `capture` and `ferroverbs capture`: what tshark, which is others' work, reads in what they wrote: each operation with its numbers and
-//! comments, ICRCs, cut packets, several files, filters; packets of a wire between two hosts; forks, kills, a full disk.
+//! The layer `capture` and `ferroverbs capture`, read by tshark, an independent program: each
+//! operation with its numbers and comments, ICRCs, truncated packets, several files, filters;
+//! packets between two hosts; forks, kills, a full disk.
 
 pub(super) mod icrc;
 mod many;
@@ -19,7 +20,8 @@ const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
 const SETTING: &str = "FERROVERBS_CAPTURE";
 
-/// C programs of ours that reach what a layer does: both ways of posting and of polling, memory of all kinds, threads, children.
+/// C programs that exercise a layer: both ways of posting and of polling, memory of all kinds,
+/// threads, children.
 const PROGRAMS: &[&str] = &[
     "data",
     "atomics",
@@ -41,7 +43,7 @@ const PROGRAMS: &[&str] = &[
     "xrc",
 ];
 
-/// Dissectors that take any payload for one of theirs: what they find malformed is none of ours.
+/// Heuristic dissectors, which accept any payload; their findings are irrelevant.
 const HEURISTICS: &[&str] = &[
     "rpcordma",
     "smc",
@@ -73,15 +75,15 @@ pub(super) fn register(checks: &mut Checks) {
 
 type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
-/// What a program left, and where.
+/// The output and files of a program.
 struct Captured {
     done: Finished,
     files: Vec<PathBuf>,
-    /// The numbers that it printed, those of its first line.
+    /// The numbers in the first line of its output.
     numbers: Vec<u64>,
 }
 
-/// Runs the program with these arguments under the layer with these settings.
+/// Runs the program with arguments under the layer with these settings.
 fn run_program(
     bench: &Bench,
     program: &Path,
@@ -103,7 +105,7 @@ fn run_with(
     let folder = bench.private_folder("captured")?;
     let job = fabric.over.job(program).args(args).dir(&fabric.work);
     let job = variables.iter().fold(job, |job, (name, value)| job.env(name, value));
-    // Beneath it is one that leaves of objects what plugins of the kernel's devices leave.
+    // The layer below leaves object fields empty, as plugins of kernel devices do.
     let liar = layers::compile(bench, "liar.c", "liar.so", &["-shared"])?;
     let job = job.env(LAYERS, format!("capture,{}", liar.display()));
     let job = job.env(SETTING, format!("dir={}:{settings}", folder.display()));
@@ -111,7 +113,7 @@ fn run_with(
     Ok(Captured { files: files_in(&folder), numbers: numbers(&done.stdout), done })
 }
 
-/// The numbers that the program printed, those of its first line.
+/// The numbers in the first line of the program's output.
 fn numbers(printed: &str) -> Vec<u64> {
     let line = printed.lines().next().unwrap_or_default();
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
@@ -122,7 +124,8 @@ pub(super) fn packets(bench: &Bench) -> crate::Result<PathBuf> {
     layers::compile(bench, "packets.c", "packets", &[])
 }
 
-/// What is in `folder` of the program, which printed this, over a kernel's device: all of it is synthesised.
+/// Checks the capture in `folder` of the program with this output, over a kernel device: every
+/// packet is synthesised.
 pub(super) fn of_device(
     bench: &Bench,
     tally: &mut Tally,
@@ -136,8 +139,8 @@ pub(super) fn of_device(
     }
 }
 
-/// What two processes of ibv_rc_pingpong left in `folder`, of a hundred messages of 3000 bytes, in three packets each: those go and are acknowledged, and come
-/// and are acknowledged.
+/// Checks the capture of two ibv_rc_pingpong processes in `folder`: a hundred messages of 3000
+/// bytes each way, in three packets each, all acknowledged.
 pub(super) fn of_ping_pong(bench: &Bench, folder: &Path) -> crate::Result<()> {
     let files = files_in(folder);
     for file in &files {
@@ -160,7 +163,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What tshark says of a file: these fields of the packets that `filter` leaves.
+/// tshark's output for a file: these fields of the packets that match `filter`.
 fn tshark(
     bench: &Bench,
     file: &Path,
@@ -180,7 +183,7 @@ fn tshark(
         job = job.args(["-e", field]);
     }
     let done = job.env("HOME", "/nonexistent").run(&bench.scratch, LIMIT)?;
-    // It says so of a file that is cut, or that it does not understand, and goes on.
+    // tshark reports a truncated or invalid file in its messages, and continues.
     let complains = done.stderr.lines().any(|line| {
         line.contains("cut short") || line.contains("corrupt") || line.contains("isn't")
     });
@@ -191,8 +194,9 @@ fn tshark(
     Ok(lines.map(|line| line.split('|').map(str::to_owned).collect()).collect())
 }
 
-/// Packets that are wrong. What a program sends by a RAW_PACKET queue pair is its own affair. XRC's operations are unknown to Wireshark 4.0, which takes one of
-/// them that is cut for a packet without an end.
+/// Malformed packets. Frames of RAW_PACKET QPs are excluded, because programs may send anything.
+/// XRC opcodes are excluded too: Wireshark 4.0 does not know them, and takes a truncated XRC packet
+/// for an unfinished one.
 const MALFORMED: &str = "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\" \
      and not (infiniband.bth.opcode >= 160 and infiniband.bth.opcode < 192)";
 
@@ -239,7 +243,7 @@ fn files(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> 
     let captured = run_program(bench, program, &["many", "400"], "size=100K:files=100")?;
     let count = many::all_sound(bench, &captured.files).map(|counts| counts.iter().sum::<usize>());
     let result = count.and_then(|count| {
-        // A SEND that goes and one that comes, an acknowledgement that goes and one that comes.
+        // For each message: a SEND each way, and an acknowledgement each way.
         let right = count == 1600 && captured.files.len() > 3;
         right
             .then_some(())
@@ -306,7 +310,8 @@ fn killed_at_once(bench: &Bench, captured: &Captured) -> crate::Result<()> {
     })
 }
 
-/// Where there is no more room, a line says so, once, and the program goes on; the file ends with its last whole block.
+/// On a full disk the layer prints one line, and the program continues. The file ends with its last
+/// complete block.
 fn full(bench: &Bench, program: &Path, how: &str, least: usize) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
     let folder = bench.private_folder("captured")?;
@@ -334,14 +339,14 @@ fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Jo
     Ok(fabric.over.job(program).arg("capture").args(args).dir(&fabric.work))
 }
 
-/// `ferroverbs capture` runs a command, whose status is its own, and joins files.
+/// `ferroverbs capture` runs a command, returns its status, and merges files.
 fn command(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;
     let name = "ferroverbs capture: two processes in one file, by time";
     bench.step(name);
     let file = fabric.work.join("pair.pcapng");
     let port = xtask::pair::free_port()?.to_string();
-    // The server and its client under one command.
+    // Server and client under one command.
     let line = format!(
         "ibv_rc_pingpong -n 50 -s 3000 -p {port} & server=$!; \
          for try in 1 2 3 4 5 6 7 8 9 10; do ibv_rc_pingpong -n 50 -s 3000 -p {port} 127.0.0.1 && break; sleep 1; done; \
@@ -395,7 +400,7 @@ fn capinfos(bench: &Bench, file: &Path) -> crate::Result<String> {
     if done.ok() { Ok(done.stdout) } else { Err(done.report("capinfos")) }
 }
 
-/// Programs under the layer work as without it, and what was written of all of them is sound.
+/// Programs under the layer work as without it, and all their captures are sound.
 fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let folder = bench.private_folder("captured")?;
     c_programs::run_named(&bench.captured(&folder), tally, PROGRAMS)?;
@@ -412,8 +417,8 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// What programs gave to requests beside their bytes: `raw_packet` the header of 40000 bytes that were to be cut, by both ways of posting, and SENDs of XRC the
-/// number of the shared receive queue.
+/// Headers of requests: for `raw_packet` the header of a segmented send of 40000 bytes, by both
+/// ways of posting; for XRC SENDs the SRQ number.
 fn heads(files: &[PathBuf]) -> crate::Result<()> {
     let (mut segments, mut queues) = (0, Vec::new());
     for file in files {
@@ -432,7 +437,7 @@ fn heads(files: &[PathBuf]) -> crate::Result<()> {
         .ok_or_else(|| format!("{segments} requests with a header, queues {queues:x?}"))
 }
 
-/// Which shared receive queue a SEND of XRC goes to (IBTA vol 1, A14.3.1). Other requests need not name one.
+/// The SRQ of an XRC SEND (IBTA vol 1, A14.3.1). Further requests need not name an SRQ.
 fn receive_queue(frame: &[u8]) -> Option<u32> {
     let (udp, protocol) = match frame.get(12..14)? {
         [8, 0] => (14 + 20, 23),

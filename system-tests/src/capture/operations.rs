@@ -23,13 +23,14 @@ const BARE: usize = 8 + 12 + 4;
 const OUT: u8 = 2;
 const IN: u8 = 1;
 
-/// A packet: which way, opcode, index of the receiver among the numbers, PSN from the first on, bytes between base header and ICRC; and what is told of it,
-/// behind the number of the queue pair of this index.
+/// A packet: direction, opcode, index of the receiver among the numbers, PSN relative to the first,
+/// bytes between base header and ICRC, index of the QP in the comment, and the comment behind the
+/// QP number.
 type Row = (u8, u8, usize, u32, usize, usize, &'static str);
 
 const REQUEST: &str = "; synthesised from the request";
 const COMPLETION: &str = "; synthesised from the completion";
-/// Of a line: what is in its end for short.
+/// Abbreviations at the end of a line.
 const MARKS: [(&str, &str); 2] = [(" REQ", REQUEST), (" COM", COMPLETION)];
 
 const ROWS: &[Row] = &[
@@ -68,7 +69,7 @@ const ROWS: &[Row] = &[
     (IN, 0x24, 3, 0, 8, 3, "wr_id 0x401 status SUCCESS received 5 bytes; packet 1 of 1 COM"),
     (OUT, 0x2a, 3, 1, 24, 2, "wr_id 0x302 posted RDMA_WRITE, 5 bytes; packet 1 of 1 REQ"),
     (OUT, 0x65, 5, 0, 20, 4, "wr_id 0x501 posted SEND_WITH_IMM, 5 bytes; packet 1 of 1 REQ"),
-    // Datagrams that come are counted from 0: rq_psn is none of their attributes.
+    // Received datagrams count from 0: UD has no rq_psn.
     (IN, 0x65, 5, 2, 20, 5, "wr_id 0x601 status SUCCESS received 5 bytes; packet 1 of 1 COM"),
 ];
 
@@ -85,7 +86,7 @@ const EVENTS: &[(u8, usize, &str)] = &[
 /// All of a file of the program.
 pub(super) const COUNT: usize = ROWS.len() + EVENTS.len();
 
-/// Other fields: the one packet that a filter leaves, and what it has there.
+/// Further fields: a filter that matches one packet, a field, and its value.
 const DETAILS: &[(&str, &str, &str)] = &[
     ("infiniband.bth.opcode == 3", "infiniband.immdt", "01020304"),
     ("infiniband.bth.opcode == 3", "infiniband.bth.se", "1"),
@@ -176,7 +177,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Re
     Ok(())
 }
 
-/// Of the filter `qp` all that the first queue pair has is there, and nothing of the others.
+/// With the filter `qp` the capture has all packets of the first QP and no others.
 fn of_one_queue_pair(bench: &Bench, program: &Path) -> Result<(), String> {
     let captured = run_with(bench, program, &[], "snap=0", &[("FILTER_FIRST", "1")])?;
     let [file] = captured.files.as_slice() else { return Err(captured.done.report("packets")) };
@@ -189,7 +190,8 @@ fn of_one_queue_pair(bench: &Bench, program: &Path) -> Result<(), String> {
     right.then_some(()).ok_or_else(|| format!("{own} of {wanted} of {begin}: {all:?}"))
 }
 
-/// What tshark says of a file that the program has left, over this device: `numbers` is what it printed.
+/// tshark's view of a file that the program left, over this device; `numbers` is the program's
+/// output.
 pub(super) fn judge(bench: &Bench, tally: &mut Tally, file: &Path, numbers: &[u64], device: &str) {
     tally.record("tshark sees each operation as it was", seen(bench, file, numbers));
     let count = sound(bench, file).and_then(|count| {
@@ -208,7 +210,8 @@ fn hex(number: Option<&u64>) -> String {
     number.map_or_else(String::new, |number| format!("{number:#x}"))
 }
 
-/// The packets are those of `ROWS`, in any order: completions of both ends of a message may be polled in either.
+/// The packets are those of `ROWS`, in any order, because the completions of both ends may be
+/// polled in either order.
 fn seen(bench: &Bench, file: &Path, numbers: &[u64]) -> Result<(), String> {
     let row = |row: &Row| {
         let &(way, opcode, to, psn, bytes, of, text) = row;
@@ -293,7 +296,7 @@ fn payloads(bench: &Bench, file: &Path) -> Result<(), String> {
         ("infiniband.bth.opcode == 0", "68656c6c6f00"),
         ("infiniband.bth.opcode == 0x2a", "68656c6c6f"),
         ("infiniband.bth.opcode == 0x65", "68656c6c6f"),
-        // The range that is read begins with what was written there.
+        // The READ's range begins with the written bytes.
         ("infiniband.bth.opcode == 0x0d", "68656c6c6f"),
     ] {
         let lines = tshark(bench, file, filter, &["infiniband.payload", "data.data"])?;

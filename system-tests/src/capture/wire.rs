@@ -1,4 +1,4 @@
-//! Packets of a wire: two hosts, each of which captures what the other sends.
+//! Captured packets between two hosts: each host captures the packets of its peer.
 
 use super::super::meeting::Place;
 use super::{LAYERS, SETTING, files_in, icrc, sound, tshark};
@@ -86,7 +86,7 @@ fn side(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> 
         packets.iter().filter(is_it).count()
     };
     for &(opcode, times) in sent {
-        // Datagrams have no PSN that leads to their request.
+        // The PSN of a datagram does not identify its request.
         let comment = if opcode == 0x64 { "qp 0x" } else { " wr_id 0x" };
         let (out, came) = (count(opcode, "2", comment), count(opcode, "1", "qp 0x"));
         if out < times || came < times {
@@ -102,7 +102,8 @@ fn side(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> 
     Ok(())
 }
 
-/// Each packet that one side sent the other one has, as it was: from the base header to the ICRC.
+/// Each packet that one side sent is captured unchanged by the peer, from the base header to the
+/// ICRC.
 fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
     let fields = [
         "infiniband.bth.opcode",
@@ -121,7 +122,7 @@ fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
     let [a, b] = files else { return Err(format!("{files:?}")) };
     for (from, to) in [(a, b), (b, a)] {
         let (went, came) = (of(from, 2)?, of(to, 1)?);
-        // What comes when a program has ended already it does not see.
+        // A program does not see packets that arrive after its end.
         let lost: Vec<_> = went.iter().filter(|packet| !came.contains(packet)).collect();
         let made_up: Vec<_> = came.iter().filter(|packet| !went.contains(packet)).collect();
         if !made_up.is_empty() || lost.len() > 4 || came.len() < 50 {

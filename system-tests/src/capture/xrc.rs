@@ -1,4 +1,4 @@
-//! Messages to shared receive queues of XRC: their completions do not name the queue, which a packet does.
+//! Captured messages to XRC SRQs: their completions do not name the SRQ, but packets must.
 
 use super::{icrc, run_program, sound, tshark};
 use crate::{Bench, Tally};
@@ -9,11 +9,11 @@ const FIRST_PSN: u32 = 0xff_fffe;
 const OUT: u8 = 2;
 const IN: u8 = 1;
 
-/// A packet: which way, opcode, whether to the queue pair that receives, PSN from the first on; of a request the shared receive queue that it names, by its
-/// place among the numbers; what is told of it.
+/// A packet: direction, opcode, whether it goes to the receive QP, PSN relative to the first, the
+/// SRQ of a request by its index among the numbers, and the comment.
 type Row = (u8, u8, bool, u32, Option<usize>, &'static str);
 
-/// Numbers that the program prints: of the queue pair that sends, of the one that receives, and of three shared receive queues.
+/// Indexes of the program's numbers: the send QP, the receive QP, and three SRQs.
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 const FIRST: usize = 2;

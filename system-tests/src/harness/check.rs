@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How often a check is worth its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
-    /// One proof of a promise: every change has to pass it.
+    /// One proof of a promise, which every change must pass.
     Short,
     /// Repetition, sweeps over sizes, all data paths.
     Full,
@@ -16,7 +16,7 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// As the command line has it.
+    /// The name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Short => "short",
@@ -26,20 +26,21 @@ impl Tier {
     }
 }
 
-/// What a check takes of the machine while it runs.
+/// The processors that a check needs while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// It waits for timers, files or a few packets: any number of them run beside each other.
+    /// Waits for timers, files or a few packets: any number of such checks run together.
     Waits,
     /// One processor.
     One,
     /// Two processes that poll: a pair of processors.
     Pair,
-    /// Nothing else may run, because the check counts what the machine does or changes what others see.
+    /// No other check may run, because this check counts events of the machine or changes what
+    /// others see.
     Alone,
 }
 
-/// What a check does. Results are entered into the tally; an error means that the check cannot be run.
+/// The body of a check. Results go into the tally; an error means that the check could not run.
 pub(crate) type Run = Box<dyn FnOnce(&Bench, &mut Tally) -> crate::Result<()> + Send>;
 
 /// One entry of `--list`.
@@ -49,12 +50,12 @@ pub(crate) struct Check {
     pub(crate) group: &'static str,
     pub(crate) tier: Tier,
     pub(crate) load: Load,
-    /// It fails when it takes longer.
+    /// The check fails after this time.
     pub(crate) limit: Duration,
     pub(crate) run: Run,
 }
 
-/// The checks of a group, as it registers them.
+/// The checks that a group registers.
 pub(crate) struct Checks {
     group: &'static str,
     tier: Tier,
@@ -63,7 +64,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// An empty list; checks are of the short tier and take a pair of processors, unless the group says otherwise.
+    /// An empty list. By default a check is of the short tier and takes two processors.
     pub(crate) fn new(group: &'static str) -> Self {
         Self { group, tier: Tier::Short, load: Load::Pair, list: Vec::new() }
     }
@@ -97,7 +98,7 @@ impl Checks {
         self
     }
 
-    /// Adds a check that has one result.
+    /// Adds a check with one result.
     pub(crate) fn one(
         &mut self,
         name: impl AsRef<str>,

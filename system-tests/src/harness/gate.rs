@@ -42,8 +42,8 @@ impl Gate {
         Self { processors, taken: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits for a check's turn and for room. Checks of the same kind of place go in as they arrived, so that one that
-    /// takes two processors is not overtaken for ever by those that take one.
+    /// Waits for a check's turn and for free processors. Checks of the same kind enter in order of
+    /// arrival, so checks with two processors are not overtaken for ever.
     pub(super) fn enter(&self, load: Load) -> Permit<'_> {
         let (kind, processors) = match load {
             Load::Waits => (0, 0),
@@ -109,7 +109,7 @@ mod tests {
                     let _permit = gate.enter(load);
                     sender.send(number).unwrap();
                 });
-                // The first of them has its ticket before the second one comes.
+                // The first check has its ticket before the second one arrives.
                 while gate.lock().arrivals[1] != number + 1 {
                     std::thread::yield_now();
                 }

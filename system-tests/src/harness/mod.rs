@@ -1,7 +1,8 @@
-//! The harness: what a check is, in which tier it runs, what it takes of the machine, and how its result is shown.
+//! The harness: definition of a check, its tier, its load on the machine, and the display of its
+//! result.
 //!
-//! Groups register checks ([`Checks`]). `libtest-mimic` runs them, so that names, filters and `--list` are those of
-//! `cargo test`. The [`gate`] lets a check begin when the machine has room for it.
+//! Groups register checks ([`Checks`]). `libtest-mimic` runs them, so names, filters and `--list`
+//! are those of `cargo test`. The [`gate`] starts a check when the machine has free processors.
 
 mod check;
 mod gate;
@@ -140,7 +141,7 @@ fn trial(
     .with_ignored_flag(ignored)
 }
 
-/// What `libtest-mimic` shows of a check.
+/// The result of a check for `libtest-mimic`.
 fn completion(record: &Record) -> Result<Completion, Failed> {
     if !record.tally.failures().is_empty() {
         let alone = format!("alone: cargo xtask test '{}'", record.name);
@@ -195,7 +196,7 @@ fn supervised(check: Check, bench: &'static Bench, under: bool) -> Tally {
     }
 }
 
-/// What a check gets unless it asks for another limit. A busy machine takes several times as long as a quiet one.
+/// The default time limit of a check. A busy machine takes several times as long as a quiet one.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The group of a name.

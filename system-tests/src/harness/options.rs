@@ -1,4 +1,4 @@
-//! The command line: options of our own, and those of `cargo test`.
+//! The command line: options of the harness, and options of `cargo test`.
 
 use super::{Check, Tier};
 use libtest_mimic::Arguments;
@@ -22,10 +22,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the words behind the program's name.
+    /// Parses the words behind the program's name.
     ///
     /// # Errors
-    /// An option of ours with a value that it does not have. Those of `cargo test` end the program.
+    /// An invalid value of a harness option. Errors in options of `cargo test` end the program.
     pub(super) fn parse(words: Vec<String>) -> crate::Result<Self> {
         let mut options = Self {
             groups: false,
@@ -74,7 +74,7 @@ impl Options {
         self.only.iter().find(found).map(String::as_str)
     }
 
-    /// Whether a check runs unless `--include-ignored` says so: those of the tier, and those that are named.
+    /// Whether a check runs without `--include-ignored`: checks of the tier, and named checks.
     pub(super) fn selects(&self, check: &Check) -> bool {
         check.tier <= self.tier || self.only.iter().any(|only| begins(&check.name, only))
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use xtask::table::{Align, Table};
 
-/// What a check found, and how long it took from when it had its place.
+/// The results of a check, and its run time without waiting.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) name: String,
@@ -58,7 +58,7 @@ impl Summary {
         self.records.iter().map(|record| record.tally.skips().len()).sum()
     }
 
-    /// The table, what was skipped and what failed, and the closing line.
+    /// The table, skipped and failed checks, and the closing line.
     pub(super) fn render(&self) -> String {
         let mut groups: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
         for record in &self.records {
@@ -110,7 +110,7 @@ impl Summary {
     }
 }
 
-/// The groups, how many checks they have in each tier, and the seconds that they take.
+/// The groups with the number of checks and the run time of each tier.
 pub(super) fn groups(checks: &[Check]) -> String {
     let mut table = Table::new(&[
         ("group", Align::Left),

@@ -1,6 +1,6 @@
 //! What a check found.
 
-/// The results of a check: one, or as many as it has parts.
+/// The results of a check: one for each part.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     passed: usize,
@@ -27,13 +27,13 @@ impl Tally {
         self.passed += n;
     }
 
-    /// Takes back a result that another harness counted as good before it said that it skipped the test.
+    /// Withdraws a success that a foreign harness counted before it reported the test as skipped.
     pub(crate) fn was_skipped(&mut self, name: &str, reason: &str) {
         self.passed = self.passed.saturating_sub(1);
         self.skip(name, reason);
     }
 
-    /// Adds a failure that has its own name.
+    /// Adds a failure whose report includes a name.
     pub(crate) fn fail(&mut self, report: String) {
         self.failures.push(report);
     }

@@ -1,4 +1,5 @@
-//! All four layers of ours at once, under four threads, a fork and a kill: none stands in another's way, and each leaves what it should.
+//! All four layers at once, under four threads, a fork and a kill: no layer disturbs another one,
+//! and each writes its output.
 
 use super::super::validate;
 use super::{LIMIT, SETTING, compile};
@@ -8,7 +9,7 @@ use std::path::Path;
 use xtask::over::DataPath;
 use xtask::process::{End, Finished, Job};
 
-/// Messages each way of each pair of queue pairs; the process has four, and its child one.
+/// Messages each way on each pair of QPs; the process has four pairs, its child one.
 const ROUNDS: u64 = 100;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
@@ -68,7 +69,7 @@ fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     ))
 }
 
-/// Files with packets in a folder whose names begin so.
+/// Number of packet files in a folder whose names begin with `begin`.
 fn files(folder: &Path, begin: &str) -> usize {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_one = |name: &str| name.starts_with(begin) && name.ends_with(".pcapng");

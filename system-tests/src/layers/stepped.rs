@@ -1,4 +1,6 @@
-//! Instructions of calls on the fast paths, counted one at a time: none is of the front-end or of a layer when there is no layer, and what a layer leaves alone has as many as without it.
+//! Counts instructions of fast-path calls one at a time. Without a layer no instruction belongs to
+//! the front-end or a layer. A function that a layer does not replace has as many instructions as
+//! without the layer.
 
 use super::{LIMIT, PROVIDER, SETTING, compile};
 use crate::{Bench, Tally};
@@ -6,11 +8,11 @@ use std::collections::BTreeMap;
 use xtask::over::DataPath;
 use xtask::process::Finished;
 
-/// What a call of librdmacm is named, and the same one without the jump that its name is.
+/// A call of librdmacm by its exported name, and the same call without the jump of that name.
 const BY_NAME: &str = "rdma_set_option";
 const STRAIGHT: &str = "rdma_set_option-straight";
 
-/// Calls whose count depends on nothing that goes on beside them.
+/// Calls whose count depends on no concurrent activity.
 const STEADY: [&str; 10] = [
     "post_recv",
     "poll_cq",
@@ -66,7 +68,8 @@ fn counts(done: &Finished) -> crate::Result<Counts<'_>> {
     }
 }
 
-/// Instructions are of the program, of who does the work, and of the C library; the name of a call of librdmacm is one.
+/// Instructions belong to the program, the working library and the C library; the exported name of
+/// a librdmacm call is one instruction.
 fn nothing_added(done: &Finished) -> crate::Result<()> {
     let counts = counts(done)?;
     let works = |name: &str| if name.starts_with("rdma_") { "librdmacm.so.1" } else { PROVIDER };

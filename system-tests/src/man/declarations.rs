@@ -1,14 +1,14 @@
-//! Just enough of C's grammar to compare structures and enumerations: those of a header as the compiler's
-//! preprocessor leaves it, and those that a manual page shows.
+//! Enough of C's grammar to compare structures and enumerations of preprocessed headers with those
+//! of manual pages.
 
 use std::collections::BTreeMap;
 
-/// One member of a structure, with the path to it and its type; or one enumerator, with its value if it has one.
+/// One member of a structure with its path and type, or one enumerator with its value if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     /// `wr.rdma.remote_addr: uint64_t`, `IBV_X = 1 << 3`.
     pub(super) text: String,
-    /// The page says that older releases do not have it.
+    /// The page says that older releases lack the member.
     pub(super) newer: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) type Declarations = BTreeMap<String, Vec<Member>>;
 /// What the marker comment of a page becomes: no C token.
 const NEWER: &str = "@";
 
-/// Splits C into tokens; attributes vanish, and comments but `/* since ... */`, which stays as [`NEWER`].
+/// Splits C into tokens without attributes and comments. `/* since ... */` stays as [`NEWER`].
 pub(super) fn tokens(text: &str) -> Vec<String> {
     let mut found = all_tokens(text);
     while let Some(at) = found.iter().position(|t| t == "__attribute__") {
@@ -74,7 +74,8 @@ fn all_tokens(text: &str) -> Vec<String> {
     found
 }
 
-/// All tagged declarations of a text, nested ones under their own names too; words in `renames` are replaced.
+/// All tagged declarations of a text, nested ones also under their own names; words in `renames`
+/// are replaced.
 pub(super) fn declarations(text: &str, renames: &BTreeMap<String, String>) -> Declarations {
     let mut tokens = tokens(text);
     for token in &mut tokens {
@@ -171,7 +172,7 @@ fn members(body: &[String], path: &str) -> Vec<Member> {
     found
 }
 
-/// A member as `path: type`; a function pointer keeps its parameters' types, not their names.
+/// A member as `path: type`; a function pointer keeps the types of its parameters, without names.
 fn member(tokens: &[String], path: &str) -> String {
     let words: Vec<&str> = tokens.iter().map(String::as_str).collect();
     if let Some(at) = words.windows(2).position(|two| two == ["(", "*"]) {
@@ -187,7 +188,7 @@ fn member(tokens: &[String], path: &str) -> String {
     format!("{path}{name}: {} {}", kind.join(" "), array.concat()).trim_end().to_string()
 }
 
-/// A parameter's type: what is left without its name.
+/// A parameter's type, without its name.
 fn without_name(parameter: &[&str]) -> String {
     let is_name = |last: &&str| last.starts_with(|c: char| c.is_alphabetic() || c == '_');
     match parameter.split_last() {

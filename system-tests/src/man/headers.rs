@@ -14,12 +14,12 @@ pub(super) struct Headers {
     pub(super) name: String,
     /// A folder to look in before the system's.
     folder: Option<PathBuf>,
-    /// The newest interface: a page shows exactly what it has.
+    /// The newest interface: a page shows exactly its members.
     pub(super) newest: bool,
     /// Functions and function-like macros for programs.
     pub(super) functions: BTreeSet<String>,
     pub(super) declarations: Declarations,
-    /// Names that are only other names for something: `ibv_flow_action_esp` for the kernel's.
+    /// Names that are aliases: `ibv_flow_action_esp` for the kernel's.
     renames: BTreeMap<String, String>,
     /// Every word of the headers and of errno.h, for constants.
     pub(super) words: BTreeSet<String>,
@@ -94,18 +94,18 @@ impl Headers {
         Ok(set)
     }
 
-    /// What a page shows, with the names that the preprocessor leaves.
+    /// The declarations of a page, with the names after preprocessing.
     pub(super) fn shown(&self, text: &str) -> Declarations {
         declarations(text, &self.renames)
     }
 
-    /// Whether there is such a header.
+    /// Whether the header exists.
     pub(super) fn has(&self, header: &str) -> bool {
         let folders = self.folder.iter().map(PathBuf::as_path).chain([Path::new(SYSTEM)]);
         folders.into_iter().any(|f| f.join(header).is_file())
     }
 
-    /// A compiler that sees these headers; warnings are errors.
+    /// A compiler job with these headers; warnings are errors.
     pub(super) fn compiler(&self) -> Job {
         let cc = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let job = Job::new(cc).args([
@@ -122,7 +122,7 @@ impl Headers {
     }
 }
 
-/// Whether a name is one of the functions that pages describe.
+/// Whether a name belongs to the functions that pages describe.
 fn is_ours(name: &str) -> bool {
     let begins = ["ibv_", "verbs_", "mult_to_ibv", "mbps_to_ibv", "rdma_"];
     // What the inline functions of rdma_verbs.h are made of has no page of upstream's either.
