@@ -143,7 +143,7 @@ impl Adapter {
     pub(crate) fn remove_domain(&self, number: u32) -> bool {
         self.domains.remove(number, || {
             // Who imported it has met us; we have met him once we read what he said last.
-            self.fabric.hear_callers();
+            self.fabric.accept_pending_peers();
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
                 let has_borrowed = Self::look_at(peer, |view| has_borrowed(view, number));
@@ -275,7 +275,7 @@ impl Adapter {
     /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
     pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
         let (slot, _) = split_qpn(qpn);
-        let peer = match self.fabric.peer_patiently(slot, CONNECT_WAIT) {
+        let peer = match self.fabric.peer_with_patience(slot, CONNECT_WAIT) {
             Ok(peer) => peer,
             Err(why) => {
                 self.unreachable.note_failure(self, qpn, why);

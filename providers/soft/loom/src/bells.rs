@@ -79,7 +79,7 @@ model!(a_bell_is_heard_and_what_it_rang_for_is_there, 2, why: "a bell ",
     }
 );
 
-// Hot::heat and Inlets::heat, when they cool another ring.
+// Hot::heat and Inlets::heat, when they mark_cold another ring.
 model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung for",
     fails: {
         a_ring_that_cools_down_is_forgotten_without_barriers: Weakened::TOTAL,
@@ -92,7 +92,7 @@ model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung f
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.send(0))
         };
-        cool(&shared.hot[0], barrier);
+        mark_cold(&shared.hot[0], barrier);
         let seen = shared.slots[0].is_ready(1);
         sender.join().expect("the sender ends");
         assert!(seen || shared.take_bells() == 1, "neither seen nor rung for");

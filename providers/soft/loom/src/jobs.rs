@@ -31,7 +31,7 @@ impl Shared {
 
     /// What the target has of job `number`.
     fn theirs(&self, number: u32) -> u64 {
-        let word = look_at_hand(&self.hand);
+        let word = load_hand(&self.hand);
         if word >> 32 == u64::from(number) { word & 0xffff_ffff } else { 0 }
     }
 
@@ -67,11 +67,11 @@ impl Shared {
             }
             let what = self.what.load(Ordering::Relaxed);
             let own = u64::from(now.number) << 32;
-            if grasp(&self.hand, own | BUSY, &self.state, now.number, 0) {
+            if claim_piece(&self.hand, own | BUSY, &self.state, now.number, 0) {
                 act(now.number.into(), what);
-                open_hand(&self.hand, own | DID);
+                release_piece(&self.hand, own | DID);
             } else {
-                open_hand(&self.hand, own);
+                release_piece(&self.hand, own);
             }
         }
     }

@@ -31,7 +31,7 @@ impl Ring {
     /// Takes the ring for `me`; by a look and a store, which are two steps, where the model is to fail.
     fn take(&self, me: u64) -> bool {
         if !weakened().otherwise {
-            return take_ring(&self.holder, me);
+            return claim_ring(&self.holder, me);
         }
         let free = self.holder.load(Ordering::Acquire) == 0;
         if free {
@@ -78,7 +78,7 @@ model!(what_lies_in_a_ring_has_a_holder, 3, why: "nobody's",
         let sender = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                assert!(take_ring(&ring.holder, NEW));
+                assert!(claim_ring(&ring.holder, NEW));
                 show(&ring.slot, 1);
             })
         };
@@ -99,7 +99,7 @@ model!(who_follows_a_ring_that_was_taken_over_goes_on_where_the_new_holder_began
         let ring = Ring::new(OLD);
         let sender = {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || take_ring_over(&ring.holder, NEW, &ring.begun, 8))
+            thread::spawn(move || take_over_ring(&ring.holder, NEW, &ring.begun, 8))
         };
         // Responder::follow.
         if holder_of(&ring.holder) == NEW {
@@ -217,7 +217,7 @@ model!(a_domain_is_over_when_no_other_process_has_objects_in_it, 3, why: "Causal
             thread::spawn(move || {
                 // Domains::borrow and Domains::give_back.
                 note_borrowed(&domain.borrowed, DOMAIN);
-                if domain_there(&domain.number) == DOMAIN {
+                if current_domain(&domain.number) == DOMAIN {
                     domain.touch();
                 }
                 withdraw_borrowed(&domain.borrowed);

@@ -1,5 +1,8 @@
-//! Hundreds of hosts and ten thousand queue pairs, as a table for `docs/reference/wire-simulation.md`:
-//! `cargo run --release -p ferroverbs-roce --example fabric`. With the name of a file, samples over time go there; `cargo xtask bench fabric` draws them.
+//! Simulates hundreds of hosts and ten thousand queue pairs, and prints the table of
+//! `docs/reference/wire-simulation.md`.
+//!
+//! `cargo run --release -p ferroverbs-roce --example fabric`. With a file name as argument, the
+//! example writes samples over time into that file, which `cargo xtask bench fabric` draws.
 
 #[path = "../tests/sim/mod.rs"]
 mod sim;

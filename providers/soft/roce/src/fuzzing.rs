@@ -1,4 +1,4 @@
-//! Ways in for a fuzzer: any bytes may go in, and nothing may panic, grow without bound, or stand still.
+//! Entry points for a fuzzer: no bytes may cause a panic, unbounded growth, or an endless loop.
 
 use crate::Time;
 use crate::engine::{
@@ -12,13 +12,13 @@ use crate::wire::{
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Bytes that can be read here at most.
+/// Bytes that READs may cover here.
 const MEMORY: u32 = 1 << 20;
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Packets, and what checks them: what can be parsed can be emitted, and is itself again; what has an ICRC is intact, and no longer is once a
-/// bit of it is another one.
+/// Parses packets and checks properties. A parsed packet must emit the same bytes. A packet with an
+/// ICRC is intact, and damaged once one bit has changed.
 pub fn codec(bytes: &[u8]) {
     let v4 = Addresses::V4 { src: THERE, dst: HERE };
     let v6 = Addresses::V6 { src: THERE.to_ipv6_mapped(), dst: HERE.to_ipv6_mapped() };
@@ -38,7 +38,7 @@ pub fn codec(bytes: &[u8]) {
     }
 }
 
-/// Seals a packet, and opens it: as it is, and with one bit that is another one.
+/// Adds an ICRC to a packet and checks it, unchanged and with one bit inverted.
 fn enclosed(envelope: Envelope, packet: &[u8]) {
     let mut datagram = packet.to_vec();
     datagram.extend(envelope.icrc(packet, &[]));
@@ -50,7 +50,7 @@ fn enclosed(envelope: Envelope, packet: &[u8]) {
         let explained = Verdict::Explained(envelope.identification);
         assert_eq!(other.open(&datagram, Check::Weak), Some((packet, explained)));
     }
-    // Which bit it is follows from the ICRC. Byte 4 of the base header is not covered.
+    // The ICRC selects the bit. Byte 4 of the base header is not covered.
     let which = datagram.iter().rfold(0, |hash: usize, b| hash.wrapping_mul(31) + usize::from(*b));
     let at = which / 8 % datagram.len();
     if let Some(byte) = datagram.get_mut(at).filter(|_| at != 4) {
@@ -60,12 +60,13 @@ fn enclosed(envelope: Envelope, packet: &[u8]) {
     }
 }
 
-/// A queue pair under a script: posts, packets of a peer who says anything, answers of any kind, and time.
+/// Runs a queue pair under a script: posts, packets of an arbitrary peer, arbitrary answers, and
+/// time.
 pub fn queue_pair(script: &[u8]) {
     let _opcodes = sent_by(script);
 }
 
-/// Runs a script; the opcodes of what the queue pair sent, by number.
+/// Runs a script. Returns, for each opcode, whether the queue pair sent it.
 fn sent_by(script: &[u8]) -> [bool; 256] {
     let mut script = Script(script);
     let service = match script.byte() % 5 {
@@ -81,7 +82,7 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     config.peer = (service != Service::Ud).then_some(Peer { addresses, qpn: Qpn::new(2) });
     config.access = Access { write: true, read: true, atomic: true, flush: true };
     config.responder_resources = script.byte() % 4;
-    // Its proof is 2: scripts can say it.
+    // The nonce's proof is 2, which scripts can contain.
     config.nonce = Nonce::new(1);
     config.tuning = Tuning { hold: u16::from(script.byte()) * 2, ..Tuning::default() };
     let mut qp = Qp::new(config);
@@ -98,7 +99,7 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     run.opcodes
 }
 
-/// Bytes that decide what happens; zeros when there are no more.
+/// The bytes of a script, followed by zeros without end.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -121,7 +122,7 @@ struct Run {
     posted: u64,
     completed: u64,
     held: Vec<Option<Vec<u8>>>,
-    /// What was sent, by opcode.
+    /// The opcodes that were sent.
     opcodes: [bool; 256],
 }
 
@@ -147,7 +148,7 @@ impl Run {
         }
     }
 
-    /// Every request of ibv_post_send(3).
+    /// Posts any request of ibv_post_send(3).
     fn post(&mut self, script: &mut Script<'_>) {
         let (va, rkey) = (u64::from(script.byte()) * 8, 1);
         let tail = match script.byte() % 3 {
@@ -187,7 +188,7 @@ impl Run {
         self.posted += u64::from(self.qp.post(work).is_ok());
     }
 
-    /// A packet that is likely to be one: for us, near the PSNs that count.
+    /// Delivers a likely packet: for this QP, with a PSN near the expected ones.
     fn packet(&mut self, script: &mut Script<'_>) {
         let count = usize::from(script.byte());
         let mut bytes = script.bytes(count).to_vec();
@@ -220,7 +221,7 @@ impl Run {
                 *slot = Some(bytes.to_vec());
             }
             Step::Place { payload, .. } => assert!(bytes.get(payload).is_some()),
-            // Nobody has so much memory, and all of it would be sent.
+            // Refuse a READ longer than the memory, which would be sent in full.
             Step::Ask(Ask::Read { region, .. }) if region.len > MEMORY => {
                 self.qp.answer(Answer::Refused(Refusal::RemoteAccess));
             }
@@ -235,7 +236,7 @@ impl Run {
         }
     }
 
-    /// Sends what goes, and looks at what happened.
+    /// Sends all packets and checks all events.
     fn look(&mut self) {
         let mut sent = 0;
         while let Some(transmit) = self.qp.poll_transmit(self.now) {
@@ -281,7 +282,7 @@ mod tests {
         for _ in 0..4000 {
             let len = random(&mut seed) % 2000;
             let mut script: Vec<u8> = (0..len).map(|_| random(&mut seed) as u8).collect();
-            // Make opcodes likely after what means "a packet of so many bytes".
+            // Insert opcodes behind the command "a packet of so many bytes".
             for at in 0..script.len().saturating_sub(3) {
                 if random(&mut seed).is_multiple_of(8) {
                     let opcode = opcodes[random(&mut seed) as usize % opcodes.len()];
@@ -292,7 +293,8 @@ mod tests {
                 *all |= one;
             }
         }
-        // IBTA vol 1, table 38: what a requester of each service sends. CNP, and what our own ends say (0xc0), is not posted.
+        // IBTA 1.7 9.2.1: the requests of each service. CNPs and packets of the extension (0xc0)
+        // are not posted.
         let rc = 0x00..=0x0c;
         let others = [0x13, 0x14, 0x16, 0x17, 0x1c, 0x1d];
         let uc = 0x20..=0x2b;
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_packet_or_none() {
+    fn any_bytes_parse_to_a_packet_or_an_error() {
         let mut seed = 77;
         for _ in 0..100_000 {
             let len = random(&mut seed) % 100;

@@ -1,92 +1,121 @@
 //! RoCE v2 without sockets: packets and time in; packets, placements and completions out.
 //!
-//! [`wire`] has the packets. [`engine`] has [`Qp`](engine::Qp), the transport of one queue pair: reliable and unreliable
-//! connections, datagrams and XRC (IBTA vol 1, chapter 9). There is no socket here, no clock, no thread and no random
-//! number; the caller brings datagrams and the time. Rules are of the specification, and where it leaves a choice, such
-//! that the kernel's rxe and adapters understand us.
+//! [`wire`] encodes and decodes packets. [`engine`] has [`Qp`](engine::Qp), the transport of one
+//! queue pair: reliable and unreliable connections, datagrams and XRC (IBTA 1.7 9). The crate has
+//! no socket, clock, thread or random number: the caller provides datagrams and time. The rules are
+//! those of the specification. Where it leaves a choice, the crate interoperates with the kernel's
+//! rxe and with adapters.
 //!
-//! # The vocabulary
+//! # Vocabulary
 //!
-//! A queue pair here never touches memory, and knows no receive, key, window or tag. It says what a packet comes to, and is
-//! told how that went. These are the words; another wire can use the same ones.
+//! A [`Qp`](engine::Qp) never touches memory, and knows no receive, key, window or tag. It returns
+//! what a packet requires, and the caller reports the result.
 //!
-//! | in | |
-//! |---|---|
-//! | [`post`](engine::Qp::post) | a request of ibv_post_send(3), under a name of the caller's |
-//! | [`receive`](engine::Qp::receive) | a datagram that came; the [`Step`](engine::Step) is what is to be done with it, now |
-//! | [`answer`](engine::Qp::answer) | how the question of the last step went |
-//! | [`handle_timeout`](engine::Qp::handle_timeout) | it is now as late as [`poll_timeout`](engine::Qp::poll_timeout) said |
-//! | [`fail_work`](engine::Qp::fail_work), [`read_failed`](engine::Qp::read_failed) | memory of ours is gone |
+//! Calls into a QP:
 //!
-//! | out | |
-//! |---|---|
-//! | [`Ask`](engine::Ask) | of the responder: deliver, place, may this be read, do this atomically |
-//! | [`Step::Place`](engine::Step::Place), [`Step::Original`](engine::Step::Original) | of the requester: data of our READ, the value before our atomic |
-//! | [`poll_transmit`](engine::Qp::poll_transmit) | a packet to send: header bytes, and the *name* of what follows them |
-//! | [`poll_event`](engine::Qp::poll_event) | completions in order, errors, the end of draining |
+//! - [`post`](engine::Qp::post): a request of ibv_post_send(3), with an id of the caller.
+//! - [`receive`](engine::Qp::receive): a received datagram. The [`Step`](engine::Step) says what to
+//!   do with it now.
+//! - [`answer`](engine::Qp::answer): the result of the last step's question.
+//! - [`handle_timeout`](engine::Qp::handle_timeout): the time of
+//!   [`poll_timeout`](engine::Qp::poll_timeout) has come.
+//! - [`fail_work`](engine::Qp::fail_work), [`read_failed`](engine::Qp::read_failed): local memory
+//!   is gone.
 //!
-//! After each call in, the caller asks `poll_event` and `poll_transmit` until both have nothing, as with quinn-proto or
-//! smoltcp. The steps of one packet:
+//! Results of a QP:
 //!
-//! - **SEND.** [`Ask::Deliver`](engine::Ask::Deliver) for each packet, with the place in the message. The length of the
-//!   message is not known before its last packet. With `first` the caller takes a receive, or answers
-//!   [`Rnr`](engine::Answer::Rnr): nothing waits here, the peer comes again. With `last` the receive completes.
-//! - **WRITE.** [`Ask::Place`](engine::Ask::Place) for each packet. The first brings the range of the whole message, so keys
-//!   are checked once, before any byte is placed.
-//! - **READ.** [`Ask::Read`](engine::Ask::Read) once. What is accepted is *produced*: each packet of the answer names its part
-//!   of the region ([`Payload::Region`](engine::Payload::Region)), and the bytes are looked at when it is sent.
-//! - **Atomics, FLUSH, ATOMIC WRITE** are done between the question and the answer. Their results are kept and repeated to
-//!   duplicates; the semantics see each request once. A READ that comes again is asked for again, as adapters check its key
-//!   again; if that opens nothing any more only the requester is told, as nobody may be waiting for it.
-//! - **Refused** requests are answered with a NAK of class C; both queue pairs go to error.
+//! - [`Ask`](engine::Ask), from the responder: deliver, place, allow a read, execute an atomic.
+//! - [`Step::Place`](engine::Step::Place), [`Step::Original`](engine::Step::Original), from the
+//!   requester: data of our READ, the value before our atomic.
+//! - [`poll_transmit`](engine::Qp::poll_transmit): a packet to send, as header bytes and the *name*
+//!   of its payload.
+//! - [`poll_event`](engine::Qp::poll_event): completions in order, errors, the end of draining.
 //!
-//! An answer may be given late, after other calls. Until then further requests of that peer are dropped
-//! ([`Drop::Busy`](engine::Drop::Busy)) and come again. Payloads are never copied here: what is received is a range of the
-//! datagram, what is sent a range of a posted message.
+//! After each call the caller polls `poll_event` and `poll_transmit` until both return `None`, as
+//! with quinn-proto or smoltcp:
 //!
-//! # What recovers losses
+//! ```
+//! use ferroverbs_roce::Time;
+//! use ferroverbs_roce::engine::{Config, Pmtu, Qp, Service};
+//! use ferroverbs_roce::wire::Qpn;
 //!
-//! Plain RoCE goes back: after a gap the responder says so once (NAK) and drops all packets until the expected one comes.
-//! That is what any peer gets. Between our own ends the responder keeps what comes behind a gap
-//! ([`Step::Hold`](engine::Step::Hold): the *caller* keeps the datagram, in one of a bounded number of places, and brings it
-//! again when [`release`](engine::Qp::release) says so), and tells the requester which packets it has; only the missing ones
-//! go again. Nothing is executed out of order.
+//! let mut qp = Qp::new(Config::new(Service::Rc, Qpn::new(0x11), Pmtu::B1024));
+//! assert!(qp.poll_event().is_none());
+//! assert!(qp.poll_transmit(Time::from_ns(1)).is_none());
+//! ```
 //!
-//! It is agreed upon like this: a requester says [`Hello`](wire::Ours::Hello) before its first packet, and again after a plain NAK: after
-//! the first three of them, and then whenever there were twice as many. A responder that was greeted answers gaps with [`Selective`](wire::Ours::Selective) instead of
-//! a NAK. Both are packets under an opcode that is left to manufacturers and belongs to no transport, which any other peer
-//! has to drop silently. Nobody answers a Hello, so nothing can be amplified by it; if it is lost, or the peer is another's,
-//! all goes on in the plain way.
+//! The steps of one packet:
 //!
-//! Who was greeted also sends an acknowledgement in one packet with the request that answers, if that is the only one to go
-//! ([`Along`](wire::Ours::Along)): two packets would take two datagrams, or one that a kernel has to cut.
+//! - **SEND.** [`Ask::Deliver`](engine::Ask::Deliver) for each packet, with its offset in the
+//!   message. The length of the message is unknown before its last packet. With `first` the caller
+//!   takes a receive, or answers [`Rnr`](engine::Answer::Rnr), after which the peer repeats the
+//!   request. With `last` the receive completes.
+//! - **WRITE.** [`Ask::Place`](engine::Ask::Place) for each packet. The first packet has the range
+//!   of the whole message, so the caller checks keys once, before placing any byte.
+//! - **READ.** [`Ask::Read`](engine::Ask::Read) once. Each response packet names its part of the
+//!   region ([`Payload::Region`](engine::Payload::Region)), and the bytes are read when the packet
+//!   is sent.
+//! - **Atomics, FLUSH, ATOMIC WRITE** execute between question and answer. Their results are saved
+//!   and repeated for duplicates, so the caller sees each request once. A repeated READ is asked
+//!   again, because adapters check its key again. If the key is gone by then, only the requester is
+//!   notified, because the READ may have completed.
+//! - **Refused** requests are answered with a class C NAK, and both queue pairs enter the error
+//!   state.
 //!
-//! More speeds up recovery with every peer, because the specification allows it. A requester asks early about the
-//! oldest unanswered packet (a *probe*, after some round trips, then ever later; a duplicate is acknowledged with the newest
-//! PSN). What was sent a round trip, or three packets, before something that arrived is lost, also if it was itself
-//! sent again. Of a READ just the part is asked for again that is missing, by the PSNs that came. A long READ is asked for in
-//! pieces, so that its data are bounded by the window as well.
+//! An answer may come late, after other calls. Until then further requests of that peer are dropped
+//! ([`Drop::Busy`](engine::Drop::Busy)), and the peer repeats them. The crate never copies
+//! payloads: a received payload is a range of the datagram, a sent payload is a range of a posted
+//! message.
 //!
-//! None of that touches the local ACK timeout and the retry count: a peer that is gone is given up when the specification
-//! says so, and hears until then of no more than one window, a packet for each timeout, and the probes between.
+//! # Loss recovery
+//!
+//! Standard RoCE goes back to the loss: after a gap the responder sends one NAK and drops all
+//! packets until the expected one arrives. Every peer gets this service. If both ends speak the
+//! *extension*, the responder holds packets behind a gap. For [`Step::Hold`](engine::Step::Hold)
+//! the *caller* keeps the datagram in one of a bounded number of places, and passes it in again
+//! when [`release`](engine::Qp::release) says so. The responder lists the held packets for the
+//! requester, which repeats only the missing ones. Requests still execute in order.
+//!
+//! The ends agree as follows. A requester sends [`Hello`](wire::Ours::Hello) before its first
+//! packet, and again after plain NAKs: after the first three, and then whenever their number has
+//! doubled. A responder that received the greeting answers gaps with
+//! [`Selective`](wire::Ours::Selective) instead of a NAK. Both packets use a manufacturer opcode of
+//! no transport, which any other peer must drop silently. An answer to a Hello is no longer than
+//! the Hello, so the greeting amplifies nothing. Without a greeting, standard recovery applies.
+//!
+//! Such a peer also combines an acknowledgement with a request into one packet, if the request is
+//! the only one to send ([`Along`](wire::Ours::Along)). Two packets would take two datagrams.
+//!
+//! Further measures work with every peer. A requester sends a *probe*: it repeats the oldest
+//! unanswered packet early, after a few round trips, and then ever later. The responder
+//! acknowledges a duplicate with its newest PSN. A packet sent a round trip, or three packets,
+//! before one that arrived counts as lost, even if it was itself a repeat. A READ is repeated only
+//! for the missing PSNs. A long READ is split, so that the window bounds its data.
+//!
+//! None of these measures changes the local ACK timeout or the retry count. A dead peer is given up
+//! when the specification says so. Until then it receives at most one window, one packet for each
+//! timeout, and probes.
 //!
 //! # Congestion
 //!
-//! A window of bytes and a rate, per queue pair. The rate is that of DCQCN, which adapters use: it falls with each
-//! congestion notification (CNP) and rises with time, first half of the way back, later beyond. Flows of ours thus share
-//! links with adapters' on known terms. The window (doubling per round trip up to where a loss was, then by a packet) is
-//! what DCQCN leaves to lossless Ethernet, which sockets do not have: a receiver's buffer is finite. It shrinks where packets
-//! are lost in queues, not where they are lost by chance: round trips that are no longer than ever tell that no queue is
-//! full. More than a third is never chance, nor is what comes within 10 ms of a notification. As notification
-//! point, we answer marked packets with a CNP, at most one per 50 us. `docs/reference/wire-simulation.md` of the project has
-//! figures of hundreds of hosts and ten thousand queue pairs.
+//! Each queue pair has a window of bytes and a rate. The rate follows DCQCN, as in adapters. Each
+//! congestion notification (CNP) lowers it, and time raises it: first to half the distance, later
+//! beyond. Flows of this crate thus share links with adapters' flows on known terms. The window
+//! doubles per round trip up to the size of the last loss, and then grows by a packet. It replaces
+//! the lossless Ethernet that DCQCN assumes, because a receiver's socket buffer is finite. The
+//! window shrinks for losses in queues, and not for random losses: round trips near their minimum
+//! show that no queue is full. A loss rate above a third never counts as random, nor does a loss
+//! within 10 ms of a notification. As notification point, a QP answers marked packets with a CNP,
+//! at most one per 50 us. `docs/reference/wire-simulation.md` has figures for hundreds of hosts and
+//! ten thousand queue pairs.
 //!
 //! # Trust
 //!
-//! A packet is dropped unanswered, before anything is looked at, unless it comes from the peer's address to ours, has our
-//! number, our service and our partition; then its PSN must be one that counts. At most one answer is made for a packet (to
-//! a READ: what it asked for, once), and what waits to be said is bounded, as is what is kept: 256 PSNs, `hold` datagrams,
-//! `responder_resources` results. Any bytes may come in; [`fuzzing`] has ways in for a fuzzer.
+//! A QP drops a packet without a response unless the packet comes from the peer's address to ours,
+//! with our QP number, service and partition. Then the PSN must be acceptable. A packet causes at
+//! most one response (for a READ: its data, once). Queued responses and saved state are bounded:
+//! 256 PSNs, `hold` datagrams, `responder_resources` results. Any bytes may come in; [`fuzzing`]
+//! has entry points for a fuzzer.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Time, as the caller's clock tells it.
+//! Points in time of the caller's clock, which only moves forward.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// A point in time: nanoseconds since any moment the caller chose. It never goes back.
+/// A point in time: nanoseconds since an arbitrary moment of the caller. Never goes back.
 ///
-/// Held as one more than the nanoseconds, so that `None` of an `Option` is zero in the same word.
-/// Otherwise the word has no value then, and optimised comparisons, which look at it all the same,
-/// are reported by valgrind.
+/// The value is stored plus one, so that `None` of an `Option` is zero in the same word. Otherwise
+/// the word would be undefined for `None`, and optimised comparisons, which read it anyway, would
+/// cause valgrind reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 
@@ -20,7 +20,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// `ns` nanoseconds after the caller's moment.
+    /// The time `ns` nanoseconds after the caller's moment.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(ns))
@@ -32,19 +32,19 @@ impl Time {
         self.0.get() - 1
     }
 
-    /// How long `earlier` is ago; nothing if it is not.
+    /// The duration since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
-    /// `duration` later.
+    /// The time `duration` later.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         self.after_ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// `ns` nanoseconds later.
+    /// The time `ns` nanoseconds later.
     #[must_use]
     pub const fn after_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))

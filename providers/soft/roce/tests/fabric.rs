@@ -1,4 +1,6 @@
-//! Many hosts behind switches that queue, drop and mark: a small one here; `--example fabric` has the large one.
+//! Simulations of many hosts behind switches that queue, drop and mark packets.
+//!
+//! This test runs a small fabric; `--example fabric` runs the large one.
 
 mod sim;
 
@@ -49,7 +51,7 @@ fn connections_share_a_link_fairly() {
 }
 
 #[test]
-fn everybody_may_send_to_everybody() {
+fn all_hosts_may_send_to_all_hosts() {
     check(&shuffle(small(), 4, 64 << 10, 3));
 }
 
@@ -64,6 +66,7 @@ fn selective_recovery_sends_less_again_than_going_back() {
     check(&ours);
     check(&plain);
     assert!(ours.resent * 4 < plain.resent);
-    // Not what arrived behind a gap, although its filling is acknowledged by itself.
+    // Packets that arrived behind a gap are not repeated, although the filling of the gap is
+    // acknowledged separately.
     assert!(ours.resent * 10 <= ours.dropped * 11, "{ours:?}");
 }

@@ -1,4 +1,4 @@
-//! An independent reader: tshark dissects packets that we emit, and must see in them what we put there.
+//! A test with an independent decoder: tshark must decode every field of emitted packets.
 
 use ferroverbs_roce::wire::*;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 const SOURCE_PORT: u16 = 0xc123;
 
-/// What tshark is asked for, in this order.
+/// The fields that tshark prints, in order.
 const FIELDS: [&str; 16] = [
     "bth.opcode",
     "bth.se",
@@ -63,7 +63,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// tshark's lines for `frames`; `None` where there is no tshark.
+/// The output of tshark for `frames`; `None` if tshark is not installed.
 fn dissect(frames: &[Vec<u8>]) -> Option<Vec<String>> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r", "-", "-T", "fields", "-E", "separator=,", "-E", "occurrence=f"]);
@@ -81,7 +81,7 @@ fn dissect(frames: &[Vec<u8>]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn tshark_sees_what_we_put_into_packets() {
+fn tshark_decodes_every_field_of_emitted_packets() {
     let reth = Reth { va: 0x7f00_0000_1000, rkey: 0x1234, len: 8192 };
     let imm = Immediate::new([1, 2, 3, 4]);
     let aeth = |syndrome| Aeth { syndrome, msn: Number::new(5) };
@@ -90,7 +90,7 @@ fn tshark_sees_what_we_put_into_packets() {
     let deth = Deth { qkey: 0x1111_1111, src_qpn: Qpn::new(0x22) };
     let rc = Message::Rc;
     let response = Message::RcResponse;
-    // What is said, the payload's length, and the last eight fields.
+    // The message, the payload's length, and the last eight fields.
     let cases = [
         (rc(Request::Send(Send::First)), 256, ",,,,,,,"),
         (rc(Request::Send(Send::Only(Tail::Plain))), 5, ",,,,,,,"),

@@ -76,7 +76,7 @@ impl Datagrams {
         adapter: &Adapter,
         slot: u16,
     ) -> Result<Option<Arc<Outlet>>, PeerError> {
-        match adapter.fabric.peer_soon(slot)? {
+        match adapter.fabric.peer_nonblocking(slot)? {
             Some(_) => self.outlet(adapter, slot).map(Some),
             None => Ok(None),
         }
@@ -277,7 +277,7 @@ impl Inlets {
             HotSlot::New => {}
             HotSlot::Replaced(cold) => {
                 if let Some(inlet) = self.known.get(&cold) {
-                    protocol::cool(inlet.ring.hot(), membarrier::heavy);
+                    protocol::mark_cold(inlet.ring.hot(), membarrier::heavy);
                     if inlet.ring.ready(inlet.next) {
                         adapter.view.ring_peer_bell(cold);
                     }

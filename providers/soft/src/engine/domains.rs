@@ -100,7 +100,7 @@ impl Domains {
         let place = (0..BORROWED).find(free).ok_or(Errno::ENOMEM)?;
         let noted = self.view.borrowed(place);
         tenure::note_borrowed(noted, u64::from(number));
-        let there = tenure::domain_there(&owner.pd(split_pd(number).1).number);
+        let there = tenure::current_domain(&owner.pd(split_pd(number).1).number);
         if there != u64::from(number) {
             tenure::withdraw_borrowed(noted);
             return Err(Errno::EINVAL);

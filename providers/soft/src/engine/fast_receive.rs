@@ -74,7 +74,7 @@ impl Responder {
         let mut next = self.next;
         while served < most && pushed == Pushed::Quiet {
             let Some(now) = ring.head(next) else { break };
-            if !now.is_as(head) || link.life() != life {
+            if !now.matches_head(head) || link.life() != life {
                 break;
             }
             let Some(oldest) = receives.oldest() else { break };
@@ -88,7 +88,7 @@ impl Responder {
             if len > SEND_INLINE || len > sge.length as usize {
                 break;
             }
-            ring.pour(next, to.first(len));
+            ring.copy_payload(next, to.first(len));
             (cqe.wr_id, cqe.byte_len) = (oldest.take(), len as u32);
             (cqe.imm, cqe.wc_flags) = imm_of(now);
             pushed = batch.push(&cqe, now.is_solicited());

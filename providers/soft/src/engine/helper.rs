@@ -162,7 +162,7 @@ const fn hand_word(number: u32, slot: u16, held: Held) -> u64 {
 
 /// What the owner of `target` has of job `number` of process `slot`; `None`: nothing, and it takes nothing.
 pub(super) fn held(target: &View, slot: u16, number: u32) -> Option<Held> {
-    let word = protocol::look_at_hand(&target.tables_head().hand.0);
+    let word = protocol::load_hand(&target.tables_head().hand.0);
     let held = Held { back: word as u16, is_busy: word & BUSY != 0 };
     (word == hand_word(number, slot, held)).then_some(held)
 }
@@ -189,8 +189,8 @@ impl Hand {
             return None;
         }
         let hand = &self.own.tables_head().hand.0;
-        if !protocol::grasp(hand, self.say(n, true), &job.state, self.number, n) {
-            protocol::open_hand(hand, self.say(self.back, false));
+        if !protocol::claim_piece(hand, self.say(n, true), &job.state, self.number, n) {
+            protocol::release_piece(hand, self.say(self.back, false));
             return None;
         }
         self.back = n;
@@ -200,7 +200,7 @@ impl Hand {
     /// The piece is done, or not; then this is none of our jobs.
     pub(super) fn put_down(&mut self, is_done: bool) {
         let back = if is_done { self.back } else { self.back + 1 };
-        protocol::open_hand(&self.own.tables_head().hand.0, self.say(back, false));
+        protocol::release_piece(&self.own.tables_head().hand.0, self.say(back, false));
         if !is_done {
             self.back = 0;
         }
@@ -209,7 +209,7 @@ impl Hand {
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        protocol::open_hand(&self.own.tables_head().hand.0, 0);
+        protocol::release_piece(&self.own.tables_head().hand.0, 0);
     }
 }
 

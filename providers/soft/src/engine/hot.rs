@@ -36,7 +36,7 @@ impl HotReceivers {
         match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
             HotSlot::New => {}
             HotSlot::Replaced(cold) => {
-                protocol::cool(cold.ring.hot(), membarrier::heavy);
+                protocol::mark_cold(cold.ring.hot(), membarrier::heavy);
                 serve_cold(adapter, &cold, who);
             }
             HotSlot::Refused => return,
@@ -56,7 +56,7 @@ impl HotReceivers {
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
             // The ring was hot in an earlier connection. A sender may have read the flag and rung
             // no bell, so the ring is served by a bell now.
-            protocol::cool(qp.ring.hot(), membarrier::heavy);
+            protocol::mark_cold(qp.ring.hot(), membarrier::heavy);
             if qp.has_arrivals() {
                 adapter.view.ring_qp_bell(qp.index);
             }

@@ -221,7 +221,7 @@ impl Requester {
     /// Whether a long message goes through chunks although the receiver could fetch the bytes.
     fn copies(&mut self, qp: &Qp, link: &Link) -> bool {
         link.chunk_worth().is_some_and(|worth| self.copying.pays(worth))
-            && qp.adapter.chunks.are_plenty()
+            && qp.adapter.chunks.are_mostly_free()
     }
 
     /// Names the local memory in a slot; the receiver fetches the message with one copy.

@@ -591,7 +591,7 @@ impl Qp {
     fn list_with_receives(&self, own: &Tagging) {
         if let Some(pair) = self.pair()
             && !Arc::ptr_eq(&pair.recv_cq, &pair.send_cq)
-            && tenure::lists(own.listed())
+            && tenure::claim_listing(own.listed())
             && let Some(me) = self.me.upgrade()
         {
             pair.recv_cq.add_sender(me);

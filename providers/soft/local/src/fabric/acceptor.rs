@@ -1,9 +1,9 @@
-//! The side of the handshake that is called upon.
+//! The accepting side of the handshake: the listener, and connections that are not peers yet.
 //!
-//! Usually the service thread drives it. A thread that waits for another process to answer drives
-//! it too, so that two processes that look for each other at the same moment, both from handlers
-//! or both under a lock that their service threads want, still meet. Nothing here blocks, and no
-//! handler is called.
+//! The service thread normally drives the acceptor. A thread that waits for another process to
+//! answer drives the acceptor as well. Hence two processes that connect to each other at the same
+//! moment always meet, even if both connect from a handler or under a lock that their service
+//! threads want. Functions here never block and never call a [`Handler`](super::Handler).
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -24,37 +24,37 @@ use soft_sys::{
     unix::{Credentials, Socket},
 };
 
-/// The listener and the connections that have not become peers.
+/// The listening socket and the connections that have not become peers.
 #[derive(Default)]
 pub(super) struct Acceptor {
     /// `None` once the fabric is left.
     listener: Option<Socket>,
-    /// When to listen again; there were no descriptors left, or too many are being closed.
+    /// When to accept again. Set if descriptors ran out or too many sockets are being closed.
     resume_at: Option<Instant>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingConnection>,
 }
 
-struct Pending {
+struct PendingConnection {
     id: u64,
     socket: Socket,
     who: Credentials,
     deadline: Instant,
-    stage: Stage,
+    stage: HandshakeStage,
 }
 
-enum Stage {
-    /// It has said nothing yet.
+enum HandshakeStage {
+    /// The connecting process has not sent its `Hello`.
     Hello,
-    /// It was welcomed, and this is what it is if it confirms.
+    /// `Welcome` was sent. The parts become a peer when `Confirm` arrives.
     Confirm(Box<Parts>),
 }
 
-/// What has become of a connection after a step.
-enum Step {
+/// The result of one step of a handshake.
+enum HandshakeStep {
     Wait,
-    Stage(Stage),
+    HandshakeStage(HandshakeStage),
     Done(bool, Box<Parts>),
-    /// Closed before it was a peer: it may have given up or died.
+    /// The connection closed before the handshake ended; the process gave up or died.
     Gone,
     Refuse(Refusal),
 }
@@ -64,14 +64,14 @@ impl Acceptor {
         Self { listener: Some(listener), ..Self::default() }
     }
 
-    /// When to drive it, even if nothing arrives.
+    /// When to drive the acceptor even if nothing arrives.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.pending.iter().map(|pending| pending.deadline).chain(self.resume_at).min()
     }
 }
 
 impl Core {
-    /// Does whatever can be done without waiting.
+    /// Accepts connections and advances handshakes, without waiting.
     pub(super) fn drive_acceptor(&self) {
         let mut acceptor = lock(&self.acceptor);
         let now = Instant::now();
@@ -84,19 +84,18 @@ impl Core {
         }
     }
 
-    /// When the acceptor wants to be driven, even if nothing arrives.
+    /// When to drive the acceptor even if nothing arrives.
     pub(super) fn acceptor_deadline(&self) -> Option<Instant> {
         lock(&self.acceptor).deadline()
     }
 
-    /// Waits until `socket` is readable or there is something for the acceptor to do, and does
-    /// that.
+    /// Waits until `socket` is readable or the acceptor has work, then drives the acceptor.
     pub(super) fn wait_while_accepting(&self, socket: &Socket, limit: Duration) {
         let (copies, deadline) = {
             let acceptor = lock(&self.acceptor);
             let listener = acceptor.listener.as_ref().filter(|_| acceptor.resume_at.is_none());
             let sockets = listener.into_iter().chain(acceptor.pending.iter().map(|p| &p.socket));
-            // Copies, as another thread may close the originals while we sleep.
+            // Poll copies: another thread may close the originals during the wait.
             let copies: Vec<_> =
                 sockets.filter_map(|socket| socket.as_fd().try_clone_to_owned().ok()).collect();
             (copies, acceptor.deadline())
@@ -105,19 +104,19 @@ impl Core {
             copies.iter().map(AsFd::as_fd).chain([socket.as_fd()]).collect();
         let until_deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = until_deadline.map_or(limit, |until| until.min(limit));
-        // If the kernel cannot poll, the pause keeps the caller's loop from spinning.
+        // If poll(2) fails, the pause keeps the caller's loop from spinning.
         if poll::wait_any(&fds, Some(limit)).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(copies);
         self.drive_acceptor();
         if self.acceptor_deadline() != deadline {
-            // The service thread has to know how long it may sleep.
+            // The service thread must recompute how long it may sleep.
             self.wake.notify();
         }
     }
 
-    /// Accepts nobody any more and drops those who wait.
+    /// Stops accepting and closes the connections whose handshake is under way.
     pub(super) fn close_acceptor(&self) {
         let mut acceptor = lock(&self.acceptor);
         if let Some(listener) = acceptor.listener.take() {
@@ -129,7 +128,7 @@ impl Core {
         acceptor.resume_at = None;
     }
 
-    /// Closes a connection, also where a forked child has a copy of it.
+    /// Closes a connection, including the copies that forked children hold.
     pub(super) fn close(&self, socket: Socket) {
         self.epoll.remove(socket.as_fd());
         socket.close();
@@ -145,7 +144,7 @@ impl Core {
         }
         if is_behind() {
             self.epoll.remove(listener.as_fd());
-            *resume_at = Some(now + PAUSE);
+            *resume_at = Some(now + ACCEPT_PAUSE);
             return;
         }
         for _ in 0..BATCH {
@@ -154,16 +153,17 @@ impl Core {
                 Err(Errno::ECONNABORTED) => {}
                 Err(Errno::EAGAIN) => break,
                 Err(_) => {
-                    // No descriptors: the listener stays readable, and must not keep us busy.
+                    // Descriptors ran out. The listener stays readable, so take it out of the epoll
+                    // set.
                     self.epoll.remove(listener.as_fd());
-                    *resume_at = Some(now + PAUSE);
+                    *resume_at = Some(now + ACCEPT_PAUSE);
                     break;
                 }
             }
         }
     }
 
-    fn admit(&self, socket: Socket, pending: &mut Vec<Pending>, now: Instant) {
+    fn admit(&self, socket: Socket, pending: &mut Vec<PendingConnection>, now: Instant) {
         let id = self.next_id();
         let who = match self.check_user(&socket) {
             Ok(who) if self.epoll.add(socket.as_fd(), id * 2).is_ok() => who,
@@ -175,31 +175,41 @@ impl Core {
             }
         };
         if pending.len() >= MAX_PENDING {
-            // The one that has been silent for longest.
+            // Drop the oldest connection, which has been silent for longest.
             let oldest = pending.remove(0);
             self.refuse(&oldest.socket, Refusal::Resources, oldest.who.pid);
             self.close(oldest.socket);
         }
-        pending.push(Pending { id, socket, who, deadline: now + SILENCE, stage: Stage::Hello });
+        pending.push(PendingConnection {
+            id,
+            socket,
+            who,
+            deadline: now + HANDSHAKE_TIMEOUT,
+            stage: HandshakeStage::Hello,
+        });
     }
 
-    /// One step of one handshake; what is returned still waits.
-    fn advance(&self, mut entry: Pending, now: Instant) -> Option<Pending> {
+    /// Advances one handshake. Returns the connection if it still waits.
+    fn advance(&self, mut entry: PendingConnection, now: Instant) -> Option<PendingConnection> {
         loop {
             match self.step(&mut entry) {
-                Step::Wait if entry.deadline > now => return Some(entry),
-                Step::Stage(stage) => entry.stage = stage,
-                Step::Done(attached, mut parts) => {
+                HandshakeStep::Wait if entry.deadline > now => return Some(entry),
+                HandshakeStep::HandshakeStage(stage) => entry.stage = stage,
+                HandshakeStep::Done(attached, mut parts) => {
                     parts.attaches_to_us = attached;
                     self.establish(entry.id, entry.socket, *parts);
                     return None;
                 }
-                Step::Gone => {
+                HandshakeStep::Gone => {
                     self.close(entry.socket);
                     return None;
                 }
                 refused => {
-                    let why = if let Step::Refuse(why) = refused { why } else { Refusal::Garbage };
+                    let why = if let HandshakeStep::Refuse(why) = refused {
+                        why
+                    } else {
+                        Refusal::Garbage
+                    };
                     self.refuse(&entry.socket, why, entry.who.pid);
                     self.close(entry.socket);
                     return None;
@@ -208,37 +218,41 @@ impl Core {
         }
     }
 
-    fn step(&self, entry: &mut Pending) -> Step {
+    fn step(&self, entry: &mut PendingConnection) -> HandshakeStep {
         let (message, fds) = match receive(&entry.socket) {
             Ok(FromSocket::Message(message, fds)) => (message, fds),
-            Ok(FromSocket::Nothing) => return Step::Wait,
-            Ok(FromSocket::Closed) => return Step::Gone,
-            Err(why) => return Step::Refuse(why),
+            Ok(FromSocket::Nothing) => return HandshakeStep::Wait,
+            Ok(FromSocket::Closed) => return HandshakeStep::Gone,
+            Err(why) => return HandshakeStep::Refuse(why),
         };
-        match (std::mem::replace(&mut entry.stage, Stage::Hello), message) {
-            (Stage::Hello, HandshakeMessage::Hello(said)) => match self
+        match (std::mem::replace(&mut entry.stage, HandshakeStage::Hello), message) {
+            (HandshakeStage::Hello, HandshakeMessage::Hello(said)) => match self
                 .examine(&said, fds, entry.who)
             {
                 Ok(parts) => {
                     let welcome = HandshakeMessage::Welcome(self.introduction(parts.can_attach));
                     match self.introduce(&entry.socket, welcome) {
-                        Ok(()) => Step::Stage(Stage::Confirm(Box::new(parts))),
-                        Err(Errno::EPIPE | Errno::ECONNRESET) => Step::Gone,
-                        Err(_) => Step::Refuse(Refusal::Resources),
+                        Ok(()) => {
+                            HandshakeStep::HandshakeStage(HandshakeStage::Confirm(Box::new(parts)))
+                        }
+                        Err(Errno::EPIPE | Errno::ECONNRESET) => HandshakeStep::Gone,
+                        Err(_) => HandshakeStep::Refuse(Refusal::Resources),
                     }
                 }
-                Err(why) => Step::Refuse(why),
+                Err(why) => HandshakeStep::Refuse(why),
             },
-            (Stage::Confirm(parts), HandshakeMessage::Confirm { attached }) if fds.is_empty() => {
-                Step::Done(attached, parts)
+            (HandshakeStage::Confirm(parts), HandshakeMessage::Confirm { attached })
+                if fds.is_empty() =>
+            {
+                HandshakeStep::Done(attached, parts)
             }
-            _ => Step::Refuse(Refusal::Garbage),
+            _ => HandshakeStep::Refuse(Refusal::Garbage),
         }
     }
 
     fn refuse(&self, socket: &Socket, why: Refusal, pid: libc::pid_t) {
         self.note_refusal(why, pid);
-        // It may well be gone, or not listen.
+        // Ignore the result: the process may have gone or may not read.
         let _ = socket.send(&HandshakeMessage::Refused(why).emit(), &[]);
     }
 }
@@ -246,14 +260,14 @@ impl Core {
 /// The listener's token in the epoll set.
 pub(super) const LISTENER_TOKEN: u64 = 0;
 
-/// How many connections to accept before looking at what they say.
+/// How many connections to accept before reading their messages.
 const BATCH: usize = 64;
 
-/// How many connections may be silent at once.
+/// The largest number of connections in a handshake.
 const MAX_PENDING: usize = 256;
 
-/// How long a connection may be silent.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long a connection may send nothing.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long not to accept when there are no descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long to stop accepting when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

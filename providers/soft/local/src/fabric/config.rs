@@ -1,35 +1,38 @@
-//! Where and how processes meet: the settings. Who makes them reads the environment.
+//! Settings of a fabric: the directory, the slots, and the time limits.
+//!
+//! The creator of the settings reads the environment; the fabric itself never does.
 
 use std::{path::PathBuf, time::Duration};
 
-/// Settings of a [`Fabric`](super::Fabric). All processes that are to meet need the same `dir`,
-/// `slots` and `group`.
+/// Settings of a [`Fabric`](super::Fabric). Processes meet only with equal `dir`, `slots` and
+/// `group`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// The directory; processes meet in a sub-directory of it.
+    /// The base directory; processes meet in a sub-directory of it.
     pub dir: PathBuf,
-    /// Whether processes of all network namespaces meet there. Otherwise those of one do.
+    /// Whether processes of all network namespaces meet. Otherwise only those of one namespace
+    /// meet.
     pub spans_namespaces: bool,
-    /// Whether `dir` is of our own making, so that the last process to leave removes it, and so
-    /// that it must not be a symbolic link.
+    /// Whether the library chose `dir`. Then the last process to leave removes the directory, and
+    /// the directory must not be a symbolic link.
     pub dir_is_ours: bool,
-    /// How many slots there are, the unused slot 0 included; at least 2. QP numbers carry the slot.
+    /// The number of slots including the unused slot 0; at least 2. QP numbers carry the slot.
     pub slots: u16,
-    /// The slot with which a new fabric begins; `None`: any.
+    /// The first slot that a new fabric gives out; `None`: a random slot.
     pub first_slot: Option<u16>,
-    /// `Some`: processes of all users of this group meet. `None`: those of this user only.
+    /// `Some`: processes of all users of this group meet. `None`: only processes of this user meet.
     pub group: Option<u32>,
-    /// Whether cross-memory attach may be used at all.
+    /// Whether cross-memory attach may be used.
     pub cma: bool,
-    /// How long to wait for a process that holds the directory while it joins or leaves. That
-    /// takes milliseconds, but a thousand may start at once.
+    /// How long to wait for a process that locks the directory while it joins or leaves. Joining
+    /// takes milliseconds, but a thousand processes may start at once.
     pub join_timeout: Duration,
     /// How long [`peer`](super::Fabric::peer) waits for the other process to answer.
     pub connect_timeout: Duration,
 }
 
 impl FabricConfig {
-    /// Processes of this user meet in `dir`, with everything else as by default.
+    /// Processes of this user meet in `dir`; all other settings have their defaults.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -45,12 +48,14 @@ impl FabricConfig {
     }
 }
 
-/// What names of directories in /tmp begin with in which processes meet by default.
+/// Prefix of the default directories in /tmp.
 pub const DEFAULT_STEM: &str = "ferroverbs-";
 
-/// The variable that names the directory, for remedies. Who sets it wants it: where it cannot be used, no device is opened.
+/// The environment variable that names the directory, for remedies. If the named directory cannot
+/// be used, no device opens.
 pub const DIR_VARIABLE: &str = "FERROVERBS_FABRIC_DIR";
-/// The variable that names the group whose members meet, for remedies; as the directory.
+/// The environment variable that names the group, for remedies. If the named group cannot be used,
+/// no device opens.
 pub const GROUP_VARIABLE: &str = "FERROVERBS_FABRIC_GROUP";
 
 /// 10 bits of a 24-bit QP number.

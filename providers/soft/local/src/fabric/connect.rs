@@ -1,4 +1,4 @@
-//! The side of the handshake that calls.
+//! The connecting side of the handshake: from a slot number to a [`Peer`](super::Peer).
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -12,56 +12,56 @@ use super::{
     handshake::{FromSocket, receive},
     hello::{HandshakeMessage, Refusal},
     lock,
-    peer::{Known, Parts, Peer},
-    slots::Kind,
+    peer::{Parts, Peer, SlotRecord},
+    slots::MemberFile,
 };
 use soft_sys::{Errno, unix::Socket};
 
-/// A connection being made; other threads that want the same peer wait for it.
+/// A connection attempt in progress. Other threads that want the same peer wait for its result.
 #[derive(Default)]
-pub(super) struct Flight {
+pub(super) struct ConnectAttempt {
     outcome: Mutex<Option<Result<Arc<Peer>, PeerError>>>,
-    landed: Condvar,
+    ended: Condvar,
 }
 
-impl Flight {
+impl ConnectAttempt {
     fn wait(&self) -> Result<Arc<Peer>, PeerError> {
         let mut outcome = lock(&self.outcome);
         loop {
             if let Some(outcome) = outcome.as_ref() {
                 return outcome.clone();
             }
-            outcome = self.landed.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+            outcome = self.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn land(&self, outcome: Result<Arc<Peer>, PeerError>) {
+    fn finish(&self, outcome: Result<Arc<Peer>, PeerError>) {
         *lock(&self.outcome) = Some(outcome);
-        self.landed.notify_all();
+        self.ended.notify_all();
     }
 }
 
 impl Core {
-    /// The living peer at `slot`, if we have met.
+    /// The living peer at `slot` that this process has already met.
     pub(super) fn known(&self, slot: u16) -> Option<Arc<Peer>> {
         match self.peers.get(slot) {
-            Some(Known::Alive(peer)) if !peer.is_dead() => Some(peer),
+            Some(SlotRecord::Alive(peer)) if !peer.is_dead() => Some(peer),
             _ => None,
         }
     }
 
-    /// The living peer at `slot`; connects to it if we have not met.
+    /// The living peer at `slot`. Connects if the two processes have not met.
     pub(super) fn find(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
-        // First of all, as a lock may have been held by another thread when this process forked.
+        // Check this first: another thread may have held a lock when this process forked.
         if self.is_foreign() {
             return Err(PeerError::Left);
         }
         if let Some(peer) = self.known(slot) {
-            if !self.was_succeeded(&peer) {
+            if !self.slot_was_reassigned(&peer) {
                 return Ok(peer);
             }
             peer.set_dead();
-            self.peers.bury(&peer);
+            self.peers.forget_dead(&peer);
             self.post(Event::Displaced(peer));
         }
         if self.is_stopped() {
@@ -70,24 +70,24 @@ impl Core {
         if !(1..self.config.slots).contains(&slot) {
             return Err(PeerError::Nobody);
         }
-        let mut flights = lock(&self.flights);
-        if let Some(flight) = flights.get(&slot).map(Arc::clone) {
-            drop(flights);
+        let mut attempts = lock(&self.attempts);
+        if let Some(flight) = attempts.get(&slot).map(Arc::clone) {
+            drop(attempts);
             return flight.wait();
         }
-        let flight = Arc::new(Flight::default());
-        flights.insert(slot, Arc::clone(&flight));
-        drop(flights);
+        let flight = Arc::new(ConnectAttempt::default());
+        attempts.insert(slot, Arc::clone(&flight));
+        drop(attempts);
         let outcome = self.connect(slot);
-        lock(&self.flights).remove(&slot);
-        flight.land(outcome.clone());
+        lock(&self.attempts).remove(&slot);
+        flight.finish(outcome.clone());
         outcome
     }
 
-    /// Whether another process has the slot of a peer of whose death nobody has told us yet. Who asks for a slot was told of by
-    /// its owner of now.
-    fn was_succeeded(&self, peer: &Peer) -> bool {
-        // 0: one that we cannot see.
+    /// Whether another process now owns the slot of `peer`, whose death was not reported yet. A
+    /// caller that asks for a slot means the slot's current owner.
+    fn slot_was_reassigned(&self, peer: &Peer) -> bool {
+        // The kernel reports pid 0 for a process of another pid namespace.
         self.lease
             .owner(peer.slot)
             .is_some_and(|now| ![0, peer.pid].contains(&now) && peer.pid != 0)
@@ -96,8 +96,8 @@ impl Core {
     fn connect(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         let deadline = Instant::now() + self.config.connect_timeout;
         loop {
-            // The other may find us while we look for it. Then it may well have nobody left who
-            // answers us: its threads may wait for one another.
+            // The other process may connect to us while we connect to it. Then none of its threads
+            // may be free to answer, because they may wait for one another.
             if let Some(peer) = self.known(slot) {
                 return Ok(peer);
             }
@@ -119,19 +119,19 @@ impl Core {
         }
     }
 
-    /// A connection to whoever has `slot`; `None` if we have met meanwhile.
+    /// Connects to the owner of `slot`. Returns `None` if the two processes met meanwhile.
     fn dial(&self, slot: u16, deadline: Instant) -> Result<Option<Socket>, PeerError> {
         let directory = self.lease.directory();
-        let name = Kind::Socket.of(slot);
+        let name = MemberFile::Socket.of(slot);
         let path = directory.path().join(&name);
         while self.known(slot).is_none() {
-            // A forked child may keep the socket of a dead process open, but not its lock.
+            // A forked child may keep a dead process's socket open, but not its slot lock.
             if self.lease.owner(slot).is_none() {
                 return Err(self.missing(slot));
             }
             match Socket::connect(directory.dir(), &path, &name) {
                 Ok(socket) => return Ok(Some(socket)),
-                // Too many are waiting there, or the owner is just coming or going.
+                // The backlog is full, or the owner is joining or leaving.
                 Err(Errno::EAGAIN | Errno::ENOENT | Errno::ECONNREFUSED) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -143,7 +143,7 @@ impl Core {
         Ok(None)
     }
 
-    /// The handshake, as the process that connects; `None` if we have met meanwhile.
+    /// The handshake as the connecting process; `None` if the two processes met meanwhile.
     fn call(
         &self,
         slot: u16,
@@ -154,7 +154,7 @@ impl Core {
         let hello = self.introduce(socket, HandshakeMessage::Hello(self.introduction(false)));
         hello.map_err(|errno| self.unsent(slot, errno))?;
         let (said, fds) = loop {
-            match receive(socket).map_err(|why| lacking(why, Errno::EMFILE))? {
+            match receive(socket).map_err(|why| own_failure(why, Errno::EMFILE))? {
                 FromSocket::Message(HandshakeMessage::Welcome(said), fds) if said.slot == slot => {
                     break (said, fds);
                 }
@@ -175,19 +175,19 @@ impl Core {
             if self.is_stopped() {
                 return Err(PeerError::Left);
             }
-            // In slices, as nobody wakes us if the other finds us or if we leave.
+            // Wait in slices: no wake-up reports that the other process met us or that we left.
             self.wait_while_accepting(socket, left.min(SLICE));
             if self.known(slot).is_some() {
                 return Ok(None);
             }
         };
-        let parts = self.examine(&said, fds, who).map_err(|why| lacking(why, Errno::ENOMEM))?;
+        let parts = self.examine(&said, fds, who).map_err(|why| own_failure(why, Errno::ENOMEM))?;
         let confirm = HandshakeMessage::Confirm { attached: parts.can_attach }.emit();
         socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))
     }
 
-    /// Why nothing could be said to the owner of `slot`: it may just have died, or be leaving.
+    /// Why a send to the owner of `slot` failed: the owner may have died, or may be leaving.
     fn unsent(&self, slot: u16, errno: Errno) -> PeerError {
         match errno {
             Errno::EPIPE | Errno::ECONNRESET if self.lease.owner(slot).is_none() => {
@@ -200,7 +200,7 @@ impl Core {
 
     pub(super) fn missing(&self, slot: u16) -> PeerError {
         match self.peers.get(slot) {
-            Some(Known::Alive(_) | Known::Died) => PeerError::Dead,
+            Some(SlotRecord::Alive(_) | SlotRecord::Died) => PeerError::Dead,
             _ => PeerError::Nobody,
         }
     }
@@ -211,22 +211,23 @@ impl Core {
     }
 }
 
-/// What this process found itself while it called. Where it lacks something, nobody else is to blame, and nobody else will do something about it.
-fn lacking(why: Refusal, errno: Errno) -> PeerError {
+/// Maps a refusal that this process decided. If this process lacks a resource, the error is a
+/// system error, because a retry by the other process cannot help.
+fn own_failure(why: Refusal, errno: Errno) -> PeerError {
     match why {
         Refusal::Resources => PeerError::System(errno),
         why => PeerError::Refused(why),
     }
 }
 
-/// Whether the other process, or the kernel, may think better of it.
+/// Whether a later attempt may succeed.
 fn is_temporary(error: PeerError) -> bool {
     use PeerError::{Refused, System};
     matches!(error, Refused(Refusal::Resources | Refusal::Closed) | System(Errno::ETOOMANYREFS))
 }
 
-/// How long to sleep at most while another thread may do what we wait for.
+/// The longest wait before checking whether another thread met the peer.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// How long to wait before another attempt.
+/// The pause before another attempt.
 const PAUSE: Duration = Duration::from_millis(1);

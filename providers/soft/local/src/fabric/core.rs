@@ -1,4 +1,5 @@
-//! What all parts of a fabric share: the service thread, whoever looks for a peer, and the owner.
+//! State that all parts of a fabric share: service thread, connecting threads, and
+//! [`Fabric`](super::Fabric).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +12,7 @@ use std::{
 use super::{
     acceptor::Acceptor,
     config::FabricConfig,
-    connect::Flight,
+    connect::ConnectAttempt,
     hello::Refusal,
     lock,
     peer::{Parts, Peer, PeerTable},
@@ -20,16 +21,18 @@ use super::{
 use soft_memory::witness::Witness;
 use soft_sys::{Mapping, eventfd::EventFd, memfd::Memfd, poll::Epoll, process, unix::Socket};
 
-/// The token of descriptors that are none of the fabric's ([`Fabric::watch`](super::Fabric::watch)).
-pub(super) const ELSEWHERE: u64 = u64::MAX;
+/// The epoll token of descriptors outside the fabric ([`Fabric::watch`](super::Fabric::watch)).
+pub(super) const FOREIGN_TOKEN: u64 = u64::MAX;
 
-/// See the module. Lock order, outer first: `acceptor` > the peer table's > `inbox`; `flights`
-/// and those of its entries are held for no other lock. No lock is held while a handler runs.
+/// The shared state of one fabric.
+///
+/// Lock order, outer first: `acceptor` > the peer table's lock > `inbox`. No other lock is taken
+/// under `attempts` or under the lock of an attempt. No lock is held while a handler runs.
 pub(super) struct Core {
     pub(super) config: FabricConfig,
     pub(super) lease: Lease,
     pub(super) nonce: u64,
-    /// By which others know that they reach this process's memory; `None`: they do not.
+    /// Proves to peers that they reach this process's memory; `None`: peers cannot attach.
     pub(super) witness: Option<Witness>,
     pub(super) tables_file: Memfd,
     pub(super) rings_file: Memfd,
@@ -37,34 +40,34 @@ pub(super) struct Core {
     pub(super) rings: Arc<Mapping>,
     pub(super) wake: Arc<EventFd>,
     pub(super) peers: PeerTable,
-    /// The listener, the connections of the acceptor, and those of the service thread.
+    /// Polls the listener, handshakes and established connections.
     pub(super) epoll: Epoll,
     pub(super) acceptor: Mutex<Acceptor>,
-    /// Who is connecting to which slot just now.
-    pub(super) flights: Mutex<HashMap<u16, Arc<Flight>>>,
-    /// For the service thread.
+    /// Connection attempts in progress, by slot.
+    pub(super) attempts: Mutex<HashMap<u16, Arc<ConnectAttempt>>>,
+    /// Events for the service thread.
     pub(super) inbox: Mutex<VecDeque<Event>>,
     /// Set once, by `leave`.
     pub(super) stop: AtomicBool,
     /// Source of [`Core::next_id`].
     pub(super) last_id: AtomicU64,
-    /// Connections that were refused because of what the other side did.
+    /// How many connections were refused for what the other side sent or is.
     pub(super) refused: AtomicU64,
     /// The process that joined.
     pub(super) pid: libc::pid_t,
 }
 
-/// Something for the service thread to do.
+/// An event for the service thread.
 pub(super) enum Event {
-    /// Watch this connection of a peer.
+    /// Watch this established connection.
     Established(Link),
-    /// The peer is dead, as another process has its slot.
+    /// The peer is dead: another process has its slot.
     Displaced(Arc<Peer>),
-    /// Tell the handler that someone was refused.
+    /// Tell the handler about a refused connection.
     Refused(Refusal, libc::pid_t),
 }
 
-/// A connection whose handshake is over.
+/// A connection whose handshake has ended.
 pub(super) struct Link {
     pub(super) id: u64,
     pub(super) socket: Socket,
@@ -84,13 +87,13 @@ impl Core {
         self.stop.load(Relaxed)
     }
 
-    /// A number for a connection. Its token in `epoll` is the double of it; one more is the token
-    /// of the process at the other end. 0 and 1 are the listener's.
+    /// A new connection id. The connection's token in `epoll` is twice the id, and the token of the
+    /// process at the other end is one more. Tokens 0 and 1 belong to the listener.
     pub(super) fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Relaxed) + 1
     }
 
-    /// Leaves something for the service thread, and wakes it.
+    /// Queues an event for the service thread and wakes the thread.
     pub(super) fn post(&self, event: Event) {
         let mut inbox = lock(&self.inbox);
         if self.is_stopped() {
@@ -100,7 +103,7 @@ impl Core {
             }
             return;
         }
-        // Someone who sends nothing but garbage shall not fill our memory.
+        // Bound the queue: a process that sends only garbage must not fill our memory.
         if !matches!(event, Event::Refused(..)) || inbox.len() < 64 {
             inbox.push_back(event);
         }
@@ -108,7 +111,7 @@ impl Core {
         self.wake.notify();
     }
 
-    /// Enters a peer whose handshake is over, and has the service thread watch the connection.
+    /// Registers a peer after its handshake, and has the service thread watch the connection.
     pub(super) fn establish(&self, id: u64, socket: Socket, parts: Parts) -> Option<Arc<Peer>> {
         let (peer, displaced) = self.peers.admit(parts)?;
         if let Some(displaced) = displaced {

@@ -1,4 +1,4 @@
-//! The directory in which processes meet: found, made, and checked to be safe.
+//! The fabric directory: finds or creates the directory, and checks its permissions.
 
 use std::{
     ffi::OsStr,
@@ -17,7 +17,7 @@ use soft_sys::{
     host, process,
 };
 
-/// The open directory of one host or network namespace.
+/// The open directory of one host or one network namespace.
 #[derive(Debug)]
 pub(super) struct Directory {
     base: PathBuf,
@@ -29,11 +29,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory that the settings name, and makes what is missing of it: `dir` itself
-    /// (but not its parents), and the sub-directory of this host or network namespace.
+    /// Opens the configured directory and creates missing parts: `dir` itself (not its parents) and
+    /// the sub-directory of this host or network namespace.
     pub(super) fn open(config: &FabricConfig) -> Result<Self, FabricError> {
         let name = PathBuf::from(if config.spans_namespaces {
-            // A folder may be of several hosts, too, which share no memory.
+            // Several hosts may share a file system, but they share no memory: name the host.
             format!("{HOST_STEM}{}", host::boot())
         } else {
             format!("{STEM}{}", host::network_namespace())
@@ -44,7 +44,7 @@ impl Directory {
             let remedy = format!("become one, or unset {GROUP_VARIABLE}");
             return Err(FabricError::at(&config.dir, Errno::EPERM, cause, &remedy));
         }
-        // The last process to leave may remove a directory at any moment.
+        // The last process to leave may remove the directory at any moment, so retry.
         for _ in 0..RETRIES {
             let opened = open_base(config).and_then(|base| open_inner(&base, &name, &path, config));
             match opened {
@@ -62,7 +62,7 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        // Or it is on a file system that takes none, as /proc.
+        // The file system may also refuse new directories, as /proc does.
         let cause = "cannot be created, or keeps being removed";
         let remedy = format!("set {DIR_VARIABLE} to a directory that this user may write to");
         Err(FabricError::at(&path, Errno::ENOENT, cause, &remedy))
@@ -78,7 +78,7 @@ impl Directory {
         &self.dir
     }
 
-    /// Permissions that files in it have.
+    /// Permissions of files in the directory.
     pub(super) fn file_mode(&self) -> libc::mode_t {
         if self.group.is_some() { 0o660 } else { 0o600 }
     }
@@ -88,12 +88,13 @@ impl Directory {
         self.group
     }
 
-    /// Gives a file just made in it the right permissions, whatever the umask is.
+    /// Sets owner group and permissions of a new file, regardless of the umask.
     pub(super) fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         share(file, self.file_mode(), self.group)
     }
 
-    /// Directories of other hosts and network namespaces beside it, and of other users if it is where a user's is by default.
+    /// Directories of other hosts and network namespaces in the same base directory. If the base is
+    /// the default one, the default directories of other users follow.
     pub(super) fn others(&self) -> Vec<PathBuf> {
         let mut all = beside(&self.base, self.name.as_os_str(), STEM);
         all.extend(beside(&self.base, self.name.as_os_str(), HOST_STEM));
@@ -107,12 +108,12 @@ impl Directory {
             };
             all.extend(beside(around, own, DEFAULT_STEM).into_iter().filter(is_users));
         }
-        // Not the stable one, which takes 4 KiB of stack.
+        // Sort unstably: the stable sort takes 4 KiB of stack.
         all.sort_unstable();
         all
     }
 
-    /// Directories of other network namespaces beside it that are as safe as this one.
+    /// Directories of other network namespaces that pass the same checks as this directory.
     pub(super) fn of_other_namespaces(&self) -> Vec<Self> {
         let Ok(base) = Dir::open(&self.base, Links::Follow) else { return vec![] };
         let names = beside(&self.base, self.name.as_os_str(), STEM).into_iter();
@@ -120,16 +121,16 @@ impl Directory {
             let name = PathBuf::from(path.file_name()?);
             let dir = base.open_dir(&name).ok()?;
             let stat = dir::stat_fd(dir.as_fd()).ok()?;
-            check(&path, stat, self.group, Role::Inner).ok()?;
+            check(&path, stat, self.group, DirectoryRole::Inner).ok()?;
             let (base, base_is_ours, group) = (self.base.clone(), self.base_is_ours, self.group);
             Some(Self { base, base_is_ours, name, path, dir, group })
         });
         opened.collect()
     }
 
-    /// Removes it, if it is empty, and the directory around it, if we made that one.
+    /// Removes the directory if it is empty, and the base directory if the library created it.
     pub(super) fn remove(&self) {
-        // Another process may have joined, or left, in the meantime: either way it is its turn.
+        // Ignore errors: if another process joined or left meanwhile, that process cleans up.
         if let Ok(base) = Dir::open(&self.base, Links::Follow) {
             let id = |stat: Result<Stat, _>| stat.ok().map(|stat| stat.id);
             let same = id(base.stat(&self.name)) == id(dir::stat_fd(self.as_fd()));
@@ -146,7 +147,7 @@ impl AsFd for Directory {
     }
 }
 
-/// What is in `dir` beside `own` and has a name that begins with `stem`.
+/// Paths in `dir` whose names begin with `stem`, except `own`.
 fn beside(dir: &Path, own: &OsStr, stem: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let others = entries
@@ -173,9 +174,9 @@ fn open_base(config: &FabricConfig) -> Result<Dir, FabricError> {
     };
     let dir = Dir::open(path, links).map_err(|errno| not_opened(path, errno))?;
     let ready = prepare(path, &dir, made, config.group)
-        .and_then(|stat| check(path, stat, config.group, Role::Base));
+        .and_then(|stat| check(path, stat, config.group, DirectoryRole::Base));
     if made && ready.is_err() {
-        // As it is now it would shut out others.
+        // Without the right permissions the directory would lock out other members.
         let _ = dir::remove_dir(path);
     }
     ready.map(|()| dir)
@@ -194,14 +195,14 @@ fn open_inner(
     };
     let dir = base.open_dir(name).map_err(|errno| not_opened(path, errno))?;
     let ready = prepare(path, &dir, made, config.group)
-        .and_then(|stat| check(path, stat, config.group, Role::Inner));
+        .and_then(|stat| check(path, stat, config.group, DirectoryRole::Inner));
     if made && ready.is_err() {
         let _ = base.remove_dir(name);
     }
     ready.map(|()| dir)
 }
 
-/// Sets the permissions of a directory that we have just made.
+/// Sets the permissions of a directory if this process has just created it.
 fn prepare(path: &Path, dir: &Dir, made: bool, group: Option<u32>) -> Result<Stat, FabricError> {
     if made {
         share(dir.as_fd(), dir_mode(group), group)
@@ -211,15 +212,20 @@ fn prepare(path: &Path, dir: &Dir, made: bool, group: Option<u32>) -> Result<Sta
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// What the user named; may be anyone's in the group, and readable by others.
+enum DirectoryRole {
+    /// The directory that the user named. Any group member may own it, and others may read it.
     Base,
-    /// What is in it; ours alone.
+    /// The fabric's sub-directory, which only the fabric's users may enter.
     Inner,
 }
 
-/// Refuses a directory into which someone could put files who must not.
-fn check(path: &Path, stat: Stat, group: Option<u32>, role: Role) -> Result<(), FabricError> {
+/// Refuses a directory in which an outsider could create files.
+fn check(
+    path: &Path,
+    stat: Stat,
+    group: Option<u32>,
+    role: DirectoryRole,
+) -> Result<(), FabricError> {
     let elsewhere = format!("set {DIR_VARIABLE} to a directory of your own");
     let refuse =
         |cause: String, remedy: &str| Err(FabricError::at(path, Errno::EPERM, cause, remedy));
@@ -237,7 +243,8 @@ fn check(path: &Path, stat: Stat, group: Option<u32>, role: Role) -> Result<(), 
             refuse(format!("everybody may write to it (mode {permissions:04o})"), "chmod 0770 it")
         }
         Some(group)
-            if stat.gid != group && (role == Role::Inner || stat.uid != process::user()) =>
+            if stat.gid != group
+                && (role == DirectoryRole::Inner || stat.uid != process::user()) =>
         {
             refuse(format!("belongs to group {}, not {group}", stat.gid), "chgrp it, or remove it")
         }
@@ -268,7 +275,7 @@ fn not_opened(path: &Path, errno: Errno) -> FabricError {
     }
 }
 
-/// A failed call on `path`; the remedy goes by the reason.
+/// The error of a failed call on `path`. The remedy depends on `errno`.
 pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
     let remedy = match errno {
         Errno::EACCES | Errno::EPERM | Errno::EROFS => {
@@ -281,12 +288,12 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
     FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
 }
 
-/// What names of the directories begin with in which all of a host meet.
+/// Prefix of the directory names in which all processes of a host meet.
 const HOST_STEM: &str = "host-";
-/// What names of the directories of network namespaces begin with.
+/// Prefix of the directory names of network namespaces.
 const STEM: &str = "net-";
 
-/// How often a directory may vanish under a process that joins.
+/// How many times the directory may vanish while a process joins.
 const RETRIES: usize = 100;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What can go wrong when a process joins, and when it looks for a peer.
+//! Errors of joining a fabric ([`FabricError`]) and of meeting a peer ([`PeerError`]).
 
 use std::{error::Error, fmt, path::Path};
 
 use super::hello::Refusal;
 use soft_sys::Errno;
 
-/// Why a process could not join. Its text is one line: where, what, and what to do about it.
+/// Why a process could not join. The text is one line: place, cause, remedy.
 #[derive(Clone, Debug)]
 pub struct FabricError {
     errno: Errno,
@@ -13,22 +13,22 @@ pub struct FabricError {
 }
 
 impl FabricError {
-    /// The closest error number, for callers that know nothing else.
+    /// The closest errno, for callers that return only a number.
     pub fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// Something about the file or directory `path`.
+    /// An error that concerns the file or directory `path`.
     pub(super) fn at(path: &Path, errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
         Self::setting(errno, format!("{}: {cause}", path.display()), remedy)
     }
 
-    /// The kernel gives no `what`.
+    /// The kernel refused to provide `what`.
     pub(super) fn refused(errno: Errno, what: impl fmt::Display) -> Self {
         Self::setting(errno, format!("{what} was refused: {errno}"), remedy(errno))
     }
 
-    /// Something that is not about a file.
+    /// An error that concerns no file.
     pub fn setting(errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
         Self { errno, line: format!("{cause}; {remedy}") }
     }
@@ -42,7 +42,7 @@ impl fmt::Display for FabricError {
 
 impl Error for FabricError {}
 
-/// What to do about something that the kernel refuses.
+/// The remedy for an errno of the kernel.
 fn remedy(errno: Errno) -> &'static str {
     match errno.raw() {
         libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n)",
@@ -54,14 +54,14 @@ fn remedy(errno: Errno) -> &'static str {
     }
 }
 
-/// Why there is no peer at a slot.
+/// Why no peer is available at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
-    /// No process has the slot, or there is no such slot.
+    /// No process has the slot, or the slot number is out of range.
     Nobody,
-    /// The process that had the slot has died or left, and no other has taken it.
+    /// The process that had the slot died or left, and no other process has the slot.
     Dead,
-    /// The process refused to talk to us, or we to it.
+    /// The two processes refused each other.
     Refused(Refusal),
     /// The process did not answer in time; it may be stopped.
     TimedOut,
@@ -72,7 +72,7 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// The closest error number.
+    /// The closest errno.
     pub fn errno(self) -> Errno {
         match self {
             Self::Nobody | Self::Left => Errno::ENXIO,

@@ -1,4 +1,4 @@
-//! How two processes introduce themselves, apart from which of them connects.
+//! The part of the handshake that the connecting and the accepting side share.
 
 use std::{os::fd::AsFd, sync::Arc};
 
@@ -18,17 +18,18 @@ use soft_sys::{
     unix::{Credentials, Received, Socket},
 };
 
-/// Seals of the segment that peers write.
+/// Seals of the *rings* segment, which peers write.
 pub(super) const RINGS_SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL);
-/// Seals of the segment that peers only read.
+/// Seals of the *tables* segment, which peers only read.
 pub(super) const TABLES_SEALS: Seals = RINGS_SEALS.union(Seals::FUTURE_WRITE);
 
-/// Bytes of a peer's rings that are mapped when we meet; the rest is mapped as we get there.
+/// Bytes of a peer's *rings* that are mapped at the first meeting. Windows behind the front are
+/// mapped at first use.
 pub const FRONT: usize = 9 << 18;
 
-/// What came from a socket.
+/// The result of one read from a connection.
 pub(super) enum FromSocket {
-    /// Nothing yet.
+    /// No message has arrived.
     Nothing,
     /// The end of the connection.
     Closed,
@@ -36,7 +37,7 @@ pub(super) enum FromSocket {
     Message(HandshakeMessage, Passed),
 }
 
-/// Takes the next message, if there is one.
+/// Receives the next message without waiting.
 pub(super) fn receive(socket: &Socket) -> Result<FromSocket, Refusal> {
     let mut buffer = [0; HandshakeMessage::LEN + 1];
     let Received { len, fds, truncated } = match socket.receive(&mut buffer) {
@@ -48,7 +49,8 @@ pub(super) fn receive(socket: &Socket) -> Result<FromSocket, Refusal> {
         return Ok(FromSocket::Closed);
     }
     if truncated {
-        // Descriptors are lost if we have no room for them, which is not the sender's fault.
+        // The kernel truncates descriptors also if this process has none left; only an excess is
+        // the sender's fault.
         let excess = len > HandshakeMessage::LEN || fds.len() > 3;
         return Err(if excess { Refusal::Garbage } else { Refusal::Resources });
     }
@@ -57,7 +59,7 @@ pub(super) fn receive(socket: &Socket) -> Result<FromSocket, Refusal> {
 }
 
 impl Core {
-    /// What this process says about itself.
+    /// Describes this process in a handshake message.
     pub(super) fn introduction(&self, attached: bool) -> Introduction {
         Introduction {
             slot: self.slot(),
@@ -70,7 +72,7 @@ impl Core {
         }
     }
 
-    /// Sends `Hello` or `Welcome` with our descriptors.
+    /// Sends `Hello` or `Welcome` with this process's three descriptors.
     pub(super) fn introduce(
         &self,
         socket: &Socket,
@@ -80,7 +82,7 @@ impl Core {
         socket.send(&message.emit(), &fds)
     }
 
-    /// Whether we deal with this user at all.
+    /// Checks that the connecting user may join this fabric.
     pub(super) fn check_user(&self, socket: &Socket) -> Result<Credentials, Refusal> {
         let who = socket.credentials().map_err(|_| Refusal::User)?;
         let same_group = |group| {
@@ -93,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Turns what a process says about itself into a peer, if all of it is true.
+    /// Checks an introduction and its descriptors. Returns the parts of a peer.
     pub(super) fn examine(
         &self,
         said: &Introduction,
@@ -109,12 +111,12 @@ impl Core {
         else {
             return Err(Refusal::Garbage);
         };
-        // The same version has the same layout, so the same sizes: users of a peer rely on it.
+        // Equal versions have equal layouts and sizes, and users of a peer rely on that.
         let sizes = [self.tables.len() as u64, self.rings.len() as u64];
         if [said.tables_len, said.rings_len] != sizes {
             return Err(Refusal::Segment);
         }
-        // Checked before they are taken: the close of a descriptor of another kind may block.
+        // Check before taking the descriptors: closing a descriptor of another kind may block.
         Memfd::check(tables, self.tables.len(), TABLES_SEALS)
             .and_then(|()| Memfd::check(rings, self.rings.len(), RINGS_SEALS))
             .and_then(|()| EventFd::check(wake))

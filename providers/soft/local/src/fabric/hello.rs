@@ -1,22 +1,24 @@
-//! The messages of the handshake, as bytes.
+//! Handshake messages as bytes: what two processes exchange on their socket before they are peers.
 //!
-//! The process that connects sends `Hello`, the other answers `Welcome` (or `Refused`), and the
-//! first closes the exchange with `Confirm`. `Hello` and `Welcome` bring three descriptors:
-//! tables, rings, wake-up. Both ends run on one host, so all numbers are little-endian 64 bits
-//! for no better reason than that 32-bit and 64-bit programs shall understand each other.
+//! The connecting process sends `Hello`. The accepting process answers `Welcome` or `Refused`. The
+//! connecting process ends the exchange with `Confirm`. `Hello` and `Welcome` carry three
+//! descriptors: tables, rings, wake-up counter. All numbers are little-endian and 64 bits wide, so
+//! that 32-bit and 64-bit programs understand each other.
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// What a process says about itself.
+/// How a process describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     /// The sender's slot.
     pub(super) slot: u16,
-    /// Identifies the sender among all that ever have this slot; also what is at `nonce_address`.
+    /// Distinguishes the sender from earlier and later owners of the slot. `nonce_address` holds
+    /// the same value.
     pub(super) nonce: u64,
-    /// Address of the sender's witness (`soft_memory::witness`), which holds `nonce`; 0: it has none.
+    /// Address of the sender's witness (`soft_memory::witness`), which holds `nonce`; 0: no
+    /// witness.
     pub(super) nonce_address: u64,
     /// Size in bytes of the tables segment.
     pub(super) tables_len: u64,
@@ -24,7 +26,7 @@ pub(super) struct Introduction {
     pub(super) rings_len: u64,
     /// Whether the sender's settings allow cross-memory attach.
     pub(super) cma: bool,
-    /// Whether the sender has managed to attach to the receiver; false in a `Hello`, which comes
+    /// Whether the sender attached to the receiver's memory. Always false in `Hello`, which comes
     /// too early to know.
     pub(super) attached: bool,
 }
@@ -34,30 +36,30 @@ pub(super) struct Introduction {
 pub(super) enum HandshakeMessage {
     /// From the process that connects.
     Hello(Introduction),
-    /// The answer of the other.
+    /// The answer of the accepting process.
     Welcome(Introduction),
-    /// The answer of a process that does not want the connection.
+    /// The answer of a process that refuses the connection.
     Refused(Refusal),
-    /// The last word of the process that connects: whether it has managed to attach.
+    /// The last message of the connecting process: whether it attached to the other's memory.
     Confirm {
         /// As [`Introduction::attached`].
         attached: bool,
     },
 }
 
-/// Why one process refuses another.
+/// Why a process refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
-    /// Not a message of this protocol, or not the one whose turn it was.
+    /// Not a message of this protocol, or a message out of turn.
     Garbage = 1,
-    /// Another version of this library.
+    /// The other process runs another version of this library.
     Version = 2,
-    /// Another user, and not of the group that was set.
+    /// Another user, who is not a member of the configured group.
     User = 3,
-    /// It does not hold the lock of the slot it claims.
+    /// The process does not hold the lock of the slot that it claims.
     Slot = 4,
-    /// A segment has another size than announced or than ours, lacks a seal, or is no memory file.
+    /// A segment has the wrong size, lacks a seal, or is not a memory file.
     Segment = 5,
     /// The process has no descriptors or memory left.
     Resources = 6,
@@ -130,10 +132,10 @@ impl HandshakeMessage {
         bytes
     }
 
-    /// The message that `bytes` are.
+    /// Parses a message.
     ///
     /// # Errors
-    /// `Version` if another version of this library wrote them, else `Garbage`.
+    /// `Version` if another version of this library wrote the message, otherwise `Garbage`.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
         let mut words = [0; Self::LEN / 8];
@@ -166,21 +168,21 @@ impl HandshakeMessage {
             }
             _ => return Err(Refusal::Garbage),
         };
-        // What a message of its kind has no use for is zero.
+        // Fields that a kind of message does not use must be zero.
         if message.emit() == *bytes { Ok(message) } else { Err(Refusal::Garbage) }
     }
 }
 
-/// Whether `bytes` are no message, or the bytes of the message that they are.
+/// Whether `bytes` are no message, or parse to a message that emits the same bytes.
 pub fn round_trip(bytes: &[u8]) -> bool {
     !HandshakeMessage::parse(bytes).is_ok_and(|message| message.emit() != *bytes)
 }
 
-/// "FVfabric" in the order of the bytes.
+/// "FVfabric" in byte order.
 const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
 
-/// Version of these messages *and* of the layout of the segments: raise it with every change of
-/// either. Processes with different versions do not talk to each other.
+/// Version of these messages *and* of the segment layout. Raise it with every change of either.
+/// Processes with different versions refuse each other.
 const VERSION: u32 = 9;
 
 const HELLO: u8 = 1;
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_where_none_belongs_is_garbage() {
+    fn a_bit_in_an_unused_field_is_garbage() {
         for (offset, bit) in [(14, 1), (18, 4), (23, 1), (60, 1), (12, 8)] {
             let mut bytes = messages()[0].emit();
             bytes[offset] |= bit;
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(HandshakeMessage::parse(&bytes), Err(Refusal::Garbage));
     }
     #[test]
-    fn whatever_is_understood_has_just_these_bytes() {
+    fn every_parsed_message_emits_the_same_bytes() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |limit: usize| {
             state ^= state << 13;

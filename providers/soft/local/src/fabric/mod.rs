@@ -1,22 +1,33 @@
-//! How the processes of a user on one host meet, share memory, wake each other and learn of deaths.
+//! How the processes of one host meet, share memory, wake each other and learn of deaths.
 //!
-//! Each process [joins](Fabric::join) a directory and gets a *slot* there, a small number that
-//! other processes know it by. It publishes two segments: *tables*, which its peers may only read,
-//! and *rings*, which they may write too. Whoever wants to talk to slot `n` asks for its
-//! [`Peer`], and gets both segments mapped, a way to wake the other, and word of its death.
+//! Each process [joins](Fabric::join) a directory and takes a *slot*, a small number by which other
+//! processes address it. The process publishes two segments: peers may only read *tables*, and may
+//! also write *rings*. A process that wants slot `n` asks for its [`Peer`]: both segments are
+//! mapped, the other process can be woken, and its death is reported.
 //!
-//! | What | How |
-//! |---|---|
-//! | the slot | a record lock on byte `n` of the file `slots`, which the kernel drops at death (`fcntl(2)`) |
-//! | meeting | a SOCK_SEQPACKET socket `<n>.sock`, user and process checked (`unix(7)` SO_PEERCRED) |
-//! | segments | sealed memory files passed through the socket (`memfd_create(2)`): nothing in /dev/shm |
-//! | waking | an event counter passed along (`eventfd(2)`) |
-//! | death | a process descriptor becomes readable (`pidfd_open(2)`), or the slot's lock is gone, which is asked for when the connection ends; a broken connection alone is none |
-//! | notes | what a process says to whoever comes, in a file `<n>.gids` |
-//! | leftovers | removed by whoever joins or leaves next, under the lock on byte 0 |
+//! - Slot: a record lock on byte `n` of the file `slots`, which the kernel drops at death
+//!   (`fcntl(2)`).
+//! - Meeting: a SOCK_SEQPACKET socket `<n>.sock`, with user and process checked (`unix(7)`
+//!   SO_PEERCRED).
+//! - Segments: sealed memory files passed through the socket (`memfd_create(2)`). /dev/shm is not
+//!   used.
+//! - Waking: an event counter passed through the socket (`eventfd(2)`).
+//! - Death: a process descriptor becomes readable (`pidfd_open(2)`), or the slot's lock is free.
+//!   The lock is examined when the connection ends; a broken connection alone is no death.
+//! - Notes: a text that a process publishes in a file `<n>.gids`.
+//! - Leftovers: the next process to join or leave removes them, under the lock on byte 0.
 //!
-//! One thread per fabric, "fv-soft", answers others and calls the [`Handler`]; it sleeps while
-//! nothing happens. Nothing that another process sends can do more than end its own connection.
+//! # Threads, locks and flags
+//!
+//! - The service thread "fv-soft" runs `Service::run`: it answers other processes and calls the
+//!   [`Handler`]. It sleeps while nothing happens.
+//! - Any thread may call [`Fabric::peer`]. The thread "fv-meet" runs for
+//!   [`Fabric::peer_nonblocking`].
+//! - Lock order: see `Core`. The registry of slot files (`slots`) is outside all of these locks.
+//! - `Core::stop` is set once by [`Fabric::leave`]. `Peer::dead` is set once by the service thread,
+//!   or by a thread that meets the slot's next owner.
+//!
+//! A message from another process can at most end that process's own connection.
 
 mod acceptor;
 mod config;
@@ -51,7 +62,7 @@ use self::{
     handshake::{RINGS_SEALS, TABLES_SEALS},
     peer::{Parts, PeerTable, Rings},
     service::Service,
-    slots::{Kind, Lease, Slots},
+    slots::{Lease, MemberFile, Slots},
 };
 pub use soft_sys::dir::Stamp;
 
@@ -78,59 +89,59 @@ use soft_sys::{
     unix::Socket,
 };
 
-/// What the user of a fabric does when something happens.
+/// The callbacks of a fabric.
 ///
-/// All calls come from the service thread, one at a time, with no lock of the fabric held. They
-/// begin before [`Fabric::join`] returns and end before [`Fabric::leave`] does (unless a handler
-/// itself leaves: then when it returns). A handler may use the fabric as any other thread may; if
-/// it blocks, in [`Fabric::peer`] or elsewhere, other handlers wait meanwhile. A panic aborts the
-/// process.
+/// The service thread makes all calls, one at a time, with no lock of the fabric held. Calls begin
+/// before [`Fabric::join`] returns and end before [`Fabric::leave`] returns. If a handler itself
+/// calls `leave`, calls end when that handler returns. A handler may use the fabric as any other
+/// thread may. While a handler blocks, in [`Fabric::peer`] or elsewhere, other handlers wait. A
+/// panic aborts the process.
 pub trait Handler: Send + Sync {
-    /// Someone has kicked us, something has happened to a connection, or the time that the last
-    /// call asked for has passed; possibly for no reason at all. Returns after which time to be
-    /// called again at the latest; `None`: only when something happens.
+    /// Called after a kick, a change of a connection, or the time that the last call returned;
+    /// spurious calls happen. Returns the time after which to call again at the latest; `None`:
+    /// only after an event.
     fn on_wake(&self) -> Option<Duration>;
 
-    /// We have met a process, whoever asked for it. [`Fabric::peer`] may have returned the peer
-    /// already.
+    /// This process has met another process, on either one's initiative. [`Fabric::peer`] may
+    /// already have returned the peer.
     fn on_peer_joined(&self, peer: &Arc<Peer>);
 
-    /// A process has died or left. Comes once for every peer, after `on_peer_joined`;
-    /// [`Peer::is_dead`] is true by then.
+    /// A process has died or left. Called once for every peer, after `on_peer_joined`.
+    /// [`Peer::is_dead`] is already true.
     fn on_peer_death(&self, peer: &Arc<Peer>);
 
-    /// A connection was refused because of what the other end, process `pid`, sent or is; worth at
-    /// most a line of debugging output.
+    /// A connection was refused for what process `pid` sent or is. The event deserves at most a
+    /// line of debugging output.
     fn on_refused(&self, why: Refusal, pid: libc::pid_t) {
         let _ = (why, pid);
     }
 }
 
-/// A process's place among the others; see the module.
+/// The membership of this process in a fabric; see the module.
 pub struct Fabric {
     core: Arc<Core>,
     own: Arc<Peer>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The thread that meets somebody in the place of one that must not wait.
+    /// The thread that meets a peer for a caller that must not wait.
     meeting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Fabric {
-    /// Has the service thread call its handler while `fd` is readable.
+    /// Makes the service thread call its handler while `fd` is readable.
     ///
     /// # Errors
-    /// The kernel has no room for it.
+    /// The kernel's errno of epoll_ctl(2), for example `ENOMEM` or `ENOSPC`.
     pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.core.epoll.add(fd, core::ELSEWHERE)
+        self.core.epoll.add(fd, core::FOREIGN_TOKEN)
     }
 
-    /// Takes a slot, publishes two zeroed segments of `tables_len` and `rings_len` bytes (memory
-    /// is used only where it is written), and starts the service thread. Processes meet only if
-    /// their segments have the same sizes.
+    /// Takes a slot, publishes two zeroed segments of `tables_len` and `rings_len` bytes, and
+    /// starts the service thread. Memory is used only where it is written. Processes meet only if
+    /// their segments have equal sizes.
     ///
     /// # Errors
-    /// The directory cannot be used, all slots are taken, or resources are missing: see
-    /// [`FabricError::errno`] and its text, which is one line.
+    /// The directory cannot be used, all slots are taken, or resources are missing. See
+    /// [`FabricError::errno`] and the error's text of one line.
     pub fn join(
         config: FabricConfig,
         tables_len: usize,
@@ -168,7 +179,7 @@ impl Fabric {
         if config.cma {
             process::allow_attach();
         }
-        // Without one, bytes take the way through the rings.
+        // Without a witness, bytes travel through the rings.
         let witness = config.cma.then(|| Witness::new(nonce).ok()).flatten();
         let core = Arc::new(Core {
             peers: PeerTable::new(config.slots),
@@ -183,7 +194,7 @@ impl Fabric {
             wake,
             epoll,
             acceptor: Mutex::new(Acceptor::new(listener)),
-            flights: Mutex::new(HashMap::new()),
+            attempts: Mutex::new(HashMap::new()),
             inbox: Mutex::new(VecDeque::new()),
             stop: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
@@ -218,17 +229,18 @@ impl Fabric {
         self.core.slot()
     }
 
-    /// What peers know this process by: its [`Peer::identity`].
+    /// The [`Peer::identity`] by which peers know this process.
     pub fn identity(&self) -> u32 {
         self.own.identity()
     }
 
-    /// Where this process has the [witness](soft_memory::witness) that peers name in front of ranges of its memory; 0: they cannot attach.
+    /// The address of this process's [witness](soft_memory::witness), which peers name before
+    /// ranges of its memory; 0: peers cannot attach.
     pub fn witness_address(&self) -> u64 {
         self.core.witness.as_ref().map_or(0, Witness::address)
     }
 
-    /// The settings it was joined with.
+    /// The settings of this fabric.
     pub fn config(&self) -> &FabricConfig {
         &self.core.config
     }
@@ -238,7 +250,8 @@ impl Fabric {
         self.core.lease.directory().path()
     }
 
-    /// Says `text` to whoever comes, instead of what was said before: at most 4096 bytes, in a file that others read without meeting us.
+    /// Publishes `text` of at most 4096 bytes instead of the previous text. Other processes read
+    /// the text from a file, without meeting this process.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -246,17 +259,19 @@ impl Fabric {
         self.core.lease.note(text)
     }
 
-    /// What the process with this slot says to whoever comes, or the one that had it before, as long as nobody has removed that; nobody is met, and nobody has to answer.
+    /// The text that the owner of `slot` published. The text of a dead owner stays until another
+    /// process removes it. No process has to answer.
     pub fn noted(&self, slot: u16) -> Option<Vec<u8>> {
         self.core.lease.noted(slot)
     }
 
-    /// When a process joined or left last, or said something new. A death changes nothing. `None`: so short a time ago that another change may have the same time.
+    /// When a process last joined, left or published a text. A death changes nothing. `None`: the
+    /// change is so recent that another change may have the same time.
     pub fn last_change(&self) -> Option<Stamp> {
         self.core.lease.last_change()
     }
 
-    /// Directories beside that one in which other processes may meet: of other hosts, network namespaces and users.
+    /// Directories in which other processes may meet: of other hosts, network namespaces and users.
     pub fn others(&self) -> Vec<PathBuf> {
         self.core.lease.directory().others()
     }
@@ -271,15 +286,19 @@ impl Fabric {
         &self.core.rings
     }
 
-    /// The process with this slot; connects to it if we have not met, which takes as long as the
-    /// other needs to answer and [`FabricConfig::connect_timeout`] at most. Our own slot is a peer
-    /// too, of which no handler is told.
+    /// The process with this slot. Connects if the two processes have not met, which takes as long
+    /// as the other process needs to answer, at most [`FabricConfig::connect_timeout`]. Our own
+    /// slot is a peer too, but no handler is called for it.
     ///
-    /// The other learns of us no later than its `on_wake` runs for a kick that we send now. Threads
-    /// of it that look at shared memory on their own may see what we write there before that.
+    /// The other process learns of us at the latest when its `on_wake` runs for a kick that we send
+    /// now. Its threads that read shared memory may see our writes earlier.
     ///
-    /// Any thread may call this, with any of its own locks held: meanwhile it answers for the
-    /// service thread, so that two processes that look for each other always meet.
+    /// Any thread may call this function, with any of its own locks held. The waiting thread drives
+    /// the acceptor for the service thread, so two processes that connect to each other always
+    /// meet.
+    ///
+    /// # Errors
+    /// [`PeerError`], for example `TimedOut` if the other process does not answer.
     pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         if slot == self.slot() {
             return Ok(Arc::clone(&self.own));
@@ -288,9 +307,16 @@ impl Fabric {
         self.core.find(slot)
     }
 
-    /// As [`peer`](Self::peer), but calls again, for `patience`, where a process is there and does not answer: it may be
-    /// stopped, or wait for its turn where many others compute.
-    pub fn peer_patiently(&self, slot: u16, patience: Duration) -> Result<Arc<Peer>, PeerError> {
+    /// As [`peer`](Self::peer), but repeats the attempt for `patience` while a process owns the
+    /// slot and does not answer. That process may be stopped, or may wait for a processor.
+    ///
+    /// # Errors
+    /// As [`peer`](Self::peer).
+    pub fn peer_with_patience(
+        &self,
+        slot: u16,
+        patience: Duration,
+    ) -> Result<Arc<Peer>, PeerError> {
         let end = Instant::now() + patience;
         loop {
             match self.peer(slot) {
@@ -300,9 +326,13 @@ impl Fabric {
         }
     }
 
-    /// As [`peer`](Self::peer), but never waits for the other: `None` while we have not met, which another thread sees to. It meets one process at a time,
-    /// so whoever still wants the peer later calls again.
-    pub fn peer_soon(&self, slot: u16) -> Result<Option<Arc<Peer>>, PeerError> {
+    /// As [`peer`](Self::peer), but never waits for the other process. Returns `None` until another
+    /// thread has met the peer. That thread meets one process at a time, so the caller repeats the
+    /// call.
+    ///
+    /// # Errors
+    /// As [`peer`](Self::peer).
+    pub fn peer_nonblocking(&self, slot: u16) -> Result<Option<Arc<Peer>>, PeerError> {
         if let Some(peer) = self.known_peer(slot) {
             return Ok(Some(peer));
         }
@@ -321,37 +351,42 @@ impl Fabric {
         Ok(None)
     }
 
-    /// The living process with this slot, if we have met; never blocks.
+    /// The living process with this slot if the two processes have met; never blocks.
     pub fn known_peer(&self, slot: u16) -> Option<Arc<Peer>> {
         if slot == self.slot() { Some(Arc::clone(&self.own)) } else { self.core.known(slot) }
     }
 
-    /// Whether a process has this slot right now, whoever it is. A system call, which finds out about a death before the
+    /// Whether any process owns this slot now. Takes a system call, and detects a death before the
     /// service thread does.
     pub fn is_occupied(&self, slot: u16) -> bool {
         slot == self.slot() || self.core.lease.owner(slot).is_some()
     }
 
-    /// The slots that processes have right now, whoever they are; ours among them.
+    /// The slots that processes own now, including our own.
     pub fn occupied(&self) -> Vec<u16> {
         self.core.lease.owned(self.core.config.slots)
     }
 
-    /// Every living process that we have met; not ourselves.
+    /// Calls `visit` for every living peer, except this process itself.
     pub fn for_each_peer(&self, mut visit: impl FnMut(&Arc<Peer>)) {
-        // On a copy, so that `visit` may do as it likes.
+        // Iterate over a copy, so that `visit` may call any function of the fabric.
         self.core.peers.living().iter().filter(|peer| !peer.is_dead()).for_each(&mut visit);
     }
 
-    /// Reads what was said so far by those who look for us. Whoever has found us before this is a peer of ours when it returns.
-    pub fn hear_callers(&self) {
+    /// Handles the handshakes of all processes that have connected so far. A process that has met
+    /// us before this call is a peer when the call returns.
+    pub fn accept_pending_peers(&self) {
         if !self.is_foreign() {
             self.core.drive_acceptor();
         }
     }
 
-    /// Marks something that processes share by number, above all 32-bit ones, as used by this process; `rule` hears whether
-    /// another one has it marked. One process at a time does so; a death gives all marks back.
+    /// Marks a 32-bit number that processes share as used by this process. `rule` learns whether
+    /// another process has marked the number, and decides. One process at a time takes marks. The
+    /// kernel drops all marks of a process that dies.
+    ///
+    /// # Errors
+    /// The error of `rule`; `EBUSY`: another process keeps the lock of the marks.
     pub fn take_mark(
         &self,
         mark: u64,
@@ -360,7 +395,7 @@ impl Fabric {
         self.core.lease.take_mark(mark, rule)
     }
 
-    /// Undoes [`Fabric::take_mark`].
+    /// Gives back a mark of [`Fabric::take_mark`].
     pub fn drop_mark(&self, mark: u64) {
         self.core.lease.drop_mark(mark);
     }
@@ -370,34 +405,34 @@ impl Fabric {
         self.core.wake.notify();
     }
 
-    /// How many connections were refused because of what the other end sent or is.
+    /// How many connections were refused for what the other end sent or is.
     pub fn refused(&self) -> u64 {
         self.core.refused.load(Relaxed)
     }
 
-    /// Whether this is a forked copy of a fabric that another process joined: it has no service
-    /// thread and no slot, and all that can be done with it is to drop it, which does nothing to
-    /// the original. (Looking for a [`peer`](Self::peer) fails; functions that look at the peers
-    /// already met might hang, if another thread was changing them during the fork.)
+    /// Whether this is a forked copy of another process's fabric. The copy has no service thread
+    /// and no slot, and dropping the copy does not change the original. [`peer`](Self::peer) fails.
+    /// Functions that look at known peers may hang, if another thread changed the peers during the
+    /// fork.
     pub fn is_foreign(&self) -> bool {
         self.core.is_foreign()
     }
 
-    /// Leaves: ends the service thread and all connections, gives the slot back and, as the last
-    /// one, removes the directory. Peers see a death. A second call does nothing.
+    /// Leaves: ends the service thread and all connections, and gives the slot back. The last
+    /// process to leave removes the directory. Peers see a death. A second call does nothing.
     pub fn leave(&self) {
         if self.is_foreign() || self.core.stop.swap(true, Relaxed) {
             return;
         }
-        // Also where this is the service thread: it then ends at its next turn.
+        // If the caller is the service thread, the thread ends at its next turn.
         self.wake_self();
         if let Some(thread) = lock(&self.thread).take()
             && thread.thread().id() != thread::current().id()
         {
-            // All peers have the counter, and any of them could read it.
+            // Wake repeatedly: every peer has the event counter and could drain it.
             end_called(thread, || self.wake_self());
         }
-        // It waits for nobody once we leave.
+        // The meeting thread stops waiting once `stop` is set.
         if let Some(thread) = lock(&self.meeting).take() {
             let _ = thread.join();
         }
@@ -416,7 +451,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         if self.is_foreign() {
-            // There is no such thread in this process.
+            // The forked process has no such threads to join.
             let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(thread.take());
             let meeting = self.meeting.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -442,17 +477,17 @@ fn segment(
     seals: Seals,
 ) -> Result<(Memfd, Arc<Mapping>), Errno> {
     let file = Memfd::create(name, len)?;
-    // Mapped before it is sealed: afterwards nobody can map the tables to write them.
+    // Map before sealing: no process can map the tables for writing afterwards.
     let mapping = Mapping::new(file.as_fd(), len, Access::ReadWrite)?;
     file.seal(seals)?;
     Ok((file, Arc::new(mapping)))
 }
 
 fn publish_socket(directory: &Directory, slot: u16) -> Result<Socket, FabricError> {
-    let name = Kind::Socket.of(slot);
+    let name = MemberFile::Socket.of(slot);
     let path = directory.path().join(&name);
     let listen = || {
-        // What is there is a dead process's, as the slot is ours.
+        // An existing socket belongs to a dead process, because this process owns the slot.
         let _ = directory.dir().unlink(&name);
         let socket = Socket::listen(directory.dir(), &path, &name, BACKLOG)?;
         dir::set_path_mode(&path, directory.file_mode(), directory.group())?;
@@ -461,15 +496,15 @@ fn publish_socket(directory: &Directory, slot: u16) -> Result<Socket, FabricErro
     listen().map_err(|errno| unusable(&path, errno, "cannot listen there"))
 }
 
-/// Locks, whatever happened to the thread that held it: nothing here is left half done.
+/// Locks a mutex, and ignores poisoning: no critical section leaves partial state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many processes may knock at once; the kernel's limit (net.core.somaxconn) applies too.
+/// How many processes may wait to be accepted; net.core.somaxconn limits it too.
 const BACKLOG: libc::c_int = 1024;
 
-/// Address space for the service thread; memory is used only where it is written.
+/// Address space of the service thread's stack; memory is used only where it is written.
 const STACK_BYTES: usize = 512 << 10;
 
 #[cfg(test)]

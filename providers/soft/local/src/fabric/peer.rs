@@ -1,4 +1,4 @@
-//! Other processes, as this one sees them.
+//! Peers: other processes of the fabric, with their mapped segments, and the table of all peers.
 
 use std::{
     fmt,
@@ -20,40 +20,41 @@ use soft_sys::{
 
 /// A process of the fabric: its segments, whether it lives, and how to wake it.
 ///
-/// A peer that has died stays usable as an object for as long as someone holds it: its segments
-/// are still mapped, and nobody answers a kick.
+/// A dead peer stays usable as an object for as long as a reference exists: its segments stay
+/// mapped, and kicks have no effect.
 pub struct Peer {
-    /// Its slot.
+    /// The slot of the process.
     pub slot: u16,
-    /// The process in our numbering, or 0 if it is in a pid namespace that we cannot see.
+    /// The process id in our pid namespace; 0: the process is not visible there.
     pub pid: libc::pid_t,
-    /// Whether it is this process's own fabric; its mappings are those of the fabric then.
+    /// Whether the peer is this process itself, whose mappings it shares.
     pub is_self: bool,
-    /// Tells it from earlier and later owners of its slot.
+    /// Distinguishes the process from earlier and later owners of its slot.
     pub(super) nonce: u64,
     tables: Arc<Mapping>,
     rings: Rings,
     wake: Arc<EventFd>,
     can_attach: bool,
     memory: Option<AddressSpace>,
-    /// Set once, when its last message has come.
+    /// Set once, when the peer's last handshake message arrives.
     attaches_to_us: AtomicBool,
-    /// Set once; who sees it set must look no further.
+    /// Set once, and never cleared.
     dead: AtomicBool,
-    /// Service thread only: whether the handler has been told that it joined, and that it died.
-    pub(super) announced: AtomicBool,
-    pub(super) mourned: AtomicBool,
+    /// Service thread only: whether the handler was told that the peer joined, and that it died.
+    pub(super) join_reported: AtomicBool,
+    pub(super) death_reported: AtomicBool,
 }
 
-/// The rings of a process, as they are mapped here.
+/// How the *rings* of a process are mapped here.
 pub(super) enum Rings {
     Whole(Arc<Mapping>),
     Lazy(Box<LazyMapping>),
 }
 
 impl Rings {
-    /// Those of another process, of which little is mapped now. That takes a descriptor: where half of the `descriptors` that there may be
-    /// are open, all is mapped, if there is room.
+    /// Maps the rings of another process, at first only the front. The lazy mapping keeps a
+    /// descriptor. If half of the `descriptors` that may be open are open, all of the segment is
+    /// mapped instead, if address space allows.
     pub(super) fn of_peer(file: Memfd, descriptors: u64) -> Result<Self, Errno> {
         if !has_descriptors(file.as_fd(), descriptors)
             && let Ok(whole) = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite)
@@ -65,12 +66,13 @@ impl Rings {
     }
 }
 
-/// Whether less than half of the `descriptors` that there may be are open, as the one that was opened last tells.
+/// Whether fewer than half of the `descriptors` that may be open are open, judged by the number of
+/// the descriptor opened last.
 pub(super) fn has_descriptors(last: BorrowedFd<'_>, descriptors: u64) -> bool {
     u64::try_from(last.as_raw_fd()).unwrap_or_default() < descriptors / 2
 }
 
-/// What a peer is made of.
+/// The components of a new peer.
 pub(super) struct Parts {
     pub(super) slot: u16,
     pub(super) pid: libc::pid_t,
@@ -99,25 +101,25 @@ impl Peer {
             memory: parts.memory,
             attaches_to_us: AtomicBool::new(parts.attaches_to_us),
             dead: AtomicBool::new(false),
-            announced: AtomicBool::new(false),
-            mourned: AtomicBool::new(false),
+            join_reported: AtomicBool::new(false),
+            death_reported: AtomicBool::new(false),
         })
     }
 
-    /// A number, not 0, that tells it from earlier and later owners of its slot; known as soon as the peer is.
+    /// A non-zero number that distinguishes the process from earlier and later owners of its slot.
     pub fn identity(&self) -> u32 {
         self.nonce as u32 | 1
     }
 
-    /// What it publishes, as long as our own; read-only here, unless it is ourselves. It writes at
-    /// any time.
+    /// The *tables* segment of the peer, as long as our own. Read-only here, except our own. The
+    /// peer writes it at any time.
     #[inline]
     pub fn tables(&self) -> &Mapping {
         &self.tables
     }
 
-    /// The front of its rings ([`FRONT`]), which both sides write; all of them, unless there are
-    /// [`lazy_rings`](Self::lazy_rings).
+    /// The front of the peer's *rings* ([`FRONT`]), which both sides write. The whole segment,
+    /// unless the peer has [`lazy_rings`](Self::lazy_rings).
     #[inline]
     pub fn rings(&self) -> &Mapping {
         match &self.rings {
@@ -126,7 +128,8 @@ impl Peer {
         }
     }
 
-    /// Its rings, as long as our own, of which what lies behind the front is mapped as we get there; `None`: all of them are mapped.
+    /// The peer's rings, as long as our own, whose windows behind the front are mapped at first
+    /// use. `None`: the whole segment is mapped.
     #[inline]
     pub fn lazy_rings(&self) -> Option<&LazyMapping> {
         match &self.rings {
@@ -135,44 +138,47 @@ impl Peer {
         }
     }
 
-    /// Whether the process has died or left; never false again. One relaxed load. Known a moment
-    /// after the death, and always before [`Handler::on_peer_death`](super::Handler::on_peer_death).
+    /// Whether the process has died or left; true for ever once true. One relaxed load. True
+    /// shortly after the death, and always before
+    /// [`Handler::on_peer_death`](super::Handler::on_peer_death).
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
     }
 
-    /// Makes its service thread call `on_wake` soon. One system call; never blocks.
+    /// Makes the peer's service thread call `on_wake` soon. One system call; never blocks.
     pub fn kick(&self) {
         self.wake.notify();
     }
 
-    /// Whether cross-memory attach from us to it works: tried out when we met. False if either
-    /// side's settings forbid it, or the kernel does.
+    /// Whether cross-memory attach from this process to the peer works, as tried at the first
+    /// meeting. False if the kernel or the settings of either side forbid it.
     #[inline]
     pub fn can_attach(&self) -> bool {
         self.can_attach
     }
 
-    /// Its memory; `None`: it cannot be reached, or this is ourselves.
+    /// The peer's address space; `None`: not accessible, or the peer is this process.
     #[inline]
     pub fn memory(&self) -> Option<&AddressSpace> {
         self.memory.as_ref()
     }
 
-    /// Maps what it has at `address`, if that is shared memory that cannot shrink and that we may write ([`Foreign::map`]).
+    /// Maps the memory at `address` of the peer, if it is writable shared memory that cannot shrink
+    /// ([`Foreign::map`]).
     pub fn map(&self, address: u64) -> Option<Foreign> {
         if self.is_self {
             return Foreign::map(self.pid, address);
         }
         let memory = self.memory()?;
         let map = Foreign::map(self.pid, address)?;
-        // If it still has its number, what was mapped was its.
+        // The pid still belongs to the peer, so the mapped memory was the peer's.
         memory.prove_number().is_ok().then_some(map)
     }
 
-    /// Whether cross-memory attach from it to us works, as it says. It says so when the handshake
-    /// is over on its side, so that this may turn true a moment after the peer is first seen.
+    /// Whether cross-memory attach from the peer to this process works, as the peer reports. The
+    /// report comes at the end of the handshake, so the value may turn true shortly after the first
+    /// meeting.
     #[inline]
     pub fn attaches_to_us(&self) -> bool {
         self.attaches_to_us.load(Relaxed)
@@ -194,47 +200,47 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// What is known about a slot.
+/// The state of one slot, as this process knows it.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Known {
-    /// Nothing yet.
+pub(super) enum SlotRecord {
+    /// This process has met no owner of the slot.
     #[default]
     Nothing,
-    /// This process has it, as far as we have heard.
+    /// This process owns the slot, and its death is not known.
     Alive(Arc<Peer>),
-    /// A process that we knew had it, and has died.
+    /// A peer that owned the slot has died.
     Died,
 }
 
 /// All peers by slot.
-pub(super) struct PeerTable(RwLock<Vec<Known>>);
+pub(super) struct PeerTable(RwLock<Vec<SlotRecord>>);
 
 impl PeerTable {
     pub(super) fn new(slots: u16) -> Self {
-        Self(RwLock::new(vec![Known::Nothing; slots.into()]))
+        Self(RwLock::new(vec![SlotRecord::Nothing; slots.into()]))
     }
 
-    /// What is known about `slot`; `None` if there is no such slot.
-    pub(super) fn get(&self, slot: u16) -> Option<Known> {
+    /// The state of `slot`; `None`: there is no such slot.
+    pub(super) fn get(&self, slot: u16) -> Option<SlotRecord> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(usize::from(slot)).cloned()
     }
 
     /// Every living peer.
     pub(super) fn living(&self) -> Vec<Arc<Peer>> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let alive = |known: &Known| match known {
-            Known::Alive(peer) => Some(Arc::clone(peer)),
+        let alive = |known: &SlotRecord| match known {
+            SlotRecord::Alive(peer) => Some(Arc::clone(peer)),
             _ => None,
         };
         table.iter().filter_map(alive).collect()
     }
 
-    /// Enters a peer, unless it is there already: then that one is returned, and `parts` go. The
-    /// second value is the peer that had the slot before and must be dead, now marked so.
+    /// Adds a peer. If the same process is already a peer, returns that peer and drops `parts`. The
+    /// second value is the slot's previous owner, which must be dead and is now marked as dead.
     pub(super) fn admit(&self, parts: Parts) -> Option<(Arc<Peer>, Option<Arc<Peer>>)> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let entry = table.get_mut(usize::from(parts.slot))?;
-        if let Known::Alive(peer) = entry
+        if let SlotRecord::Alive(peer) = entry
             && peer.nonce == parts.nonce
             && !peer.is_dead()
         {
@@ -242,8 +248,8 @@ impl PeerTable {
             return Some((Arc::clone(peer), None));
         }
         let peer = Peer::new(parts);
-        match std::mem::replace(entry, Known::Alive(Arc::clone(&peer))) {
-            Known::Alive(displaced) => {
+        match std::mem::replace(entry, SlotRecord::Alive(Arc::clone(&peer))) {
+            SlotRecord::Alive(displaced) => {
                 displaced.set_dead();
                 Some((peer, Some(displaced)))
             }
@@ -251,22 +257,22 @@ impl PeerTable {
         }
     }
 
-    /// Forgets a dead peer, so that its memory can go; that there was one stays known.
-    pub(super) fn bury(&self, peer: &Arc<Peer>) {
+    /// Releases a dead peer and its memory. The slot's record of a death remains.
+    pub(super) fn forget_dead(&self, peer: &Arc<Peer>) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = table.get_mut(usize::from(peer.slot))
-            && matches!(entry, Known::Alive(there) if Arc::ptr_eq(there, peer))
+            && matches!(entry, SlotRecord::Alive(there) if Arc::ptr_eq(there, peer))
         {
-            *entry = Known::Died;
+            *entry = SlotRecord::Died;
         }
     }
 
-    /// Forgets everyone.
+    /// Releases all peers.
     pub(super) fn clear(&self) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let known = std::mem::take(&mut *table);
         drop(table);
-        // Unmapping takes long.
+        // Drop outside the lock: unmapping takes long.
         drop(known);
     }
 }
@@ -293,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_mapped_as_they_are_used_while_there_are_descriptors() {
+    fn rings_are_mapped_lazily_while_descriptors_suffice() {
         let rings = |descriptors| {
             let file = Memfd::create(c"fv-test", FRONT + 4096).unwrap();
             match Rings::of_peer(file, descriptors).unwrap() {
@@ -302,7 +308,7 @@ mod tests {
             }
         };
         assert_eq!(rings(u64::MAX), FRONT);
-        // Three that are open already are more than half of five.
+        // Three open descriptors are more than half of five.
         assert_eq!(rings(5), FRONT + 4096);
     }
 
@@ -324,10 +330,10 @@ mod tests {
         let (second, displaced) = table.admit(parts(3, 11)).unwrap();
         assert!(Arc::ptr_eq(&displaced.unwrap(), &first));
         assert!(first.is_dead() && !second.is_dead());
-        table.bury(&first);
-        assert!(matches!(table.get(3), Some(Known::Alive(_))), "only its own entry is buried");
-        table.bury(&second);
-        assert!(matches!(table.get(3), Some(Known::Died)));
+        table.forget_dead(&first);
+        assert!(matches!(table.get(3), Some(SlotRecord::Alive(_))), "only its own entry is buried");
+        table.forget_dead(&second);
+        assert!(matches!(table.get(3), Some(SlotRecord::Died)));
     }
 
     #[test]

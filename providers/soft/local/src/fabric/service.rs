@@ -1,4 +1,7 @@
-//! The service thread: sleeps until someone knocks, kicks, dies, or the handler's time has come.
+//! The service thread: sleeps until a process connects, kicks or dies, or the handler's time has
+//! come.
+//!
+//! All calls of the [`Handler`] come from this thread.
 
 use std::{
     collections::HashMap,
@@ -11,7 +14,7 @@ use std::{
 
 use super::{
     Handler,
-    core::{Core, ELSEWHERE, Event, Link},
+    core::{Core, Event, FOREIGN_TOKEN, Link},
     handshake::{FromSocket, receive},
     hello::Refusal,
     lock,
@@ -19,42 +22,43 @@ use super::{
 };
 use soft_sys::{poll, process, unix::Socket};
 
-/// State of the thread.
+/// The state of the service thread.
 pub(super) struct Service {
     core: Arc<Core>,
     handler: Arc<dyn Handler>,
     /// Established connections by id.
-    links: HashMap<u64, Watched>,
-    /// Peers of whose death nothing would tell us.
-    doubtful: Vec<Doubtful>,
+    links: HashMap<u64, WatchedLink>,
+    /// Peers whose death no descriptor would report.
+    unconfirmed: Vec<UnconfirmedPeer>,
     /// When the handler wants to be called.
     alarm: Option<Instant>,
 }
 
-struct Watched {
+struct WatchedLink {
     peer: Arc<Peer>,
-    /// `None`: it is broken. That is no death: only the kernel says who is dead.
+    /// `None`: the connection broke. A broken connection is no death; only the kernel reports
+    /// deaths.
     socket: Option<Socket>,
-    /// The process at the other end. Its connection does not end with it if a forked child holds a
-    /// copy; this does.
+    /// A pidfd of the process at the other end. A forked child that holds a copy of the socket
+    /// keeps the connection open after the peer's death, so the connection's end is not enough.
     process: Option<OwnedFd>,
 }
 
-/// A peer whose connection is broken, or whose process cannot be watched. The lock of its slot says whether it is there; that
-/// has to be asked for.
-struct Doubtful {
+/// A peer whose connection broke, or whose process cannot be watched. The lock of its slot tells
+/// whether the peer lives, and must be polled.
+struct UnconfirmedPeer {
     peer: Arc<Peer>,
-    /// When to ask next, and how long to wait after that.
+    /// When to examine the lock next, and how long to wait after that.
     at: Instant,
     pause: Duration,
 }
 
 impl Service {
     pub(super) fn new(core: Arc<Core>, handler: Arc<dyn Handler>) -> Self {
-        Self { core, handler, links: HashMap::new(), doubtful: Vec::new(), alarm: None }
+        Self { core, handler, links: HashMap::new(), unconfirmed: Vec::new(), alarm: None }
     }
 
-    /// Runs until the fabric is left.
+    /// Runs until this process leaves the fabric.
     pub(super) fn run(mut self) {
         while !self.core.is_stopped() {
             self.turn();
@@ -69,14 +73,15 @@ impl Service {
     fn turn(&mut self) {
         let core = Arc::clone(&self.core);
         let deadline = core.acceptor_deadline();
-        let doubts = self.doubtful.iter().map(|one| one.at).min();
+        let doubts = self.unconfirmed.iter().map(|one| one.at).min();
         let until = [self.alarm, deadline, doubts].into_iter().flatten().min();
         let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
-        // In this order: who confirms and then kicks has confirmed when the kick is seen.
+        // Drain the wake counter before the connections: a peer that confirms and then kicks has
+        // confirmed by the time its kick is seen.
         let [woken, arrived] = match poll::wait([core.wake.as_fd(), core.epoll.as_fd()], timeout) {
             Ok(ready) => ready,
             Err(_) => {
-                // The kernel is out of memory; not so fast.
+                // The kernel is out of memory; pause before the next attempt.
                 std::thread::sleep(Duration::from_millis(1));
                 [true, true]
             }
@@ -89,7 +94,8 @@ impl Service {
         }
         let tokens = if arrived { core.epoll.ready() } else { Vec::new() };
         let overdue = deadline.is_some_and(|at| at <= Instant::now());
-        let unknown = |token: &u64| *token != ELSEWHERE && !self.links.contains_key(&(token / 2));
+        let unknown =
+            |token: &u64| *token != FOREIGN_TOKEN && !self.links.contains_key(&(token / 2));
         if overdue || tokens.iter().any(unknown) {
             core.drive_acceptor();
         }
@@ -97,7 +103,7 @@ impl Service {
         for token in tokens {
             self.look_at(token);
         }
-        self.resolve_doubts();
+        self.recheck_unconfirmed();
         let handler = Arc::clone(&self.handler);
         let next = guard(|| handler.on_wake());
         self.alarm = next.and_then(|next| Instant::now().checked_add(next));
@@ -108,7 +114,7 @@ impl Service {
             let event = lock(&self.core.inbox).pop_front();
             match event {
                 Some(Event::Established(link)) => self.adopt(link),
-                Some(Event::Displaced(peer)) => self.mourn(&peer),
+                Some(Event::Displaced(peer)) => self.handle_death(&peer),
                 Some(Event::Refused(why, pid)) => guard(|| self.handler.on_refused(why, pid)),
                 None => break,
             }
@@ -117,7 +123,7 @@ impl Service {
 
     pub(super) fn adopt(&mut self, link: Link) {
         let peer = Arc::clone(&link.peer);
-        if peer.mourned.load(Relaxed) {
+        if peer.death_reported.load(Relaxed) {
             return self.core.close(link.socket);
         }
         self.announce(&peer);
@@ -130,19 +136,19 @@ impl Service {
             let process =
                 process.filter(|process| self.core.epoll.add(process.as_fd(), token + 1).is_ok());
             if process.is_none() || !watched {
-                self.doubt(&peer, LONG_DOUBT);
+                self.recheck(&peer, MAX_RECHECK);
             }
             process
         };
-        self.links.insert(link.id, Watched { peer, socket: Some(link.socket), process });
+        self.links.insert(link.id, WatchedLink { peer, socket: Some(link.socket), process });
     }
 
-    /// Something has happened to a connection or to the process behind it.
+    /// Handles an event of a connection or of the process behind the connection.
     fn look_at(&mut self, token: u64) {
         let Some(watched) = self.links.get_mut(&(token / 2)) else { return };
         let peer = Arc::clone(&watched.peer);
         if token % 2 == 1 {
-            return self.mourn(&peer);
+            return self.handle_death(&peer);
         }
         let Some(socket) = &watched.socket else { return };
         match receive(socket) {
@@ -152,50 +158,50 @@ impl Service {
                 self.core.note_refusal(Refusal::Garbage, peer.pid);
             }
         }
-        // It may have died, have left, or talk nonsense. Who lives may be in the middle of an operation on our memory, and hold a lock
-        // of ours, whatever it says.
+        // The peer may have died, left, or sent garbage. A living peer may be in the middle of an
+        // operation on our memory and hold a lock of ours, so only its connection ends here.
         if let Some(socket) = watched.socket.take() {
             self.core.close(socket);
         }
-        self.doubt(&peer, FIRST_DOUBT);
+        self.recheck(&peer, FIRST_RECHECK);
     }
 
-    /// Asks from time to time whether a peer is there; now, and next after `pause`.
-    fn doubt(&mut self, peer: &Arc<Peer>, pause: Duration) {
+    /// Polls a peer's slot lock: now, and then after `pause`.
+    fn recheck(&mut self, peer: &Arc<Peer>, pause: Duration) {
         let at = Instant::now();
-        match self.doubtful.iter_mut().find(|one| Arc::ptr_eq(&one.peer, peer)) {
+        match self.unconfirmed.iter_mut().find(|one| Arc::ptr_eq(&one.peer, peer)) {
             Some(known) => (known.at, known.pause) = (at, pause),
-            None => self.doubtful.push(Doubtful { peer: Arc::clone(peer), at, pause }),
+            None => self.unconfirmed.push(UnconfirmedPeer { peer: Arc::clone(peer), at, pause }),
         }
     }
 
-    pub(super) fn resolve_doubts(&mut self) {
+    pub(super) fn recheck_unconfirmed(&mut self) {
         let now = Instant::now();
         let mut gone = Vec::new();
-        for one in self.doubtful.iter_mut().filter(|one| one.at <= now) {
+        for one in self.unconfirmed.iter_mut().filter(|one| one.at <= now) {
             if self.core.lease.is_gone(one.peer.slot, one.peer.pid) {
                 gone.push(Arc::clone(&one.peer));
             }
             one.at = now + one.pause;
-            one.pause = (one.pause * 2).min(LONG_DOUBT);
+            one.pause = (one.pause * 2).min(MAX_RECHECK);
         }
-        gone.iter().for_each(|peer| self.mourn(peer));
-        self.doubtful.retain(|one| !one.peer.mourned.load(Relaxed));
+        gone.iter().for_each(|peer| self.handle_death(peer));
+        self.unconfirmed.retain(|one| !one.peer.death_reported.load(Relaxed));
     }
 
     fn announce(&self, peer: &Arc<Peer>) {
-        if !peer.announced.swap(true, Relaxed) {
+        if !peer.join_reported.swap(true, Relaxed) {
             guard(|| self.handler.on_peer_joined(peer));
         }
     }
 
-    /// Parts with a peer for good.
-    fn mourn(&mut self, peer: &Arc<Peer>) {
+    /// Marks a peer as dead, releases the peer, and tells the handler.
+    fn handle_death(&mut self, peer: &Arc<Peer>) {
         peer.set_dead();
-        if peer.mourned.swap(true, Relaxed) {
+        if peer.death_reported.swap(true, Relaxed) {
             return;
         }
-        self.core.peers.bury(peer);
+        self.core.peers.forget_dead(peer);
         let ids: Vec<u64> = self
             .links
             .iter()
@@ -210,20 +216,20 @@ impl Service {
                 self.core.close(socket);
             }
         }
-        // It may have died before anyone was told of it.
+        // The peer may die before the handler was told that it joined.
         self.announce(peer);
         guard(|| self.handler.on_peer_death(peer));
     }
 }
 
-/// A handler that panics would leave the process without its service thread, silently.
+/// Aborts on a panic: otherwise the process would silently lose its service thread.
 fn guard<T>(call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| abort())
 }
 
-/// How long to wait before another look for a process whose connection ended: one that leaves closes that first and gives
-/// its slot back a moment later.
-const FIRST_DOUBT: Duration = Duration::from_millis(1);
+/// The pause before the second look at a slot lock. A process that leaves closes its connection
+/// first and gives its slot back a moment later.
+const FIRST_RECHECK: Duration = Duration::from_millis(1);
 
-/// The longest time between two looks.
-const LONG_DOUBT: Duration = Duration::from_secs(1);
+/// The longest pause between two looks.
+const MAX_RECHECK: Duration = Duration::from_secs(1);

@@ -1,16 +1,23 @@
-//! Slots: which process is which, by record locks that the kernel gives back at its death.
+//! Slots: which process has which number, by record locks that the kernel drops at a process's
+//! death.
 //!
 //! The file `slots` has one byte per slot, and a process owns slot `i` while it holds the lock on
-//! byte `i`. Byte 0 is the lock of the directory itself, held for the short time in which a
-//! process joins or leaves. The first 8 bytes also hold a number: in which order slots are given
-//! out, which other hosts, who see slots in QP numbers, cannot guess, and where in that order to
-//! look for a free one, so that a slot is not reused at once. 0: a new file.
+//! byte `i`. Byte 0 is the lock of the directory itself, which a process holds briefly while it
+//! joins or leaves. The first 8 bytes also hold a number: the order in which slots are given out,
+//! and the next position in that order. Other hosts see slots in QP numbers and cannot guess the
+//! order. A slot is not reused at once. The number 0 means a new file.
 //!
-//! Record locks have two traps (`fcntl(2)`): they are lost when the process closes *any*
-//! descriptor of the file, and they do not keep one process from itself. Hence the registry below:
-//! one descriptor per file and process, shared by all fabrics in the process, and a list of the
-//! slots that the process holds. A forked child inherits descriptor and list but no locks, so the
-//! list is tagged with its process.
+//! Record locks have two traps (`fcntl(2)`). A process loses them when it closes *any* descriptor
+//! of the file, and they do not exclude a process from itself. Hence the registry below: one
+//! descriptor per file and process, shared by all fabrics in the process, and a list of the slots
+//! that the process holds. A forked child inherits descriptor and list but no locks, so the list
+//! records its process.
+//!
+//! # Threads and locks
+//!
+//! Any thread may call these functions. Lock order, outer first: `REGISTRY` > the lock of the
+//! directory (byte 0) > `HELD`. Marks use bytes behind `MARKS`, under `REGISTRY` and the lock on
+//! that byte.
 
 use std::{
     fs,
@@ -36,29 +43,29 @@ use soft_sys::{
     process,
 };
 
-/// The slots that there are.
+/// The range of slots, and the first slot to give out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots {
-    /// How many, the unused slot 0 included; at least 2.
+    /// The number of slots including the unused slot 0; at least 2.
     pub(super) count: u16,
-    /// Which one is given out first, and then those behind it; `None`: any, in any order.
+    /// The slot that is given out first, followed by the slots behind it; `None`: a random order.
     pub(super) first: Option<u16>,
 }
 
-/// A slot that this process holds, and what else belongs to it in the directory.
+/// A slot that this process holds, with its files in the directory.
 #[derive(Debug)]
 pub(super) struct Lease {
     directory: Directory,
     file: FileHandle,
     slot: u16,
-    /// The process that holds it: not us, after a fork.
+    /// The process that holds the slot; not this process after a fork.
     pid: pid_t,
     released: Mutex<bool>,
 }
 
 impl Lease {
-    /// Takes a slot, having removed the files that dead processes left, and runs `publish` before
-    /// anyone else can join or leave: there the owner makes its own socket.
+    /// Removes the files of dead processes, takes a slot, and runs `publish`, in which the owner
+    /// creates its socket. No other process can join or leave until `publish` returns.
     pub(super) fn take<T>(
         open: impl Fn() -> Result<Directory, FabricError>,
         slots: Slots,
@@ -71,7 +78,7 @@ impl Lease {
             let directory = open()?;
             let file = match registry.open(&directory) {
                 Ok(file) => file,
-                // The last process has left and taken the directory with it.
+                // The last process has left and removed the directory.
                 Err(Errno::ENOENT) if started.elapsed() < patience => continue,
                 Err(errno) => {
                     return Err(unusable(&slots_path(&directory), errno, "cannot be opened"));
@@ -85,7 +92,7 @@ impl Lease {
                 }
             };
             if directory.dir().stat(Path::new(FILE)).ok().map(|stat| stat.id) != Some(locked.id) {
-                // As above, but between opening and locking it.
+                // The last process removed the file between our open and our lock.
                 drop(locked);
                 registry.close_unused();
                 continue;
@@ -120,7 +127,7 @@ impl Lease {
         self.slot
     }
 
-    /// Whether this process has it, and not one whose child it is.
+    /// Whether this process holds the slot, and not its parent.
     pub(super) fn is_ours(&self) -> bool {
         self.pid == process::id()
     }
@@ -130,26 +137,27 @@ impl Lease {
         &self.directory
     }
 
-    /// The process that owns `slot` now; 0 if it is one that we cannot see.
+    /// The owner of `slot` now; 0 if the owner is not visible in our pid namespace.
     pub(super) fn owner(&self, slot: u16) -> Option<pid_t> {
         self.file.get().owner(slot)
     }
 
-    /// The slots below `end` that processes have, this one among them.
+    /// The owned slots below `end`, including this process's slot.
     pub(super) fn owned(&self, end: u16) -> Vec<u16> {
         self.file.get().owned(end)
     }
 
-    /// Whether process `pid`, which had `slot`, has it no more. A lock that cannot be examined is no death.
+    /// Whether process `pid`, which had `slot`, no longer has it. A lock that cannot be examined is
+    /// no death.
     pub(super) fn is_gone(&self, slot: u16, pid: pid_t) -> bool {
         self.file.get().examine(slot).is_ok_and(|owner| owner != Some(pid))
     }
 
-    /// Marks something of the fabric as used by this process, if `rule` agrees, which hears whether another process has it
-    /// marked. One process at a time looks and marks.
+    /// Marks a number as used by this process, if `rule` agrees. `rule` learns whether another
+    /// process has marked the number. One process at a time looks and marks.
     ///
     /// # Errors
-    /// The rule's; `EBUSY` another process keeps the lock of the marks.
+    /// The error of `rule`; `EBUSY`: another process keeps the lock of the marks.
     pub(super) fn take_mark(
         &self,
         mark: u64,
@@ -159,7 +167,7 @@ impl Lease {
         let fd = self.file.get().fd.as_fd();
         let started = Instant::now();
         while !try_lock(fd, MARKS)? {
-            if started.elapsed() > PARTING {
+            if started.elapsed() > LEAVE_PATIENCE {
                 return Err(Errno::EBUSY);
             }
             thread::sleep(Duration::from_millis(1));
@@ -170,28 +178,32 @@ impl Lease {
         if taken? { Ok(()) } else { Err(Errno::EBUSY) }
     }
 
-    /// Gives a mark back. Death does so too.
+    /// Gives a mark back. The kernel gives back the marks of a process that dies.
     pub(super) fn drop_mark(&self, mark: u64) {
         let _ = unlock_at(self.file.get().fd.as_fd(), mark, 1);
     }
 
-    /// Gives the slot back and removes its socket; the last one removes the directory too.
+    /// Gives the slot back and removes its files. The last process also removes the directory.
     pub(super) fn release(&self) {
-        // The socket and the lock of a forked child's parent are the parent's.
+        // In a forked child, the socket and the lock belong to the parent.
         if !self.is_ours() || std::mem::replace(&mut *lock(&self.released), true) {
             return;
         }
         let _registry = lock(&REGISTRY);
-        for kind in Kind::ALL {
+        for kind in MemberFile::ALL {
             let _ = self.directory.dir().unlink(&kind.of(self.slot));
         }
-        match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now(), PARTING)
-        {
+        match lock_directory(
+            &self.directory,
+            Arc::clone(self.file.get()),
+            Instant::now(),
+            LEAVE_PATIENCE,
+        ) {
             Ok(locked) => {
                 locked.give_back(self.slot);
                 remove_if_last(&self.directory, &locked);
             }
-            // Whoever holds the directory is stuck: leave the cleaning to it.
+            // The process that locks the directory is stuck: leave the cleaning to that process.
             Err(_) => self.file.get().give_back(self.slot),
         }
     }
@@ -203,18 +215,18 @@ impl Drop for Lease {
     }
 }
 
-/// A file that a process has in the directory for as long as it has its slot.
+/// A file that a process keeps in the directory while it owns its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The socket by which it is met.
+pub(super) enum MemberFile {
+    /// The socket on which the process accepts peers.
     Socket,
-    /// What it says to whoever comes.
+    /// The published note.
     Note,
-    /// What it is about to say.
+    /// The next note, before it replaces the published note.
     NewNote,
 }
 
-impl Kind {
+impl MemberFile {
     const ALL: [Self; 3] = [Self::Socket, Self::Note, Self::NewNote];
 
     const fn ending(self) -> &'static str {
@@ -225,12 +237,12 @@ impl Kind {
         }
     }
 
-    /// The file's name, if the process that owns `slot` has it.
+    /// The file's name for the owner of `slot`.
     pub(super) fn of(self, slot: u16) -> PathBuf {
         format!("{slot}.{}", self.ending()).into()
     }
 
-    /// Whose the file with this name is.
+    /// The slot to which a file name belongs.
     fn owner_of(name: &str) -> Option<u16> {
         let (slot, ending) = name.split_once('.')?;
         Self::ALL.iter().any(|kind| kind.ending() == ending).then(|| slot.parse().ok())?
@@ -247,13 +259,13 @@ struct SlotFile {
 /// Device and inode.
 type FileId = (u64, u64);
 
-/// The slots that this process holds, and in which files: a record lock does not keep a process from itself. One list for all
-/// files, so that whoever forks can hold its lock as well.
+/// The slots that this process holds, for each file: a record lock does not exclude a process from
+/// itself. One list serves all files, so that a thread that forks can hold its lock.
 static HELD: Mutex<HeldSlots> = Mutex::new(HeldSlots { pid: 0, slots: Vec::new() });
 
 #[derive(Debug)]
 struct HeldSlots {
-    /// Whose list it is: a forked child inherits the list, but no locks.
+    /// The process whose list it is: a forked child inherits the list, but no locks.
     pid: pid_t,
     slots: Vec<(FileId, u16)>,
 }
@@ -274,7 +286,7 @@ fn held_slots() -> MutexGuard<'static, HeldSlots> {
 
 impl SlotFile {
     fn owner(&self, slot: u16) -> Option<pid_t> {
-        // A lock that cannot be examined is no proof of life.
+        // Treat a lock that cannot be examined as no proof of life.
         self.examine(slot).unwrap_or(None)
     }
 
@@ -289,13 +301,14 @@ impl SlotFile {
         let held = held_slots().slots.clone();
         let own = held.iter().filter(|(of, slot)| *of == self.id && *slot < end);
         let mut owned: Vec<u16> = own.map(|(_, slot)| *slot).collect();
-        // By halves: one call for each slot would be a thousand.
+        // Bisect the range: one call for each slot would be a thousand calls.
         let mut ranges = vec![(1, end)];
         while let Some((first, end)) = ranges.pop() {
             if first >= end {
                 continue;
             }
-            // The kernel tells of any of several locks, so only that there is one is of use. One that cannot be examined is no proof of life.
+            // F_GETLK reports any one of several locks, so only the existence of a lock is known. A
+            // lock that cannot be examined is no proof of life.
             match holder(self.fd.as_fd(), first.into(), (end - first).into()) {
                 Ok(Some(_)) if end - first == 1 => owned.push(first),
                 Ok(Some(_)) => {
@@ -323,18 +336,18 @@ impl SlotFile {
         held.slots.retain(|other| *other != (self.id, slot));
         let _ = unlock(self.fd.as_fd(), slot.into());
         if held.are_none_of(self.id) {
-            // Marks too.
+            // Drop the marks too.
             let _ = unlock_at(self.fd.as_fd(), MARKS.into(), 0);
         }
     }
 
-    /// Whether nobody holds a slot any more. A process that was killed a moment ago, whose locks the kernel is about to drop,
-    /// is waited for: its survivor shall leave nothing behind.
+    /// Whether no process holds a slot any more. Waits for a process that was killed a moment ago,
+    /// whose locks the kernel is about to drop, so that the last process cleans up.
     fn is_last(&self) -> bool {
         if !held_slots().are_none_of(self.id) {
             return false;
         }
-        let deadline = Instant::now() + DYING;
+        let deadline = Instant::now() + DEATH_GRACE;
         loop {
             match holder(self.fd.as_fd(), 1, 0) {
                 Ok(None) => return true,
@@ -347,17 +360,18 @@ impl SlotFile {
     }
 }
 
-/// All `slots` files that this process has open. Outermost lock of the fabric: it stands for the lock of the
-/// directory within the process. Whoever forks must [hold](hold_registry) it, or the child may not be able to join.
+/// All `slots` files that this process has open. This lock is the fabric's outermost lock. It
+/// represents the directory's lock within the process. A thread that forks must
+/// [hold](hold_registry) it, or the child may be unable to join.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
 
-/// The locks of the registry and of what it lists, while the process forks; see [`hold_registry`].
+/// The locks of the registry and of the held slots during a fork; see [`hold_registry`].
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, not read")]
 pub struct RegistryHold(MutexGuard<'static, HeldSlots>, MutexGuard<'static, Registry>);
 
-/// Waits until no other thread joins, leaves or looks at slots, and keeps it so until the result is dropped: to be
-/// called before fork(2), and dropped after it in both processes.
+/// Waits until no other thread joins, leaves or examines slots, and blocks such threads until the
+/// result is dropped. Call before fork(2), and drop the result in both processes.
 pub fn hold_registry() -> RegistryHold {
     let registry = lock(&REGISTRY);
     RegistryHold(lock(&HELD), registry)
@@ -367,10 +381,10 @@ pub fn hold_registry() -> RegistryHold {
 struct Registry(Vec<Arc<SlotFile>>);
 
 impl Registry {
-    /// The `slots` file of a directory, open once.
+    /// Opens the `slots` file of a directory, or returns the open one.
     fn open(&mut self, directory: &Directory) -> Result<Arc<SlotFile>, Errno> {
-        // Looked up by what it is *before* it is opened: closing a second descriptor would drop
-        // our locks.
+        // Compare device and inode *before* opening: closing a second descriptor would drop our
+        // locks.
         if let Ok(stat) = directory.dir().stat(Path::new(FILE))
             && let Some(open) = self.0.iter().find(|open| open.id == stat.id)
         {
@@ -386,14 +400,14 @@ impl Registry {
         Ok(file)
     }
 
-    /// Closes the files that nobody in this process uses any more.
+    /// Closes the files that no fabric in this process uses.
     fn close_unused(&mut self) {
         self.0.retain(|file| Arc::strong_count(file) > 1);
     }
 }
 
-/// A user of a [`SlotFile`]. The last one closes the file, which must not happen while another
-/// thread is about to open it again: so it is done under the registry's lock.
+/// A reference to a [`SlotFile`]. The last reference closes the file under the registry's lock,
+/// because another thread may be about to open the file again.
 #[derive(Debug)]
 struct FileHandle(Option<Arc<SlotFile>>);
 
@@ -414,7 +428,7 @@ impl Drop for FileHandle {
     }
 }
 
-/// The lock of the directory, given back on drop. Only under the registry's lock.
+/// The lock of the directory, released on drop. Held only under the registry's lock.
 struct Locked(Arc<SlotFile>);
 
 impl std::ops::Deref for Locked {
@@ -438,12 +452,12 @@ fn lock_directory(
 ) -> Result<Locked, FabricError> {
     let path = slots_path(directory);
     let mut pause = Duration::from_micros(50);
-    // Not F_SETLKW, which would wait for ever for a process that was stopped in the middle.
+    // Poll instead of F_SETLKW, which would wait for ever for a process that was stopped.
     while !try_lock(file.fd.as_fd(), 0)
         .map_err(|errno| unusable(&path, errno, "cannot be locked"))?
     {
         if started.elapsed() > patience {
-            // Of a process in a pid namespace that we cannot see the kernel tells no number.
+            // For a process in another pid namespace the kernel reports no pid.
             let who = match holder(file.fd.as_fd(), 0, 1).ok().flatten() {
                 Some(pid) if pid > 0 => format!("process {pid}"),
                 _ => "a process of another pid namespace".into(),
@@ -463,20 +477,21 @@ fn lock_directory(
     Ok(Locked(file))
 }
 
-/// Takes a free slot of `1..slots`: in the order of the fabric the first one behind that which was taken last.
+/// Takes the first free slot of `1..slots` behind the slot that was taken last, in the fabric's
+/// order.
 fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, FabricError> {
     let Slots { count: slots, first } = slots;
     let path = slots_path(directory);
     let failed = |errno| unusable(&path, errno, "cannot be locked");
     let word = dir::read_word(file.fd.as_fd()).map_err(failed)?;
-    let turn = Turn::said(word).unwrap_or_else(|| Turn::begun(first));
+    let turn = SlotOrder::decode(word).unwrap_or_else(|| SlotOrder::new(first));
     let order = turn.order(slots);
     let count = order.len();
     for taken in 0..count {
         let at = (usize::from(turn.next) + taken) % count;
         if file.take(order[at]).map_err(failed)? {
-            let turn = Turn { next: ((at + 1) % count) as u16, ..turn };
-            // What is not written only lets a slot be reused sooner.
+            let turn = SlotOrder { next: ((at + 1) % count) as u16, ..turn };
+            // If the write fails, a slot may be reused sooner; nothing else depends on it.
             let _ = dir::write_word(file.fd.as_fd(), turn.word());
             return Ok(order[at]);
         }
@@ -489,26 +504,27 @@ fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, Fa
     ))
 }
 
-/// In which order slots are given out, and whose turn it is. Any word says some.
+/// The order in which slots are given out, and the next position. Every word decodes to some order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
-    /// What the order is made of, 48 bits; 0: slots come one after the other.
+struct SlotOrder {
+    /// The seed of the order, 48 bits; 0: ascending order.
     secret: u64,
-    /// Place of the next slot, modulo their count.
+    /// The next position, modulo the number of positions.
     next: u16,
 }
 
-impl Turn {
-    /// Of a new fabric. In another one there is another order: its numbers shall most likely be nobody's here.
-    fn begun(first: Option<u16>) -> Self {
+impl SlotOrder {
+    /// The order of a new fabric. Different fabrics have different orders, so that a slot number of
+    /// one fabric is most likely unused in another.
+    fn new(first: Option<u16>) -> Self {
         match first {
             Some(first) => Self { secret: 0, next: first.saturating_sub(1) },
             None => Self { secret: process::random().unwrap_or(0) >> 16, next: 0 },
         }
     }
 
-    /// What the file says; `None`: nothing yet.
-    fn said(word: u64) -> Option<Self> {
+    /// Decodes the word of the file; `None`: a new file.
+    fn decode(word: u64) -> Option<Self> {
         let next = (word as u16).checked_sub(1)?;
         Some(Self { secret: word >> 16, next })
     }
@@ -517,7 +533,7 @@ impl Turn {
         (self.secret << 16) | (self.next as u64 + 1)
     }
 
-    /// All slots of `1..slots`.
+    /// All slots of `1..slots`, in this order.
     fn order(self, slots: u16) -> Vec<u16> {
         let mut order: Vec<u16> = (1..slots).collect();
         if self.secret != 0 {
@@ -531,36 +547,38 @@ impl Turn {
     }
 }
 
-/// Removes the files of processes that do not live any more.
+/// Removes the files of processes that are dead.
 fn sweep(directory: &Directory, file: &SlotFile) {
     let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
     let entries = fs::read_dir(path).or_else(|_| fs::read_dir(directory.path()));
     for entry in entries.into_iter().flatten().flatten() {
         let name = PathBuf::from(entry.file_name());
-        let slot = name.to_str().and_then(Kind::owner_of);
+        let slot = name.to_str().and_then(MemberFile::owner_of);
         if slot.is_some_and(|slot| file.owner(slot).is_none()) {
             let _ = directory.dir().unlink(&name);
         }
     }
 }
 
-/// Removes the file and the directory, unless a slot is still taken.
+/// Removes the file and the directory, unless a process still owns a slot.
 fn remove_if_last(directory: &Directory, file: &Locked) {
     let name = Path::new(FILE);
     let current = directory.dir().stat(name).is_ok_and(|stat| stat.id == file.id);
     if current && file.is_last() {
         sweep(directory, file);
-        // A process that waits for our lock finds that its file has gone, and starts again.
+        // A process that waits for our lock finds that the file is gone, and starts again.
         let _ = directory.dir().unlink(name);
         directory.remove();
     }
 }
 
-/// Removes the directories of other network namespaces in which nobody lives: of a namespace that is gone nobody else comes by.
+/// Removes the directories of other network namespaces without living members. After a namespace's
+/// end, no process of that namespace can do so.
 fn remove_dead(directory: &Directory, registry: &mut Registry) {
     for other in directory.of_other_namespaces() {
         if other.dir().stat(Path::new(FILE)).is_err() {
-            // Only if it is empty: somebody may be about to make the file, and then makes the directory again.
+            // Remove the directory only if it is empty. A process that is about to create the file
+            // creates the directory again.
             other.remove();
             continue;
         }
@@ -576,55 +594,55 @@ fn slots_path(directory: &Directory) -> PathBuf {
     directory.path().join(FILE)
 }
 
-/// The byte that is the lock of all marks, which lie behind it.
+/// The byte that locks all marks. The marks are the bytes behind it.
 const MARKS: u32 = u32::MAX;
 
-/// Name of the lock file.
+/// The name of the lock file.
 const FILE: &str = "slots";
 
-/// How long the kernel may take to end a process.
-const DYING: Duration = Duration::from_millis(500);
+/// How long the kernel may take to end a killed process.
+const DEATH_GRACE: Duration = Duration::from_millis(500);
 
-/// How long to wait for a process that holds the directory, in order to leave it clean.
-const PARTING: Duration = Duration::from_secs(5);
+/// How long a leaving process waits for the directory's lock in order to clean up.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_fabric_has_an_order_of_its_own_in_which_each_slot_has_its_turn() {
-        let turns: Vec<Turn> = (0..20).map(|_| Turn::begun(None)).collect();
+    fn each_fabric_has_its_own_order_that_contains_every_slot() {
+        let turns: Vec<SlotOrder> = (0..20).map(|_| SlotOrder::new(None)).collect();
         let mut steps = std::collections::BTreeSet::new();
         for turn in &turns {
-            assert_eq!(Turn::said(turn.word()), Some(*turn));
+            assert_eq!(SlotOrder::decode(turn.word()), Some(*turn));
             let mut order = turn.order(100);
             steps.extend(order.windows(2).take(9).map(|pair| pair[1].wrapping_sub(pair[0])));
             order.sort_unstable();
             assert!(order.into_iter().eq(1..100));
         }
-        // From one slot to the next, of 180 pairs.
+        // Count steps other than 1 between successive slots, of 180 pairs.
         assert!(steps.len() > 80, "{} steps", steps.len());
-        let plain = Turn::begun(Some(7));
-        assert_eq!(Turn::said(plain.word()), Some(plain));
+        let plain = SlotOrder::new(Some(7));
+        assert_eq!(SlotOrder::decode(plain.word()), Some(plain));
         assert!(plain.order(10).into_iter().eq(1..10) && plain.next == 6);
     }
 
     #[test]
-    fn whatever_the_file_says_is_some_turn_or_none() {
+    fn every_word_of_the_slots_file_decodes_to_an_order_or_a_new_file() {
         for word in [0, 1, 0xffff, 0x1_0000, u64::MAX, u64::MAX << 16] {
-            let turn = Turn::said(word).unwrap_or_else(|| Turn::begun(None));
+            let turn = SlotOrder::decode(word).unwrap_or_else(|| SlotOrder::new(None));
             assert_eq!(turn.order(2), [1]);
             assert_eq!(turn.order(1000).len(), 999);
         }
     }
 
     #[test]
-    fn whoever_forks_holds_all_that_a_child_needs_to_join() {
+    fn the_fork_hold_covers_all_locks_that_a_child_needs_to_join() {
         let held = hold_registry();
         assert!(REGISTRY.try_lock().is_err() && HELD.try_lock().is_err());
         drop(held);
-        // Each is free again as soon as nobody else in this process is at it.
+        // Both locks are free again when no other thread in this process holds them.
         drop((lock(&REGISTRY), lock(&HELD)));
     }
 }

@@ -1,26 +1,28 @@
-//! The bounce buffers of this process: which are free, and which of these have pages.
+//! The bounce buffers (chunks) of this process: which are free, and which free ones have pages.
+//!
+//! Senders take chunks for bytes of longer messages; the receiver's acknowledgement frees them.
 #![forbid(unsafe_code)]
 
 use super::layout::CHUNKS;
 use super::sync::Mutex;
 
-/// Idle buffers that always keep their pages.
+/// How many idle buffers keep their pages.
 const KEPT: usize = 512;
 
-/// Free list, last in first out: a buffer used a moment ago is still in the cache.
+/// A last-in first-out free list: a recently used buffer is still in the cache.
 #[derive(Debug)]
 pub struct Chunks {
-    free: Mutex<Free>,
+    free: Mutex<FreeLists>,
 }
 
 #[derive(Debug)]
-struct Free {
+struct FreeLists {
     returned: Vec<u32>,
-    /// Free ones whose pages were given back.
+    /// FreeLists buffers whose pages were returned to the kernel.
     bare: Vec<u32>,
-    /// All from here on were never used: their pages do not exist yet.
+    /// Buffers from this index on were never used and have no pages.
     untouched: u32,
-    /// The most users since pages were last given back.
+    /// The largest number of users since pages were last returned.
     most_users: usize,
 }
 
@@ -31,14 +33,14 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// All of them free.
+    /// A list in which all chunks are free.
     pub fn new() -> Self {
         let returned = Vec::with_capacity(CHUNKS);
-        let free = Free { returned, bare: Vec::new(), untouched: 0, most_users: 0 };
+        let free = FreeLists { returned, bare: Vec::new(), untouched: 0, most_users: 0 };
         Self { free: Mutex::new(free) }
     }
 
-    /// A chunk for the caller alone, or `None` when all are in use.
+    /// Takes a chunk for the caller alone; `None`: all chunks are in use.
     #[inline]
     pub fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
@@ -55,29 +57,29 @@ impl Chunks {
         })
     }
 
-    /// There are so many users now.
+    /// Records the current number of users.
     pub fn note_users(&self, users: usize) {
         let mut free = self.free.lock();
         free.most_users = free.most_users.max(users);
     }
 
-    /// When at most half of the users are left, calls `release`, which gives the pages of a chunk
-    /// back, for each chunk that was idle for longest, but for some hundred that the users that are
-    /// left may need.
+    /// Returns pages of idle chunks once at most half of the users are left. Calls `release`, which
+    /// returns a chunk's pages, for the chunks that were idle longest. Keeps `KEPT` chunks for the
+    /// remaining users.
     pub fn release_surplus(&self, users: usize, release: impl Fn(u32)) {
         let mut free = self.free.lock();
         if users * 2 > free.most_users {
             return;
         }
         free.most_users = users;
-        // Without memory for the list nothing is given back.
+        // If the list cannot grow, keep the pages.
         if free.returned.len() <= KEPT || free.bare.try_reserve_exact(CHUNKS).is_err() {
             return;
         }
         let mut surplus = free.returned.len() - KEPT;
         drop(free);
         while surplus > 0 {
-            // Nobody else has these for the moment.
+            // These chunks are on no list, so this thread owns them meanwhile.
             let mut some = [0; 32];
             let mut free = self.free.lock();
             let count = free.returned.len().saturating_sub(KEPT).min(surplus).min(some.len());
@@ -95,15 +97,15 @@ impl Chunks {
         }
     }
 
-    /// Whether more than half of all are free: who could do without shall leave the rest to those
-    /// who cannot.
+    /// Whether more than half of the chunks are free. A sender that has another way should leave
+    /// the rest to senders that have none.
     #[inline]
-    pub fn are_plenty(&self) -> bool {
+    pub fn are_mostly_free(&self) -> bool {
         let free = self.free.lock();
         CHUNKS - free.untouched as usize + free.returned.len() + free.bare.len() > CHUNKS / 2
     }
 
-    /// Gives `index` back; it came from `take`.
+    /// Returns chunk `index`, which came from `take`.
     #[inline]
     pub fn give(&self, index: u32) {
         self.free.lock().returned.push(index);
@@ -125,16 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn there_are_plenty_until_half_of_them_are_in_use() {
+    fn chunks_are_mostly_free_until_half_are_in_use() {
         let chunks = Chunks::new();
         let used: Vec<u32> = (1..CHUNKS / 2).filter_map(|_| chunks.take()).collect();
-        assert!(chunks.are_plenty());
+        assert!(chunks.are_mostly_free());
         let last = chunks.take().expect("another half");
-        assert!(!chunks.are_plenty());
+        assert!(!chunks.are_mostly_free());
         chunks.give(last);
-        assert!(chunks.are_plenty());
+        assert!(chunks.are_mostly_free());
         used.into_iter().for_each(|index| chunks.give(index));
-        assert!(chunks.are_plenty());
+        assert!(chunks.are_mostly_free());
     }
 
     #[test]
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(*released.borrow(), surplus, "those idle for longest");
         release(26);
         assert_eq!(released.borrow().len(), surplus.len(), "half of fifty users are there");
-        // Each of them is given once, and those with pages first.
+        // Each chunk is given once, and chunks with pages come first.
         let again: Vec<u32> = (0..1600).filter_map(|_| chunks.take()).collect();
         assert!(again.iter().take(KEPT).all(|index| !surplus.contains(index)));
         let distinct: std::collections::BTreeSet<_> = again.iter().chain(&all[..500]).collect();

@@ -1,4 +1,4 @@
-//! The memory that processes share: layout, access, and the pieces that travel in it.
+//! The memory that processes share: layout, typed access, ring slots, and memory-order protocols.
 
 pub mod chunks;
 pub mod layout;

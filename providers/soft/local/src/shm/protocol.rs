@@ -1,16 +1,28 @@
-//! The steps by which processes and threads pass things to each other, each beside the one it pairs with.
+//! The memory-order steps by which processes and threads pass slots, bells, keys, jobs and locks.
 //!
-//! Only what depends on memory order is here, over plain atomics, so that the models in `providers/soft/loom` run this very
-//! code under loom, and again with one kind of order weakened, to see them fail.
+//! Each step stands beside the step that it pairs with. The module contains only code that depends
+//! on memory order, over plain atomics. The models in `providers/soft/loom` run this code under
+//! loom. They run it again with one ordering weakened, and must then fail.
+//!
+//! Map of this file:
+//!
+//! - Rings: [`publish`] pairs with [`head`] and [`consume`]; [`acknowledge`] with [`acknowledged`].
+//! - Bells and wake-ups: [`ring_bell`] pairs with [`take_bits`]; [`tell`] with [`mark_cold`] and
+//!   [`Alert::raise`].
+//! - Keys: [`announce`], [`key`] and [`withdraw`] pair with [`revoke`] and [`is_announced`].
+//! - Jobs: [`advance_job`] pairs with [`claim_piece`]; [`release_piece`] with [`load_hand`].
+//! - Locks: [`try_lock`], [`unlock`], [`break_lock`].
 #![forbid(unsafe_code)]
 
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 
-/// Producer of a ring: fills a slot; whoever finds its sequence number (`head[0]`, lower half) finds the rest.
+/// Producer of a ring: fills a slot. A consumer that reads the slot's sequence number (lower half
+/// of `head[0]`) also reads the rest.
 #[inline]
 pub fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
-    // Relaxed: the consumer was done with the slot's last lap (`acknowledge` and `acknowledged`), and does not read
-    // these words again before it sees the store below.
+    // Relaxed: `acknowledge` and `acknowledged` ordered the consumer's reads of the previous lap
+    // before these stores. The consumer reads these words again only after it sees the store in
+    // `show`.
     for (to, from) in words[2..].iter().zip(body) {
         to.store(*from, Ordering::Relaxed);
     }
@@ -18,10 +30,11 @@ pub fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
     show(words, head[0]);
 }
 
-/// Producer: shows a slot that was filled but for its first word.
+/// Producer of a ring: stores the first word of a slot that is filled otherwise.
 #[inline]
 pub fn show(words: &[AtomicU64; 8], first: u64) {
-    // Pairs with the Acquire in `is_published` and `head`.
+    // Release: pairs with the Acquire loads in `is_published` and `head`, which make the slot's
+    // other words visible.
     words[0].store(first, Ordering::Release);
 }
 
@@ -31,15 +44,16 @@ pub fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
     words[0].load(Ordering::Acquire) as u32 == seq
 }
 
-/// Consumer of a ring: the head of slot `seq`, if it was published; its body may be read then.
+/// Consumer of a ring: the head of slot `seq` if it was published. The body may be read afterwards.
 #[inline]
 pub fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
-    // Pairs with the Release in `show`, for the Relaxed loads behind it.
+    // Acquire: pairs with the Release in `show`, so that the following Relaxed loads read the
+    // published words.
     let first = words[0].load(Ordering::Acquire);
     (first as u32 == seq).then(|| [first, words[1].load(Ordering::Relaxed)])
 }
 
-/// Consumer of a ring: head and body of slot `seq`, if it was published.
+/// Consumer of a ring: head and body of slot `seq` if it was published.
 #[inline]
 pub fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])> {
     let head = head(words, seq)?;
@@ -50,17 +64,17 @@ pub fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])>
     Some((head, body))
 }
 
-/// Consumer of a ring: all before `next` are done with, their slots and chunks the producer's again.
+/// Consumer of a ring: returns all slots before `next`, and their chunks, to the producer.
 #[inline]
 pub fn acknowledge(acked: &AtomicU32, next: u32) {
-    // Pairs with `acknowledged`: our reads of slots and chunks come before the producer's next use of them, and our
-    // answers in chunks before its look at them.
+    // Release: pairs with `acknowledged`. The consumer's reads of slots and chunks come before the
+    // producer's next writes to them, and responses in chunks come before the producer reads them.
     acked.store(next, Ordering::Release);
 }
 
-/// How often pollers looked at a ring in vain since its consumer expects a certain slot: an acknowledgement that waited for
-/// more is due after so many looks. Both numbers are in one word, so that no order among pollers matters: a count that is for
-/// another slot is none.
+/// Counts how often pollers found nothing in a ring while its consumer expected a certain slot. A
+/// postponed acknowledgement is due after enough looks. Count and slot share one word, so no order
+/// among pollers matters: a count for another slot is ignored.
 #[derive(Debug)]
 pub struct Quiet(AtomicU64);
 
@@ -76,8 +90,8 @@ impl Quiet {
         Self(AtomicU64::new(0))
     }
 
-    /// A poller looked and found nothing, when the consumer expected slot `next`. Returns whether it was the last of `most` looks: it
-    /// acknowledges.
+    /// Records that a poller found nothing while the consumer expected slot `next`. Returns true
+    /// for the last of `most` looks, whose poller acknowledges.
     #[inline]
     pub fn look(&self, next: u32, most: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
@@ -88,7 +102,7 @@ impl Quiet {
         looks == most
     }
 
-    /// Whether pollers looked for slot `next` as often as that.
+    /// Whether pollers have looked for slot `next` at least `most` times.
     #[inline]
     pub fn lasts(&self, next: u32, most: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
@@ -96,16 +110,18 @@ impl Quiet {
     }
 }
 
-/// Producer of a ring: how far the consumer got. Pairs with `acknowledge`.
+/// Producer of a ring: the first slot that the consumer has not acknowledged. Pairs with
+/// `acknowledge`.
 #[inline]
 pub fn acknowledged(acked: &AtomicU32) -> u32 {
     acked.load(Ordering::Acquire)
 }
 
-/// Sets a bell, and in `summary` the bit of the word that it is in.
+/// Sets bit `bell` of `bells`, then bit `word` of `summary`, which names that word of bells.
 pub fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usize) {
-    // Release, in this order: whoever takes the summary's bit finds the bell, and whoever takes the bell finds the slot that it
-    // rang for. Both pair with the swap in `take_bits`.
+    // Release, in this order. A thread that takes the summary's bit finds the bell, and a thread
+    // that takes the bell finds the slot that was published before. Both pair with the swap in
+    // `take_bits`.
     bells.fetch_or(1 << bell, Ordering::AcqRel);
     summary.fetch_or(1 << word, Ordering::AcqRel);
 }
@@ -113,12 +129,13 @@ pub fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usiz
 /// Clears `word` and calls `f` with the number of each bit that was set.
 #[inline]
 pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
-    // Relaxed: nothing follows from a bit seen here, and one not seen yet is seen by the next look. In a word under a
-    // summary it is seen, since taking the summary's bit ordered us after the bell.
+    // Relaxed: a missed bit is seen by the next look. A word under a summary is never missed,
+    // because the thread that took the summary's bit is ordered after the store to the word.
     if word.load(Ordering::Relaxed) == 0 {
         return;
     }
-    // Pairs with `ring_bell`; a bell that rings again after this finds the word clear and sets it anew.
+    // AcqRel: pairs with `ring_bell`. A bell that rings after the swap finds the word clear and
+    // sets it again.
     let mut bits = word.swap(0, Ordering::AcqRel);
     while bits != 0 {
         f(bits.trailing_zeros() as usize);
@@ -126,9 +143,9 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Producer of a ring, after `publish`: rings the bell if nobody looks at the ring by himself, and wakes its owner if `bit` of
-/// its attention asks for it. `barrier` is half of a full barrier, the other half of which is the owner's: see `cool`
-/// and [`Alert::raise`].
+/// Producer of a ring, after `publish`: rings the bell if no thread polls the ring, and wakes the
+/// owner if `bit` of the owner's attention asks for it. `barrier` is one half of a full barrier;
+/// the owner's half is in `mark_cold` and [`Alert::raise`].
 #[inline]
 pub fn tell(
     hot: &AtomicU32,
@@ -138,16 +155,17 @@ pub fn tell(
     bell: impl FnOnce(),
     wake: impl FnOnce(),
 ) {
-    // Slots before the loads: we see that the ring is cold or attention up, or who made it so sees the slots.
+    // The barrier orders the published slot before the loads. Either this producer sees the ring
+    // cold or attention up, or the owner that made it so sees the slot.
     barrier();
-    // With attention up the bell tells whoever wakes where to look.
+    // With attention up, the bell tells the woken thread which ring to read.
     if attention.load(Ordering::Relaxed) & bit != 0 {
         bell();
         wake();
     } else if hot.load(Ordering::Relaxed) == 0 {
         bell();
-        // And the bell before the next load: nobody finds a cold ring without it. An AcqRel bell alone may be
-        // seen after that load.
+        // The barrier orders the bell before the next load, so that an owner that raises attention
+        // later finds the bell. An AcqRel bell alone may become visible after that load.
         barrier();
         if attention.load(Ordering::Relaxed) & bit != 0 {
             wake();
@@ -155,27 +173,30 @@ pub fn tell(
     }
 }
 
-/// As `tell`, of what nobody looks for by a bell of its own: `wake` follows if `bit` of the owner's attention asks for it. The caller
-/// has passed the barrier.
+/// As `tell`, for arrivals without a bell: calls `wake` if `bit` of the owner's attention asks for
+/// it. The caller has passed the barrier.
 #[inline]
 pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
-    // Relaxed: ordered after what was published by the barrier before, against the store in `Alert::raise`.
+    // Relaxed: the caller's barrier orders the published data before this load. It pairs with the
+    // barrier in `Alert::raise`.
     if attention.load(Ordering::Relaxed) & bit != 0 {
         wake();
     }
 }
 
-/// After a bell: wakes one of those who sleep on the alarm, or else calls `kick`, which wakes the service thread. `wake` is the
-/// system call; it says whether anybody slept.
+/// After a bell: wakes one thread that sleeps on the alarm, or else calls `kick`, which wakes the
+/// service thread. `wake` is the system call, and returns whether a thread slept.
 pub fn wake_one(
     sleepers: &AtomicU32,
     alarm: &AtomicU32,
     wake: impl FnOnce() -> bool,
     kick: impl FnOnce(),
 ) {
-    // Relaxed: a hint. Nobody there: the service thread is always woken for it. Somebody there: only the kernel says so.
+    // Relaxed: a hint. With a count of 0 the service thread is woken. Otherwise only the kernel
+    // knows whether a thread sleeps.
     if sleepers.load(Ordering::Relaxed) > 0 {
-        // Pairs with the Acquire in `prepare_sleep`: whoever does not fall asleep because of this finds the bell.
+        // Release: pairs with the Acquire in `prepare_sleep`. A thread that does not fall asleep
+        // because of this increment finds the bell.
         alarm.fetch_add(1, Ordering::Release);
         if wake() {
             return;
@@ -184,29 +205,30 @@ pub fn wake_one(
     kick();
 }
 
-/// What to fall asleep with, before the last look: an alarm that goes off after this lets nobody sleep.
+/// The value to pass to futex(2), read before the last look at the rings. An alarm after this load
+/// prevents the sleep.
 pub fn prepare_sleep(alarm: &AtomicU32) -> u32 {
     alarm.load(Ordering::Acquire)
 }
 
-/// Owner of a ring: has its producer ring the bell from now on. The caller looks at the ring afterwards: what was put
-/// there by a producer that still saw it hot is visible by then.
-pub fn cool(hot: &AtomicU32, barrier: impl FnOnce()) {
+/// Owner of a ring: requires producers to ring the bell from now on. The caller looks at the ring
+/// afterwards. Slots of a producer that still saw the ring as hot are visible by then.
+pub fn mark_cold(hot: &AtomicU32, barrier: impl FnOnce()) {
     hot.store(0, Ordering::Relaxed);
-    // The store before the caller's look; pairs with the barrier in `tell`.
+    // The barrier orders the store before the caller's look; pairs with the barrier in `tell`.
     barrier();
 }
 
-/// Whether everybody who publishes must wake this process.
+/// Whether every publisher must wake this process: the local state behind a shared attention word.
 #[derive(Debug)]
 pub struct Alert {
-    /// Those who wait for an event.
+    /// Number of threads that wait for an event.
     armed: AtomicUsize,
-    /// Attention is up *and* the barrier after raising it is complete.
+    /// Attention is up *and* the barrier after raising it has been passed.
     complete: AtomicBool,
-    /// How often it was raised.
+    /// How many times attention was raised.
     raises: AtomicU32,
-    /// Held to change `complete` and the shared word together.
+    /// Held while `complete` and the shared word change together.
     change: Mutex<()>,
 }
 
@@ -217,7 +239,8 @@ impl Default for Alert {
 }
 
 impl Alert {
-    /// Attention is up from the start: nobody publishes to a process that has not said where it is.
+    /// Attention is up from the start: no peer publishes before this process has announced its
+    /// segments.
     pub fn new() -> Self {
         Self {
             armed: AtomicUsize::new(0),
@@ -227,40 +250,47 @@ impl Alert {
         }
     }
 
-    /// One more waits for an event; attention is not lowered meanwhile.
+    /// Registers a thread that waits for an event. Attention is not lowered meanwhile.
     pub fn arm(&self) {
-        // Relaxed: ordered before the look at `complete` by the fence in `raise`.
+        // Relaxed: the fence in `raise` orders this store before the load of `complete`.
         self.armed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less does.
+    /// Ends the registration of a waiting thread.
     pub fn disarm(&self) {
-        // Relaxed: who lowers attention a moment too late or early for this harms nobody.
+        // Relaxed: lowering attention slightly too early or late is harmless.
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether nobody waits: a hint.
+    /// Whether no thread waits; a hint.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.armed.load(Ordering::Relaxed) == 0
     }
 
-    /// Raises `word` to `to`. The caller looks at the rings afterwards: a publisher sees attention up, or the caller sees what it
-    /// published. That needs the barrier, even where somebody else raised the word and is yet to pass it. Returns whether it was down.
+    /// Raises `word` to `to`, and returns whether attention was down. The caller looks at the rings
+    /// afterwards: either a publisher sees attention up, or the caller sees the published slot.
+    /// That needs the barrier, even if another thread has raised the word and has not passed the
+    /// barrier yet.
     pub fn raise(&self, word: &AtomicU32, to: u32, barrier: impl FnOnce()) -> bool {
-        // Pairs with the fence in `lower`: we find attention about to go down, or it finds us armed.
+        // Pairs with the fence in `lower`: either this thread finds `complete` cleared, or `lower`
+        // finds this thread armed. Without the fences both could miss each other and this thread
+        // would sleep with attention down.
         fence(Ordering::SeqCst);
-        // Pairs with the Release below: the barrier was passed before we look at the rings.
+        // Acquire: pairs with the Release store below, so the barrier was passed before the caller
+        // looks at the rings.
         if self.complete.load(Ordering::Acquire) {
             return false;
         }
         let _changing = self.change.lock();
-        // Relaxed: written under the lock only.
+        // Relaxed: only written under the lock.
         if !self.complete.load(Ordering::Relaxed) {
             word.store(to, Ordering::Relaxed);
-            // The store before the looks of all who wait for `complete`; pairs with the barrier before `tell_attentive`.
+            // The barrier orders the store before the looks of all threads that wait for
+            // `complete`. It pairs with the barrier before `tell_attentive`.
             barrier();
-            // Pairs with the Acquire in `raised`, as the line below: whoever finds the number has the barrier behind him.
+            // Release: both stores pair with the Acquire loads in `raised`, so a thread that reads
+            // the number is ordered after the barrier.
             self.raises.fetch_add(1, Ordering::Release);
             self.complete.store(true, Ordering::Release);
             return true;
@@ -268,79 +298,89 @@ impl Alert {
         false
     }
 
-    /// Which raise it is that attention is up since, and that everybody who publishes knows of; `None`: it is down. Whoever looks at
-    /// all rings after this, and finds the same number later, has missed nothing that no bell rang for.
+    /// The number of the raise since which attention is up and every publisher sees it; `None`:
+    /// attention is down. A thread that looks at all rings after this call, and later reads the
+    /// same number, has missed no arrival without a bell.
     pub fn raised(&self) -> Option<u32> {
-        // Both pair with the Release stores in `raise`: the barrier was passed.
+        // Acquire: both loads pair with the Release stores in `raise`, so the barrier was passed.
         self.complete.load(Ordering::Acquire).then(|| self.raises.load(Ordering::Acquire))
     }
 
-    /// Lowers `word` unless somebody waits for an event; returns whether it did.
+    /// Lowers `word` unless a thread waits for an event. Returns whether the word was lowered.
     pub fn lower(&self, word: &AtomicU32) -> bool {
         let _changing = self.change.lock();
         self.complete.store(false, Ordering::Relaxed);
         // Pairs with the fence in `raise`.
         fence(Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) > 0 {
-            // Nothing was lowered, so what the barrier ordered still holds.
+            // The word was not lowered, so the order established by the barrier still holds.
             self.complete.store(true, Ordering::Release);
             return false;
         }
-        // Relaxed: whoever sees it late wakes us for nothing.
+        // Relaxed: a publisher that sees the store late causes a spurious wake-up.
         word.store(0, Ordering::Relaxed);
         true
     }
 }
 
-/// Initiator of a one-sided operation: announces it in `cell` if that is free. The look at the key comes after.
+/// Initiator of a one-sided operation: announces the operation in `cell` if the cell is free. The
+/// load of the key comes afterwards.
 #[inline]
 pub fn announce(cell: &AtomicU64, word: u64) -> bool {
-    // SeqCst against `revoke`: this before `key`, as `revoke` before `is_announced`, in one order of all four.
+    // SeqCst, with `key`, `revoke` and `is_announced`: in the single order, `announce` precedes
+    // `key` and `revoke` precedes `is_announced`. Otherwise the initiator could use a key while the
+    // owner sees no announcement.
     cell.load(Ordering::Relaxed) == 0
         && cell.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// Initiator: the operation is over.
+/// Initiator: the operation has ended.
 #[inline]
 pub fn withdraw(cell: &AtomicU64) {
-    // Pairs with `is_announced`: our accesses come before whatever becomes of the memory.
+    // Release: pairs with `is_announced`, so the initiator's accesses precede the owner's reuse of
+    // the memory.
     cell.store(0, Ordering::Release);
 }
 
-/// Owner of a region, after `revoke`: whether the operation is under way. If not, it is over, or will find the key gone.
+/// Owner of a region, after `revoke`: whether the operation is in flight. If not, the operation has
+/// ended or will find the key revoked.
 pub fn is_announced(cell: &AtomicU64, word: u64) -> bool {
-    // SeqCst against `announce`, and therefore an Acquire of `withdraw`, also through later announcements (read-modify-writes).
+    // SeqCst against `announce`. Also an Acquire of `withdraw`, even through later announcements,
+    // which are read-modify-writes.
     cell.load(Ordering::SeqCst) == word
 }
 
-/// Owner of a region: what the entry says counts from now on.
+/// Owner of a region: makes the entry valid.
 pub fn validate(key: &AtomicU64, value: u64) {
-    // Pairs with `key`: who sees the key sees the Relaxed stores before it. The fields of the next region
-    // come after the wait for all who announced this one, so whoever is announced and saw the key sees no later ones.
+    // Release: pairs with `key`, so a reader of the key also reads the fields stored before. The
+    // owner writes fields of the next region only after all announced operations have ended, so an
+    // announced initiator that read the key reads no later fields.
     key.store(value, Ordering::Release);
 }
 
-/// Owner of a region: takes the key back, before a look at announcements.
+/// Owner of a region: revokes the key, before the owner looks for announcements.
 pub fn revoke(key: &AtomicU64) {
     key.store(0, Ordering::SeqCst);
 }
 
-/// The key of an entry, before the other fields are read. SeqCst for the sake of `announce`; no dearer than Acquire.
+/// Reads the key of an entry, before the entry's other fields. SeqCst is needed for `announce`, and
+/// costs no more than Acquire.
 #[inline]
 pub fn key(key: &AtomicU64) -> u64 {
     key.load(Ordering::SeqCst)
 }
 
-/// How a job stands: its number, pieces that it has, and pieces that its initiator took, from the first on. Written by the initiator
-/// only; the target says in a word of its own what it has in hand. So neither can be made to believe anything by a third, and no order
-/// of them is left to chance: each first writes what it takes, then looks at what the other has.
+/// The progress of a job: the operation's number, its pieces, and the leading pieces that the
+/// initiator took. Only the initiator writes the progress, and only the target writes the word of
+/// the piece that it holds. Hence no third process can forge either. Each side first stores its
+/// claim and then loads the other side's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobProgress {
     /// Number of the operation.
     pub number: u32,
-    /// Pieces that it has.
+    /// Pieces of the operation.
     pub count: u16,
-    /// Pieces that its initiator took, from the first on.
+    /// Leading pieces that the initiator took.
     pub front: u16,
 }
 
@@ -350,64 +390,71 @@ impl JobProgress {
     }
 }
 
-/// Initiator: what was written of the job may be read, and its pieces taken. The one before is over, and nobody has a piece of it in hand.
+/// Initiator: publishes a job, whose pieces may be taken from now on. The previous job has ended,
+/// and the target holds no piece of it.
 pub fn open_job(state: &AtomicU64, now: JobProgress) {
-    // Pairs with `job`.
+    // Release: pairs with the Acquire in `job`.
     state.store(now.word(), Ordering::Release);
 }
 
-/// Initiator: takes the pieces before `front`; all of them, and nobody takes one from now on. A look at the target's hand comes after.
+/// Initiator: takes the pieces before `front`. If that is all pieces, the job ends. The load of the
+/// target's hand comes afterwards.
 pub fn advance_job(state: &AtomicU64, now: JobProgress) {
     state.store(now.word(), Ordering::Release);
-    // Pairs with the fence in `grasp`: the target finds the piece taken, or we find it in its hand.
+    // Pairs with the fence in `claim_piece`: either the target finds the piece taken, or the
+    // initiator finds the piece in the target's hand. Without the fences both could copy it.
     fence(Ordering::SeqCst);
 }
 
-/// Target: how a job stands; what is read of it after this is of this job if `grasp` succeeds.
+/// Target: the progress of a job. What the target reads afterwards belongs to this job if
+/// `claim_piece` succeeds.
 #[inline]
 pub fn job(state: &AtomicU64) -> JobProgress {
-    // Pairs with `open_job`.
+    // Acquire: pairs with the Release in `open_job`.
     let word = state.load(Ordering::Acquire);
     JobProgress { number: (word >> 32) as u32, count: (word >> 16) as u16, front: word as u16 }
 }
 
-/// Target: takes piece `n` of the job in `hand`, by the word `own`; `false`: it is the initiator's, or the job is over, and the hand is to
-/// be opened (`open_hand`).
-pub fn grasp(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, n: u16) -> bool {
+/// Target: claims piece `n` of the job by storing `own` in `hand`. Returns false if the initiator
+/// took the piece or the job has ended; the target then calls `release_piece`.
+pub fn claim_piece(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, n: u16) -> bool {
     hand.store(own, Ordering::Release);
-    // Pairs with the fence in `advance_job`. Our reads of the job come before it, and what the initiator writes of the next job after its
-    // own: if the job is not over here, what was read is of it.
+    // Pairs with the fence in `advance_job`. The target's reads of the job precede this fence, and
+    // the initiator writes the next job after its own fence. If the job has not ended at the load
+    // below, the values that the target read belong to the job.
     fence(Ordering::SeqCst);
     let now = job(state);
     now.number == number && now.front <= n
 }
 
-/// Target: `own` says what was done; nothing is in hand.
-pub fn open_hand(hand: &AtomicU64, own: u64) {
-    // Pairs with `look_at_hand`: our accesses come before whatever becomes of the memory.
+/// Target: stores `own`, which reports the finished work and an empty hand.
+pub fn release_piece(hand: &AtomicU64, own: u64) {
+    // Release: pairs with `load_hand`, so the target's accesses precede the owner's reuse of the
+    // memory.
     hand.store(own, Ordering::Release);
 }
 
-/// Initiator: what the target has in hand, and did.
+/// Initiator: the piece that the target holds, and the target's finished work.
 #[inline]
-pub fn look_at_hand(hand: &AtomicU64) -> u64 {
+pub fn load_hand(hand: &AtomicU64) -> u64 {
     hand.load(Ordering::Acquire)
 }
 
-/// Takes a free lock.
+/// Takes a free lock; may fail spuriously.
 #[inline]
 pub fn try_lock(lock: &AtomicU32, own: u32) -> bool {
-    // Acquire: pairs with `unlock` and with `break_lock`, so the last holder's changes are seen.
+    // Acquire: pairs with `unlock` and `break_lock`, so the previous holder's changes are visible.
     lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 #[inline]
 pub fn unlock(lock: &AtomicU32) {
     lock.store(0, Ordering::Release);
 }
 
-/// Frees a lock that `dead` holds. Release, so that who takes it next is ordered after whoever found the holder dead.
+/// Releases the lock of the dead process `dead`. Release orders the next holder after the thread
+/// that detected the death.
 pub fn break_lock(lock: &AtomicU32, dead: u32) {
     let _ = lock.compare_exchange(dead, 0, Ordering::AcqRel, Ordering::Relaxed);
 }

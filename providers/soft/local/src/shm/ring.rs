@@ -1,5 +1,6 @@
-//! A ring of slots in which pieces of messages pass from one process to another, and the bytes that travel in a slot itself, which are
-//! copied between it and an application's memory without a stop in between.
+//! A ring of slots: pieces of messages pass from one process to another.
+//!
+//! Short payloads are copied directly between a slot and the application's memory.
 
 use super::layout::*;
 use super::protocol;
@@ -8,11 +9,11 @@ use super::trust::{Claim, FromPeer, Hint};
 use soft_memory::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One single-producer, single-consumer ring in somebody's *rings* segment.
+/// A single-producer, single-consumer ring in a process's *rings* segment.
 ///
-/// The producer stores payload and head and last, with Release, word 0 with the sequence number; the consumer
-/// loads word 0 with Acquire. Sequence numbers count up for ever, and a new connection begins a whole lap later,
-/// so that a slot left over from before never looks new.
+/// The producer stores payload and head. Last it stores word 0, with the sequence number, with
+/// Release. The consumer loads word 0 with Acquire. Sequence numbers only grow, and a new
+/// connection begins a whole lap later. Hence a slot of an earlier connection never looks new.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     control: *const RingControl,
@@ -21,12 +22,11 @@ pub struct Ring {
 
 // SAFETY: addresses of atomics in a mapping that outlives the ring (contract of View::new).
 unsafe impl Send for Ring {}
-// SAFETY: through a shared Ring only its two addresses are read, which never change; what lies there consists of
-// atomics.
+// SAFETY: a shared Ring only exposes its two addresses, which never change; they point to atomics.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Of a ring's words in a mapping that outlives it (contract of `View::new`).
+    /// A ring whose words lie in a mapping that outlives it (contract of `View::new`).
     #[inline]
     pub(super) const fn new(control: &RingControl, slots: &[Slot; RING_SLOTS as usize]) -> Self {
         Self { control, slots: slots.as_ptr() }
@@ -40,11 +40,12 @@ impl Ring {
 
     #[inline]
     fn slot(&self, seq: u32) -> &Slot {
-        // SAFETY: a ring has RING_SLOTS slots, in a mapping that outlives it (contract of View::new); they consist of atomics.
+        // SAFETY: a ring has RING_SLOTS slots, in a mapping that outlives it (contract of
+        // View::new); slots consist of atomics.
         unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
     }
 
-    /// The words of slot `seq`, for tests that put there what no producer would.
+    /// The words of slot `seq`, for tests that store invalid slots.
     #[inline]
     pub fn words(&self, seq: u32) -> &[AtomicU64; 8] {
         self.slot(seq).words.word()
@@ -56,7 +57,7 @@ impl Ring {
         &self.control().acked
     }
 
-    /// Producer: how far the consumer says that it got.
+    /// Producer: the consumer's claim of how far it has processed the ring.
     #[inline]
     pub fn told(&self) -> Claim<u32> {
         Claim::new(protocol::acknowledged(self.acked().word()))
@@ -86,7 +87,7 @@ impl Ring {
         &self.control().hot
     }
 
-    /// Producer: publishes one piece in the slot that `head.seq` names.
+    /// Producer: publishes one piece in slot `head.seq`.
     #[inline]
     pub fn put(&self, head: &Head, body: &[u64]) {
         protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
@@ -98,15 +99,16 @@ impl Ring {
         protocol::is_published(self.slot(seq).words.word(), seq)
     }
 
-    /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
+    /// Consumer: head and body words of slot `seq`; `None`: not published yet.
     #[inline]
     pub fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
         let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
         Some((head, Body::new(body)))
     }
 
-    /// Producer: fills the slot that `head` is for, but for its first word, which [`Ring::show`] stores.
-    /// Of more than a slot takes, the rest is left out. `false`: the bytes are gone, and the slot is not to be shown.
+    /// Producer: fills the slot of `head`, except word 0, which [`Ring::show`] stores. `from` has
+    /// at most `SEND_INLINE` bytes. Returns false if the source memory is unmapped; the slot must
+    /// not be shown then.
     #[inline]
     #[must_use]
     pub fn fill(&self, head: Short, from: Range) -> bool {
@@ -116,7 +118,7 @@ impl Ring {
         from.copy_to(payload(slot))
     }
 
-    /// As [`Ring::fill`], with two words.
+    /// As [`Ring::fill`], with a payload of two words.
     #[inline]
     pub fn fill_words(&self, head: Short, words: [u64; 2]) {
         let slot = self.slot(head.seq());
@@ -126,19 +128,20 @@ impl Ring {
         }
     }
 
-    /// Producer: publishes the slot that `head` is for, which was filled.
+    /// Producer: publishes the filled slot of `head`.
     #[inline]
     pub fn show(&self, head: Short) {
         protocol::show(self.slot(head.seq()).words.word(), head.0[0]);
     }
 
-    /// Consumer: the head of slot `seq`; `None` when it was not published yet.
+    /// Consumer: the head of slot `seq`; `None`: not published yet.
     #[inline]
     pub fn head(&self, seq: u32) -> Option<Short> {
         protocol::head(self.slot(seq).words.word(), seq).map(Short)
     }
 
-    /// Consumer: where the bytes of slot `seq` are, which was published and says that they are in a chunk.
+    /// Consumer: the location of the payload of slot `seq`, which was published with a chunk
+    /// carrier.
     #[inline]
     pub fn bounce_buffer(&self, seq: u32) -> Option<Claim<BounceBuffer>> {
         let [at, total, ..] = body(self.slot(seq)) else { return None };
@@ -146,10 +149,10 @@ impl Ring {
         Some(Claim::new(BounceBuffer::parse(words)))
     }
 
-    /// Consumer: fills `to` with the first payload bytes of slot `seq`, which was published. What is longer than a slot stays as it is behind that.
-    /// Where `to` is gone, the bytes are lost.
+    /// Consumer: fills `to`, of at most `SEND_INLINE` bytes, with the first payload bytes of the
+    /// published slot `seq`. If `to` is unmapped, the bytes are lost.
     #[inline]
-    pub fn pour(&self, seq: u32, to: Range) {
+    pub fn copy_payload(&self, seq: u32, to: Range) {
         debug_assert!(to.len() <= SEND_INLINE);
         let is_there = payload(self.slot(seq)).copy_to(to);
         debug_assert!(is_there, "a slot is mapped");
@@ -160,8 +163,8 @@ impl Ring {
 #[inline]
 fn payload(slot: &Slot) -> Range {
     let words = body(slot);
-    // SAFETY: words that anybody may change at any time, of a ring that outlives the range (contract of View::new). Whoever copies them has seen
-    // that the slot was published, or has not published it yet.
+    // SAFETY: words of a ring that outlives the range (contract of View::new), which any process
+    // may change at any time. The consumer copies them after publication, the producer before.
     unsafe { Range::new(words.as_ptr().cast_mut().cast(), size_of_val(words)) }
 }
 
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_any_length_and_place_go_through_a_slot_and_touch_no_others() {
+    fn payloads_of_any_length_and_offset_pass_a_slot_without_touching_other_bytes() {
         let ring = mock::view().qp_ring(1).expect("mapped");
         let source: Vec<u8> = (1..=64).collect();
         for len in 0..=SEND_INLINE {
@@ -229,7 +232,7 @@ mod tests {
                 assert!(ring.fill(short, from));
                 assert!(ring.head(seq).is_none(), "not shown yet");
                 ring.show(short);
-                ring.pour(seq, to);
+                ring.copy_payload(seq, to);
                 assert_eq!(ring.head(seq).and_then(|short| Head::parse(short.0)), Some(head));
                 let mut wanted = [0u8; 64];
                 wanted[at..at + len].copy_from_slice(&source[at..at + len]);

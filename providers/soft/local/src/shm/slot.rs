@@ -1,8 +1,12 @@
-//! What one 64-byte ring slot says, as plain numbers: encoding and decoding without memory access.
+//! The encoding of a 64-byte ring slot: plain numbers, without memory access.
 //!
-//! The head takes two words: sequence number, operation, flags, inline length, immediate data (or invalidated
-//! rkey), the sender's QP number, and how far the sender has served the ring in the other direction. Six words of
-//! operation-specific payload follow. A slot carries one *piece* of a message, as a packet does on a wire.
+//! The head takes two words: sequence number, operation, flags, inline length, immediate data (or
+//! an invalidated rkey), the sender's QP number, and an acknowledgement of the ring in the opposite
+//! direction. Six words of operation-specific payload follow. A slot carries one *piece* of a
+//! message, as a packet does between hosts.
+//!
+//! Map of this file: operations and flags, [`Head`] and [`Body`] for all slots, [`BounceBuffer`]
+//! for payloads in a chunk, and [`Short`] for the fast path of short SENDs.
 #![forbid(unsafe_code)]
 
 use super::trust::Claim;
@@ -10,12 +14,12 @@ use soft_memory::range::bytes_of;
 
 /// Payload words of a slot.
 pub const BODY_WORDS: usize = 6;
-/// Bytes that a SEND piece can carry inside its slot.
+/// Bytes of a SEND piece that fit into its slot.
 pub const SEND_INLINE: usize = BODY_WORDS * 8;
-/// Bytes that a one-sided piece or a datagram can carry inside its slot, behind two words of address.
+/// Bytes of a one-sided piece or a datagram that fit into its slot, behind two words of address.
 pub const ADDRESSED_INLINE: usize = SEND_INLINE - 16;
 
-/// What a piece asks of the responder (IBTA vol 1, 9.3: the operations of the transports).
+/// The request of a piece to the responder (the transport operations of IBTA 1.x 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -29,25 +33,28 @@ pub enum Op {
     CompareSwap = 4,
     /// An atomic addition to eight bytes.
     FetchAdd = 5,
-    /// The requester found, acting for us, that this connection broke its rights.
+    /// The requester, which accesses our memory directly, found that the connection violates its
+    /// rights.
     Fault = 6,
     /// A datagram of a UD QP.
     Datagram = 7,
     /// An Ethernet frame of a RAW_PACKET QP.
     Frame = 8,
-    /// Eight bytes that arrive at once.
+    /// An atomic write of eight bytes.
     AtomicWrite = 9,
-    /// What was written before is to be where it belongs.
+    /// A FLUSH: earlier writes must reach their placement.
     Flush = 10,
-    /// Between processes, in datagram rings: a packet of another host, which came to the wrong one.
+    /// In datagram rings: a packet of another host that arrived at the wrong process.
     Packet = 11,
-    /// The requests behind it name this shared receive queue (XRC; an XRCETH that stays).
+    /// The following requests name this shared receive queue (XRC). Replaces an XRCETH in each
+    /// request.
     Address = 12,
-    /// Between processes, in datagram rings: stand for an XRC receive QP (`engine::xrc`).
+    /// In datagram rings: create a QP that stands in for an XRC receive QP (`engine::xrc`).
     XrcAsk = 13,
-    /// Who stands for it.
+    /// The answer to `XrcAsk`: the stand-in QP.
     XrcAnswer = 14,
-    /// Something happened to an XRC receive QP: from its owner to those who have it open, and from who stands for it to its owner.
+    /// An event of an XRC receive QP: from its owner to the processes that have it open, or from a
+    /// stand-in QP to the owner.
     XrcBroke = 15,
 }
 
@@ -75,20 +82,20 @@ impl Op {
     }
 }
 
-/// First piece of its message.
+/// The first piece of its message.
 pub const FIRST: u8 = 1 << 0;
-/// Last piece of its message.
+/// The last piece of its message.
 pub const LAST: u8 = 1 << 1;
-/// The immediate word counts; only with `LAST`.
+/// The immediate word is valid; only with `LAST`.
 pub const IMM: u8 = 1 << 2;
-/// A solicited event is asked for; only with `LAST`.
+/// The sender requests a solicited event; only with `LAST`.
 pub const SOLICITED: u8 = 1 << 4;
-/// The immediate word is an rkey that the responder takes back; only with `LAST` of a SEND.
+/// The immediate word is an rkey that the responder invalidates; only with `LAST` of a SEND.
 pub const INVALIDATE: u8 = 1 << 5;
-/// The data was already placed by the requester: only the completion is left to do.
+/// The requester has already placed the data; only the completion remains.
 pub const PLACED: u8 = 1 << 3;
 
-/// Where the bytes of a piece are.
+/// The location of a piece's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Carrier {
@@ -102,40 +109,41 @@ pub enum Carrier {
     AttachList = 3,
 }
 
-/// The largest count that a head has room for.
+/// The largest count that fits into a head.
 const COUNT: u8 = 0x3f;
-/// Bits of a sequence number that come along as an acknowledgement.
+/// Bits of the acknowledged sequence number in a head.
 pub const ACK_BITS: u32 = 22;
 const ACK_MASK: u32 = (1 << ACK_BITS) - 1;
 
 /// Ranges of sender memory that fit into a slot.
 pub const ATTACH_SGES: usize = 3;
 
-/// The decoded head of a slot. `len` is the length of this piece.
+/// The decoded head of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Sequence number in the ring.
+    /// Sequence number of the slot in the ring.
     pub seq: u32,
-    /// What is asked for.
+    /// The requested operation.
     pub op: Op,
-    /// [`FIRST`] and the like.
+    /// A combination of [`FIRST`] and the flags behind it.
     pub flags: u8,
-    /// Where the bytes are.
+    /// The location of the payload.
     pub carrier: Carrier,
-    /// Bytes in the slot itself (0..=48) or ranges of an `Attach`.
+    /// Payload bytes in the slot (0..=48), or ranges of an `Attach`.
     pub count: u8,
-    /// Immediate data, or the rkey that is taken back.
+    /// Immediate data, or the rkey to invalidate.
     pub imm: u32,
-    /// Sender's QP number.
+    /// QP number of the sender.
     pub src_qpn: u32,
-    /// The first sequence number (`ACK_BITS` of it) that the sender, as a responder, has not served yet: an
-    /// acknowledgement that costs nothing.
+    /// The first sequence number (`ACK_BITS` of it) that the sender, as a responder, has not served
+    /// yet. A piggybacked acknowledgement.
     pub ack: u32,
 }
 
 impl Head {
-    /// Words 0 and 1. Word 0 from the bottom: sequence number (32 bits), operation (4), carrier (2), flags (6), count (6), low
-    /// part of the acknowledgement (14); word 1: immediate (32), QP number (24), high part of the acknowledgement (8).
+    /// Encodes words 0 and 1. Word 0 from the lowest bit: sequence number (32 bits), operation (4),
+    /// carrier (2), flags (6), count (6), low part of the acknowledgement (14). Word 1: immediate
+    /// (32), QP number (24), high part of the acknowledgement (8).
     #[inline]
     pub const fn emit(&self) -> [u64; 2] {
         let what = self.op as u64
@@ -149,7 +157,7 @@ impl Head {
         ]
     }
 
-    /// `None` when the words are not a head that this version writes.
+    /// Decodes a head; `None`: this version never writes such words.
     #[inline]
     pub fn parse(words: [u64; 2]) -> Option<Self> {
         let [w0, w1] = words;
@@ -181,19 +189,19 @@ impl Head {
         })
     }
 
-    /// Whether it has a flag.
+    /// Whether the head has `flag`.
     #[inline]
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// The payload words of a slot that was published.
+/// The payload words of a published slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Body([u64; BODY_WORDS]);
 
 impl Body {
-    /// Of words that were read once.
+    /// Wraps words that were read once.
     #[inline]
     pub const fn new(words: [u64; BODY_WORDS]) -> Self {
         Self(words)
@@ -217,51 +225,53 @@ impl Body {
         Claim::new(high(self.0[at]))
     }
 
-    /// Bytes that travel in the words from `at` on.
+    /// The payload bytes in the words from `at` on.
     #[inline]
     pub fn bytes(&self, at: usize) -> &[u8] {
         bytes_of(&self.0[at..])
     }
 }
 
-/// Bytes in a bounce buffer of the sender's (a chunk), as the body of a slot says it.
+/// Payload in a bounce buffer (chunk) of the sender, as a slot's body names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BounceBuffer {
     /// Index of the chunk.
     pub chunk: u32,
-    /// Bytes in it.
+    /// Bytes in the chunk.
     pub len: u32,
     /// Bytes of the whole message.
     pub total: u64,
 }
 
 impl BounceBuffer {
-    /// Two words of a body.
+    /// Encodes into two words of a body.
     #[inline]
     pub const fn emit(self) -> [u64; 2] {
         [halves(self.chunk, self.len), self.total]
     }
 
-    /// What such words say.
+    /// Decodes two words of a body.
     #[inline]
     pub const fn parse([at, total]: [u64; 2]) -> Self {
         Self { chunk: low(at), len: high(at), total }
     }
 }
 
-/// The head words of what may be a SEND in one slot, which is most of what comes: looked at as they are.
+/// The head words of a possible one-slot SEND, the most frequent kind. Methods test the words
+/// without parsing.
 #[derive(Clone, Copy, Debug)]
 pub struct Short(pub [u64; 2]);
 
 impl Short {
-    /// A SEND, inline, first and last piece, with nothing else but perhaps immediate data and a solicited event.
+    /// A SEND, inline, first and last piece, with no flags except perhaps immediate data and
+    /// solicited event.
     const KIND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
     const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
-    /// As `KIND`, but in a chunk.
+    /// As `KIND`, but with the payload in a chunk.
     const CHUNKED: u64 = Self::KIND | (Carrier::Chunk as u64) << 4;
     const ACK_SHIFT: u32 = 50;
 
-    /// The part that all heads from a QP with the same acknowledgement have.
+    /// The bits that all heads from one QP with the same acknowledgement share.
     #[inline]
     pub const fn from(src_qpn: u32, ack: u32) -> Self {
         let ack = (ack & ACK_MASK) as u64;
@@ -269,7 +279,7 @@ impl Short {
         Self([Self::KIND << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
     }
 
-    /// The head of one, from what `from` gave.
+    /// The head of one SEND, from the common bits of `from`.
     #[inline]
     pub const fn with(self, seq: u32, len: usize, imm: Option<u32>, solicited: bool) -> Self {
         let solicited = (solicited as u64 * SOLICITED as u64) << 38;
@@ -282,39 +292,40 @@ impl Short {
         Self([first | seq as u64 | len | solicited | flag, second | imm])
     }
 
-    /// The same, of bytes that are in a chunk, which the body names: see [`BounceBuffer`].
+    /// The same head, for a payload in a chunk that the body names: see [`BounceBuffer`].
     #[inline]
     pub const fn chunked(self) -> Self {
         let Self([first, second]) = self;
         Self([first | (Self::CHUNKED ^ Self::KIND) << 32, second])
     }
 
-    /// Whether it is a SEND of one piece in a chunk.
+    /// Whether the head is a SEND of one piece in a chunk.
     #[inline]
     pub const fn is_chunked(self) -> bool {
         self.0[0] >> 32 & Self::KIND_MASK == Self::CHUNKED
     }
 
-    /// Sequence number in the ring.
+    /// Sequence number of the slot in the ring.
     #[inline]
     pub const fn seq(self) -> u32 {
         self.0[0] as u32
     }
 
-    /// Whether it is a SEND in one slot.
+    /// Whether the head is a SEND of one piece inside its slot.
     #[inline]
     pub const fn is_one(self) -> bool {
         self.0[0] >> 32 & Self::KIND_MASK == Self::KIND
     }
 
-    /// Whether it is one as `first`, which is one: from the same sender, with the same acknowledgement.
+    /// Whether the head is of the same kind as `first`, a one-slot SEND: same sender, same
+    /// acknowledgement.
     #[inline]
-    pub const fn is_as(self, first: Self) -> bool {
+    pub const fn matches_head(self, first: Self) -> bool {
         let mask = Self::KIND_MASK << 32 | u64::MAX << Self::ACK_SHIFT;
         (self.0[0] ^ first.0[0]) & mask | (self.0[1] ^ first.0[1]) >> 32 == 0
     }
 
-    /// Bytes in the slot, if there can be so many.
+    /// Payload bytes in the slot. The value may exceed the slot; the caller checks it.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "one without bytes is as any other")]
     pub const fn len(self) -> usize {
@@ -327,7 +338,7 @@ impl Short {
         if self.0[0] >> 38 & IMM as u64 == 0 { None } else { Some(self.0[1] as u32) }
     }
 
-    /// Whether a solicited event is asked for.
+    /// Whether the sender requests a solicited event.
     #[inline]
     pub const fn is_solicited(self) -> bool {
         self.0[0] >> 38 & SOLICITED as u64 != 0
@@ -339,14 +350,14 @@ impl Short {
         (self.0[1] >> 32) as u32 & 0xff_ffff
     }
 
-    /// As [`Head::ack`].
+    /// The acknowledgement, as [`Head::ack`].
     #[inline]
     pub const fn ack(self) -> u32 {
         (self.0[0] >> Self::ACK_SHIFT) as u32 | (self.0[1] >> 56 << 14) as u32
     }
 }
 
-/// A word of two halves, as bodies use them: low first.
+/// A word of two halves, low half first.
 #[inline]
 pub const fn halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
@@ -431,7 +442,7 @@ mod tests {
             src_qpn: 2,
             ack: 3,
         };
-        let as_one = |other: Head| Short(other.emit()).is_as(Short(one.emit()));
+        let as_one = |other: Head| Short(other.emit()).matches_head(Short(one.emit()));
         assert!(as_one(Head {
             seq: 9,
             count: 48,

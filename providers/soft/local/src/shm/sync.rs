@@ -1,5 +1,6 @@
-//! The atomics and the mutex of the protocols in this folder. The models (`providers/soft/loom`) compile the same protocols
-//! over loom's instead.
+//! The atomics and the mutex that the protocols in this folder use.
+//!
+//! The models in `providers/soft/loom` compile the same protocols over loom's types instead.
 
 pub(crate) use cface::sync::Mutex;
 pub(crate) use std::sync::atomic::{

@@ -1,136 +1,154 @@
-//! The steps by which processes and threads agree on who has what until further notice: a ring, an opened QP, a place in a list.
+//! The memory-order steps by which processes and threads agree on ownership that lasts: of a ring,
+//! an opened QP, a protection domain, or a list entry.
 //!
-//! As in `protocol`, only what depends on memory order is here, so that the models in `providers/soft/loom` run this very code.
+//! As `protocol`, the module contains only code that depends on memory order. The models in
+//! `providers/soft/loom` run this code.
 #![forbid(unsafe_code)]
 
 use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Sender: takes a ring that nobody sent in for the incarnation `me` of its QP; `false`: another one sent in it before.
-pub fn take_ring(holder: &AtomicU64, me: u64) -> bool {
-    // One step, so that of two incarnations one is first. Pairs with the Acquire in `holder_of`.
+/// Sender: claims an unused ring for incarnation `me` of its QP. Returns false if another
+/// incarnation holds the ring.
+pub fn claim_ring(holder: &AtomicU64, me: u64) -> bool {
+    // A single compare-exchange, so one of two incarnations is first. Release pairs with the
+    // Acquire in `holder_of`.
     let taken = holder.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire);
     taken.is_ok() || taken == Err(me)
 }
 
-/// Sender: takes a ring from whoever holds it, and begins at slot `at`.
-pub fn take_ring_over(holder: &AtomicU64, me: u64, begun: &AtomicU32, at: u32) {
+/// Sender: takes a ring over from its holder, and begins at slot `at`.
+pub fn take_over_ring(holder: &AtomicU64, me: u64, begun: &AtomicU32, at: u32) {
     begun.store(at, Ordering::Relaxed);
-    // Pairs with the Acquire in `holder_of`: who finds the new holder finds where it began.
+    // Release: pairs with the Acquire in `holder_of`. A receiver that reads the new holder also
+    // reads `begun`.
     holder.store(me, Ordering::Release);
 }
 
-/// Receiver: who sends in a ring; 0: nobody does. Where it began may be read after this.
+/// Receiver: the incarnation that sends in a ring; 0: none. `begun` may be read after this call.
 pub fn holder_of(holder: &AtomicU64) -> u64 {
-    // Pairs with the Release in `take_ring_over`.
+    // Acquire: pairs with the Release in `take_over_ring`.
     holder.load(Ordering::Acquire)
 }
 
-/// Opener of a QP of another process: says so in its own word of the owner's memory. The look whether the QP is being destroyed comes after.
+/// Opener of another process's QP: records itself in its own word of the owner's memory. The load
+/// of `closing` comes afterwards.
 pub fn note_opener(noted: &AtomicU32, identity: u32) {
     noted.store(identity, Ordering::SeqCst);
-    // Pairs with the fence in `begin_to_destroy`: the owner finds us, or we find that it destroys the QP.
+    // Pairs with the fence in `begin_to_destroy`: either the owner finds the opener, or the opener
+    // finds the QP closing. Without the fences the opener could hold a destroyed QP.
     fence(Ordering::SeqCst);
 }
 
-/// Opener: has the QP open no more. Does nothing where another process has the word by now.
+/// Opener: no longer has the QP open. Does nothing if another process has the word by now.
 pub fn withdraw_opener(noted: &AtomicU32, identity: u32) {
-    // Pairs with the Acquire in `opener`: what we did with the QP comes before its end.
+    // Pairs with the Acquire in `opener`: the opener's use of the QP precedes the QP's end.
     let _ = noted.compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
-/// Owner: who has the QP open by this word; 0: nobody has.
+/// Owner: the identity of the process that has the QP open by this word; 0: none.
 pub fn opener(noted: &AtomicU32) -> u32 {
     noted.load(Ordering::Acquire)
 }
 
-/// Owner: will destroy a QP unless somebody has it open. The look at its openers comes after.
+/// Owner: announces that it destroys a QP unless a process has it open. The load of the openers
+/// comes afterwards.
 pub fn begin_to_destroy(closing: &AtomicU8, destroyed: u8) {
     closing.store(destroyed, Ordering::SeqCst);
     // Pairs with the fence in `note_opener`.
     fence(Ordering::SeqCst);
 }
 
-/// Opener, after `note_opener`: what the owner says of its QP.
+/// Opener, after `note_opener`: the owner's `closing` word.
 pub fn closing(closing: &AtomicU8) -> u8 {
     closing.load(Ordering::SeqCst)
 }
 
-/// Maker of an object in a domain of this process: the domain has one more; `false`: it is over.
+/// Creator of an object in a domain of this process: increments the domain's users. Returns false
+/// if the domain has ended.
 pub fn hold_domain(users: &AtomicUsize) -> bool {
-    // One step with the look, so that either the end finds the object, or this finds the end.
+    // One read-modify-write: either the end finds the object, or this call finds the end.
     let more = |users: usize| users.checked_add(1);
     users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }
 
-/// The object is gone.
+/// Decrements the domain's users when an object is gone.
 pub fn release_domain(users: &AtomicUsize) {
-    // Pairs with the Acquire in `end_domain`: what was done with the object comes before the domain's end.
+    // Release: pairs with the Acquire in `end_domain`. The use of the object precedes the domain's
+    // end.
     users.fetch_sub(1, Ordering::Release);
 }
 
-/// Owner of a domain: ends it unless it has objects of this process; `false`: it has.
+/// Owner of a domain: ends the domain unless objects of this process use it. Returns whether it
+/// ended.
 pub fn end_domain(users: &AtomicUsize) -> bool {
-    users.compare_exchange(0, OVER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    users.compare_exchange(0, ENDED, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Owner: the domain is not over after all.
+/// Owner: reverts the end of a domain.
 pub fn resume_domain(users: &AtomicUsize) {
     users.store(0, Ordering::Release);
 }
 
-/// Instead of a number of objects: the domain is over. There is no number behind it.
-const OVER: usize = usize::MAX;
+/// The user count of a domain that has ended. No increment is possible.
+const ENDED: usize = usize::MAX;
 
-/// Maker of an object in a domain of another process: says so where that process looks. The look whether the domain is there comes after.
+/// Creator of an object in a domain of another process: records the domain where that process
+/// looks. The load of the domain's entry comes afterwards.
 pub fn note_borrowed(noted: &AtomicU64, number: u64) {
     noted.store(number, Ordering::SeqCst);
-    // Pairs with the fence in `begin_to_end`: the owner finds us, or we find that the domain is over.
+    // Pairs with the fence in `begin_to_end`: either the owner finds the record, or the creator
+    // finds that the domain has ended.
     fence(Ordering::SeqCst);
 }
 
-/// Maker, after `note_borrowed`: which domain there is at the place of the one that it means.
-pub fn domain_there(entry: &AtomicU64) -> u64 {
+/// Creator, after `note_borrowed`: the number of the domain that the entry now holds.
+pub fn current_domain(entry: &AtomicU64) -> u64 {
     entry.load(Ordering::SeqCst)
 }
 
-/// Maker: the last of its objects in the domain is gone.
+/// Creator: its last object in the domain is gone.
 pub fn withdraw_borrowed(noted: &AtomicU64) {
-    // Pairs with the Acquire in `borrowed`: what we did with the objects comes before the domain's end.
+    // Release: pairs with the Acquire in `borrowed`. The use of the objects precedes the domain's
+    // end.
     noted.store(0, Ordering::Release);
 }
 
-/// Owner of a domain: will end it unless another process has objects in it. The look at what they noted comes after.
+/// Owner of a domain: announces that it ends the domain unless another process has objects in it.
+/// The load of the records comes afterwards.
 pub fn begin_to_end(entry: &AtomicU64) {
     entry.store(0, Ordering::SeqCst);
     // Pairs with the fence in `note_borrowed`.
     fence(Ordering::SeqCst);
 }
 
-/// Owner: the domain that another process has objects in by this word; 0: none.
+/// Owner: the domain in which another process has objects by this word; 0: none.
 pub fn borrowed(noted: &AtomicU64) -> u64 {
     noted.load(Ordering::Acquire)
 }
 
-/// A QP got something outstanding. `true`: nobody lists it, and the caller does.
+/// Records that a QP has outstanding work. Returns true if the QP is on no list; the caller then
+/// adds it.
 #[inline]
 pub fn list_outstanding(outstanding: &AtomicBool, listed: &AtomicBool) -> bool {
     outstanding.store(true, Ordering::Relaxed);
-    lists(listed)
+    claim_listing(listed)
 }
 
-/// Whether the caller is the one who lists what has something outstanding.
+/// Claims the listing of a QP. Returns true if the caller must add the QP to the list.
 #[inline]
-pub fn lists(listed: &AtomicBool) -> bool {
+pub fn claim_listing(listed: &AtomicBool) -> bool {
     !listed.swap(true, Ordering::AcqRel)
 }
 
-/// Whoever has the list: whether a QP stays on it. If not, whoever gives it something outstanding lists it anew.
+/// Holder of the list: whether a QP stays on it. If not, the next `list_outstanding` adds the QP
+/// again.
 pub fn stays_listed(outstanding: &AtomicBool, listed: &AtomicBool) -> bool {
     if outstanding.load(Ordering::Relaxed) {
         return true;
     }
-    // Against `list_outstanding`, which stores and then swaps. If its swap came before ours, ours acquires what it stored, and the
-    // load sees it. If it came after, it found the flag down, and its caller lists the QP anew.
+    // Pairs with `list_outstanding`, which stores `outstanding` and then swaps `listed`. If its
+    // swap preceded this swap, this thread sees its store in the load below. If its swap came
+    // later, it found the flag clear, and its caller adds the QP again.
     listed.swap(false, Ordering::AcqRel);
-    outstanding.load(Ordering::Relaxed) && lists(listed)
+    outstanding.load(Ordering::Relaxed) && claim_listing(listed)
 }

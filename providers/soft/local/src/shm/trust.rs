@@ -1,13 +1,15 @@
-//! Who may write what lies in shared segments, as types (docs/reference/threat-model-words.md).
+//! Types for words in shared segments, by who may write them
+//! (docs/reference/threat-model-words.md).
 //!
-//! None of them costs an instruction: they are the words themselves, and the compiler's memory of whose they are.
+//! The types cost no instruction: each is the word itself, and the compiler checks how its value is
+//! used.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A word of *tables*, which peers have mapped read-only: what it says, its owner says. It counts for the owner's memory and connections, and
-/// an index or a sum made of it is checked as any.
+/// A word of *tables*, which peers map read-only, so only its owner writes it. The value may govern
+/// the owner's own memory and connections. An index or a sum made of it is checked as any other.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Owned<T>(T);
@@ -21,7 +23,8 @@ impl<T> Deref for Owned<T> {
     }
 }
 
-/// A word of *rings* that tells where or when to look, or excludes others for a while: anybody may write it, and a wrong one costs time.
+/// A word of *rings* that says where or when to look, or excludes others for a while. Any process
+/// may write it, and a wrong value only costs time.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Hint<T>(T);
@@ -35,13 +38,14 @@ impl<T> Deref for Hint<T> {
     }
 }
 
-/// A word of *rings* that says something: one peer, or the owner, is meant to write it, and anybody may have.
+/// A word of *rings* with information. One peer, or the owner, should write it, but any process
+/// can.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct FromPeer<T>(T);
 
 impl<T> FromPeer<T> {
-    /// The word, for whoever writes it, and for the steps of `protocol`.
+    /// The bare word, for its writer and for the steps of `protocol`.
     #[inline(always)]
     pub const fn word(&self) -> &T {
         &self.0
@@ -49,13 +53,13 @@ impl<T> FromPeer<T> {
 }
 
 impl FromPeer<AtomicU32> {
-    /// What somebody said.
+    /// The unchecked value.
     #[inline(always)]
     pub fn load(&self, order: Ordering) -> Claim<u32> {
         Claim(self.0.load(order))
     }
 
-    /// Says something.
+    /// Stores a value.
     #[inline(always)]
     pub fn store(&self, value: u32, order: Ordering) {
         self.0.store(value, order);
@@ -63,25 +67,25 @@ impl FromPeer<AtomicU32> {
 }
 
 impl FromPeer<AtomicU64> {
-    /// What somebody said.
+    /// The unchecked value.
     #[inline(always)]
     pub fn load(&self, order: Ordering) -> Claim<u64> {
         Claim(self.0.load(order))
     }
 
-    /// Says something.
+    /// Stores a value.
     #[inline(always)]
     pub fn store(&self, value: u64, order: Ordering) {
         self.0.store(value, order);
     }
 }
 
-/// What somebody said who may be anybody: it is nothing before it was checked.
+/// An unchecked value that any process may have written. It must be checked before use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<T>(T);
 
 impl<T> Claim<T> {
-    /// Of something that came from elsewhere.
+    /// Wraps a value that came from outside.
     #[inline(always)]
     pub const fn new(said: T) -> Self {
         Self(said)
@@ -89,20 +93,21 @@ impl<T> Claim<T> {
 }
 
 impl<T: Copy + PartialEq> Claim<T> {
-    /// What it is by a rule that refuses all that makes no sense.
+    /// The value that `rule` derives; `None`: the rule refuses the value.
     #[inline(always)]
     pub fn check<R>(self, rule: impl FnOnce(T) -> Option<R>) -> Option<R> {
         rule(self.0)
     }
 
-    /// Whether it is this.
+    /// Whether the claim equals `value`.
     #[inline(always)]
     pub fn is(self, value: T) -> bool {
         self.0 == value
     }
 
-    /// As it was said: where it concerns nothing but a message or a connection, whose peer may say so, or where it goes on to a check that
-    /// takes plain numbers (`admit`, a table, the kernel). Never for an address, a length or an event of ours.
+    /// The value without a check. For values that concern only a message or connection of the peer
+    /// that claims them, and for values that the next function checks (`admit`, a table, the
+    /// kernel). Never for an address, a length or an event of ours.
     #[inline(always)]
     pub const fn as_said(self) -> T {
         self.0
@@ -110,7 +115,7 @@ impl<T: Copy + PartialEq> Claim<T> {
 }
 
 impl Claim<u32> {
-    /// As a number of bytes or of things, if there can be so many.
+    /// The claim as a count, if it is at most `most`.
     #[inline(always)]
     pub const fn at_most(self, most: usize) -> Option<usize> {
         if self.0 as usize <= most { Some(self.0 as usize) } else { None }
@@ -122,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_no_more_than_can_be() {
+    fn a_claim_above_its_maximum_is_refused() {
         assert_eq!(Claim::new(5).at_most(5), Some(5));
         assert_eq!(Claim::new(6).at_most(5), None);
         assert_eq!(Claim::new(u32::MAX).at_most(5), None);

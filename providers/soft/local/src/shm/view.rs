@@ -1,7 +1,7 @@
-//! Typed access to a pair of segments, ours or a peer's.
+//! Typed access to a pair of segments, our own or a peer's.
 //!
-//! Only atomics are handed out as references: the other side writes whenever it likes, and a reference
-//! to anything else would be a promise that nobody keeps. Bulk bytes are copied through raw pointers.
+//! Only atomics are handed out as references: the other side may write at any time, which no other
+//! reference permits. Bulk bytes are copied through raw pointers.
 
 use super::layout::*;
 use super::protocol::{self, take_bits};
@@ -12,87 +12,93 @@ use soft_memory::Range;
 use soft_sys::map::{LazyMapping, WINDOW};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
+/// Base addresses of one process's segments. The creator keeps the mappings alive.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     tables: *const u8,
     /// The front of *rings*.
     rings: *mut u8,
-    /// Where what lies behind the front is mapped as we get there; NULL: all of *rings* is mapped.
+    /// The lazy mapping of the windows behind the front; NULL: all of *rings* is mapped.
     lazy: *const LazyMapping,
 }
 
-// SAFETY: a View is addresses of what any thread may use; all access goes through atomics or explicit raw copies.
+// SAFETY: a View holds addresses that any thread may use; all access is by atomics or raw copies.
 unsafe impl Send for View {}
-// SAFETY: through a shared View only its addresses are read, which never change; what lies there is accessed by atomics
-// or explicit raw copies.
+// SAFETY: a shared View only exposes its addresses, which never change; the memory behind them is
+// accessed by atomics or raw copies.
 unsafe impl Sync for View {}
 
 impl View {
+    /// A view of mapped segments.
+    ///
     /// # Safety
-    /// `tables` is mapped readable (writable where the owner uses the view) for `TABLES_LEN` bytes and `rings`
-    /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view, or what it hands out, is used.
+    /// `tables` is mapped readable (writable if the owner uses the view) for `TABLES_LEN` bytes.
+    /// `rings` is mapped readable and writable for `RINGS_LEN` bytes. Both are page-aligned, and
+    /// outlive every copy of the view and every reference or address from it.
     #[inline]
     pub const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
         Self { tables, rings, lazy: std::ptr::null() }
     }
 
-    /// Of the segments of `peer`, which may be ourselves.
+    /// A view of the segments of `peer`, which may be this process itself.
     ///
     /// # Safety
-    /// The fabric's segments have the lengths of `shm::layout`; `peer` is kept for as long as any copy of the view, or address from it, is
-    /// used.
+    /// The fabric's segments have the lengths of `shm::layout`. `peer` outlives every copy of the
+    /// view and every reference or address from it.
     #[inline]
     pub unsafe fn of(peer: &Peer) -> Self {
         let lazy = peer.lazy_rings().map_or(std::ptr::null(), std::ptr::from_ref);
         Self { tables: peer.tables().base(), rings: peer.rings().base(), lazy }
     }
 
-    /// `index` below `count`: the element of an array at `offset` of *tables*.
+    /// Element `index` of the array at `offset` of *tables*, which has `count` elements.
     #[inline]
     fn table<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
-        // SAFETY: in the mapped segment (layout constants, index checked); T consists of atomics, for which any bits are
-        // valid; alignment: offsets are multiples of the page, T is repr(C) with size a multiple of its alignment.
+        // SAFETY: in the mapped segment (layout constants, index checked); T consists of atomics,
+        // for which any bits are valid; offsets are multiples of the page, and the size of T is a
+        // multiple of its alignment (repr(C)).
         unsafe { &*self.tables.add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
-    /// `index` below `count`: the element of an array at `offset` of the front of *rings*.
+    /// Element `index` of the array at `offset` of the front of *rings*, which has `count`
+    /// elements.
     #[inline]
     fn ring<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
         debug_assert!(offset + count * size_of::<T>() <= FRONT);
-        // SAFETY: in the mapped front (layout constants, index checked); T consists of atomics, for which any bits are
-        // valid; offsets are multiples of T's alignment, and its size is one as well (repr(C)).
+        // SAFETY: in the mapped front (layout constants, index checked); T consists of atomics, for
+        // which any bits are valid; offsets and the size of T are multiples of its alignment
+        // (repr(C)).
         unsafe { &*self.rings.add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
-    /// As `ring`, of what lies in windows behind the front; `None`: there is no room to map its window.
+    /// As `ring`, for an array in windows behind the front; `None`: the window cannot be mapped.
     #[inline]
     fn windowed<T>(&self, offset: usize, index: usize, count: usize) -> Option<&T> {
         assert!(index < count);
         let at = self.behind_front(offset - FRONT + index * size_of::<T>())?;
-        // SAFETY: `behind_front` found the element's first byte in the mapped segment, and no element lies across two
-        // windows (shm::layout); T consists of atomics, for which any bits are valid, and lies at a multiple of its
-        // alignment.
+        // SAFETY: `behind_front` found the element's first byte in the mapped segment, and no
+        // element crosses two windows (shm::layout); T consists of atomics, for which any bits are
+        // valid, and lies at a multiple of its alignment.
         Some(unsafe { &*at.cast::<T>() })
     }
 
-    /// The byte of *rings* that lies `at` bytes behind the front, and those that follow in its window; `None`: there is no such byte, or
-    /// no room to map its window.
+    /// The address of the byte `at` bytes behind the front of *rings*, valid up to the end of its
+    /// window; `None`: out of range, or the window cannot be mapped.
     #[inline]
     pub fn behind_front(&self, at: usize) -> Option<*mut u8> {
         if self.lazy.is_null() {
             // SAFETY: in the segment, all of which is mapped.
             return (at < RINGS_LEN - FRONT).then(|| unsafe { self.rings.add(FRONT + at) });
         }
-        // SAFETY: of a peer that lives as long as the view is used (contract of `of`).
+        // SAFETY: of a peer that outlives the view (contract of `of`).
         let window = unsafe { (*self.lazy).window(at / WINDOW) }?;
         // SAFETY: a window has that many bytes.
         Some(unsafe { window.add(at % WINDOW) })
     }
 
-    /// Whether there is room for the bounce buffers that the owner takes first.
+    /// Whether the window of the bounce buffers that the owner takes first can be mapped.
     pub fn maps_chunks(&self) -> bool {
         self.behind_front(RINGS_CHUNKS - FRONT).is_some()
     }
@@ -109,25 +115,25 @@ impl View {
         self.ring(0, 0, 1)
     }
 
-    /// What the owner says of its QP `index`.
+    /// The owner's entry of its QP `index`.
     #[inline]
     pub fn qp(&self, index: usize) -> &QpEntry {
         self.table(TABLES_QPS, index, QPS)
     }
 
-    /// What the owner says of its shared receive queue `index`.
+    /// The owner's entry of its shared receive queue `index`.
     #[inline]
     pub fn srq(&self, index: usize) -> &SrqEntry {
         self.table(TABLES_SRQS, index, SRQS)
     }
 
-    /// What the owner says of its region or window `index`.
+    /// The owner's entry of its region or window `index`.
     #[inline]
     pub fn mr(&self, index: usize) -> &MrEntry {
         self.table(TABLES_MRS, index, MRS)
     }
 
-    /// A one-sided operation that the owner may have under way.
+    /// Announcement `index` of a one-sided operation of the owner.
     #[inline]
     pub fn operation_in_flight(&self, index: usize) -> &OperationInFlight {
         self.table(TABLES_IN_FLIGHT, index, OPERATIONS_IN_FLIGHT)
@@ -145,25 +151,25 @@ impl View {
         self.table(TABLES_RULES, index, RULES)
     }
 
-    /// What the owner says of its protection domain `index`.
+    /// The owner's entry of its protection domain `index`.
     #[inline]
     pub fn pd(&self, index: usize) -> &PdEntry {
         self.table(TABLES_PDS, index, PDS)
     }
 
-    /// The long operation that the owner has under way.
+    /// The long operation that the owner has in flight.
     #[inline]
     pub fn job(&self) -> &Job {
         self.table(TABLES_JOB, 0, 1)
     }
 
-    /// A domain of another process that the owner has objects in; 0: none.
+    /// The number of another process's domain in which the owner has objects; 0: none.
     #[inline]
     pub fn borrowed(&self, index: usize) -> &Owned<AtomicU64> {
         self.table(TABLES_BORROWED, index, BORROWED)
     }
 
-    /// The receive ring of the owner's QP `index`; `None`: there is no room to map it.
+    /// The receive ring of the owner's QP `index`; `None`: its window cannot be mapped.
     #[inline]
     pub fn qp_ring(&self, index: usize) -> Option<Ring> {
         let slots = self.windowed::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS)?;
@@ -171,7 +177,7 @@ impl View {
         Some(Ring::new(control, slots))
     }
 
-    /// The ring of the owner for datagrams from process `slot`; `None`: there is no room to map it.
+    /// The owner's ring of datagrams from process `slot`; `None`: its window cannot be mapped.
     #[inline]
     pub fn peer_ring(&self, slot: u16) -> Option<Ring> {
         let index = usize::from(slot);
@@ -180,33 +186,36 @@ impl View {
         Some(Ring::new(control, slots))
     }
 
-    /// For which owner of `slot` the ring for its datagrams is ready ([`Ring::nak`]).
+    /// The identity of the owner of `slot` for which the datagram ring was prepared
+    /// ([`Ring::nak`]).
     #[inline]
     pub fn ready_for(&self, slot: u16) -> &FromPeer<AtomicU32> {
         &self.ring::<RingControl>(RINGS_PEER_CONTROL, usize::from(slot), SLOTS).nak
     }
 
-    /// The processes that have the owner's QP `index` open; `None`: there is no room to map where it is noted.
+    /// The processes that have the owner's QP `index` open; `None`: the window cannot be mapped.
     #[inline]
     pub fn openers(&self, index: usize) -> Option<&Openers> {
         self.windowed(RINGS_OPENERS, index, QPS)
     }
 
-    /// How many threads sleep on event channel `number`; `None`: there is no such channel.
+    /// How many threads sleep on event channel `number`; `None`: no such channel.
     #[inline]
     pub fn sleepers(&self, number: u16) -> Option<&Owned<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.table(TABLES_SLEEPERS, usize::from(number), CHANNELS))
     }
 
-    /// What the sleepers of event channel `number` wait on; `None`: there is no such channel.
+    /// The futex word of event channel `number`, on which its readers sleep; `None`: no such
+    /// channel.
     #[inline]
     pub fn alarm(&self, number: u16) -> Option<&Hint<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
     }
 
-    /// Chunk `index`; `None`: there is no such chunk (the index came from a peer), or no room to map it.
+    /// Chunk `index`, which came from a peer; `None`: no such chunk, or its window cannot be
+    /// mapped.
     #[inline]
     pub fn chunk(&self, index: u32) -> Option<Range> {
         let index = index as usize;
@@ -214,11 +223,12 @@ impl View {
             return None;
         }
         let base = self.behind_front(RINGS_CHUNKS - FRONT + index * CHUNK_BYTES)?;
-        // SAFETY: chunks lie within windows (shm::layout), mapped as long as the view is used (contracts of `new` and `of`), and are only copied.
+        // SAFETY: chunks lie within windows (shm::layout), are mapped while the view is used
+        // (contracts of `new` and `of`), and are only copied.
         Some(unsafe { Range::new(base, CHUNK_BYTES) })
     }
 
-    /// Rings the bell of QP `index`: there is something for it and nobody looks by himself.
+    /// Rings the bell of QP `index`: its ring has arrivals, and no thread polls it.
     #[inline]
     pub fn ring_qp_bell(&self, index: usize) {
         let head = self.rings_head();
@@ -240,7 +250,7 @@ impl View {
         }
     }
 
-    /// Takes all bells of QPs and hands each index to `f`. One load per 4096 QPs when none rang.
+    /// Takes all bells of QPs and passes each index to `f`. One load per 4096 QPs if none rang.
     #[inline]
     pub fn take_qp_bells(&self, f: impl FnMut(usize)) {
         let summaries = &self.rings_head().qp_bell_summary;
@@ -260,7 +270,7 @@ impl View {
         }
     }
 
-    /// Takes all bells of datagram rings and hands each process slot to `f`.
+    /// Takes all bells of datagram rings and passes each process slot to `f`.
     #[inline]
     pub fn take_peer_bells(&self, mut f: impl FnMut(u16)) {
         let head = self.rings_head();
@@ -274,15 +284,15 @@ impl View {
 
 #[cfg(any(test, feature = "testing"))]
 pub mod mock {
-    //! Segments in ordinary memory, for tests of what stands on them.
+    //! Segments in ordinary memory, for tests of the layers above.
     use super::*;
     use std::alloc::{Layout, alloc_zeroed};
 
     const PAGE: usize = 4096;
 
-    /// A view of fresh zeroed segments, leaked: untouched pages cost nothing.
+    /// A view of new zeroed segments, leaked: untouched pages cost nothing.
     pub fn view() -> View {
-        // With an alignment of its own the allocator would write the zeros itself, and so touch all pages.
+        // With a larger alignment the allocator would write the zeros itself and touch all pages.
         let make = |len| {
             let layout = Layout::from_size_align(len + PAGE, 16).expect("constant layout");
             // SAFETY: the size is not zero.

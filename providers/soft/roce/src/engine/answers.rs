@@ -1,4 +1,6 @@
-//! What a responder still has to say, in the order in which it must be said, and what it may have to say again.
+//! The responder's queue of responses to send, and the results that a duplicate request may need.
+//!
+//! The responder adds responses in PSN order, and `Qp::poll_transmit` sends them in that order.
 
 use super::shared::{Flags, Shared};
 use super::{Payload, Pmtu, Service, Transmit};
@@ -9,20 +11,21 @@ use crate::wire::{
 };
 use std::collections::VecDeque;
 
-/// Answers, and the results that a duplicate may ask for.
+/// Responses to send, and saved results for duplicates.
 #[derive(Debug)]
-pub(super) struct Answers {
-    jobs: VecDeque<Job>,
-    results: VecDeque<Result>,
-    /// Results that are kept, and READs that may be under way.
+pub(super) struct ResponseQueue {
+    jobs: VecDeque<QueuedResponse>,
+    results: VecDeque<SavedResult>,
+    /// Number of results that are kept, and of READs that may be in progress.
     resources: usize,
     reads: u64,
-    /// The READ of which a packet was made last, that packet's PSN, and whether the READ came again. With its last packet the job is gone.
+    /// The READ of the latest response packet: its id, the packet's PSN, and whether it repeats an
+    /// earlier READ. The READ's queue entry is gone once its last packet was made.
     reading: Option<(u64, Psn, bool)>,
 }
 
 #[derive(Debug)]
-enum Job {
+enum QueuedResponse {
     Acknowledge {
         psn: Psn,
         syndrome: Syndrome,
@@ -47,7 +50,7 @@ enum Job {
         msn: Number,
         again: bool,
     },
-    /// FLUSH or ATOMIC WRITE is done.
+    /// The response to FLUSH or ATOMIC WRITE.
     Empty {
         psn: Psn,
         msn: Number,
@@ -55,86 +58,91 @@ enum Job {
     },
 }
 
-/// What was answered with more than an acknowledgement.
+/// A response that carried more than an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-struct Result {
+struct SavedResult {
     psn: Psn,
     packets: u32,
-    what: Answered,
+    what: ResultKind,
 }
 
-/// What a request was answered with.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(super) enum ResultKind {
     /// The data of this range.
     Read(Reth),
-    /// What was there before.
+    /// The value before the operation.
     Atomic(Atomic, u64),
-    /// Nothing, after FLUSH or ATOMIC WRITE.
+    /// No data: FLUSH or ATOMIC WRITE.
     Empty,
 }
 
-impl Answers {
+impl ResponseQueue {
     pub(super) fn new(resources: u8) -> Self {
         let resources = usize::from(resources);
         let (jobs, results) = (VecDeque::new(), VecDeque::new());
         Self { jobs, results, resources, reads: 0, reading: None }
     }
 
-    /// Whether one more READ or atomic can be taken. Repeated ones do not count: a peer that asked too early once more must not be refused for it.
+    /// Whether one more READ or atomic can be accepted. Repeated requests do not count: a peer that
+    /// repeats a request too early must not be refused.
     pub(super) fn has_resource(&self) -> bool {
         let under_way = self.jobs.iter().filter(|job| job.repeats() == Some(false)).count();
         under_way < 2 * self.resources
     }
 
-    /// Whether the data that belong to `psn` are still to be sent anyway.
-    pub(super) fn is_coming(&self, psn: Psn, pmtu: Pmtu) -> bool {
+    /// Whether the response data of `psn` are already queued.
+    pub(super) fn is_queued(&self, psn: Psn, pmtu: Pmtu) -> bool {
         self.jobs.iter().any(|job| match job {
-            Job::Read { psn: next, rest, .. } => {
+            QueuedResponse::Read { psn: next, rest, .. } => {
                 psn.after(*next).is_some_and(|index| index < pmtu.packets(rest.len))
             }
             _ => false,
         })
     }
 
-    /// Whether a duplicate may be answered: there is a limit to what a peer can pile up here.
+    /// Whether a duplicate may be answered. The limit bounds the responses that a peer can queue
+    /// here.
     pub(super) fn may_repeat(&self) -> bool {
         let repeated = self.jobs.iter().filter(|job| job.repeats() == Some(true)).count();
         repeated < 2 * self.resources + 2
     }
 
-    /// A name for a READ.
-    pub(super) fn name_read(&mut self) -> u64 {
+    /// A new id for a READ.
+    pub(super) fn new_read_id(&mut self) -> u64 {
         self.reads += 1;
         self.reads
     }
 
-    /// Acknowledges all up to `psn`, or not.
+    /// Queues an acknowledgement or NAK for all packets up to `psn`.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, msn: Number) {
-        // One that waits to be sent says less than this one.
+        // Replace a queued acknowledgement: the new one covers more.
         if self.is_acknowledging() {
             self.jobs.pop_back();
         }
-        self.jobs.push_back(Job::Acknowledge { psn, syndrome, msn });
+        self.jobs.push_back(QueuedResponse::Acknowledge { psn, syndrome, msn });
     }
 
-    /// Whether the last that waits to be sent says what was executed so far.
+    /// Whether the last queued response acknowledges all executed requests.
     pub(super) fn is_acknowledging(&self) -> bool {
         matches!(
             self.jobs.back(),
-            Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. } | Job::Selective { .. })
+            Some(
+                QueuedResponse::Acknowledge { syndrome: Syndrome::Ack(_), .. }
+                    | QueuedResponse::Selective { .. }
+            )
         )
     }
 
-    /// Whether nothing waits but an acknowledgement, which a few requests may overtake.
+    /// Whether the queue holds only an acknowledgement, which a few requests may overtake.
     pub(super) fn is_only_an_acknowledgement(&self) -> bool {
         self.only_acknowledgement().is_some()
     }
 
-    /// What that says, if nothing else waits.
+    /// The acknowledgement, if nothing else is queued.
     pub(super) fn only_acknowledgement(&self) -> Option<Along> {
         match self.jobs.front() {
-            Some(&Job::Acknowledge { psn, syndrome: Syndrome::Ack(credits), msn })
+            Some(&QueuedResponse::Acknowledge { psn, syndrome: Syndrome::Ack(credits), msn })
                 if self.jobs.len() == 1 =>
             {
                 Some(Along { psn, credits, msn })
@@ -143,58 +151,61 @@ impl Answers {
         }
     }
 
-    /// It went along with a request.
-    pub(super) fn went_along(&mut self) {
+    /// Removes the acknowledgement, which was sent along with a request.
+    pub(super) fn remove_acknowledgement(&mut self) {
         self.jobs.clear();
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether no response is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// Tells what is held behind the gap at `psn`.
+    /// Queues a report of the packets that are held behind the gap at `psn`.
     pub(super) fn selective(&mut self, psn: Psn, held: Held) {
         if self.is_acknowledging() {
             self.jobs.pop_back();
         }
-        self.jobs.push_back(Job::Selective { psn, held });
+        self.jobs.push_back(QueuedResponse::Selective { psn, held });
     }
 
-    /// Answers the request at `psn`, and keeps what a duplicate of it may ask for.
+    /// Queues the response of the request at `psn`, and saves its result for duplicates.
     pub(super) fn answer(
         &mut self,
         psn: Psn,
         packets: u32,
         read: u64,
-        what: Answered,
+        what: ResultKind,
         msn: Number,
     ) {
-        self.jobs.push_back(Job::new(psn, read, what, msn, false));
-        self.results.push_back(Result { psn, packets, what });
+        self.jobs.push_back(QueuedResponse::new(psn, read, what, msn, false));
+        self.results.push_back(SavedResult { psn, packets, what });
         while self.results.len() > self.resources {
             self.results.pop_front();
         }
     }
 
-    /// Answers once more.
-    pub(super) fn repeat(&mut self, psn: Psn, read: u64, what: Answered, msn: Number) {
-        self.jobs.push_back(Job::new(psn, read, what, msn, true));
+    /// Queues a response once more.
+    pub(super) fn repeat(&mut self, psn: Psn, read: u64, what: ResultKind, msn: Number) {
+        self.jobs.push_back(QueuedResponse::new(psn, read, what, msn, true));
     }
 
-    /// What the request at `psn` was answered with, and how far into it that is.
-    pub(super) fn find(&self, psn: Psn) -> Option<(Answered, u32)> {
+    /// The result of the request that covers `psn`, and the packet's index within the request.
+    pub(super) fn find(&self, psn: Psn) -> Option<(ResultKind, u32)> {
         self.results.iter().rev().find_map(|result| {
             let index = psn.after(result.psn)?;
             (index < result.packets).then_some((result.what, index))
         })
     }
 
-    /// A READ cannot go on: the packet that was made last is not sent, nor is the rest. Says where it ends, and whether it was one that came again,
-    /// behind which other answers are still good.
-    pub(super) fn cut(&mut self, read: u64) -> Option<(Psn, bool)> {
+    /// Removes the rest of a READ that cannot continue. The caller does not send the packet that
+    /// was made last. Returns the PSN at which the READ ends, and whether it repeats an earlier
+    /// READ, behind which other responses stay valid.
+    pub(super) fn abandon_read(&mut self, read: u64) -> Option<(Psn, bool)> {
         let rest = self.jobs.iter().enumerate().find_map(|(index, job)| match *job {
-            Job::Read { read: name, psn, again, .. } if name == read => Some((index, psn, again)),
+            QueuedResponse::Read { read: name, psn, again, .. } if name == read => {
+                Some((index, psn, again))
+            }
             _ => None,
         });
         let made = self.reading.take_if(|(name, ..)| *name == read);
@@ -202,19 +213,19 @@ impl Answers {
         match rest {
             Some((index, ..)) if again => _ = self.jobs.remove(index),
             Some((index, ..)) => self.jobs.truncate(index),
-            // It was the last packet. What waits are answers to what came behind it.
+            // The packet was the last of its READ. The queue holds responses to later requests.
             None if !again => self.jobs.clear(),
             None => {}
         }
         Some((psn, again))
     }
 
-    /// Whether data wait to be sent, which the rate may hold back.
+    /// Whether READ data wait to be sent, which the rate limit may delay.
     pub(super) fn has_data(&self) -> bool {
-        matches!(self.jobs.front(), Some(Job::Read { .. }))
+        matches!(self.jobs.front(), Some(QueuedResponse::Read { .. }))
     }
 
-    /// The next packet, if one may go.
+    /// The next packet, if one may be sent now.
     pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
         if self.has_data() && !shared.congestion.is_ready(now) {
             return None;
@@ -230,25 +241,25 @@ impl Answers {
         };
         let job = self.jobs.pop_front()?;
         Some(match job {
-            Job::Acknowledge { psn, syndrome, msn } => {
+            QueuedResponse::Acknowledge { psn, syndrome, msn } => {
                 let aeth = Aeth { syndrome, msn };
                 respond(shared, psn, Response::Acknowledge(aeth), Payload::None)
             }
-            Job::Selective { psn, held } => {
-                // Nothing is held of a peer that is not known.
+            QueuedResponse::Selective { psn, held } => {
+                // Packets are held only for a peer that has proved its nonce.
                 let to = shared.greeting.peer()?;
                 let message = Message::Ours(Ours::Selective { to, held });
                 shared.packet(psn, message, Flags::default(), Payload::None)
             }
-            Job::Atomic { psn, value, msn, .. } => {
+            QueuedResponse::Atomic { psn, value, msn, .. } => {
                 let aeth = Aeth { syndrome: unlimited, msn };
                 respond(shared, psn, Response::Atomic(aeth, value), Payload::None)
             }
-            Job::Empty { psn, msn, .. } => {
+            QueuedResponse::Empty { psn, msn, .. } => {
                 let only = ReadResponse::Only(Aeth { syndrome: unlimited, msn });
                 respond(shared, psn, Response::Read(only), Payload::None)
             }
-            Job::Read { read, psn, rest, begun, msn, again } => {
+            QueuedResponse::Read { read, psn, rest, begun, msn, again } => {
                 self.reading = Some((read, psn, again));
                 let aeth = Aeth { syndrome: unlimited, msn };
                 let len = rest.len.min(pmtu);
@@ -262,7 +273,8 @@ impl Answers {
                 };
                 if after.len != 0 {
                     let psn = psn.add(1);
-                    let rest = Job::Read { read, psn, rest: after, begun: true, msn, again };
+                    let rest =
+                        QueuedResponse::Read { read, psn, rest: after, begun: true, msn, again };
                     self.jobs.push_front(rest);
                 }
                 shared.congestion.sent(now, u64::from(len));
@@ -276,16 +288,16 @@ impl Answers {
     }
 }
 
-impl Job {
-    const fn new(psn: Psn, read: u64, what: Answered, msn: Number, again: bool) -> Self {
+impl QueuedResponse {
+    const fn new(psn: Psn, read: u64, what: ResultKind, msn: Number, again: bool) -> Self {
         match what {
-            Answered::Read(rest) => Self::Read { read, psn, rest, begun: false, msn, again },
-            Answered::Atomic(_, value) => Self::Atomic { psn, value, msn, again },
-            Answered::Empty => Self::Empty { psn, msn, again },
+            ResultKind::Read(rest) => Self::Read { read, psn, rest, begun: false, msn, again },
+            ResultKind::Atomic(_, value) => Self::Atomic { psn, value, msn, again },
+            ResultKind::Empty => Self::Empty { psn, msn, again },
         }
     }
 
-    /// Whether it answers a request that was answered before; `None` if it takes no resource.
+    /// Whether the response repeats an earlier one; `None`: the response takes no resource.
     const fn repeats(&self) -> Option<bool> {
         match self {
             Self::Acknowledge { .. } | Self::Selective { .. } => None,

@@ -1,4 +1,6 @@
-//! What comes back to a requester (IBTA vol 1, 9.7.5): acknowledgements, data, refusals.
+//! The requester's handling of responses (IBTA 1.7 9.7.5): acknowledgements, data, NAKs.
+//!
+//! `requester` decides what to send; this file completes requests by what the peer sends back.
 
 use super::requester::Requester;
 use super::shared::Shared;
@@ -8,7 +10,7 @@ use crate::wire::{Aeth, Held, Nak, Psn, ReadResponse, Response, Syndrome};
 use std::ops::Range;
 
 impl Requester {
-    /// An answer came for `psn`, with data in `payload`.
+    /// Handles a response for `psn`, whose data are in `payload`.
     pub(super) fn receive(
         &mut self,
         now: Time,
@@ -17,7 +19,8 @@ impl Requester {
         payload: Range<usize>,
         shared: &mut Shared,
     ) -> Step {
-        // An acknowledgement may repeat the last one; nothing else is about what is answered already.
+        // An acknowledgement may repeat the newest PSN. Any other response must concern an
+        // outstanding PSN.
         let newest =
             matches!(response, Response::Acknowledge(_)) && psn.add(1) == self.flight.base();
         let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());
@@ -50,7 +53,7 @@ impl Requester {
         let Some(wqe) = self.find(psn) else { return Step::Dropped(Drop::Psn) };
         let index = psn.after(wqe.first).unwrap_or(0);
         let offset = index * shared.config.pmtu.bytes();
-        // Where it is in a part that was asked for again is the peer's affair: the PSN tells the place.
+        // The PSN alone determines the offset, whichever part of the READ the requester repeated.
         let wanted = match wqe.work.op {
             Op::Read { .. } => (wqe.work.len - offset).min(shared.config.pmtu.bytes()),
             Op::Flush { .. } | Op::AtomicWrite { .. } => 0,
@@ -71,7 +74,7 @@ impl Requester {
         })
     }
 
-    /// The answer to `psn` is there; it also acknowledges what is before it.
+    /// Handles the response to `psn`, which also acknowledges all earlier packets.
     fn data(
         &mut self,
         now: Time,
@@ -124,7 +127,7 @@ impl Requester {
             }
             Syndrome::Nak(Nak::Sequence) => {
                 if self.timers.is_waiting() {
-                    // Of packets behind one that waits for a receive anyway.
+                    // The peer dropped packets behind the request that waits for a receive.
                     return Step::Dropped(Drop::Psn);
                 }
                 if !self.reached(now, psn, shared) {
@@ -144,7 +147,8 @@ impl Requester {
                     return Step::Dropped(Drop::Psn);
                 }
                 if self.flight.base() != psn {
-                    // Data before it are missing: only when they are there may this one complete.
+                    // Responses before this PSN are missing. Request them first, because requests
+                    // complete in order.
                     self.flight.lose_from(self.flight.base());
                     return Step::Done;
                 }
@@ -167,7 +171,7 @@ impl Requester {
         Step::Done
     }
 
-    /// The peer keeps packets behind a gap at `psn`.
+    /// Handles a selective acknowledgement: the peer holds packets behind a gap at `psn`.
     pub(super) fn selective(
         &mut self,
         now: Time,
@@ -180,7 +184,8 @@ impl Requester {
             return Step::Dropped(Drop::Psn);
         }
         shared.counters.packet_seq_err += 1;
-        // Both together, before anything is taken for lost: what is held was sent before what is acknowledged here, if that was sent again.
+        // Evaluate both sets before inferring losses. A held packet may have been sent before an
+        // acknowledged packet, if the latter was sent again.
         let before = self.flight.acknowledged(now, psn);
         let held = self.flight.held(now, psn, held);
         self.selects = true;
@@ -189,7 +194,7 @@ impl Requester {
         Step::Done
     }
 
-    /// The peer speaks of `psn`, so all before it arrived. Says whether `psn` is still unanswered.
+    /// Completes all packets before `psn`. Returns whether `psn` itself is still outstanding.
     fn reached(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> bool {
         self.timers.heard();
         let gain = self.flight.acknowledged(now, psn);
@@ -197,11 +202,11 @@ impl Requester {
         !shared.error && psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len())
     }
 
-    /// The peer's credits, counted from the messages it completed.
+    /// Applies the peer's credits, which count from the messages that the peer has completed.
     fn grant(&mut self, aeth: Aeth) {
         let Syndrome::Ack(credits) = aeth.syndrome else { return };
         self.credit = credits.messages().map(|messages| {
-            // The MSN has the low 24 bits of our own count of messages.
+            // The MSN holds the low 24 bits of this requester's message count.
             let behind = self.messages.wrapping_sub(aeth.msn.get()) & 0xff_ffff;
             self.messages.wrapping_sub(behind).wrapping_add(messages)
         });

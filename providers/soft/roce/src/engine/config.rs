@@ -1,4 +1,7 @@
-//! What a queue pair is told when it is made, as ibv_modify_qp(3) tells it.
+//! Settings of a queue pair, as ibv_modify_qp(3) passes them.
+//!
+//! [`Config`] is for ready-to-receive, [`Sending`] for ready-to-send. [`Tuning`] holds choices
+//! outside the specification.
 
 use crate::wire::{Addresses, DEFAULT_PKEY, Nonce, Psn, Qpn, RnrTimer};
 use std::time::Duration;
@@ -10,7 +13,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Datagrams.
+    /// Unreliable datagrams.
     Ud,
     /// The sending side of XRC.
     XrcInitiator,
@@ -25,24 +28,24 @@ pub enum Pmtu {
     B256 = 256,
     /// 512 bytes.
     B512 = 512,
-    /// 1024 bytes: what fits into Ethernet frames of 1500.
+    /// 1024 bytes: fits into Ethernet frames of 1500 bytes.
     B1024 = 1024,
     /// 2048 bytes.
     B2048 = 2048,
-    /// 4096 bytes: needs frames of 4176.
+    /// 4096 bytes: needs Ethernet frames of 4176 bytes.
     B4096 = 4096,
 }
 
-/// The other end of a connection.
+/// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// From here to there. Packets of any other pair are not the peer's.
+    /// Local and remote address. Packets with other addresses do not come from the peer.
     pub addresses: Addresses,
-    /// Its queue pair.
+    /// The peer's QP number.
     pub qpn: Qpn,
 }
 
-/// What remote requests may do with a queue pair; the keys say the rest.
+/// Remote operations that the queue pair permits. The rkeys must permit them too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// RDMA WRITE and ATOMIC WRITE.
@@ -55,90 +58,90 @@ pub struct Access {
     pub flush: bool,
 }
 
-/// A queue pair on its way to ready-to-receive.
+/// Settings of a queue pair for the transition to ready-to-receive.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The service.
+    /// The transport service.
     pub service: Service,
-    /// Our number.
+    /// The number of this QP.
     pub qpn: Qpn,
-    /// Our partition key.
+    /// The partition key of this QP.
     pub pkey: u16,
-    /// Equal at both ends.
+    /// The path MTU, equal at both ends.
     pub pmtu: Pmtu,
-    /// The other end; `None` for datagrams.
+    /// The peer; `None` for datagrams.
     pub peer: Option<Peer>,
-    /// Datagrams must bring it.
+    /// The Q_Key that datagrams must carry.
     pub qkey: u32,
-    /// The first PSN to come (`rq_psn`).
+    /// The first PSN to receive (`rq_psn`).
     pub expected_psn: Psn,
-    /// What remote requests may do.
+    /// Permitted remote operations.
     pub access: Access,
-    /// READs and atomics that the peer may have under way, and that can be replayed
+    /// Number of READs and atomics of the peer that may be in progress, and that can be replayed
     /// (`max_dest_rd_atomic`).
     pub responder_resources: u8,
-    /// How long the peer is to wait when there is no receive (`min_rnr_timer`).
+    /// How long the peer must wait if no receive is posted (`min_rnr_timer`).
     pub rnr_timer: RnrTimer,
-    /// A secret of this end, drawn for this connection. `None`: this end does not speak what only
-    /// our own ends understand.
+    /// A secret of this end, drawn for this connection. `None`: this end does not speak the
+    /// extension ([`Ours`](crate::wire::Ours)).
     pub nonce: Option<Nonce>,
-    /// Receives come from a shared queue, so no credits can be promised.
+    /// Whether receives come from a shared queue, so that credits cannot be promised.
     pub shared_receive_queue: bool,
-    /// How it is done, where the specification leaves that open.
+    /// Choices that the specification leaves open.
     pub tuning: Tuning,
 }
 
-/// What a queue pair is told on its way to ready-to-send.
+/// Settings of a queue pair for the transition to ready-to-send.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
-    /// The first PSN to go (`sq_psn`).
+    /// The first PSN to send (`sq_psn`).
     pub first_psn: Psn,
-    /// Local ACK timeout: 4.096 us times 2 to this; 0 for none.
+    /// Local ACK timeout as an exponent: 4.096 us times 2^timeout; 0: no timeout.
     pub timeout: u8,
-    /// Timeouts and sequence errors without progress before giving up, 0 to 7.
+    /// Timeouts and sequence errors without progress before the requester gives up, 0 to 7.
     pub retry_count: u8,
-    /// RNR NAKs without progress before giving up; 7 never gives up.
+    /// RNR NAKs without progress before the requester gives up; 7: never.
     pub rnr_retry: u8,
-    /// READs and atomics under way (`max_rd_atomic`).
+    /// READs and atomics in flight (`max_rd_atomic`).
     pub initiator_depth: u8,
 }
 
-/// How it is done, where the specification leaves that open.
+/// Choices that the specification leaves open.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Most bytes under way; less than half of the receiver's socket buffer.
+    /// The largest number of bytes in flight; less than half of the receiver's socket buffer.
     pub window: u32,
-    /// An acknowledgement is asked for at least each so many packets.
+    /// The requester requests an acknowledgement at least every so many packets.
     pub ack_every: u32,
-    /// Datagrams of an end of ours that may be kept behind a gap: a power of two up to 256 (others
-    /// are rounded down); 0 never keeps any.
+    /// Number of packets that a responder may hold behind a gap, for a peer that speaks the
+    /// extension. A power of two up to 256; other values are rounded down. 0: holds none.
     pub hold: u16,
-    /// Greet the peer, to find out whether it is an end of ours; its own greeting is answered
-    /// anyway.
+    /// Send a Hello, to find out whether the peer speaks the extension. A Hello of the peer is
+    /// answered in any case.
     pub hello: bool,
-    /// Send an acknowledgement in one packet with a request, to an end of ours.
+    /// Send an acknowledgement in one packet with a request, if the peer speaks the extension.
     pub along: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,
-    /// Shortest time until an unanswered packet is asked about; `None` leaves it to the local ACK
+    /// Shortest time before a probe of an unanswered packet; `None`: no probes, only the local ACK
     /// timeout.
     pub probe_after: Option<Duration>,
-    /// Bytes per second of the port; nothing is paced at this rate.
+    /// Bytes per second of the port. At this rate, packets are not paced.
     pub line_rate: u64,
-    /// Lower the rate when the peer says that the way is congested.
+    /// Lower the rate when the peer reports congestion.
     pub react_to_congestion: bool,
-    /// Least time between two congestion notifications.
+    /// Shortest time between two congestion notifications.
     pub cnp_interval: Duration,
 }
 
 impl Pmtu {
-    /// In bytes.
+    /// The MTU in bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         self as u32
     }
 
-    /// Packets of a message: an empty one has one.
+    /// Number of packets of a message; an empty message has one packet.
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 { 1 } else { len.div_ceil(self.bytes()) }
@@ -146,7 +149,7 @@ impl Pmtu {
 }
 
 impl Service {
-    /// Whether requests are answered.
+    /// Whether the responder acknowledges requests.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcInitiator | Self::XrcTarget)
@@ -154,7 +157,7 @@ impl Service {
 }
 
 impl Config {
-    /// A queue pair in the default partition whose other settings are the usual ones.
+    /// A queue pair in the default partition with default settings.
     #[must_use]
     pub fn new(service: Service, qpn: Qpn, pmtu: Pmtu) -> Self {
         Self {
@@ -176,7 +179,7 @@ impl Config {
 }
 
 impl Sending {
-    /// The local ACK timeout.
+    /// The local ACK timeout as a duration.
     #[must_use]
     pub fn ack_timeout(&self) -> Option<Duration> {
         (self.timeout != 0).then(|| Duration::from_nanos(4096 << (self.timeout & 31)))
@@ -184,7 +187,7 @@ impl Sending {
 }
 
 impl Tuning {
-    /// Datagrams that may be kept, rounded; at least one.
+    /// The number of places for held packets: a power of two, at least one.
     pub(super) fn places(&self) -> u32 {
         1 << self.hold.clamp(1, 256).ilog2()
     }

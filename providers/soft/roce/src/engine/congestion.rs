@@ -1,13 +1,14 @@
-//! How fast a queue pair may send: a window in bytes, and a rate once the way is said to be congested.
+//! Congestion control of one queue pair: a window in bytes, and a rate once congestion is reported.
 //!
-//! The rate follows DCQCN (Zhu et al., SIGCOMM 2015), because that is what adapters do and what switches are tuned for:
-//! flows must share links with theirs. A notification lowers the rate by half of `alpha`, which says how congested the
-//! way has been lately; then the rate goes half of the way back at each step, and after five steps the goal itself
-//! rises. The window adds what DCQCN relies on lossless Ethernet for: it bounds what a receiver's socket buffer must
-//! hold, shrinks by half where packets are lost in queues ([`Way`] tells), and grows again with acknowledgements.
+//! The rate follows DCQCN (Zhu et al., SIGCOMM 2015), because adapters use DCQCN, switches are
+//! tuned for it, and flows must share links with adapters' flows. A notification lowers the rate by
+//! the fraction `alpha / 2`, where `alpha` estimates recent congestion. Then each step returns the
+//! rate halfway to the goal, and after five steps the goal itself rises. The window provides what
+//! DCQCN expects of lossless Ethernet: it bounds the data in a receiver's socket buffer. It shrinks
+//! by half where queues drop packets (see [`PathState`]), and grows with acknowledgements.
 
 use super::Tuning;
-use super::way::Way;
+use super::path::PathState;
 use crate::Time;
 use std::time::Duration;
 
@@ -16,55 +17,55 @@ use std::time::Duration;
 pub(super) struct Congestion {
     pmtu: u64,
     most: u64,
-    /// What may be under way beside what others send to the same host.
+    /// The bytes that may be in flight, considering other QPs that send to the same host.
     allowance: u64,
     line_rate: u64,
     window: u64,
-    /// Up to here the window doubles per round trip; from here on it grows by a packet.
+    /// Below this size the window doubles per round trip; above it the window grows by a packet.
     threshold: u64,
-    /// What is sent now, in bytes per second.
+    /// The current rate in bytes per second.
     rate: u64,
-    /// Where the rate goes back to.
+    /// The rate to which recovery leads.
     goal: u64,
-    /// In 1024ths.
+    /// Estimate of congestion, in 1024ths.
     alpha: u64,
     /// Steps since the last notification.
     steps: u32,
-    /// Until here steps are accounted for.
+    /// The time up to which steps were applied.
     stepped: Time,
-    /// When the next packet may go.
+    /// When the next packet may be sent.
     ready: Time,
-    /// What it is like.
-    way: Way,
-    /// The last congestion notification.
+    /// What is known of the path.
+    path: PathState,
+    /// When the last congestion notification arrived.
     notified: Option<Time>,
 }
 
-/// Time from one step up to the next.
+/// Time between two steps of recovery.
 const STEP: Duration = Duration::from_micros(300);
-/// Steps that only go back to where the rate was.
+/// Steps that only return to the old rate.
 const FAST_RECOVERY: u32 = 5;
-/// Most that the goal rises by in a step: 40 Mb/s, in bytes per second.
+/// Largest rise of the goal in a step: 40 Mb/s, in bytes per second.
 const ADDITIVE: u64 = 5_000_000;
-/// And after five more: 400 Mb/s.
+/// Largest rise after five more steps: 400 Mb/s.
 const HYPER: u64 = 50_000_000;
-/// Least that it rises by.
-const CREEP: u64 = 20_000;
+/// Smallest rise of the goal.
+const MIN_RISE: u64 = 20_000;
 /// Weight of the newest step in `alpha`: 1/16.
 const WEIGHT: u64 = 16;
 const ONE: u64 = 1024;
-/// The slowest rate, 100 KB/s: thousands of flows must fit into one link.
+/// The lowest rate, 100 KB/s: thousands of flows must fit into one link.
 const SLOWEST: u64 = 100_000;
-/// What may be sent at once after a pause, in time.
+/// The burst that may be sent at once after a pause, as a time at the current rate.
 const BURST: Duration = Duration::from_micros(10);
-/// The window at the start: small, because all begin at the rate of the line, and many may begin at once.
+/// The initial window. Small, because all flows begin at line rate, and many may begin at once.
 const START: u64 = 16 << 10;
-/// Where nothing waits in queues the window grows by this share of itself in a round trip.
-const SHARE: u64 = 8;
-/// Packets under way that show by what comes back which of them is lost. Fewer wait for probes.
-const FEW: u64 = 4;
-/// So long after a congestion notification losses are taken for its consequence.
-const AFTERMATH: Duration = Duration::from_millis(10);
+/// Without queueing, the window grows by this fraction of itself in a round trip.
+const GROWTH_DIVISOR: u64 = 8;
+/// Packets in flight that suffice to detect losses by later responses. With fewer, only probes do.
+const FAST_DETECTION_PACKETS: u64 = 4;
+/// Losses within this time after a congestion notification count as its consequence.
+const NOTIFICATION_EFFECT: Duration = Duration::from_millis(10);
 
 impl Congestion {
     pub(super) fn new(tuning: &Tuning, pmtu: u32) -> Self {
@@ -83,42 +84,42 @@ impl Congestion {
             steps: 0,
             stepped: Time::default(),
             ready: Time::default(),
-            way: Way::default(),
+            path: PathState::default(),
             notified: None,
         }
     }
 
-    /// Bytes that may be under way.
+    /// The number of bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
         self.window.min(self.allowance)
     }
 
-    /// Bytes that may be under way, whatever the way carries.
+    /// The number of bytes that may be in flight, regardless of the path.
     pub(super) const fn allowance(&self) -> u64 {
         self.allowance
     }
 
-    /// Packets that mostly arrive in a row.
+    /// The typical number of packets between two losses.
     pub(super) fn run(&self) -> u32 {
-        self.way.run()
+        self.path.run()
     }
 
-    /// No more than `bytes` shall be under way from now on.
+    /// Limits the bytes in flight to `bytes`.
     pub(super) const fn allow(&mut self, bytes: u64) {
         self.allowance = bytes;
     }
 
-    /// Bytes per second.
+    /// The current rate in bytes per second.
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// When the next packet may go, if not at once.
+    /// When the next packet may be sent; `None`: at once.
     pub(super) fn ready_at(&self) -> Option<Time> {
         self.is_paced().then_some(self.ready)
     }
 
-    /// Whether a packet may go.
+    /// Whether a packet may be sent now.
     pub(super) fn is_ready(&self, now: Time) -> bool {
         !self.is_paced() || self.ready <= now
     }
@@ -127,7 +128,7 @@ impl Congestion {
         self.rate < self.line_rate
     }
 
-    /// `bytes` went.
+    /// Accounts for `bytes` that were sent.
     pub(super) fn sent(&mut self, now: Time, bytes: u64) {
         self.step(now);
         if self.is_paced() {
@@ -139,7 +140,7 @@ impl Congestion {
         }
     }
 
-    /// `packets` of `bytes` arrived, and one of them after `round_trip`.
+    /// Accounts for `packets` of `bytes` in total that arrived, with a round-trip sample.
     pub(super) fn acknowledged(
         &mut self,
         now: Time,
@@ -147,57 +148,58 @@ impl Congestion {
         packets: u32,
         round_trip: Option<Duration>,
     ) {
-        self.way.passed(packets);
+        self.path.passed(packets);
         if let Some(sample) = round_trip {
-            self.way.round_trip(now, sample);
+            self.path.round_trip(now, sample);
         }
         if self.window >= self.most.min(self.allowance) {
             return;
         }
         let grown = match self.window < self.threshold {
             true => self.window + bytes,
-            false if self.way.is_free() => self.window + bytes / SHARE,
+            false if self.path.is_free() => self.window + bytes / GROWTH_DIVISOR,
             false => self.window + (bytes * self.pmtu / self.window).max(1),
         };
         self.window = grown.min(self.most);
     }
 
-    /// So many more packets are known to be lost.
+    /// Records `packets` newly detected losses.
     pub(super) fn missed(&mut self, packets: u32) {
-        self.way.lost(packets);
+        self.path.lost(packets);
     }
 
-    /// Packets were lost, once in a window. A peer that is not `selective` drops what comes behind them.
+    /// Reacts to loss, once in a window. A peer without selective acknowledgement drops packets
+    /// behind the loss.
     pub(super) fn lost(&mut self, now: Time, selective: bool) {
-        let was_notified = self.notified.is_some_and(|at| now.since(at) < AFTERMATH);
-        if !was_notified && self.way.loses_by_chance() {
+        let was_notified = self.notified.is_some_and(|at| now.since(at) < NOTIFICATION_EFFECT);
+        if !was_notified && self.path.losses_are_random() {
             if !selective {
-                // More than what mostly arrives would mostly go in vain.
-                let run = u64::from(self.way.run()) * self.pmtu;
-                self.window = self.window.min(run).max(FEW * self.pmtu);
+                // Packets beyond the typical distance between losses would mostly be dropped.
+                let run = u64::from(self.path.run()) * self.pmtu;
+                self.window = self.window.min(run).max(FAST_DETECTION_PACKETS * self.pmtu);
                 self.threshold = self.window;
             }
             return;
         }
-        let is_bearable = !was_notified && self.way.is_bearable();
-        let least = if is_bearable { FEW * self.pmtu } else { self.pmtu };
+        let most_arrive = !was_notified && self.path.most_arrive();
+        let least = if most_arrive { FAST_DETECTION_PACKETS * self.pmtu } else { self.pmtu };
         let at_the_floor = self.window <= 2 * self.pmtu;
         self.window = (self.window / 2).max(least).min(self.window.max(self.pmtu));
         self.threshold = self.window.max(2 * self.pmtu);
-        if at_the_floor && !is_bearable {
-            // A window cannot be less than a packet, a rate can.
+        if at_the_floor && !most_arrive {
+            // The window cannot shrink below a packet, but the rate can.
             self.slow_down(now);
         }
     }
 
-    /// Nothing came for a long time.
+    /// Reacts to a timeout without any response.
     pub(super) fn silent(&mut self, now: Time) {
         self.threshold = (self.window / 2).max(2 * self.pmtu);
         self.window = self.pmtu;
         self.slow_down(now);
     }
 
-    /// A congestion notification.
+    /// Reacts to a congestion notification.
     pub(super) fn notified(&mut self, now: Time) {
         self.notified = Some(now);
         self.slow_down(now);
@@ -216,7 +218,7 @@ impl Congestion {
         self.stepped = now;
     }
 
-    /// Goes up by the steps that time has brought.
+    /// Applies the recovery steps of the elapsed time.
     fn step(&mut self, now: Time) {
         if !self.is_paced() {
             return;
@@ -226,10 +228,11 @@ impl Congestion {
             self.steps += 1;
             self.alpha -= self.alpha / WEIGHT;
             if self.steps > FAST_RECOVERY {
-                // By a share of itself: many slow flows together must not rise by more than the link.
+                // Rise by a fraction of the goal: many slow flows together must not exceed the
+                // link.
                 let more = match self.steps > 2 * FAST_RECOVERY {
-                    true => (self.goal / 4).clamp(CREEP, HYPER),
-                    false => (self.goal / 16).clamp(CREEP, ADDITIVE),
+                    true => (self.goal / 4).clamp(MIN_RISE, HYPER),
+                    false => (self.goal / 16).clamp(MIN_RISE, ADDITIVE),
                 };
                 self.goal = (self.goal + more).min(self.line_rate);
             }
@@ -306,7 +309,7 @@ mod tests {
         assert_eq!(congestion.window(), 256 << 10);
     }
 
-    /// What losses leave of the window when round trips take so long, after some of 20 us.
+    /// The window after losses at `round_trip`, following round trips of 20 us.
     fn after_losses(round_trip: Duration, one_of: u32, selective: bool) -> Congestion {
         let mut congestion = congestion();
         let mut now = Time::default();
@@ -324,19 +327,23 @@ mod tests {
     }
 
     #[test]
-    fn losses_by_chance_do_not_shrink_the_window_and_those_of_a_queue_do() {
+    fn random_losses_keep_the_window_and_queue_losses_shrink_it() {
         let (short, long) = (Duration::from_micros(25), Duration::from_micros(500));
         let by_chance = after_losses(short, 5, true);
         assert_eq!((by_chance.window(), by_chance.is_paced()), (256 << 10, false));
         let queue = after_losses(long, 5, true);
-        assert!((FEW * 1024..FEW * 2048).contains(&queue.window()), "{queue:?}");
+        assert!(
+            (FAST_DETECTION_PACKETS * 1024..FAST_DETECTION_PACKETS * 2048)
+                .contains(&queue.window()),
+            "{queue:?}"
+        );
         assert!(!queue.is_paced());
         let mostly_lost = after_losses(long, 2, true);
         assert!(mostly_lost.window() <= 2048 && mostly_lost.is_paced(), "{mostly_lost:?}");
     }
 
     #[test]
-    fn who_goes_back_to_what_was_lost_sends_what_mostly_arrives() {
+    fn a_requester_that_goes_back_limits_its_window_to_the_distance_of_losses() {
         let congestion = after_losses(Duration::from_micros(25), 20, false);
         assert!((10 << 10..40 << 10).contains(&congestion.window()), "{congestion:?}");
     }

@@ -1,59 +1,59 @@
-//! What is counted, under the names of the kernel's `hw_counters` where it has one.
+//! Counters of a queue pair, named as the kernel's `hw_counters` where the kernel has the counter.
 
 /// Counters of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that came.
+    /// Packets received.
     pub rcvd_pkts: u64,
-    /// Packets that went, those below included.
+    /// Packets sent, including those counted below.
     pub sent_pkts: u64,
-    /// Packets of requests that went again.
+    /// Packets of requests sent again.
     pub resent_pkts: u64,
-    /// Packets that were dropped unanswered before anything else.
+    /// Packets dropped without a response, before any other effect.
     pub dropped_pkts: u64,
-    /// Requests that came before their turn.
+    /// Requests that arrived out of sequence.
     pub out_of_sequence: u64,
-    /// Requests that came again.
+    /// Requests that arrived again.
     pub duplicate_request: u64,
-    /// Requests for which there was no receive.
+    /// Requests that found no receive.
     pub out_of_buffer: u64,
-    /// Sequence errors that the peer told.
+    /// Sequence errors reported by the peer.
     pub packet_seq_err: u64,
-    /// Answers that showed that earlier ones are missing.
+    /// Responses that showed the loss of earlier ones.
     pub implied_nak_seq_err: u64,
-    /// RNR NAKs that came.
+    /// RNR NAKs received.
     pub rcvd_rnr_err: u64,
-    /// Requests that were given up after RNR NAKs.
+    /// Requests given up after RNR NAKs.
     pub rnr_nak_retry_err: u64,
-    /// Times that no acknowledgement came.
+    /// Local ACK timeouts.
     pub local_ack_timeout_err: u64,
-    /// Times that an unanswered packet was asked about early.
+    /// Probes of an unanswered packet.
     pub ack_probes: u64,
-    /// Requests that were given up.
+    /// Requests given up after all retries.
     pub retry_exceeded_err: u64,
     /// Requests refused for their length or kind.
     pub resp_local_length_error: u64,
     /// Requests refused for their key.
     pub resp_remote_access_errors: u64,
-    /// Our requests that were refused for their key.
+    /// Our requests that the peer refused for their key.
     pub req_remote_access_errors: u64,
-    /// Our requests that were refused for their length or kind.
+    /// Our requests that the peer refused for their length or kind.
     pub req_remote_invalid_request: u64,
-    /// Requests to write.
+    /// WRITE requests received.
     pub rx_write_requests: u64,
-    /// Requests to read.
+    /// READ requests received.
     pub rx_read_requests: u64,
-    /// Atomic requests.
+    /// Atomic requests received.
     pub rx_atomic_requests: u64,
-    /// Packets that a switch had marked.
+    /// Received packets that a switch had marked.
     pub np_ecn_marked_roce_packets: u64,
-    /// Congestion notifications that went.
+    /// Congestion notifications sent.
     pub np_cnp_sent: u64,
     /// Congestion notifications that lowered the rate.
     pub rp_cnp_handled: u64,
-    /// Congestion notifications that were ignored.
+    /// Congestion notifications ignored.
     pub rp_cnp_ignored: u64,
-    /// Packets kept behind a gap.
+    /// Packets held behind a gap.
     pub held_pkts: u64,
 }
 
@@ -71,7 +71,7 @@ macro_rules! each {
 }
 
 impl Counters {
-    /// Their names, in the order of `values`.
+    /// The names, in the order of `values`.
     pub const NAMES: &'static [&'static str] = {
         macro_rules! names {
             ($($name:ident)*) => { &[$(stringify!($name)),*] };
@@ -79,7 +79,7 @@ impl Counters {
         each!(names)
     };
 
-    /// The values of all.
+    /// All values.
     pub const fn values(&self) -> [u64; Self::NAMES.len()] {
         macro_rules! values {
             ($($name:ident)*) => { [$(self.$name),*] };
@@ -87,7 +87,8 @@ impl Counters {
         each!(values)
     }
 
-    /// The sum of all but those that count each packet, which stand first: whether anything unusual happened since it was last asked.
+    /// The sum of all counters except the first two, which count every packet. A change means that
+    /// an unusual event happened.
     pub const fn unusual(&self) -> u64 {
         macro_rules! sum {
             ($received:ident $sent:ident $($name:ident)*) => { 0_u64 $(.wrapping_add(self.$name))* };
@@ -95,7 +96,7 @@ impl Counters {
         each!(sum)
     }
 
-    /// Name and value of each.
+    /// Name and value of each counter.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Self::NAMES.iter().copied().zip(self.values())
     }

@@ -1,22 +1,30 @@
-//! The packets between the oldest unanswered PSN and the next new one: what is known of each.
+//! The requester's packets between the oldest unanswered PSN and the next new PSN, with the state
+//! of each.
+//!
+//! The requester records sends here; the completer records responses and learns which packets are
+//! lost.
+//!
+//! Map of this file: [`PacketState`] of a PSN, [`Flight`] with sends, responses, inference of
+//! losses and repeats, and [`AckProgress`], the effect of one response.
 
 use crate::Time;
 use crate::wire::{HELD_BITS, Held, Psn};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// PSNs that may be outstanding; what a [`Held`] can speak of, and less than any peer's window.
+/// The largest number of outstanding PSNs: as many as a [`Held`] covers, and less than any peer's
+/// window.
 pub(super) const OUTSTANDING: u32 = HELD_BITS;
 
-/// Packets that may overtake another before that is taken for lost.
+/// Packets that may overtake another before the latter counts as lost.
 const REORDERING: u32 = 3;
 
-/// What is known of a PSN.
+/// The state of a PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Under way.
+enum PacketState {
+    /// In flight.
     Flying,
-    /// Kept by the peer behind a gap: arrived, but not executed.
+    /// Held by the peer behind a gap: arrived, but not executed.
     Held,
     /// To be sent again.
     Lost,
@@ -26,16 +34,17 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    state: State,
-    /// Counts what was sent, again included. The PSNs of one READ request have the same.
+    state: PacketState,
+    /// Number of the send operation, including repeats. All PSNs of one READ request share a
+    /// number.
     serial: u32,
     at: Time,
     bytes: u32,
-    /// Only an answer of its own will do.
+    /// Only a response of its own completes the packet.
     wants_answer: bool,
-    /// It was sent again, and either copy may be answered.
+    /// The packet was sent again, and either copy may be answered.
     again: bool,
-    /// The peer said that it did not take it: an answer will be to the next copy.
+    /// The peer refused the packet, so a response belongs to the next copy.
     refused: bool,
 }
 
@@ -45,38 +54,40 @@ pub(super) struct Flight {
     base: Psn,
     slots: VecDeque<Slot>,
     flying_bytes: u64,
-    /// Bytes that a probe sent once more since the oldest packet was answered last: the first copies may be under way, too.
+    /// Bytes that probes sent again since the oldest packet was answered. The first copies may be
+    /// in flight too.
     copied_bytes: u64,
     lost: u32,
     serial: u32,
-    /// The last sent of those that are known to have arrived.
-    newest: Option<Newest>,
+    /// The packet sent last among those that arrived.
+    newest: Option<NewestArrival>,
 }
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug)]
-struct Newest {
+struct NewestArrival {
     serial: u32,
     psn: Psn,
-    /// When it was sent.
+    /// When the packet was sent.
     at: Time,
 }
 
-/// What an answer brought.
+/// The effect of one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gain {
+pub(super) struct AckProgress {
     /// Bytes that arrived.
     pub(super) bytes: u64,
     /// Packets that arrived.
     pub(super) packets: u32,
-    /// Time from sending to answer, if a packet was sent once.
+    /// Time from sending to response, of a packet that was sent once.
     pub(super) round_trip: Option<Duration>,
-    /// One of them was sent again: which of its copies was answered is unknown, and what came behind it waited for it.
+    /// One of the packets was sent again. Which copy was answered is unknown, and later packets
+    /// waited for it.
     again: bool,
 }
 
-impl Gain {
-    /// Of two parts of one answer.
+impl AckProgress {
+    /// Combines the effects of two parts of one response.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             bytes: self.bytes + other.bytes,
@@ -86,7 +97,7 @@ impl Gain {
         }
     }
 
-    /// How long the way there and back takes, if this answer tells (Karn's rule).
+    /// The round-trip time, if this response measures one (Karn's rule).
     pub(super) fn sample(&self) -> Option<Duration> {
         self.round_trip.filter(|_| !self.again)
     }
@@ -98,7 +109,7 @@ impl Flight {
         Self { base, slots, flying_bytes: 0, copied_bytes: 0, lost: 0, serial: 0, newest: None }
     }
 
-    /// The oldest PSN without an answer.
+    /// The oldest unanswered PSN.
     pub(super) fn base(&self) -> Psn {
         self.base
     }
@@ -108,7 +119,7 @@ impl Flight {
         self.base.add(self.len())
     }
 
-    /// PSNs outstanding.
+    /// Number of outstanding PSNs.
     pub(super) fn len(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -117,80 +128,82 @@ impl Flight {
         self.slots.is_empty()
     }
 
-    /// Bytes under way.
+    /// Bytes in flight.
     pub(super) fn bytes(&self) -> u64 {
         self.flying_bytes
     }
 
-    /// Bytes under way at most: who was asked about a packet early may have both copies of it in front of it.
+    /// The largest possible number of bytes in flight: both copies of a probed packet may be.
     pub(super) fn bytes_at_most(&self) -> u64 {
         self.flying_bytes + self.copied_bytes
     }
 
-    /// PSNs that may be added.
+    /// Number of PSNs that may be added.
     pub(super) fn room(&self) -> u32 {
         OUTSTANDING.saturating_sub(self.len())
     }
 
-    /// `count` PSNs go, of `bytes` each.
+    /// Records that `count` PSNs of `bytes` each were sent.
     pub(super) fn sent(&mut self, now: Time, count: u32, bytes: u32, wants_answer: bool) {
         self.serial = self.serial.wrapping_add(1);
-        let (serial, state) = (self.serial, State::Flying);
+        let (serial, state) = (self.serial, PacketState::Flying);
         let (again, refused) = (false, false);
         let slot = Slot { state, serial, at: now, bytes, wants_answer, again, refused };
         self.slots.extend((0..count).map(|_| slot));
         self.flying_bytes += u64::from(count) * u64::from(bytes);
     }
 
-    /// Whether any PSN is to go again.
+    /// Whether a PSN must be sent again.
     pub(super) fn has_lost(&self) -> bool {
         self.lost != 0
     }
 
-    /// The first PSN that is to go again.
+    /// The first PSN that must be sent again.
     pub(super) fn first_lost(&self) -> Option<Psn> {
         if !self.has_lost() {
             return None;
         }
-        let index = self.slots.iter().position(|slot| slot.state == State::Lost)?;
+        let index = self.slots.iter().position(|slot| slot.state == PacketState::Lost)?;
         Some(self.base.add(index as u32))
     }
 
-    /// The first PSN from `psn` on without an answer.
+    /// The first unanswered PSN from `psn` on.
     pub(super) fn unanswered_from(&self, psn: Psn) -> Psn {
         let skip = psn.after(self.base).unwrap_or(0);
         let slots = self.slots.iter().skip(skip as usize);
-        self.base.add(skip + slots.take_while(|slot| slot.state == State::Done).count() as u32)
+        self.base
+            .add(skip + slots.take_while(|slot| slot.state == PacketState::Done).count() as u32)
     }
 
-    /// How many from `psn` on, up to `most`, the last one that is to go again ends.
+    /// The number of PSNs from `psn` up to the last lost one, among the first `most`.
     pub(super) fn last_lost(&self, psn: Psn, most: u32) -> Option<u32> {
         let slots = self.slots.iter().skip(psn.after(self.base)? as usize).take(most as usize);
-        (1..).zip(slots).filter(|(_, slot)| slot.state == State::Lost).map(|(n, _)| n).last()
+        (1..).zip(slots).filter(|(_, slot)| slot.state == PacketState::Lost).map(|(n, _)| n).last()
     }
 
-    /// `count` PSNs from `psn` on go again. Those among them that are answered, or held, stay so.
+    /// Records that `count` PSNs from `psn` were sent again. Answered and held PSNs keep their
+    /// state.
     pub(super) fn resent(&mut self, now: Time, psn: Psn, count: u32) {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
         let Some(skip) = psn.after(self.base) else { return };
         for slot in self.slots.iter_mut().skip(skip as usize).take(count as usize) {
-            if matches!(slot.state, State::Done | State::Held) {
+            if matches!(slot.state, PacketState::Done | PacketState::Held) {
                 continue;
             }
-            if slot.state == State::Lost {
+            if slot.state == PacketState::Lost {
                 self.lost -= 1;
                 self.flying_bytes += u64::from(slot.bytes);
             }
             let again = !slot.refused;
-            let state = State::Flying;
+            let state = PacketState::Flying;
             *slot = Slot { state, serial, at: now, again, refused: false, ..*slot };
         }
     }
 
-    /// All before `psn` that need no answer of their own arrived.
-    pub(super) fn acknowledged(&mut self, now: Time, psn: Psn) -> Gain {
-        let mut gain = Gain::default();
+    /// Completes all packets before `psn` that need no response of their own.
+    pub(super) fn acknowledged(&mut self, now: Time, psn: Psn) -> AckProgress {
+        let mut gain = AckProgress::default();
         let count = psn.after(self.base).unwrap_or(0).min(self.len());
         for index in 0..count {
             if self.slots.get(index as usize).is_some_and(|slot| !slot.wants_answer) {
@@ -200,36 +213,37 @@ impl Flight {
         gain
     }
 
-    /// The answer to `psn` came. `None` if it is not outstanding, or not one that has an answer.
-    pub(super) fn answered(&mut self, now: Time, psn: Psn) -> Option<Gain> {
+    /// Completes `psn` by its response. Returns `None` if `psn` is not outstanding or expects no
+    /// response.
+    pub(super) fn answered(&mut self, now: Time, psn: Psn) -> Option<AckProgress> {
         let index = psn.after(self.base)?;
         let slot = self.slots.get(index as usize)?;
-        if !slot.wants_answer || slot.state == State::Done {
+        if !slot.wants_answer || slot.state == PacketState::Done {
             return None;
         }
-        let mut gain = Gain::default();
+        let mut gain = AckProgress::default();
         self.done(now, index, &mut gain);
         Some(gain)
     }
 
-    fn done(&mut self, now: Time, index: u32, gain: &mut Gain) {
+    fn done(&mut self, now: Time, index: u32, gain: &mut AckProgress) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        let before = std::mem::replace(&mut slot.state, State::Done);
-        if before != State::Done && before != State::Held {
+        let before = std::mem::replace(&mut slot.state, PacketState::Done);
+        if before != PacketState::Done && before != PacketState::Held {
             self.arrived(now, index, before, gain);
         }
     }
 
-    /// The packet at `index` is now known to have arrived; it was thought to be in this state.
-    fn arrived(&mut self, now: Time, index: u32, before: State, gain: &mut Gain) {
+    /// Records the arrival of the packet at `index`, whose state was `before`.
+    fn arrived(&mut self, now: Time, index: u32, before: PacketState, gain: &mut AckProgress) {
         let psn = self.base.add(index);
         let Some(&Slot { serial, at, bytes, again, .. }) = self.slots.get(index as usize) else {
             return;
         };
         match before {
-            State::Flying => self.flying_bytes -= u64::from(bytes),
-            State::Lost => self.lost -= 1,
-            State::Done | State::Held => {}
+            PacketState::Flying => self.flying_bytes -= u64::from(bytes),
+            PacketState::Lost => self.lost -= 1,
+            PacketState::Done | PacketState::Held => {}
         }
         gain.bytes += u64::from(bytes);
         gain.packets += 1;
@@ -237,45 +251,46 @@ impl Flight {
         if !again {
             gain.round_trip = Some(now.since(at));
         }
-        let newer = |other: Newest| {
+        let newer = |other: NewestArrival| {
             let ahead = serial.wrapping_sub(other.serial).cast_signed();
             ahead > 0 || (ahead == 0 && psn.since(other.psn) > 0)
         };
         if self.newest.is_none_or(newer) {
-            self.newest = Some(Newest { serial, psn, at });
+            self.newest = Some(NewestArrival { serial, psn, at });
         }
     }
 
-    /// The peer keeps these behind the gap at `gap`.
-    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &Held) -> Gain {
-        let mut gain = Gain::default();
+    /// Marks the packets that the peer holds behind `gap`.
+    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &Held) -> AckProgress {
+        let mut gain = AckProgress::default();
         let Some(skip) = gap.after(self.base) else { return gain };
         let index_of = |bit| skip.saturating_add(1).saturating_add(bit);
         for index in (0..HELD_BITS).filter(|&bit| held.contains(bit)).map(index_of) {
             let Some(slot) = self.slots.get_mut(index as usize) else { break };
-            if matches!(slot.state, State::Done | State::Held) {
+            if matches!(slot.state, PacketState::Done | PacketState::Held) {
                 continue;
             }
-            let before = std::mem::replace(&mut slot.state, State::Held);
+            let before = std::mem::replace(&mut slot.state, PacketState::Held);
             self.arrived(now, index, before, &mut gain);
         }
         gain
     }
 
-    /// What was sent well before something that arrived, and did not arrive, is lost: by three packets, or by `patience`,
-    /// of which only the order of sending is left when few packets go. Says how many are newly so.
+    /// Marks packets as lost that were sent well before a packet that arrived: three packets
+    /// before, or `patience` before. Few packets in flight leave only the time. Returns the number
+    /// of new losses.
     pub(super) fn infer_lost(&mut self, patience: Duration) -> Missed {
         let mut missed = Missed::default();
         let Some(newest) = self.newest else { return missed };
         for (index, slot) in (0..).zip(&mut self.slots) {
-            if slot.state != State::Flying {
+            if slot.state != PacketState::Flying {
                 continue;
             }
             let behind = newest.behind(slot, patience);
             let before = newest.psn.since(self.base.add(index));
             let reordering = REORDERING.cast_signed();
             if behind || (newest.serial == slot.serial && before >= reordering) {
-                slot.state = State::Lost;
+                slot.state = PacketState::Lost;
                 self.flying_bytes -= u64::from(slot.bytes);
                 missed.packets += 1;
                 missed.answers += u32::from(slot.wants_answer);
@@ -285,9 +300,9 @@ impl Flight {
         missed
     }
 
-    /// All from `psn` on that is not answered goes again.
+    /// Marks all unanswered packets from `psn` on as lost.
     pub(super) fn lose_from(&mut self, psn: Psn) {
-        // By the time that this is known all that was sent before is gone.
+        // All earlier copies have left the network by now.
         self.copied_bytes = 0;
         let skip = psn.after(self.base).unwrap_or(0);
         for index in skip..self.len() {
@@ -295,7 +310,7 @@ impl Flight {
         }
     }
 
-    /// The peer took nothing from `psn` on, and said so: all of that goes again.
+    /// Marks all packets from `psn` on as lost, because the peer reported that it dropped them.
     pub(super) fn refused_from(&mut self, psn: Psn) {
         self.lose_from(psn);
         let skip = psn.after(self.base).unwrap_or(0) as usize;
@@ -304,27 +319,29 @@ impl Flight {
         }
     }
 
-    /// The oldest packet goes again, with those that its request asked for together.
+    /// Marks the oldest packet as lost, with all packets of the same READ request.
     pub(super) fn lose_oldest(&mut self) {
-        let unanswered = self.slots.iter().position(|slot| slot.state != State::Done);
+        let unanswered = self.slots.iter().position(|slot| slot.state != PacketState::Done);
         let Some(first) = unanswered else { return };
         let Some(serial) = self.slots.get(first).map(|slot| slot.serial) else { return };
         let same = self.slots.iter().skip(first);
-        let count =
-            same.take_while(|slot| slot.serial == serial && slot.state != State::Done).count();
+        let count = same
+            .take_while(|slot| slot.serial == serial && slot.state != PacketState::Done)
+            .count();
         for index in first..first + count {
             self.repeat(index as u32);
         }
     }
 
-    /// The oldest packet goes again, without others that its request asked for.
+    /// Marks only the oldest packet as lost.
     pub(super) fn lose_first(&mut self) {
         self.repeat(0);
     }
 
-    /// A packet goes again that may have arrived, or may do so yet.
+    /// Marks a packet as lost that may have arrived, or may still arrive.
     fn repeat(&mut self, index: u32) {
-        let flying = self.slots.get(index as usize).filter(|slot| slot.state == State::Flying);
+        let flying =
+            self.slots.get(index as usize).filter(|slot| slot.state == PacketState::Flying);
         self.copied_bytes += flying.map_or(0, |slot| u64::from(slot.bytes));
         self.lose(index);
     }
@@ -332,18 +349,18 @@ impl Flight {
     fn lose(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         match slot.state {
-            State::Done | State::Lost => return,
-            State::Flying => self.flying_bytes -= u64::from(slot.bytes),
-            State::Held => {}
+            PacketState::Done | PacketState::Lost => return,
+            PacketState::Flying => self.flying_bytes -= u64::from(slot.bytes),
+            PacketState::Held => {}
         }
-        slot.state = State::Lost;
+        slot.state = PacketState::Lost;
         self.lost += 1;
     }
 
-    /// Forgets what is answered at the base. Says whether anything was.
+    /// Removes answered packets at the base. Returns whether any was removed.
     pub(super) fn advance(&mut self) -> bool {
         let before = self.base;
-        while self.slots.front().is_some_and(|slot| slot.state == State::Done) {
+        while self.slots.front().is_some_and(|slot| slot.state == PacketState::Done) {
             self.slots.pop_front();
             self.base = self.base.add(1);
         }
@@ -354,8 +371,9 @@ impl Flight {
         advanced
     }
 
-    /// Whether something arrived that went later than what is not answered: [`infer_lost`](Self::infer_lost) may find
-    /// something. The oldest is looked at by the order of sending, because a probe is itself the oldest PSN.
+    /// Whether a packet arrived that was sent later than an unanswered one, so that
+    /// [`infer_lost`](Self::infer_lost) may find losses. The order of sending decides, because a
+    /// probe is itself the oldest PSN.
     pub(super) fn has_suspects(&self, patience: Duration) -> bool {
         let Some(newest) = self.newest else { return false };
         let oldest = self.slots.front();
@@ -363,16 +381,16 @@ impl Flight {
     }
 }
 
-/// Packets that are newly known to be missing.
+/// Newly detected losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Missed {
     pub(super) packets: u32,
-    /// Those that only an answer of their own will do for.
+    /// Lost packets that only a response of their own completes.
     pub(super) answers: u32,
 }
 
-impl Newest {
-    /// Whether a packet was sent so long before this one that it should have arrived.
+impl NewestArrival {
+    /// Whether `slot` was sent so long before this packet that it should have arrived.
     fn behind(&self, slot: &Slot, patience: Duration) -> bool {
         let packets = self.serial.wrapping_sub(slot.serial).cast_signed();
         packets >= REORDERING.cast_signed() || (packets > 0 && self.at.since(slot.at) >= patience)
@@ -405,11 +423,15 @@ mod tests {
         assert!(flight.advance());
         assert_eq!((flight.base(), flight.len(), flight.bytes()), (psn(18), 2, 200));
         assert_eq!(flight.next(), psn(20));
-        assert_eq!(flight.acknowledged(NOW, psn(10)), Gain::default(), "old ones say nothing");
+        assert_eq!(
+            flight.acknowledged(NOW, psn(10)),
+            AckProgress::default(),
+            "old ones say nothing"
+        );
     }
 
     #[test]
-    fn what_is_held_is_not_sent_again_and_not_done() {
+    fn held_packets_are_not_repeated_and_not_complete() {
         let mut flight = flight(8);
         let mut held = Held::NONE;
         [2, 3, 4, 5].into_iter().for_each(|index| held.insert(index));
@@ -421,14 +443,14 @@ mod tests {
         for index in 1..4 {
             flight.resent(NOW, psn(index), 1);
         }
-        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0, "they are under way again");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0, "they are under path again");
         flight.acknowledged(NOW, psn(8));
         flight.advance();
         assert!(flight.is_empty() && flight.bytes() == 0);
     }
 
     #[test]
-    fn one_packet_that_overtakes_does_not_make_others_lost() {
+    fn one_overtaking_packet_marks_no_loss() {
         let mut flight = flight(4);
         let mut held = Held::NONE;
         held.insert(0);
@@ -437,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_went_much_later_and_arrived_makes_others_lost() {
+    fn a_packet_sent_much_later_that_arrived_marks_earlier_ones_lost() {
         let mut flight = flight(3);
         let later = Time::default().after(ROUND_TRIP);
         flight.lose_oldest();
@@ -451,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_tells_the_round_trip_when_it_is_heard_of_and_not_when_it_is_done() {
+    fn a_held_packet_gives_a_round_trip_sample_at_its_report_and_not_at_completion() {
         let mut flight = flight(3);
         let mut held = Held::NONE;
         held.insert(0);
@@ -465,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_what_was_refused_before_tells_the_round_trip() {
+    fn a_response_to_a_repeat_after_a_refusal_gives_a_round_trip_sample() {
         let mut flight = flight(3);
         flight.refused_from(psn(1));
         flight.resent(NOW, psn(1), 2);
@@ -474,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_to_a_read_are_missed_by_later_ones() {
+    fn later_responses_reveal_lost_read_responses() {
         let mut flight = Flight::new(psn(0));
         flight.sent(Time::default(), 10, 1024, true);
         assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
@@ -486,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_timeout_everything_goes_again() {
+    fn after_a_timeout_all_packets_are_sent_again() {
         let mut flight = flight(5);
         let mut held = Held::NONE;
         held.insert(1);
@@ -498,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn both_copies_of_what_was_asked_about_early_are_under_way_until_one_is_answered() {
+    fn both_copies_of_a_probed_packet_are_in_flight_until_one_is_answered() {
         let mut flight = flight(2);
         for copies in 1..4 {
             assert_eq!((flight.bytes(), flight.bytes_at_most()), (200, 100 + copies * 100));
@@ -514,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_request_is_asked_for_again_as_a_whole() {
+    fn the_oldest_read_is_requested_again_as_a_whole() {
         let mut flight = flight(1);
         flight.sent(Time::default(), 4, 10, true);
         flight.lose_oldest();

@@ -1,9 +1,9 @@
-//! How two ends of ours recognise each other, and what each proves to the other.
+//! The greeting: how two ends find out that both speak the extension, and prove their identity.
 //!
-//! Three packets do it: Hello tells the sender's nonce, Welcome repeats it and tells that of its
-//! own sender, Confirm repeats the latter. An end takes its peer for one of ours only after its own
-//! nonce came back, which it had sent to the peer's address alone. A forged Hello therefore changes
-//! nothing: the peer gets a Welcome that it did not ask for, and drops it.
+//! Three packets make a greeting. Hello carries the sender's nonce. Welcome repeats that nonce and
+//! carries its own sender's. Confirm repeats the latter. An end trusts its peer only after its own
+//! nonce came back, which it had sent to the peer's address alone. A forged Hello therefore has no
+//! effect: the peer receives an unexpected Welcome and drops it.
 
 use crate::wire::{Nonce, Ours};
 
@@ -12,11 +12,11 @@ use crate::wire::{Nonce, Ours};
 pub(super) struct Greeting {
     /// `None`: this end does not speak the extension.
     own: Option<Nonce>,
-    /// The peer's, once the peer has repeated ours.
+    /// The peer's nonce, once the peer has repeated ours.
     peer: Option<Nonce>,
-    /// Whom the last Welcome was for.
+    /// The nonce to which the last Welcome was sent.
     welcomed: Option<Nonce>,
-    /// An answer that waits to be sent.
+    /// A greeting that waits to be sent.
     answer: Option<Ours>,
 }
 
@@ -25,22 +25,22 @@ impl Greeting {
         Self { own, peer: None, welcomed: None, answer: None }
     }
 
-    /// The peer's nonce, if the peer has proved to be an end of ours.
+    /// The peer's nonce, if the peer has proved that it speaks the extension.
     pub(super) const fn peer(&self) -> Option<Nonce> {
         self.peer
     }
 
-    /// What packets to the peer have in their reserved bits.
+    /// The reserved header bits of packets to the peer.
     pub(super) fn proof(&self) -> u16 {
         self.peer.map_or(0, Nonce::proof)
     }
 
-    /// Whether reserved bits are those that we told the peer.
+    /// Whether the reserved header bits are those that this end announced.
     pub(super) fn is_proved(&self, proof: u16) -> bool {
         self.own.is_some_and(|own| own.proof() == proof)
     }
 
-    /// Whether a packet of the extension may be what it says: it repeats our nonce, or only asks.
+    /// Whether a packet of the extension is credible: it repeats our nonce, or is a Hello.
     pub(super) fn admits(&self, ours: &Ours) -> bool {
         match *ours {
             Ours::Hello { .. } => self.own.is_some(),
@@ -51,7 +51,7 @@ impl Greeting {
         }
     }
 
-    /// The greeting for a peer that does not know us, or may not.
+    /// The greeting for a peer that may not know us.
     pub(super) fn begin(&self) -> Option<Ours> {
         let from = self.own?;
         Some(match self.peer {
@@ -60,7 +60,7 @@ impl Greeting {
         })
     }
 
-    /// A greeting came that is [admitted](Self::admits).
+    /// Handles a greeting that was [admitted](Self::admits).
     pub(super) fn receive(&mut self, greeting: &Ours) {
         let Some(own) = self.own else { return };
         match *greeting {
@@ -69,7 +69,7 @@ impl Greeting {
                 self.answer = Some(Ours::Welcome { to: from, from: own });
             }
             Ours::Welcome { from, .. } => {
-                // Where both greet at once the Welcome of this end is its Confirm.
+                // If both ends greet at once, this end's Welcome replaces its Confirm.
                 let is_told = self.peer == Some(from) || self.welcomed == Some(from);
                 self.peer = Some(from);
                 if !is_told {
@@ -81,13 +81,13 @@ impl Greeting {
         }
     }
 
-    /// Whether an answer waits to be sent.
-    pub(super) const fn owes(&self) -> bool {
+    /// Whether a greeting waits to be sent.
+    pub(super) const fn has_greeting_to_send(&self) -> bool {
         self.answer.is_some()
     }
 
-    /// The answer that waits to be sent.
-    pub(super) const fn take_answer(&mut self) -> Option<Ours> {
+    /// Takes the greeting that waits to be sent.
+    pub(super) const fn take_greeting(&mut self) -> Option<Ours> {
         self.answer.take()
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         Greeting::new(Nonce::new(random))
     }
 
-    /// Lets `to` have what came for it.
+    /// Delivers `packet` to `to`.
     fn hear(to: &mut Greeting, packet: &Ours) {
         assert!(to.admits(packet), "{packet:?}");
         to.receive(packet);
@@ -111,10 +111,10 @@ mod tests {
         let (mut a, mut b) = (end(1), end(2));
         hear(&mut b, &a.begin().expect("a Hello"));
         assert_eq!(b.peer(), None, "a Hello proves nothing");
-        hear(&mut a, &b.take_answer().expect("a Welcome"));
-        hear(&mut b, &a.take_answer().expect("a Confirm"));
+        hear(&mut a, &b.take_greeting().expect("a Welcome"));
+        hear(&mut b, &a.take_greeting().expect("a Confirm"));
         assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(1)));
-        assert!(!a.owes() && !b.owes());
+        assert!(!a.has_greeting_to_send() && !b.has_greeting_to_send());
         assert!(a.is_proved(b.proof()) && b.is_proved(a.proof()) && !a.is_proved(0));
     }
 
@@ -124,11 +124,12 @@ mod tests {
         let (one, other) = (a.begin().expect("a Hello"), b.begin().expect("a Hello"));
         hear(&mut b, &one);
         hear(&mut a, &other);
-        let (one, other) = (a.take_answer().expect("Welcome"), b.take_answer().expect("Welcome"));
+        let (one, other) =
+            (a.take_greeting().expect("Welcome"), b.take_greeting().expect("Welcome"));
         hear(&mut b, &one);
         hear(&mut a, &other);
         assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(1)));
-        assert!(!a.owes() && !b.owes());
+        assert!(!a.has_greeting_to_send() && !b.has_greeting_to_send());
     }
 
     #[test]
@@ -136,8 +137,8 @@ mod tests {
         let (mut a, mut b) = (end(1), end(2));
         for mut again in [end(1), end(3)] {
             hear(&mut b, &again.begin().expect("a Hello"));
-            hear(&mut again, &b.take_answer().expect("a Welcome"));
-            hear(&mut b, &again.take_answer().expect("a Confirm"));
+            hear(&mut again, &b.take_greeting().expect("a Welcome"));
+            hear(&mut b, &again.take_greeting().expect("a Confirm"));
             a = again;
         }
         assert_eq!((a.peer(), b.peer()), (Nonce::new(2), Nonce::new(3)));

@@ -1,4 +1,9 @@
-//! A queue pair's transport: packets and time in; packets, placements and completions out.
+//! The transport of one queue pair: packets and time in; packets, placements and completions out.
+//!
+//! [`Qp`] holds the requester half (`requester`, `completer`, `flight`, `timers`, `segment`), the
+//! responder half (`responder`, `answers`), `unreliable` for UC and UD, and `shared` for both
+//! halves. The crate documentation defines the vocabulary. There are no threads and no locks: the
+//! caller owns the [`Qp`].
 
 mod answers;
 mod completer;
@@ -7,6 +12,7 @@ mod congestion;
 mod counters;
 mod flight;
 mod greeting;
+mod path;
 mod requester;
 mod responder;
 mod segment;
@@ -14,7 +20,6 @@ mod shared;
 mod timers;
 mod unreliable;
 mod vocabulary;
-mod way;
 
 pub use config::{Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 pub use counters::Counters;
@@ -32,7 +37,8 @@ use shared::{Flags, Shared};
 use std::ops::Range;
 use unreliable::{Receiver, Sender};
 
-/// A queue pair, ready to receive; to send as well after [`ready_to_send`](Self::ready_to_send).
+/// A queue pair that is ready to receive, and after [`ready_to_send`](Self::ready_to_send) also to
+/// send.
 #[derive(Debug)]
 pub struct Qp {
     shared: Shared,
@@ -40,11 +46,12 @@ pub struct Qp {
     receiving: ReceiveSide,
     cnp_due: bool,
     last_cnp: Option<Time>,
-    /// Requests that went before an acknowledgement that waits.
+    /// Requests sent before a waiting acknowledgement.
     before_ack: u32,
 }
 
-/// Requests that may go before an acknowledgement: it is shorter, and as the last it goes in one send with them (UDP_SEGMENT).
+/// Requests that may precede an acknowledgement. A shorter packet may be the last of one
+/// UDP_SEGMENT send.
 const BEFORE_ACK: u32 = 32;
 
 #[derive(Debug)]
@@ -79,7 +86,7 @@ impl Qp {
         Self { shared, sending, receiving, cnp_due, last_cnp, before_ack: 0 }
     }
 
-    /// Makes it ready to send, once.
+    /// Makes the queue pair ready to send; later calls have no effect.
     pub fn ready_to_send(&mut self, sending: Sending) {
         if !matches!(self.sending, SendSide::NotYet) {
             return;
@@ -93,11 +100,11 @@ impl Qp {
         };
     }
 
-    /// Posts a request. A queue pair that is in error completes it as flushed.
+    /// Posts a request. A queue pair in error completes the request as flushed.
     ///
     /// # Errors
-    /// The request comes back if the queue pair cannot send, or its service has no such request, or it is longer than
-    /// 2^31 bytes.
+    /// Returns the request if the queue pair cannot send, if its service lacks the operation, or if
+    /// the request is longer than 2^31 bytes.
     pub fn post(&mut self, work: Work) -> Result<(), Work> {
         let known = match (self.shared.config.service, work.op) {
             (_, Op::Local) => true,
@@ -119,14 +126,14 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether the peer has proved to be an end of ours.
+    /// Whether the peer has proved that it speaks the extension.
     #[must_use]
     pub const fn is_greeted(&self) -> bool {
         self.shared.greeting.peer().is_some()
     }
 
-    /// A datagram arrived for this queue pair. Addresses, service, number and partition are checked before anything
-    /// else; what does not fit is dropped unanswered.
+    /// Handles a datagram for this queue pair. Addresses, service, QP number and partition are
+    /// checked first; a mismatch drops the packet without a response.
     pub fn receive(&mut self, now: Time, arrival: &Arrival<'_>) -> Step {
         self.shared.counters.rcvd_pkts += 1;
         let (packet, payload) = match self.admit(arrival) {
@@ -158,7 +165,7 @@ impl Qp {
         step
     }
 
-    /// A packet that comes from whom it may come from.
+    /// Checks the source and destination of a packet.
     fn admit(&self, arrival: &Arrival<'_>) -> Result<(Packet, Range<usize>), Drop> {
         let config = &self.shared.config;
         let (packet, payload) = Packet::parse(arrival.packet).map_err(Drop::Malformed)?;
@@ -233,7 +240,7 @@ impl Qp {
                 if let SendSide::Reliable(requester) = sending {
                     let Along { psn, credits, msn } = along;
                     let aeth = Aeth { syndrome: Syndrome::Ack(credits), msn };
-                    // What it comes to is among the events; an old one says nothing.
+                    // Events report the effect; an outdated acknowledgement has none.
                     let _ = requester.receive(now, psn, Response::Acknowledge(aeth), 0..0, shared);
                     if shared.error {
                         return Step::Dropped(Drop::Error);
@@ -261,7 +268,7 @@ impl Qp {
         }
     }
 
-    /// A switch marked a packet of the peer: tell it, not too often.
+    /// Handles a marked packet: notifies the peer, within the rate limit of notifications.
     fn congested(&mut self, now: Time, message: &Message) {
         self.shared.counters.np_ecn_marked_roce_packets += 1;
         let interval = self.shared.config.tuning.cnp_interval;
@@ -271,7 +278,7 @@ impl Qp {
         }
     }
 
-    /// Answers the question of the last [`Step::Ask`].
+    /// ResponseQueue the question of the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Answer) {
         match &mut self.receiving {
             ReceiveSide::Reliable(responder) => responder.answer(answer, &mut self.shared),
@@ -284,8 +291,8 @@ impl Qp {
         self.settle();
     }
 
-    /// The place of a held packet that is to come again now, by [`receive`](Self::receive). To be asked for after each
-    /// answer.
+    /// The place of a held packet that the caller must pass to [`receive`](Self::receive) now. Call
+    /// this after each answer.
     pub fn release(&mut self) -> Option<u16> {
         match &mut self.receiving {
             ReceiveSide::Reliable(responder) => responder.release(&self.shared),
@@ -293,19 +300,22 @@ impl Qp {
         }
     }
 
-    /// The next packet to send, if one may go now. Its payload may be read until the next call.
+    /// The next packet to send, if one may be sent now. Its payload must stay readable until the
+    /// next call.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         self.poll(now, false)
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), but an acknowledgement that is [owed](Self::owes_acknowledgement) stays: it costs nothing where it
-    /// goes along with a request that is about to be posted. Whoever leaves it has to come back soon.
+    /// As [`poll_transmit`](Self::poll_transmit), but an [owed](Self::owes_acknowledgement)
+    /// acknowledgement stays queued, to travel with a request that is about to be posted. The
+    /// caller must call again soon.
     pub fn poll_transmit_before_acknowledgement(&mut self, now: Time) -> Option<Transmit> {
         self.poll(now, true)
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has no packet, now or later, unless something else happens first. `false` says nothing. With
-    /// `keeps_acknowledgement` the same of [`poll_transmit_before_acknowledgement`](Self::poll_transmit_before_acknowledgement).
+    /// Whether [`poll_transmit`](Self::poll_transmit) returns no packet, now or later, without
+    /// another event. `false` is no promise. With `keeps_acknowledgement` the result concerns
+    /// [`poll_transmit_before_acknowledgement`](Self::poll_transmit_before_acknowledgement).
     #[must_use]
     pub fn has_nothing_to_send(&self, keeps_acknowledgement: bool) -> bool {
         let answers = match &self.receiving {
@@ -321,11 +331,11 @@ impl Qp {
             SendSide::Reliable(requester) => requester.has_nothing_to_send(),
             SendSide::Unreliable(sender) => !sender.wants_to_send(),
         };
-        let greets = self.shared.greeting.owes();
+        let greets = self.shared.greeting.has_greeting_to_send();
         answers && requests && !greets && !self.cnp_due && !self.shared.error
     }
 
-    /// Bytes of requests, and of what they ask for, that are under way.
+    /// Bytes in flight: requests, and the responses that they request.
     #[must_use]
     pub fn flying(&self) -> u64 {
         match &self.sending {
@@ -334,13 +344,13 @@ impl Qp {
         }
     }
 
-    /// No more than `bytes` shall be under way from now on, as others may be sending to the same host; with 0 nothing of requests goes. Without this it
-    /// is the window alone ([`Tuning::window`]) that bounds it.
+    /// Limits the bytes in flight to `bytes`, because other QPs may send to the same host; 0 stops
+    /// all requests. Without this limit only [`Tuning::window`] applies.
     pub fn allow(&mut self, bytes: u64) {
         self.shared.congestion.allow(bytes);
     }
 
-    /// Whether nothing waits to be said to the peer but an acknowledgement.
+    /// Whether an acknowledgement is the only response to send.
     #[must_use]
     pub fn owes_acknowledgement(&self) -> bool {
         match &self.receiving {
@@ -349,7 +359,7 @@ impl Qp {
         }
     }
 
-    /// Whether the peer waits for more than an acknowledgement: data of the moment of its request, or a refusal.
+    /// Whether a response other than an acknowledgement waits: READ data, a result, or a NAK.
     #[must_use]
     pub fn owes_answer(&self) -> bool {
         match &self.receiving {
@@ -367,7 +377,7 @@ impl Qp {
             let flags = Flags { becn: true, ..Flags::default() };
             return Some(shared.packet(Psn::new(0), Message::Cnp, flags, Payload::None));
         }
-        if let Some(greeting) = shared.greeting.take_answer() {
+        if let Some(greeting) = shared.greeting.take_greeting() {
             let message = Message::Ours(greeting);
             return Some(shared.packet(Psn::new(0), message, Flags::default(), Payload::None));
         }
@@ -377,14 +387,15 @@ impl Qp {
                 && self.before_ack < BEFORE_ACK
                 && let SendSide::Reliable(requester) = &mut self.sending
             {
-                // Where more follows it goes behind that, as equally long packets make one datagram.
+                // Behind other packets the acknowledgement stays separate, because packets of equal
+                // length share one datagram send.
                 let alone = self.before_ack == 0 && requester.has_one_packet();
                 let may_join = alone && shared.config.tuning.along;
                 let along = responder.answers.only_acknowledgement().filter(|_| may_join);
                 shared.along = along;
                 let transmit = requester.poll(now, shared);
                 if along.is_some() && shared.along.take().is_none() {
-                    responder.answers.went_along();
+                    responder.answers.remove_acknowledgement();
                     return transmit;
                 }
                 if transmit.is_some() {
@@ -410,13 +421,13 @@ impl Qp {
         transmit
     }
 
-    /// The Q_Key that datagrams must have from now on (ibv_modify_qp(3), `IBV_QP_QKEY`).
+    /// Sets the Q_Key that datagrams must carry (ibv_modify_qp(3), `IBV_QP_QKEY`).
     pub fn set_qkey(&mut self, qkey: u32) {
         self.shared.config.qkey = qkey;
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) are to be called even if
-    /// nothing else happens.
+    /// When to call [`handle_timeout`](Self::handle_timeout) and
+    /// [`poll_transmit`](Self::poll_transmit) if no other event happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = match &self.sending {
@@ -430,7 +441,7 @@ impl Qp {
         }
     }
 
-    /// Whether something would go if the rate allowed it.
+    /// Whether only the rate limit delays a packet.
     fn waits_for_its_rate(&self) -> bool {
         let wants_to_send = match &self.sending {
             SendSide::NotYet => false,
@@ -444,7 +455,7 @@ impl Qp {
         wants_to_send || answers
     }
 
-    /// Time has passed.
+    /// Handles timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         if let SendSide::Reliable(requester) = &mut self.sending {
             requester.timeout(now, &mut self.shared);
@@ -452,13 +463,13 @@ impl Qp {
         self.settle();
     }
 
-    /// What happened, oldest first.
+    /// The next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
     }
 
-    /// A posted request cannot go on: its memory is gone. It completes in its turn with `status`, and the queue pair goes
-    /// to error.
+    /// Fails a posted request whose memory is gone. The request completes in order with `status`,
+    /// and the queue pair enters the error state.
     pub fn fail_work(&mut self, work: u64, status: Status) {
         match &mut self.sending {
             SendSide::NotYet => {}
@@ -468,7 +479,7 @@ impl Qp {
         self.settle();
     }
 
-    /// A [`Op::Local`] was performed, well or not.
+    /// Reports that the caller performed an [`Op::Local`], with its result.
     pub fn performed(&mut self, work: u64, status: Status) {
         match &mut self.sending {
             SendSide::NotYet => {}
@@ -478,7 +489,7 @@ impl Qp {
         self.settle();
     }
 
-    /// A READ that was accepted cannot go on: its memory is gone.
+    /// Reports that an accepted READ cannot continue, because its memory is gone.
     pub fn read_failed(&mut self, read: u64, refusal: Refusal) {
         if let ReceiveSide::Reliable(responder) = &mut self.receiving {
             responder.read_failed(read, refusal, &mut self.shared);
@@ -486,15 +497,16 @@ impl Qp {
         self.settle();
     }
 
-    /// How many receives are posted: acknowledgements promise so many. Without it, and with a shared receive queue, they
-    /// promise any number.
+    /// Sets the number of posted receives, which acknowledgements promise as credits. Without this
+    /// call, and with a shared receive queue, credits are unlimited.
     pub fn set_receives(&mut self, receives: u32) {
         if let ReceiveSide::Reliable(responder) = &mut self.receiving {
             responder.receives = Some(receives);
         }
     }
 
-    /// No request begins any more (SQD); [`Event::Drained`] comes when those that began are done.
+    /// Starts no further requests (SQD). [`Event::Drained`] follows when all started requests are
+    /// complete.
     pub fn drain(&mut self) {
         match &mut self.sending {
             SendSide::NotYet => self.shared.events.push_back(Event::Drained),
@@ -503,7 +515,7 @@ impl Qp {
         }
     }
 
-    /// Requests begin again.
+    /// Starts requests again after draining.
     pub fn resume(&mut self) {
         match &mut self.sending {
             SendSide::NotYet => {}
@@ -512,37 +524,37 @@ impl Qp {
         }
     }
 
-    /// To error, as the program wants it: everything is flushed.
+    /// Moves the queue pair to the error state; all requests are flushed.
     pub fn fail(&mut self) {
         self.shared.fail(Status::Flushed);
         self.settle();
     }
 
-    /// Whether it is in error.
+    /// Whether the queue pair is in error.
     #[must_use]
     pub fn is_in_error(&self) -> bool {
         self.shared.error
     }
 
-    /// What was counted.
+    /// The counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// How it was made.
+    /// The settings of the queue pair.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// Bytes per second that it may send now, and bytes that may be under way.
+    /// The current rate in bytes per second, and the bytes that may be in flight.
     #[must_use]
     pub fn pace(&self) -> (u64, u64) {
         (self.shared.congestion.rate(), self.shared.congestion.window())
     }
 
-    /// In error nothing stays posted.
+    /// Flushes all requests if the queue pair is in error.
     fn settle(&mut self) {
         if !self.shared.error {
             return;

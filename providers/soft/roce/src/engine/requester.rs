@@ -1,7 +1,14 @@
-//! The sending side of a reliable connection (IBTA vol 1, 9.7): what goes when. What comes back is
-//! in `completer`.
+//! The requester of a reliable connection (IBTA 1.7 9.7): which packet to send, and when.
+//!
+//! `completer` handles the responses. `flight` holds the state of each outstanding PSN, `timers`
+//! all deadlines.
+//!
+//! Map of this file: [`Requester`] holds posted requests in `queue`; `cursor` splits started from
+//! unstarted ones. [`Requester::poll`] chooses between greeting, probe, resend and new packet;
+//! `send` and `resend` build it. `progress`, `lost` and `complete` react to responses; `timeout`
+//! and `retry` to time.
 
-use super::flight::{Flight, Gain};
+use super::flight::{AckProgress, Flight};
 use super::segment::Segment;
 use super::shared::{Flags, Shared};
 use super::timers::{Probe, Timers};
@@ -10,82 +17,84 @@ use crate::Time;
 use crate::wire::{Message, Psn, Request};
 use std::collections::VecDeque;
 
-/// The sending side of a reliable connection.
+/// The requester of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) sending: Sending,
-    /// What is posted and not completed, in order.
+    /// Posted requests that are not complete, in order.
     pub(super) queue: VecDeque<Wqe>,
-    /// The first of the queue that did not go in full.
+    /// Index of the first request that was not fully sent.
     pub(super) cursor: usize,
     pub(super) flight: Flight,
-    /// The requests under way that want an answer: first PSN and how many.
+    /// Requests in flight that expect a response: first PSN and number of PSNs.
     pub(super) answers: VecDeque<(Psn, u32)>,
     pub(super) timers: Timers,
-    /// Retries left until giving up.
+    /// Retries left before the requester gives up.
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
-    /// Packets are lost once until this PSN is reached.
+    /// Losses count once until this PSN is reached.
     pub(super) recovery: Psn,
-    /// The last sequence error, if nothing has been answered since.
+    /// The PSN of the last sequence error, if no response has arrived since.
     pub(super) last_nak: Option<Psn>,
-    /// The peer keeps what comes behind a gap, and says so.
+    /// Whether the peer sends selective acknowledgements.
     pub(super) selects: bool,
-    /// Plain refusals of a sequence number by a peer that may be one of ours, and missed a part of
-    /// the greetings.
-    strangeness: Option<u32>,
+    /// Number of plain sequence NAKs from a peer that may speak the extension but missed a part of
+    /// the greeting. `None`: this end does not greet.
+    plain_refusals: Option<u32>,
     hello_due: bool,
-    /// Packets since the last that asked for an acknowledgement.
+    /// Packets sent since the last request for an acknowledgement.
     unasked: u32,
-    /// Messages that began.
+    /// Number of started messages.
     pub(super) messages: u32,
-    /// Messages that may begin, by the peer's credits.
+    /// Number of messages that may start, by the peer's credits; `None`: unlimited.
     pub(super) credit: Option<u32>,
     draining: Draining,
-    /// A request that failed here, by its id, and completes so in its turn; without a status there is none. The id always has
-    /// a value: optimised comparisons look at it first.
+    /// A failed request's id and its status, with which it completes in order; without a status
+    /// none failed. The id always has a value, because optimised comparisons read it first.
     failing: (u64, Option<Status>),
 }
 
-/// Whether new requests begin (SQD).
+/// Whether new requests start (SQD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draining {
     No,
-    /// Not until those that began are done.
+    /// No new request starts; the started ones are not complete.
     Wanted,
-    /// They are done, and an event said so.
-    Told,
+    /// The started requests are complete, and the event was emitted.
+    Reported,
 }
 
 /// A posted request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wqe {
     pub(super) work: Work,
-    /// PSN of its first packet, once that went.
+    /// PSN of the first packet, once it was sent.
     pub(super) first: Psn,
-    /// PSNs that it takes.
+    /// Number of PSNs of the request.
     pub(super) packets: u32,
-    /// PSNs that went.
+    /// Number of PSNs that were sent.
     pub(super) issued: u32,
-    /// Its number among all messages.
+    /// The request's number among all messages.
     message: u32,
-    /// A local one is being performed.
+    /// A local request that the caller is performing.
     performing: bool,
 }
 
-/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
+/// The largest number of PSNs of one READ request. Longer READs are split, so that the window
+/// bounds them.
 const READ_PIECE: u32 = 128;
-/// Fewest that are waited for, unless the READ ends: half of the window, or what mostly arrives in
-/// a row if that is less, and so many at least. Requests for crumbs cost more than they bring: the
-/// first and the last packet of each answer are longer than the others, and not cut from one
-/// datagram with them. Where much is lost, waiting for a large piece brings nothing: what is lost
-/// of it is asked for again from the first to the last such packet.
-const READ_CRUMB: u32 = 16;
-/// What a packet costs besides its payload, in bytes of a window.
+/// The requester waits for room for at least this many PSNs, unless the READ ends: half of the
+/// window, or the typical distance between losses if that is less. Small requests cost more than
+/// they gain: the first and the last response packet are longer than the others and need their own
+/// datagrams. Under heavy loss, waiting for a large piece is useless, because a repeat covers all
+/// PSNs from the first to the last missing one.
+const MIN_READ_PIECE: u32 = 16;
+/// Cost of a packet besides its payload, in bytes of the window.
 pub(super) const OVERHEAD: u32 = 64;
-/// So many refusals bring a greeting each. Then each time that there were twice as many: where many
-/// packets are lost all of the first greetings may be, and another's end hears only of a few.
-const HELLOS: u32 = 3;
+/// The first so many sequence NAKs each trigger a greeting. Later a greeting follows whenever their
+/// number has doubled. Under heavy loss all first greetings may be lost, and a peer without the
+/// extension should receive few.
+const FIRST_GREETINGS: u32 = 3;
 
 impl Requester {
     pub(super) fn new(sending: Sending, shared: &Shared) -> Self {
@@ -102,7 +111,7 @@ impl Requester {
             recovery: sending.first_psn,
             last_nak: None,
             selects: false,
-            strangeness: hello.then_some(0),
+            plain_refusals: hello.then_some(0),
             hello_due: hello,
             unasked: 0,
             messages: 0,
@@ -128,16 +137,16 @@ impl Requester {
         });
     }
 
-    /// The next packet, if one may go.
+    /// The next packet, if one may be sent now.
     pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
         if shared.error || self.timers.is_waiting() {
             return None;
         }
         if self.hello_due && !self.queue.is_empty() {
             self.hello_due = false;
-            // A peer that greeted first and was answered needs no greeting, unless it refuses a
-            // packet like a stranger.
-            let is_known = self.strangeness == Some(0) && shared.greeting.peer().is_some();
+            // A peer that greeted first and was answered needs no greeting, unless it sends a plain
+            // NAK.
+            let is_known = self.plain_refusals == Some(0) && shared.greeting.peer().is_some();
             if let Some(greeting) = shared.greeting.begin().filter(|_| !is_known) {
                 let (psn, message) = (self.flight.next(), Message::Ours(greeting));
                 return Some(shared.packet(psn, message, Flags::default(), Payload::None));
@@ -152,7 +161,7 @@ impl Requester {
         }
     }
 
-    /// Whether a packet would go if the rate allowed it.
+    /// Whether a packet would be sent if the rate allowed it.
     pub(super) fn wants_to_send(&self, shared: &Shared) -> bool {
         if shared.error || self.timers.is_waiting() {
             return false;
@@ -167,32 +176,32 @@ impl Requester {
         }
     }
 
-    /// Whether a probe goes, beyond the window: the first ones only while the peer has room for
-    /// another copy of what is probably waiting there.
+    /// Whether a probe may be sent beyond the window. The first probes need room at the peer for
+    /// another copy, because the packet probably waits there.
     fn may_probe(&self, shared: &Shared) -> bool {
         self.timers.is_urgent()
             || self.flight.bytes_at_most() + longest(shared) <= shared.congestion.allowance()
     }
 
-    /// Bytes that are under way at most, answers and what went twice included.
+    /// The largest possible number of bytes in flight, including responses and copies.
     pub(super) fn flying(&self) -> u64 {
         self.flight.bytes_at_most()
     }
 
-    /// Whether all that is posted went, and nothing of it is to go again.
+    /// Whether all posted requests were sent, and no packet must be sent again.
     pub(super) fn has_nothing_to_send(&self) -> bool {
         let greets = self.hello_due && !self.queue.is_empty();
         self.queue.len() == self.cursor && !self.flight.has_lost() && !greets
     }
 
-    /// The peer refused a sequence number as any peer does.
+    /// Handles a plain sequence NAK, as a peer without the extension sends it.
     pub(super) fn plainly_refused(&mut self) {
-        let Some(times) = self.strangeness.as_mut().filter(|_| !self.selects) else { return };
+        let Some(times) = self.plain_refusals.as_mut().filter(|_| !self.selects) else { return };
         *times = times.saturating_add(1);
-        self.hello_due |= *times <= HELLOS || times.is_power_of_two();
+        self.hello_due |= *times <= FIRST_GREETINGS || times.is_power_of_two();
     }
 
-    /// Whether all that could go is one packet of a new request.
+    /// Whether the only packet to send is one packet of a new request.
     pub(super) fn has_one_packet(&self) -> bool {
         let new = self.queue.get(self.cursor).filter(|_| self.queue.len() == self.cursor + 1);
         let is_one = new.is_some_and(|wqe| wqe.issued == 0 && wqe.packets == 1);
@@ -220,7 +229,7 @@ impl Requester {
         self.has_credit(wqe) && self.piece(wqe, shared).is_some()
     }
 
-    /// PSNs that the next packet takes; `None` if it must wait for more room.
+    /// Number of PSNs of the next packet; `None`: wait for more room.
     fn piece(&self, wqe: &Wqe, shared: &Shared) -> Option<u32> {
         let room = Some(self.flight.room()).filter(|&room| room != 0)?;
         if !matches!(wqe.work.op, Op::Read { .. }) {
@@ -234,13 +243,13 @@ impl Requester {
         if self.flight.bytes() == 0 {
             return Some(count.max(1));
         }
-        let in_a_row = shared.congestion.run().clamp(READ_CRUMB, READ_PIECE);
-        let fewest = (packets(window) / 2).clamp(READ_CRUMB, in_a_row);
+        let in_a_row = shared.congestion.run().clamp(MIN_READ_PIECE, READ_PIECE);
+        let fewest = (packets(window) / 2).clamp(MIN_READ_PIECE, in_a_row);
         (count >= left.min(fewest)).then_some(count)
     }
 
-    /// Whether the peer's credits allow the next packet (IBTA vol 1, 9.7.7.2). Beyond them, the
-    /// first packet of a message may go alone, as a question.
+    /// Whether the peer's credits allow the next packet (IBTA 1.7 9.7.7.2). Without credits, the
+    /// first packet of a message may be sent alone to probe for them.
     fn has_credit(&self, wqe: &Wqe) -> bool {
         let Some(credit) = self.credit else {
             return true;
@@ -250,7 +259,7 @@ impl Requester {
         !(beyond && wqe.work.takes_receive() && wqe.issued < 2) || self.flight.is_empty()
     }
 
-    /// A new packet.
+    /// Builds a new packet.
     fn send(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
         let window = shared.congestion.window();
         let (psn, pmtu) = (self.flight.next(), shared.config.pmtu);
@@ -291,16 +300,16 @@ impl Requester {
         Some(self.emit(now, psn, &work, &segment, ack_request, shared))
     }
 
-    /// A packet that went before.
+    /// Builds a packet that was sent before.
     fn resend(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Option<Transmit> {
         let pmtu = shared.config.pmtu;
         let wqe = *self.find(psn)?;
         let (mut psn, mut count) = (psn, 1);
         if matches!(wqe.work.op, Op::Read { .. }) {
-            // Not beyond the piece: the responder remembers each by itself. Not from behind what is
-            // still missing of it: the kernel's rxe takes where a request asks from for the
-            // beginning of what it remembers, and drops later ones that ask from before
-            // (rxe_resp.c, duplicate_request).
+            // Stay within the READ request: the responder remembers each request separately. Begin
+            // at the first missing PSN of the request: the kernel's rxe takes the start of a
+            // repeated request as the start of its saved state, and drops later repeats that begin
+            // before it (rxe_resp.c, duplicate_request).
             let piece = self.answers.iter().rev().find(|(first, _)| psn.since(*first) >= 0)?;
             psn = self.flight.unanswered_from(piece.0);
             let left = piece.0.add(piece.1).after(psn)?;
@@ -337,7 +346,7 @@ impl Requester {
         shared.packet(psn, wrap(request, work, shared.config.service), flags, payload)
     }
 
-    /// The request that `psn` belongs to.
+    /// The request to which `psn` belongs.
     pub(super) fn find(&self, psn: Psn) -> Option<&Wqe> {
         let after = self.queue.partition_point(|wqe| {
             psn.since(wqe.first) >= 0 && (wqe.issued != 0 || wqe.packets == 0)
@@ -346,8 +355,8 @@ impl Requester {
         psn.after(wqe.first).filter(|&index| index < wqe.issued).map(|_| wqe)
     }
 
-    /// Something may have been answered: completes what is, and sets the timers anew.
-    pub(super) fn progress(&mut self, now: Time, gain: Gain, shared: &mut Shared) {
+    /// Applies a response's effect: completes requests, and rearms the timers.
+    pub(super) fn progress(&mut self, now: Time, gain: AckProgress, shared: &mut Shared) {
         self.timers.round_trip(gain.sample());
         if gain.packets != 0 {
             shared.congestion.acknowledged(now, gain.bytes, gain.packets, gain.sample());
@@ -358,11 +367,11 @@ impl Requester {
             let missed = self.flight.infer_lost(patience);
             if missed.packets != 0 {
                 shared.counters.implied_nak_seq_err += 1;
-                // A peer that does not select dropped what came behind the first one, whose answer
-                // is missing.
+                // A peer without selective acknowledgement dropped all packets behind the first
+                // loss, so only lost responses count.
                 let apart = if self.selects { missed.packets } else { missed.answers };
-                // An answer is missing because either way lost something: it counts half for one
-                // way.
+                // A lost response may mean a loss in either direction, so it counts half for one
+                // direction.
                 let one_way = apart - missed.answers / 2;
                 shared.congestion.missed(one_way.max(1));
                 self.lost(now, apart != 0, shared);
@@ -382,9 +391,9 @@ impl Requester {
         self.complete(shared);
     }
 
-    /// Whether the oldest packet has an answer that can be asked for by itself: it is all of its
-    /// request, or that was executed as a whole, which parts of the answer have shown. A responder
-    /// that gets a part of a request first would not know the whole later.
+    /// Whether the oldest packet's response can be requested alone. True if the request has one
+    /// packet, or if parts of its response have shown that the request was executed. A responder
+    /// that first receives a part would not recognise the whole request later.
     fn is_answerable(&self) -> bool {
         self.answers.front().is_some_and(|&(psn, packets)| {
             let index = self.flight.base().after(psn).filter(|&index| index < packets);
@@ -392,8 +401,8 @@ impl Requester {
         })
     }
 
-    /// Packets are known to be lost: the window shrinks at most once for all that were under way. A
-    /// peer that is not `selective` dropped what came behind them.
+    /// Handles losses: the window shrinks at most once for all packets in flight. A peer without
+    /// `selective` dropped all packets behind the losses.
     pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut Shared) {
         self.timers.end_probe();
         if self.flight.base().since(self.recovery) >= 0 {
@@ -402,7 +411,7 @@ impl Requester {
         }
     }
 
-    /// Completes the requests at the front that are done.
+    /// Completes the finished requests at the front of the queue.
     fn complete(&mut self, shared: &mut Shared) {
         while let Some(wqe) = self.queue.front() {
             if let (id, Some(status)) = self.failing
@@ -419,7 +428,7 @@ impl Requester {
             self.cursor -= 1;
         }
         if self.draining == Draining::Wanted && self.is_quiet() {
-            self.draining = Draining::Told;
+            self.draining = Draining::Reported;
             shared.events.push_back(Event::Drained);
         }
     }
@@ -428,7 +437,7 @@ impl Requester {
         self.cursor == 0 && self.queue.front().is_none_or(|wqe| wqe.issued == 0 && !wqe.performing)
     }
 
-    /// Gives up: the oldest request completes with `status`, all others are flushed.
+    /// Gives up: the oldest request completes with `status`, and all others are flushed.
     pub(super) fn fail(&mut self, status: Status, shared: &mut Shared) {
         if let Some(oldest) = self.queue.pop_front() {
             shared.completed(oldest.work.id, status);
@@ -437,14 +446,14 @@ impl Requester {
         shared.fail(status);
     }
 
-    /// Everything that is posted goes with the queue pair.
+    /// Flushes all posted requests.
     pub(super) fn flush(&mut self, shared: &mut Shared) {
         self.queue.drain(..).for_each(|wqe| shared.completed(wqe.work.id, Status::Flushed));
         self.cursor = 0;
         self.timers.stop();
     }
 
-    /// A request cannot go on, for a reason that lies here.
+    /// Fails a request for a local reason.
     pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
         if self.failing.1.is_none() {
             self.failing = (id, Some(status));
@@ -452,7 +461,7 @@ impl Requester {
         self.complete(shared);
     }
 
-    /// A local request was performed.
+    /// Completes a local request that the caller performed.
     pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut Shared) {
         let first = self.flight.next();
         let Some(wqe) = self.queue.get_mut(self.cursor) else { return };
@@ -467,18 +476,18 @@ impl Requester {
         self.complete(shared);
     }
 
-    /// Nothing new begins; an event says when all that began is done.
+    /// Starts no new requests; an event follows when all started ones are complete.
     pub(super) fn drain(&mut self, shared: &mut Shared) {
         self.draining = Draining::Wanted;
         self.complete(shared);
     }
 
-    /// Goes on after draining.
+    /// Starts new requests again after draining.
     pub(super) fn resume(&mut self) {
         self.draining = Draining::No;
     }
 
-    /// What is due by now.
+    /// Handles all deadlines that have passed.
     pub(super) fn timeout(&mut self, now: Time, shared: &mut Shared) {
         if shared.error {
             return;
@@ -502,7 +511,7 @@ impl Requester {
         }
     }
 
-    /// Takes one of the retries; gives up when none is left.
+    /// Uses one retry; gives up if none is left.
     pub(super) fn retry(&mut self, shared: &mut Shared) -> bool {
         let left = self.retries.checked_sub(1);
         match left {
@@ -516,12 +525,12 @@ impl Requester {
     }
 }
 
-/// What the longest packet costs of the window.
+/// Cost of the longest packet, in bytes of the window.
 fn longest(shared: &Shared) -> u64 {
     u64::from(shared.config.pmtu.bytes() + OVERHEAD)
 }
 
-/// What a PSN costs of the window: what is sent, or what comes back.
+/// Cost of a PSN in bytes of the window: of the request, or of the READ response.
 fn segment_bytes(segment: &Segment, work: &Work, pmtu: u32) -> u32 {
     match work.op {
         Op::Read { .. } => work.len.min(pmtu) + OVERHEAD,
@@ -529,7 +538,7 @@ fn segment_bytes(segment: &Segment, work: &Work, pmtu: u32) -> u32 {
     }
 }
 
-/// The request as this service sends it.
+/// The message of a request for this service.
 fn wrap(request: Request, work: &Work, service: Service) -> Message {
     match service {
         Service::XrcInitiator | Service::XrcTarget => Message::Xrc(work.srq, request),

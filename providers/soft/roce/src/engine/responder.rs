@@ -1,7 +1,13 @@
-//! The receiving side of a reliable connection (IBTA vol 1, 9.7): sequence, duplicates, and the
-//! questions that a request comes to.
+//! The responder of a reliable connection (IBTA 1.7 9.7): sequence, duplicates, and questions.
+//!
+//! Each request in sequence becomes an [`Ask`] for the caller; the answer becomes a response in
+//! `answers`.
+//!
+//! Map of this file: [`Responder::receive`] sorts packets into early, duplicate and next; `execute`
+//! forms the question; [`Responder::answer`] handles the answer; `refuse` and `answer_in_error`
+//! send NAKs.
 
-use super::answers::{Answered, Answers};
+use super::answers::{ResponseQueue, ResultKind};
 use super::shared::Shared;
 use super::{Answer, Ask, Drop, Refusal, Status, Step};
 use crate::wire::{
@@ -9,27 +15,28 @@ use crate::wire::{
 };
 use std::ops::Range;
 
-/// The receiving side of a reliable connection.
+/// The responder of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Responder {
     expected: Psn,
     msn: Number,
-    /// The message that began and did not end.
+    /// The message in progress.
     partial: Option<Partial>,
-    /// A gap, or a missing receive, was told; silence until the expected packet comes.
-    told: bool,
-    /// Packets of a peer that is an end of ours and proved each of them.
+    /// A gap or a missing receive was reported. No further report until the expected packet
+    /// arrives.
+    gap_reported: bool,
+    /// Packets held behind a gap, of a peer that proved each of them.
     held: Held,
-    /// Packets kept since the peer was last told.
-    untold: u32,
-    /// The question that is not answered.
-    asked: Option<Asked>,
-    pub(super) answers: Answers,
-    /// Receives that are posted, if the caller told.
+    /// Packets held since the last report to the peer.
+    held_since_report: u32,
+    /// The question without an answer.
+    asked: Option<OpenQuestion>,
+    pub(super) answers: ResponseQueue,
+    /// Number of posted receives, if the caller reports it.
     pub(super) receives: Option<u32>,
-    /// The expected packet is held.
+    /// The expected packet is held and must be released next.
     release_next: bool,
-    /// What was refused, and how.
+    /// The refused PSN and its NAK code.
     refused: Option<(Psn, Nak)>,
 }
 
@@ -41,19 +48,19 @@ enum Partial {
 
 /// A request that waits for the answer to its question.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct OpenQuestion {
     psn: Psn,
-    /// PSNs that it takes.
+    /// Number of PSNs of the request.
     packets: u32,
-    /// The message afterwards.
+    /// The message in progress after the request.
     partial: Option<Partial>,
     ack_request: bool,
-    then: Then,
+    then: OnAccept,
 }
 
-/// What an accepted request is answered with.
+/// The response to an accepted request.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+enum OnAccept {
     Acknowledge,
     Read(u64, Reth),
     /// A READ that was answered before.
@@ -62,7 +69,7 @@ enum Then {
     Empty,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Incoming {
     pub(super) psn: Psn,
@@ -71,7 +78,7 @@ pub(super) struct Incoming {
     pub(super) payload: Range<usize>,
     pub(super) solicited: bool,
     pub(super) ack_request: bool,
-    /// It has the proof that only the peer was told.
+    /// Whether the packet carries the proof that only the peer knows.
     is_proved: bool,
 }
 
@@ -89,10 +96,10 @@ impl Incoming {
     }
 }
 
-/// Most bytes of a message (IBTA vol 1, 9.7.4.1.7).
+/// The largest message length in bytes (IBTA 1.7 9.7.4.1.7).
 const MESSAGE_MAX: u32 = 1 << 31;
-/// Packets that are kept before the peer is told again.
-const TELL_EVERY: u32 = 8;
+/// Packets that are held before the next report to the peer.
+const REPORT_EVERY: u32 = 8;
 
 impl Responder {
     pub(super) fn new(shared: &Shared) -> Self {
@@ -100,18 +107,18 @@ impl Responder {
             expected: shared.config.expected_psn,
             msn: Number::new(0),
             partial: None,
-            told: false,
+            gap_reported: false,
             held: Held::NONE,
-            untold: 0,
+            held_since_report: 0,
             asked: None,
-            answers: Answers::new(shared.config.responder_resources),
+            answers: ResponseQueue::new(shared.config.responder_resources),
             receives: None,
             release_next: false,
             refused: None,
         }
     }
 
-    /// The place of a held packet whose turn has come.
+    /// The place of a held packet that is now in sequence.
     pub(super) fn release(&mut self, shared: &Shared) -> Option<u16> {
         std::mem::take(&mut self.release_next).then(|| place(self.expected, shared))
     }
@@ -127,39 +134,40 @@ impl Responder {
         }
     }
 
-    /// It comes before its turn. Packets are kept only if they have the peer's proof: the window of
-    /// 256 PSNs would otherwise leave a forger 2^16 numbers to try instead of 2^24. Without the
-    /// proof all goes as the specification has it.
+    /// Handles a packet ahead of the expected PSN. Packets are held only with the peer's proof:
+    /// otherwise a forger would have to guess among 2^16 numbers instead of 2^24, because of the
+    /// window of 256 PSNs. Without the proof the specification's rules apply.
     fn early(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
         shared.counters.out_of_sequence += 1;
         let index = incoming.psn.after(self.expected).unwrap_or(0) - 1;
         let tuning = &shared.config.tuning;
         let may_keep = tuning.hold != 0 && incoming.is_proved && shared.greeting.peer().is_some();
         if !may_keep || index + 1 >= tuning.places() {
-            if !self.told {
-                self.told = true;
+            if !self.gap_reported {
+                self.gap_reported = true;
                 let nak = Syndrome::Nak(Nak::Sequence);
                 self.answers.acknowledge(self.expected, nak, self.msn);
             }
             return Step::Dropped(Drop::Psn);
         }
         if self.held.contains(index) {
-            // A copy replaces what is kept: if they differ, what came first is no better proved.
+            // Replace the held packet: if the copies differ, the earlier one is not more credible.
             return Step::Hold(place(incoming.psn, shared));
         }
         let another_gap = index == 0 || !self.held.contains(index - 1);
         self.held.insert(index);
-        self.untold += 1;
+        self.held_since_report += 1;
         shared.counters.held_pkts += 1;
-        let worth_telling = another_gap || incoming.ack_request || self.untold >= TELL_EVERY;
-        if worth_telling && !self.told {
-            self.untold = 0;
+        let worth_telling =
+            another_gap || incoming.ack_request || self.held_since_report >= REPORT_EVERY;
+        if worth_telling && !self.gap_reported {
+            self.held_since_report = 0;
             self.answers.selective(self.expected, self.held);
         }
         Step::Hold(place(incoming.psn, shared))
     }
 
-    /// It was executed before.
+    /// Handles a request that was executed before.
     fn duplicate(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
         shared.counters.duplicate_request += 1;
         if !self.answers.may_repeat() {
@@ -172,43 +180,43 @@ impl Responder {
                 self.acknowledge_newest(shared);
                 Step::Done
             }
-            (Request::Read(part), Some((Answered::Read(whole), index))) => {
+            (Request::Read(part), Some((ResultKind::Read(whole), index))) => {
                 let offset = u64::from(index) * u64::from(shared.config.pmtu.bytes());
                 let begins = part.va == whole.va.wrapping_add(offset);
                 let fits = offset + u64::from(part.len) <= u64::from(whole.len);
                 if !begins || !fits || part.rkey != whole.rkey {
                     return Step::Dropped(Drop::Forgotten);
                 }
-                if self.answers.is_coming(psn, shared.config.pmtu) {
+                if self.answers.is_queued(psn, shared.config.pmtu) {
                     return Step::Done;
                 }
-                let read = self.answers.name_read();
-                self.ask(incoming, 0, self.partial, Then::Again(read, part));
+                let read = self.answers.new_read_id();
+                self.ask(incoming, 0, self.partial, OnAccept::Again(read, part));
                 Step::Ask(Ask::Read { read, region: part, again: true })
             }
-            (Request::Atomic(atomic), Some((Answered::Atomic(before, value), _))) => {
+            (Request::Atomic(atomic), Some((ResultKind::Atomic(before, value), _))) => {
                 if atomic != before {
                     return Step::Dropped(Drop::Forgotten);
                 }
-                self.answers.repeat(psn, 0, Answered::Atomic(before, value), self.msn);
+                self.answers.repeat(psn, 0, ResultKind::Atomic(before, value), self.msn);
                 Step::Done
             }
-            (Request::Flush(..) | Request::AtomicWrite(_), Some((Answered::Empty, _))) => {
-                self.answers.repeat(psn, 0, Answered::Empty, self.msn);
+            (Request::Flush(..) | Request::AtomicWrite(_), Some((ResultKind::Empty, _))) => {
+                self.answers.repeat(psn, 0, ResultKind::Empty, self.msn);
                 Step::Done
             }
             _ => Step::Dropped(Drop::Forgotten),
         }
     }
 
-    /// It is its turn.
+    /// Handles the expected packet.
     fn execute(&mut self, incoming: Incoming, shared: &mut Shared) -> Step {
         let config = &shared.config;
         let (pmtu, access, srq) = (config.pmtu, config.access, incoming.srq);
         let (len, solicited) = (incoming.payload.len() as u32, incoming.solicited);
         let payload = incoming.payload.clone();
-        let one = |partial| (1, partial, Then::Acknowledge);
-        // A part of the message is as long as a packet, the last one at most.
+        let one = |partial| (1, partial, OnAccept::Acknowledge);
+        // Every packet of a message except the last is as long as the path MTU.
         let fits = |first: bool, last: bool| match (first, last) {
             (_, false) => len == pmtu.bytes(),
             (true, true) => len <= pmtu.bytes(),
@@ -257,11 +265,11 @@ impl Responder {
                     return self.invalid(&incoming, shared);
                 }
                 shared.counters.rx_read_requests += 1;
-                let read = self.answers.name_read();
+                let read = self.answers.new_read_id();
                 let packets = pmtu.packets(region.len);
                 (
                     Ask::Read { read, region, again: false },
-                    (packets, None, Then::Read(read, region)),
+                    (packets, None, OnAccept::Read(read, region)),
                 )
             }
             (Request::Atomic(atomic), None) => {
@@ -269,82 +277,84 @@ impl Responder {
                     return self.invalid(&incoming, shared);
                 }
                 shared.counters.rx_atomic_requests += 1;
-                (Ask::Atomic(atomic), (1, None, Then::Atomic(atomic)))
+                (Ask::Atomic(atomic), (1, None, OnAccept::Atomic(atomic)))
             }
             (Request::Flush(how, region), None) => {
                 if !access.flush || !self.answers.has_resource() {
                     return self.invalid(&incoming, shared);
                 }
-                (Ask::Flush { how, region }, (1, None, Then::Empty))
+                (Ask::Flush { how, region }, (1, None, OnAccept::Empty))
             }
             (Request::AtomicWrite(region), None) => {
                 let fits = len == 8 && region.len == 8 && region.va % 8 == 0;
                 if !access.write || !fits || !self.answers.has_resource() {
                     return self.invalid(&incoming, shared);
                 }
-                (Ask::AtomicWrite { region, payload }, (1, None, Then::Empty))
+                (Ask::AtomicWrite { region, payload }, (1, None, OnAccept::Empty))
             }
         };
         self.ask(&incoming, packets, partial, then);
         Step::Ask(ask)
     }
 
-    fn ask(&mut self, incoming: &Incoming, packets: u32, partial: Option<Partial>, then: Then) {
+    fn ask(&mut self, incoming: &Incoming, packets: u32, partial: Option<Partial>, then: OnAccept) {
         let Incoming { psn, ack_request, .. } = *incoming;
-        self.asked = Some(Asked { psn, packets, partial, ack_request, then });
+        self.asked = Some(OpenQuestion { psn, packets, partial, ack_request, then });
     }
 
-    /// The question is answered.
+    /// Handles the answer to the question.
     pub(super) fn answer(&mut self, answer: Answer, shared: &mut Shared) {
         let Some(asked) = self.asked.take() else { return };
         match (answer, asked.then) {
-            (Answer::Accepted, Then::Again(read, part)) => {
-                self.answers.repeat(asked.psn, read, Answered::Read(part), self.msn);
+            (Answer::Accepted, OnAccept::Again(read, part)) => {
+                self.answers.repeat(asked.psn, read, ResultKind::Read(part), self.msn);
             }
-            (Answer::Refused(refusal), Then::Again(..)) => self.refuse_again(asked.psn, refusal),
-            // It comes again, if somebody waits for it.
-            (Answer::Rnr, Then::Again(..)) => {}
-            (Answer::Accepted, Then::Acknowledge) => {
+            (Answer::Refused(refusal), OnAccept::Again(..)) => {
+                self.refuse_again(asked.psn, refusal)
+            }
+            // The requester repeats the READ if it still waits.
+            (Answer::Rnr, OnAccept::Again(..)) => {}
+            (Answer::Accepted, OnAccept::Acknowledge) => {
                 self.accept(&asked);
-                // What waits to be said is to speak of this one, too: held packets are executed in
-                // a row.
+                // Held packets are executed in a row, so a queued acknowledgement must cover this
+                // packet too.
                 if asked.ack_request || self.answers.is_acknowledging() {
                     self.acknowledge_newest(shared);
                 }
             }
-            (Answer::Accepted, Then::Read(read, region)) => {
-                self.finish(&asked, read, Answered::Read(region));
+            (Answer::Accepted, OnAccept::Read(read, region)) => {
+                self.finish(&asked, read, ResultKind::Read(region));
             }
-            (Answer::Accepted, Then::Empty) => self.finish(&asked, 0, Answered::Empty),
-            (Answer::Original(value), Then::Atomic(atomic)) => {
-                self.finish(&asked, 0, Answered::Atomic(atomic, value));
+            (Answer::Accepted, OnAccept::Empty) => self.finish(&asked, 0, ResultKind::Empty),
+            (Answer::Original(value), OnAccept::Atomic(atomic)) => {
+                self.finish(&asked, 0, ResultKind::Atomic(atomic, value));
             }
             (Answer::Rnr, _) => {
                 shared.counters.out_of_buffer += 1;
                 let rnr = Syndrome::Rnr(shared.config.rnr_timer);
                 self.answers.acknowledge(asked.psn, rnr, self.msn);
-                // What follows comes again as well, and is silently dropped until then.
-                (self.told, self.held) = (true, Held::NONE);
-                self.untold = 0;
+                // The peer repeats all later packets, which are dropped silently until then.
+                (self.gap_reported, self.held) = (true, Held::NONE);
+                self.held_since_report = 0;
             }
             (Answer::Refused(refusal), _) => self.refuse(asked.psn, refusal, shared),
-            // An answer to another question: the caller is at fault, and the peer is told so.
+            // The answer does not fit the question: an error of the caller, reported to the peer.
             (Answer::Accepted | Answer::Original(_), _) => {
                 self.refuse(asked.psn, Refusal::RemoteOperation, shared);
             }
         }
     }
 
-    fn finish(&mut self, asked: &Asked, read: u64, what: Answered) {
+    fn finish(&mut self, asked: &OpenQuestion, read: u64, what: ResultKind) {
         self.accept(asked);
         self.answers.answer(asked.psn, asked.packets, read, what, self.msn);
     }
 
-    /// It was executed: the next packet is expected.
-    fn accept(&mut self, asked: &Asked) {
+    /// Advances past an executed request.
+    fn accept(&mut self, asked: &OpenQuestion) {
         self.expected = self.expected.add(asked.packets);
         self.partial = asked.partial;
-        self.told = false;
+        self.gap_reported = false;
         if self.partial.is_none() {
             self.msn = self.msn.next();
         }
@@ -355,20 +365,20 @@ impl Responder {
         self.release_next = is_held;
     }
 
-    /// A READ that was accepted cannot go on.
+    /// Handles an accepted READ that cannot continue.
     pub(super) fn read_failed(&mut self, read: u64, refusal: Refusal, shared: &mut Shared) {
-        match self.answers.cut(read) {
+        match self.answers.abandon_read(read) {
             Some((psn, true)) => self.refuse_again(psn, refusal),
             Some((psn, false)) => self.refuse(psn, refusal, shared),
             None => {}
         }
     }
 
-    /// A READ that was answered before comes again and cannot be answered any more. A requester
-    /// that still waits is told. One that does not, as the network was late or doubled the packet,
-    /// ignores that; its memory here may be gone for good reasons, so the queue pair goes on.
+    /// Refuses a repeated READ that can no longer be answered. A requester that still waits is
+    /// notified. Otherwise, if the network delayed or duplicated the request, the requester ignores
+    /// the NAK. The memory may be gone legitimately, so the queue pair continues.
     fn refuse_again(&mut self, psn: Psn, refusal: Refusal) {
-        // What waits would be taken back by it; the request comes again.
+        // The NAK would revoke queued responses. The requester repeats the request.
         if self.answers.is_empty() {
             self.answers.acknowledge(psn, Syndrome::Nak(nak(refusal)), self.msn);
         }
@@ -379,7 +389,7 @@ impl Responder {
         Step::Dropped(Drop::Message)
     }
 
-    /// An error of class C: the peer is told, and the queue pair goes to error.
+    /// A class C error: the peer is notified, and the queue pair enters the error state.
     fn refuse(&mut self, psn: Psn, refusal: Refusal, shared: &mut Shared) {
         let status = match refusal {
             Refusal::InvalidRequest => {
@@ -398,10 +408,9 @@ impl Responder {
         shared.fail(status);
     }
 
-    /// A request comes although this end is in error. If one was refused the peer missed that: it
-    /// is told again. What was executed before is acknowledged again, so that it does not count as
-    /// given up because its acknowledgement was lost. Once for each that comes and never more at a
-    /// time.
+    /// Handles a request while this end is in error. If a NAK was sent, the peer missed it, so the
+    /// NAK is repeated. Otherwise executed requests are acknowledged again, so that a lost
+    /// acknowledgement does not make them fail. One response for each request, and one at a time.
     pub(super) fn answer_in_error(&mut self, psn: Psn, request: Request, shared: &Shared) {
         if !self.answers.is_empty() {
             return;
@@ -416,19 +425,19 @@ impl Responder {
         }
     }
 
-    /// Acknowledges all that was executed, and tells what is held, if something is missing before
-    /// that: without it, the requester had to take for lost what it sent before the packet that
-    /// filled a gap.
+    /// Acknowledges all executed requests. If a packet is missing, the acknowledgement also lists
+    /// the held packets. Otherwise the requester would count packets as lost that it sent before
+    /// the packet that filled a gap.
     fn acknowledge_newest(&mut self, shared: &Shared) {
         if !self.held.is_empty() && !self.release_next {
-            self.untold = 0;
+            self.held_since_report = 0;
             return self.answers.selective(self.expected, self.held);
         }
         let credits = match self.receives.filter(|_| !shared.config.shared_receive_queue) {
             Some(receives) => Credits::at_most(receives),
             None => Credits::UNLIMITED,
         };
-        // One before the expected; adding goes around.
+        // The PSN before the expected one, modulo 2^24.
         let newest = self.expected.add(0xff_ffff);
         self.answers.acknowledge(newest, Syndrome::Ack(credits), self.msn);
     }
@@ -442,7 +451,8 @@ const fn nak(refusal: Refusal) -> Nak {
     }
 }
 
-/// Where a held packet is kept: by the low bits of its PSN, so that no two that may be held meet.
+/// The place of a held packet: the low bits of its PSN, which differ for any two packets that can
+/// be held at once.
 fn place(psn: Psn, shared: &Shared) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "less than the places")]
     let place = (psn.get() % shared.config.tuning.places()) as u16;

@@ -1,4 +1,6 @@
-//! A message cut into packets (IBTA vol 1, 9.3.4, 9.4): which headers, and which part of the bytes.
+//! Segmentation of a message into packets (IBTA 1.7 9.3.4, 9.4): headers and byte ranges.
+//!
+//! The requester and the unreliable sender call [`Work::segment`] for each packet.
 
 use super::{Op, Pmtu, Work};
 use crate::wire::{Atomic, Request, Reth, Send, Tail, Write};
@@ -7,16 +9,16 @@ use crate::wire::{Atomic, Request, Reth, Send, Tail, Write};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) request: Request,
-    /// Where its bytes begin in the message.
+    /// Offset of the packet's bytes in the message.
     pub(super) offset: u32,
-    /// How many they are; none if the packet only asks.
+    /// Number of the packet's bytes; 0: the packet has only headers.
     pub(super) len: u32,
-    /// Nothing of the message follows.
+    /// Whether the packet ends the message.
     pub(super) last: bool,
 }
 
 impl Work {
-    /// Packets that the message takes, or PSNs that it takes in the answer.
+    /// Number of packets of the message, or of PSNs of its response.
     pub(super) const fn packets(&self, pmtu: Pmtu) -> u32 {
         match self.op {
             Op::Send(_) | Op::Write { .. } | Op::Read { .. } => pmtu.packets(self.len),
@@ -27,8 +29,8 @@ impl Work {
         }
     }
 
-    /// Whether the answer to it brings something: it cannot be acknowledged by later ones, and takes one of the
-    /// responder's resources.
+    /// Whether the response carries a result. Then later responses cannot acknowledge the request,
+    /// and it takes one of the responder's resources.
     pub(super) const fn wants_answer(&self) -> bool {
         matches!(
             self.op,
@@ -36,13 +38,13 @@ impl Work {
         )
     }
 
-    /// Whether it takes a receive.
+    /// Whether the request consumes a receive.
     pub(super) const fn takes_receive(&self) -> bool {
         matches!(self.op, Op::Send(_) | Op::Write { immediate: Some(_), .. })
     }
 
-    /// Packet `index` of a SEND or WRITE, `count` packets of a READ from there on, or all of another; `None` of what is
-    /// no request of a connection.
+    /// Packet `index` of a SEND or WRITE, or `count` response packets of a READ from `index`, or
+    /// the single packet of another operation; `None`: no request of a connection.
     pub(super) fn segment(&self, pmtu: Pmtu, index: u32, count: u32) -> Option<Segment> {
         let total = self.packets(pmtu);
         let offset = index.checked_mul(pmtu.bytes())?;

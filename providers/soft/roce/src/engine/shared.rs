@@ -1,22 +1,25 @@
-//! What both halves of a queue pair need.
+//! State that the requester half and the responder half of a queue pair share.
+//!
+//! Both halves build their packets here, so that greetings and piggybacked acknowledgements join
+//! them.
 
 use super::greeting::Greeting;
 use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
 use crate::wire::{ALONG_LEN, Along, Bth, Message, OneWay, Ours, Packet, Psn, Qpn};
 use std::collections::VecDeque;
 
-/// What both halves of a queue pair need.
+/// State of both halves of a queue pair.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<Event>,
     pub(super) congestion: Congestion,
-    /// The queue pair is in error.
+    /// Whether the queue pair is in error.
     pub(super) error: bool,
-    /// Whether the peer is an end of ours.
+    /// The state of the greeting with the peer.
     pub(super) greeting: Greeting,
-    /// An acknowledgement that the next packet may take along.
+    /// An acknowledgement that the next packet may carry.
     pub(super) along: Option<Along>,
 }
 
@@ -36,7 +39,8 @@ impl Shared {
         Self { config, counters, events, congestion, error: false, greeting, along: None }
     }
 
-    /// The queue pair goes to error, for this reason. Says whether it was not in error before.
+    /// Moves the queue pair to the error state for `status`. Returns whether it was not in error
+    /// before.
     pub(super) fn fail(&mut self, status: Status) -> bool {
         let first = !self.error;
         if first {
@@ -50,7 +54,7 @@ impl Shared {
         self.events.push_back(Event::Completed { work, status });
     }
 
-    /// A packet for the peer.
+    /// Builds a packet for the peer.
     pub(super) fn packet(
         &mut self,
         psn: Psn,
@@ -63,7 +67,8 @@ impl Shared {
         self.packet_to(to, psn, message, flags, payload)
     }
 
-    /// The same with the acknowledgement that waits, if `message` can take it along and the packet is still no longer than one may be.
+    /// Adds the waiting acknowledgement, if `message` can carry it and the packet stays within the
+    /// path MTU.
     fn with_acknowledgement(&mut self, message: Message, len: u32) -> Message {
         if let (Message::Rc(request), Some(along)) = (message, self.along)
             && len + ALONG_LEN <= self.config.pmtu.bytes()
@@ -76,7 +81,7 @@ impl Shared {
         message
     }
 
-    /// A packet for any queue pair.
+    /// Builds a packet for any queue pair.
     pub(super) fn packet_to(
         &mut self,
         dest_qpn: Qpn,
@@ -97,7 +102,7 @@ impl Shared {
 }
 
 impl Payload {
-    /// Its length in bytes.
+    /// The length in bytes.
     #[must_use]
     pub const fn len(&self) -> u32 {
         match self {
@@ -107,7 +112,7 @@ impl Payload {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the payload is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0

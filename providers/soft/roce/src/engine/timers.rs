@@ -1,14 +1,14 @@
-//! When a requester acts although nothing comes (IBTA vol 1, 9.7.6.1.3): the local ACK timeout, RNR waits, and probes.
+//! The timers of a requester (IBTA 1.7 9.7.6.1.3): local ACK timeout, RNR waits, and probes.
 //!
-//! A *probe* asks early, after some round trips, about the oldest unanswered packet by sending it again; any responder
-//! acknowledges a duplicate with the newest PSN it has. It costs no retry, and makes the loss of the last packets of a
-//! burst cheap, for which only the long timeout would be left.
+//! A *probe* repeats the oldest unanswered packet early, after a few round trips. Any responder
+//! acknowledges a duplicate with its newest PSN. A probe costs no retry. It recovers the loss of a
+//! burst's last packets, for which otherwise only the long timeout would remain.
 
 use super::{Sending, Tuning};
 use crate::Time;
 use std::time::Duration;
 
-/// The timers of a requester. How long something takes is in nanoseconds here: this is asked with each packet, and seconds need not be told apart.
+/// The timers of a requester. Durations are in nanoseconds, because every packet reads them.
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
     ack_timeout: Option<u64>,
@@ -20,40 +20,41 @@ pub(super) struct Timers {
     attempts: u32,
     /// Probes without progress.
     probes: u32,
-    /// Spreads the probes of queue pairs that all lost their packets at the same time.
+    /// Spreads the probes of queue pairs that lost packets at the same time.
     spread: u32,
-    /// A probe may go beyond the window.
+    /// Whether the next packet is a probe, which may exceed the window.
     probing: bool,
-    /// The oldest packet has an answer of its own, which can be asked for once more at the price of one packet.
+    /// Whether the oldest packet expects a response that a single packet can request again.
     answerable: bool,
-    /// That was done, without progress.
+    /// Whether that request was sent, without progress.
     asked_early: bool,
-    /// Smoothed round trip time and its variation (RFC 6298).
+    /// Smoothed round-trip time and its variation (RFC 6298).
     round_trip: Option<(u64, u64)>,
 }
 
-/// An adapter may wait four times the local ACK timeout (IBTA vol 1, 9.7.6.1.3), so backing off ends there.
-const MOST_BACKOFF: u32 = 2;
-/// Probes that are taken for too early where the peer has much to do.
-const PATIENT: u32 = 2;
-/// Parts of a wait.
-const SHARES: u64 = 256;
-/// The first probe, while no round trip is known, waits so many times longer.
-const UNKNOWN: u64 = 16;
-/// The first probe goes after this part of the local ACK timeout, if two round trips are less: so that several go before it ends.
+/// The largest backoff: an adapter may wait four times the local ACK timeout (IBTA 1.7 9.7.6.1.3).
+const MAX_BACKOFF: u32 = 2;
+/// Probes that may simply be too early, if the peer is busy.
+const EARLY_PROBES: u32 = 2;
+/// Fractions of a wait.
+const SPREAD_STEPS: u64 = 256;
+/// Factor of the first probe's wait while no round-trip time is known.
+const UNKNOWN_RTT_FACTOR: u64 = 16;
+/// The first probe follows after this fraction of the local ACK timeout, if two round trips are
+/// shorter. Hence several probes fit into the timeout.
 const EARLY: u64 = 16;
-/// Packets overtake each other by more than this only if the way has other round trips.
-const OVERTAKING: u64 = 50_000;
+/// Reordering by more nanoseconds than this only happens on paths with longer round trips.
+const REORDERING_NS: u64 = 50_000;
 
-/// Of an answer that is missing one packet is asked for so much sooner than the first probe goes.
-const SOONER: u64 = 5;
+/// One packet of a missing response is requested after this fraction of the first probe's wait.
+const ONE_PACKET_PROBE_DIVISOR: u64 = 5;
 
-/// A question about the oldest packet.
+/// A probe of the oldest packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// Of a missing answer: one packet. If that comes, what is missing of the rest is known.
+    /// One packet of a missing response. Its arrival shows which others are missing.
     One,
-    /// All that its request asked for.
+    /// All packets of the oldest request.
     Request,
 }
 
@@ -76,14 +77,14 @@ impl Timers {
         }
     }
 
-    /// The oldest packet is one whose answer brings something, or not.
+    /// Sets whether the oldest packet expects a response that can be requested again.
     pub(super) fn set_answerable(&mut self, answerable: bool) {
         self.answerable = answerable;
     }
 
-    /// A packet is under way, and none was before.
+    /// Starts the timers for the first packet in flight.
     pub(super) fn arm(&mut self, now: Time) {
-        let backoff = 1 << self.attempts.min(MOST_BACKOFF);
+        let backoff = 1 << self.attempts.min(MAX_BACKOFF);
         self.deadline =
             self.ack_timeout.map(|timeout| now.after_ns(timeout.saturating_mul(backoff)));
         self.arm_probe(now);
@@ -92,7 +93,9 @@ impl Timers {
     fn arm_probe(&mut self, now: Time) {
         let Some(least) = self.probe_after else { return self.probe = None };
         if let Some((smooth, variation)) = self.round_trip.filter(|_| self.may_ask_early()) {
-            let wait = smooth.saturating_add((least / SOONER).max(variation.saturating_mul(4)));
+            let wait = smooth.saturating_add(
+                (least / ONE_PACKET_PROBE_DIVISOR).max(variation.saturating_mul(4)),
+            );
             return self.probe = Some(now.after_ns(wait));
         }
         let wait = match self.round_trip {
@@ -101,29 +104,30 @@ impl Timers {
                 let usual = smooth.saturating_add(least.max(variation.saturating_mul(4)));
                 usual.min(early.max(smooth.saturating_mul(2).saturating_add(least)))
             }
-            None => least.saturating_mul(UNKNOWN),
+            None => least.saturating_mul(UNKNOWN_RTT_FACTOR),
         };
         let wait = wait.saturating_mul(1 << self.probes.min(10));
-        // Many that began together would ask together, and lose that as well.
+        // Spread the probes: queue pairs that began together would otherwise probe together and
+        // lose the probes too.
         let more = match self.round_trip.is_some() && self.probes == 0 {
             true => 0,
-            false => wait.saturating_mul(u64::from(self.share())) / SHARES,
+            false => wait.saturating_mul(u64::from(self.share())) / SPREAD_STEPS,
         };
         self.probe = Some(now.after_ns(wait.saturating_add(more)));
     }
 
-    /// Whether one missing answer is asked for before all of them are.
+    /// Whether one packet of a missing response is requested before all of them.
     fn may_ask_early(&self) -> bool {
         self.answerable && !self.asked_early && self.probes == 0 && self.round_trip.is_some()
     }
 
-    /// How much of a wait is added, in [`SHARES`]: another for each queue pair and each probe.
+    /// The extra wait in [`SPREAD_STEPS`], different for each queue pair and each probe.
     fn share(&self) -> u32 {
         let mixed = self.spread.wrapping_add(self.probes.wrapping_mul(0x9e37_79b9));
         (mixed ^ mixed >> 16).wrapping_mul(0x85eb_ca6b) >> 24
     }
 
-    /// A packet went again.
+    /// Records that a packet was sent again.
     pub(super) fn resent(&mut self, now: Time) {
         self.probing = false;
         if self.deadline.is_none() {
@@ -133,7 +137,7 @@ impl Timers {
         }
     }
 
-    /// The oldest packet was answered.
+    /// Records that the oldest packet was answered.
     pub(super) fn progress(&mut self, now: Time, idle: bool) {
         (self.attempts, self.probes, self.probing) = (0, 0, false);
         (self.deadline, self.probe, self.asked_early) = (None, None, false);
@@ -142,36 +146,36 @@ impl Timers {
         }
     }
 
-    /// The peer spoke, if not of the oldest packet: probes need not become rarer.
+    /// Records a response that does not concern the oldest packet: probes need not back off.
     pub(super) fn heard(&mut self) {
         self.probes = 0;
     }
 
-    /// All goes again after a timeout.
+    /// Restarts after a timeout, when all packets are sent again.
     pub(super) fn again(&mut self, now: Time) {
         self.attempts += 1;
         self.end_probe();
         self.arm(now);
     }
 
-    /// Nothing is waited for any more.
+    /// Stops all timers.
     pub(super) fn stop(&mut self) {
         self.end_probe();
         (self.deadline, self.probe, self.rnr_until) = (None, None, None);
     }
 
-    /// Nothing goes until `wait` is over.
+    /// Stops sending until `wait` has passed.
     pub(super) fn wait(&mut self, now: Time, wait: Duration) {
         self.stop();
         self.rnr_until = Some(now.after(wait));
     }
 
-    /// Whether nothing may go.
+    /// Whether an RNR wait forbids sending.
     pub(super) fn is_waiting(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// Ends a wait that is over.
+    /// Ends an RNR wait that is over.
     pub(super) fn end_wait(&mut self, now: Time) {
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
     }
@@ -180,7 +184,7 @@ impl Timers {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Which probe is to go now, if one is; it is then the last for a while.
+    /// The probe that is due now, if any; the next one follows later.
     pub(super) fn due_probe(&mut self, now: Time) -> Option<Probe> {
         self.probe.filter(|&probe| probe <= now)?;
         let probe = match self.may_ask_early() {
@@ -198,7 +202,7 @@ impl Timers {
         Some(probe)
     }
 
-    /// What is lost is known: what goes next is no probe.
+    /// Losses are known, so the next packet is no probe.
     pub(super) fn end_probe(&mut self) {
         self.probing = false;
     }
@@ -208,23 +212,23 @@ impl Timers {
         self.probing
     }
 
-    /// Whether several probes brought nothing.
+    /// Whether several probes had no effect.
     pub(super) fn is_urgent(&self) -> bool {
-        self.probes > PATIENT
+        self.probes > EARLY_PROBES
     }
 
-    /// When to look again.
+    /// The next deadline.
     pub(super) fn next(&self) -> Option<Time> {
         [self.deadline, self.probe, self.rnr_until].into_iter().flatten().min()
     }
 
-    /// A packet that was sent so much earlier than one that arrived is lost.
+    /// A packet sent this much earlier than one that arrived counts as lost.
     pub(super) fn patience(&self) -> Duration {
-        let longest = |(smooth, _): (u64, _)| Duration::from_nanos(smooth.max(OVERTAKING));
+        let longest = |(smooth, _): (u64, _)| Duration::from_nanos(smooth.max(REORDERING_NS));
         self.round_trip.map_or(Duration::MAX, longest)
     }
 
-    /// A packet that was sent once was answered after `sample`.
+    /// Records the round-trip time of a packet that was sent once.
     pub(super) fn round_trip(&mut self, sample: Option<Duration>) {
         let Some(sample) = sample.map(ns_of) else { return };
         self.round_trip = Some(match self.round_trip {
@@ -239,7 +243,7 @@ impl Timers {
     }
 }
 
-/// Nanoseconds of what no clock here tells from for ever if it is longer.
+/// The duration in nanoseconds, limited to `u64::MAX`.
 fn ns_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_of_a_missing_answer_is_asked_for_sooner_and_once() {
+    fn one_packet_of_a_missing_response_is_requested_early_and_once() {
         let mut timers = timers();
         timers.set_answerable(true);
         timers.round_trip(Some(Duration::from_micros(20)));
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_timeout_is_no_timeout() {
+    fn a_zero_timeout_means_no_timeout() {
         let tuning = Tuning { probe_after: None, ..Tuning::default() };
         let mut timers = Timers::new(&Sending { timeout: 0, ..Sending::default() }, &tuning, 0);
         timers.arm(Time::default());

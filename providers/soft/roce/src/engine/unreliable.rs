@@ -1,4 +1,7 @@
-//! Unreliable connections and datagrams (IBTA vol 1, 9.8): sent is done, and what is missing stays so.
+//! Unreliable connections and datagrams (IBTA 1.7 9.8): a request completes when it was sent.
+//!
+//! [`Sender`] serves UC and UD, [`Receiver`] UC. Nothing is repeated; a message with a lost packet
+//! is dropped.
 
 use super::shared::{Flags, Shared};
 use super::{Answer, Ask, Drop, Event, Op, Payload, Status, Step, Transmit, Work};
@@ -7,11 +10,11 @@ use crate::wire::{Deth, Immediate, Message, OneWay, Packet, Psn, Qpn, Reth, Send
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The sending side of both services.
+/// The sending side of UC and UD.
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: VecDeque<Work>,
-    /// Packets of the first that went.
+    /// Number of packets of the first request that were sent.
     issued: u32,
     psn: Psn,
     draining: bool,
@@ -22,7 +25,7 @@ pub(super) struct Sender {
 pub(super) struct Receiver {
     expected: Psn,
     partial: Option<Partial>,
-    /// What the message becomes when the question is answered well.
+    /// The message in progress if the open question is answered with success.
     asked: Option<Option<Partial>>,
 }
 
@@ -32,11 +35,11 @@ enum Partial {
     Write { region: Reth, offset: u32 },
 }
 
-/// Most bytes of a message (IBTA vol 1, 9.7.4.1.7).
+/// The largest message length in bytes (IBTA 1.7 9.7.4.1.7).
 const MESSAGE_MAX: u32 = 1 << 31;
-/// What a packet costs besides its payload.
+/// Cost of a packet besides its payload.
 const OVERHEAD: u32 = 64;
-/// With this bit of a Q_Key, the sender's own is sent (IBTA vol 1, 10.2.5).
+/// If this bit of a Q_Key is set, the sender's own Q_Key is sent (IBTA 1.7 10.2.5).
 const CONTROLLED: u32 = 1 << 31;
 
 impl Sender {
@@ -98,11 +101,11 @@ impl Sender {
             return None;
         }
         let qkey = if qkey & CONTROLLED == 0 { qkey } else { shared.config.qkey };
-        // Managers answer whom they were asked by: QP 1 speaks to QP 1.
+        // General services answer the sender's QP, so a datagram for QP 1 comes from QP 1.
         let src_qpn = if qpn == Qpn::GSI { qpn } else { shared.config.qpn };
         let message = Message::Ud(Deth { qkey, src_qpn }, immediate);
         let flags = Flags { solicited: work.solicited, ..Flags::default() };
-        // Named even if it is empty: the request says where it goes.
+        // Name even an empty payload: the request holds the destination.
         let payload = Payload::Work { id: work.id, offset: 0, len: work.len };
         Some((shared.packet_to(qpn, self.psn, message, flags, payload), true))
     }
@@ -138,7 +141,7 @@ impl Sender {
         }
     }
 
-    /// The first request cannot go on: the queue pair goes to error.
+    /// Fails the first request: the queue pair enters the error state.
     pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
         if self.queue.front().is_some_and(|work| work.id == id) {
             self.queue.pop_front();
@@ -194,7 +197,7 @@ impl Receiver {
             shared.counters.out_of_sequence += 1;
         }
         if begins {
-            // The question says that it begins, so it needs no event that the one before is cut.
+            // The question says that a message begins, so the abandoned message needs no event.
             self.partial = None;
         } else if psn != self.expected {
             self.cut(shared);
@@ -202,7 +205,8 @@ impl Receiver {
         self.expected = psn.add(1);
         let (pmtu, len) = (shared.config.pmtu.bytes(), payload.len() as u32);
         let (srq, solicited) = (None, packet.bth.solicited);
-        // All packets of a message but its last are full, and one that only ends it has a byte or more (IBTA vol 1, 9.8.2.2).
+        // Every packet of a message except the last is full. A packet that only ends a message has
+        // at least one byte (IBTA 1.7 9.8.2.2).
         let fits = |last: bool| match (begins, last) {
             (_, false) => len == pmtu,
             (true, true) => len <= pmtu,
@@ -249,7 +253,7 @@ impl Receiver {
         Step::Ask(ask)
     }
 
-    /// The question is answered. What cannot be taken is dropped to its end, silently.
+    /// Handles the answer. A refused message is dropped silently to its end.
     pub(super) fn answer(&mut self, answer: Answer, shared: &mut Shared) {
         let Some(after) = self.asked.take() else { return };
         match answer {
@@ -267,7 +271,7 @@ impl Receiver {
         Step::Dropped(Drop::Message)
     }
 
-    /// The message that began will not end.
+    /// Abandons the message in progress.
     fn cut(&mut self, shared: &mut Shared) {
         if self.partial.take().is_some() {
             shared.events.push_back(Event::Cut);
@@ -275,7 +279,7 @@ impl Receiver {
     }
 }
 
-/// A datagram for us: it must bring our key.
+/// Handles a datagram, which must carry our Q_Key.
 pub(super) fn datagram(
     packet: &Packet,
     deth: Deth,

@@ -1,4 +1,6 @@
-//! The words between a wire and the semantics of verbs. The crate's documentation says how they are used.
+//! The types of the interface between a transport and verbs semantics.
+//!
+//! The crate documentation describes how they are used.
 
 use crate::wire::{
     Addresses, Atomic, AtomicOp, Feth, HeadBytes, Immediate, Malformed, Number, Qpn, Reth, Tail,
@@ -8,146 +10,147 @@ use std::ops::Range;
 /// A request of ibv_post_send(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// What the caller calls it; different for all that are not completed.
+    /// The caller's id, unique among incomplete requests.
     pub id: u64,
-    /// What is to be done.
+    /// The operation.
     pub op: Op,
-    /// Bytes of the message: sent, read, or (FLUSH) of the range. Atomics and ATOMIC WRITE have 8.
+    /// Length in bytes of the message, or of the range of a FLUSH. Atomics and ATOMIC WRITE have 8.
     pub len: u32,
-    /// The receiver is to raise an event (`IBV_SEND_SOLICITED`).
+    /// The receiver raises an event (`IBV_SEND_SOLICITED`).
     pub solicited: bool,
-    /// Not before READs and atomics that were posted earlier are done (`IBV_SEND_FENCE`).
+    /// Waits for earlier READs and atomics to complete (`IBV_SEND_FENCE`).
     pub fence: bool,
-    /// The receiver's shared receive queue; of XRC only.
+    /// The receiver's shared receive queue; XRC only.
     pub srq: Number,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// SEND, also with immediate data or an invalidation.
+    /// SEND, optionally with immediate data or an rkey to invalidate.
     Send(Tail),
-    /// RDMA WRITE, also with immediate data.
+    /// RDMA WRITE, optionally with immediate data.
     Write {
-        /// Where to.
+        /// Remote address.
         va: u64,
-        /// By which key.
+        /// Remote key.
         rkey: u32,
-        /// With immediate data it takes a receive.
+        /// Immediate data, which consume a receive.
         immediate: Option<Immediate>,
     },
     /// RDMA READ.
     Read {
-        /// Where from.
+        /// Remote address.
         va: u64,
-        /// By which key.
+        /// Remote key.
         rkey: u32,
     },
     /// Compare and swap, or fetch and add.
     Atomic {
-        /// Where.
+        /// Remote address.
         va: u64,
-        /// By which key.
+        /// Remote key.
         rkey: u32,
-        /// What.
+        /// The operation.
         op: AtomicOp,
     },
     /// FLUSH.
     Flush {
-        /// Where from.
+        /// Remote address.
         va: u64,
-        /// By which key.
+        /// Remote key.
         rkey: u32,
-        /// How far.
+        /// Placement and selectivity.
         how: Feth,
     },
     /// ATOMIC WRITE of 8 bytes.
     AtomicWrite {
-        /// Where to.
+        /// Remote address.
         va: u64,
-        /// By which key.
+        /// Remote key.
         rkey: u32,
     },
     /// A datagram.
     Datagram {
-        /// The receiver.
+        /// The receiver's QP number.
         qpn: Qpn,
-        /// The receiver's key; with bit 31 set, our own is sent instead.
+        /// The receiver's Q_Key; with bit 31 set, the sender's own is sent instead.
         qkey: u32,
         /// Immediate data.
         immediate: Option<Immediate>,
     },
-    /// Something that is done here, in its turn: bind a window, invalidate a key.
+    /// A local operation, performed in order: binds a window or invalidates a key.
     Local,
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Who sent it, to whom.
+    /// Source and destination.
     pub addresses: Addresses,
-    /// A switch marked it (ECN: congestion experienced).
+    /// Whether a switch marked the datagram (ECN: congestion experienced).
     pub congested: bool,
-    /// From the base header to the padding: what [`Envelope::open`](crate::wire::Envelope::open) left.
+    /// The bytes from the base header to the padding, as
+    /// [`Envelope::open`](crate::wire::Envelope::open) returns them.
     pub packet: &'a [u8],
 }
 
-/// What a packet comes to. Ranges are of the packet.
+/// The effect of a packet. Ranges refer to the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing more is to be done with it.
+    /// No further action.
     Done,
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped(Drop),
-    /// A question, to be answered by [`Qp::answer`](super::Qp::answer).
+    /// A question for the caller, who answers by [`Qp::answer`](super::Qp::answer).
     Ask(Ask),
-    /// Data that our own READ wanted.
+    /// Data of our own READ.
     Place {
-        /// The READ.
+        /// The READ's id.
         work: u64,
-        /// Where in its message.
+        /// Offset in the READ's message.
         offset: u32,
         /// The data.
         payload: Range<usize>,
     },
-    /// What was there before our own atomic operation.
+    /// The value before our own atomic operation.
     Original {
-        /// The atomic.
+        /// The atomic's id.
         work: u64,
-        /// What was there.
+        /// The value.
         value: u64,
     },
-    /// It came too early: keep the packet in this place, instead of what is there. [`Qp::release`](super::Qp::release)
-    /// says when it is to come again.
+    /// The packet is early. The caller stores the packet in this place, replacing its content.
+    /// [`Qp::release`](super::Qp::release) tells when to pass it in again.
     Hold(u16),
 }
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// It is no packet.
+    /// The bytes are no packet.
     Malformed(Malformed),
-    /// It is for another queue pair.
+    /// The packet is for another queue pair.
     Qpn,
-    /// It is not of this service.
+    /// The packet belongs to another service.
     Service,
-    /// It is not from our peer's address, or not to ours.
+    /// The source is not our peer, or the destination is not this end.
     Addresses,
-    /// It is of another partition.
+    /// The packet belongs to another partition.
     Pkey,
-    /// Its key is not ours.
+    /// The Q_Key differs from ours.
     Qkey,
-    /// It is a packet between our own ends that does not repeat what only the peer was told.
+    /// A packet of the extension without the nonce that only the peer knows.
     Unproved,
     /// The queue pair is in error.
     Error,
-    /// It is out of sequence, or outside of what is outstanding.
+    /// The PSN is out of sequence, or not outstanding.
     Psn,
-    /// A duplicate of something that is no longer known.
+    /// A duplicate whose result is no longer saved.
     Forgotten,
-    /// It does not continue the message, or has a length that its message cannot have.
+    /// The packet does not continue the message, or its length is impossible.
     Message,
-    /// A question is not yet answered.
+    /// A question is still open.
     Busy,
     /// Congestion notifications are ignored.
     Ignored,
@@ -156,60 +159,61 @@ pub enum Drop {
 /// A question of the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Part of a SEND. The first takes a receive; with `last` it is complete. A message that begins cuts one that did not
-    /// end (UC).
+    /// A part of a SEND. The first part consumes a receive, and `last` completes it. A new message
+    /// abandons an unfinished one (UC).
     Deliver {
         /// The shared receive queue (XRC).
         srq: Option<Number>,
-        /// Where in the message.
+        /// Offset in the message.
         offset: u32,
         /// The data.
         payload: Range<usize>,
-        /// The message begins.
+        /// Whether the message begins.
         first: bool,
-        /// The message ends.
+        /// Set if the message ends.
         last: Option<Tail>,
-        /// An event is wanted.
+        /// Whether a solicited event is requested.
         solicited: bool,
     },
-    /// Part of an RDMA WRITE. With the first, all of `region` is to be checked, unless it is empty. A last one with
-    /// immediate data takes a receive.
+    /// A part of an RDMA WRITE. The first part requires a check of all of `region`, unless it is
+    /// empty. A last part with immediate data consumes a receive.
     Place {
         /// The shared receive queue (XRC).
         srq: Option<Number>,
         /// The range of the whole message.
         region: Reth,
-        /// Where in it.
+        /// Offset in the range.
         offset: u32,
         /// The data.
         payload: Range<usize>,
-        /// The message begins.
+        /// Whether the message begins.
         first: bool,
-        /// The message ends; it has immediate data or nothing.
+        /// Set if the message ends, with its immediate data if any.
         last: Option<Option<Immediate>>,
-        /// An event is wanted.
+        /// Whether a solicited event is requested.
         solicited: bool,
     },
-    /// RDMA READ: may all of `region` be read? Then [`Payload::Region`] names parts of it until it is sent. An empty
-    /// one needs no key.
+    /// RDMA READ: may all of `region` be read? If so, [`Payload::Region`] names parts of it until
+    /// it is sent. An empty region needs no key.
     Read {
-        /// What [`Payload::Region`] will call it.
+        /// The id that [`Payload::Region`] will carry.
         read: u64,
         /// The range.
         region: Reth,
-        /// It was answered before. If it is refused now, a requester that still waits for it is told, and no queue pair goes to error here.
+        /// Whether the READ was answered before. A refusal then only notifies a requester that
+        /// still waits; the queue pair does not fail.
         again: bool,
     },
-    /// An atomic operation, to be answered with what was there.
+    /// An atomic operation, to be answered with the previous value.
     Atomic(Atomic),
     /// FLUSH.
     Flush {
-        /// How far.
+        /// Placement and selectivity.
         how: Feth,
         /// The range.
         region: Reth,
     },
-    /// Write 8 bytes at once.
+    /// Write 8 bytes in one step.
     AtomicWrite {
         /// The range.
         region: Reth,
@@ -218,13 +222,13 @@ pub enum Ask {
     },
     /// A datagram for a receive.
     Datagram {
-        /// Who sent it.
+        /// The sender's QP number.
         src_qpn: Qpn,
         /// The data.
         payload: Range<usize>,
         /// Immediate data.
         immediate: Option<Immediate>,
-        /// An event is wanted.
+        /// Whether a solicited event is requested.
         solicited: bool,
     },
 }
@@ -232,93 +236,94 @@ pub enum Ask {
 /// The answer to an [`Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done (a READ: may be done).
+    /// The request was executed; a READ may proceed.
     Accepted,
-    /// The atomic operation was done; what was there before.
+    /// The atomic operation was executed; the previous value.
     Original(u64),
-    /// There is no receive. Nothing was done.
+    /// No receive is available, and the request had no effect.
     Rnr,
-    /// It cannot be done. Nothing more will be.
+    /// The request cannot be executed; the connection fails.
     Refused(Refusal),
 }
 
-/// Why a request cannot be served: the errors of class C.
+/// Why a request cannot be served: the class C errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A length or an operation that cannot be.
+    /// An invalid length or operation.
     InvalidRequest,
-    /// The key does not allow it.
+    /// The key does not permit the access.
     RemoteAccess,
-    /// It failed here.
+    /// The responder failed.
     RemoteOperation,
 }
 
 /// A packet to send.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Its headers.
+    /// The headers.
     pub head: HeadBytes,
-    /// What follows them.
+    /// The payload behind the headers.
     pub payload: Payload,
-    /// Zero bytes after the payload.
+    /// Number of zero bytes behind the payload.
     pub padding: usize,
-    /// Switches may mark it (ECT).
+    /// Whether switches may mark the packet (ECT).
     pub ecn_capable: bool,
 }
 
-/// What follows the headers of a packet.
+/// The payload of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Nothing.
+    /// No payload.
     None,
     /// A part of a posted message.
     Work {
-        /// Its name.
+        /// The request's id.
         id: u64,
-        /// Where it begins.
+        /// Offset in the message.
         offset: u32,
-        /// How long it is.
+        /// Length in bytes.
         len: u32,
     },
-    /// A part of what a peer reads.
+    /// A part of a region that a peer reads.
     Region {
-        /// What [`Ask::Read`] called it.
+        /// The id of the [`Ask::Read`].
         read: u64,
         /// The part.
         part: Reth,
     },
 }
 
-/// What happened otherwise, to be asked for after each call.
+/// Other events, to be polled after each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request is completed. They complete in order, each once.
+    /// A request completed. Requests complete in order, each once.
     Completed {
-        /// Its name.
+        /// The request's id.
         work: u64,
-        /// How.
+        /// The result.
         status: Status,
     },
-    /// It is the turn of a [`Op::Local`]; [`Qp::performed`](super::Qp::performed) ends it.
+    /// An [`Op::Local`] must be performed now; [`Qp::performed`](super::Qp::performed) ends it.
     Perform {
-        /// Its name.
+        /// The request's id.
         work: u64,
     },
-    /// The queue pair went to error. What is posted is flushed; a receive that is taken completes with this status.
+    /// The queue pair entered the error state. Posted requests are flushed; a consumed receive
+    /// completes with this status.
     Failed(Status),
-    /// A message that had begun will not end (UC), and no other begins in its place: its receive is free again, or completes in error if it came from a
-    /// shared queue.
+    /// A started message will not end (UC), and no other message replaces it. Its receive is free
+    /// again, or completes in error if it came from a shared queue.
     Cut,
-    /// Draining is done: nothing is under way (SQD).
+    /// Draining is complete: no request is in flight (SQD).
     Drained,
 }
 
-/// How a request was completed.
+/// The status of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Well.
+    /// The request succeeded.
     Success,
-    /// It went with the queue pair (`IBV_WC_WR_FLUSH_ERR`).
+    /// Flushed with the queue pair (`IBV_WC_WR_FLUSH_ERR`).
     Flushed,
     /// `IBV_WC_LOC_LEN_ERR`.
     LocalLength,

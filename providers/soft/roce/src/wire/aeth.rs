@@ -1,48 +1,49 @@
-//! Acknowledgements: syndromes, credits, and the times of RNR NAKs (IBTA vol 1, 9.7.5.1.1, 9.7.5.2.8, 9.7.7).
+//! The ACK extended header: syndromes, credits, and RNR timers (IBTA 1.7 9.7.5.1.1, 9.7.5.2.8,
+//! 9.7.7).
 
 use super::{Malformed, Number, take};
 use std::time::Duration;
 
-/// The acknowledge header: how it went, and how many messages were completed (MSN).
+/// The ACK extended header: a syndrome, and the number of completed messages (MSN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// How it went.
+    /// The result of the request.
     pub syndrome: Syndrome,
-    /// Messages that the responder completed.
+    /// Number of messages that the responder has completed, modulo 2^24.
     pub msn: Number,
 }
 
-/// How a request went.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Well; so many more messages may be sent.
+    /// Executed; the credits allow further messages.
     Ack(Credits),
-    /// There was no receive: try again after a while.
+    /// No receive was posted; the requester repeats the request after the timer.
     Rnr(RnrTimer),
-    /// Not at all.
+    /// Refused.
     Nak(Nak),
 }
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
-    /// Packets are missing before this one.
+    /// Packets before this one are missing.
     Sequence = 0,
-    /// Not a request that can be served: opcode, length, or right of the QP.
+    /// The request is invalid: opcode, length, or access rights of the QP.
     InvalidRequest = 1,
-    /// The rkey does not allow it.
+    /// The rkey does not permit the access.
     RemoteAccess = 2,
     /// The responder failed.
     RemoteOperation = 3,
-    /// Of reliable datagrams; nobody sends it but in error.
+    /// An error of reliable datagrams, which no current device supports.
     InvalidRd = 4,
 }
 
-/// End-to-end credits in 5 bits: an index into a table of 0 to 32768 messages, or none at all.
+/// End-to-end credits in 5 bits: an index into a table of 0 to 32768 messages, or unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits(u8);
 
-/// How long a requester waits after an RNR NAK, as one of 32 codes.
+/// The wait after an RNR NAK, as one of 32 codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
@@ -50,10 +51,10 @@ impl Aeth {
     /// Bytes of the header.
     pub const LEN: usize = 4;
 
-    /// The header, and the rest.
+    /// Parses the header; returns it and the remaining bytes.
     ///
     /// # Errors
-    /// [`Malformed::Short`], or [`Malformed::Syndrome`] for one that is reserved.
+    /// [`Malformed::Short`], or [`Malformed::Syndrome`] for a reserved syndrome.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (&[syndrome, m2, m1, m0], rest) = take(bytes)?;
         let value = syndrome & 0x1f;
@@ -83,39 +84,39 @@ impl Aeth {
     }
 }
 
-/// Messages that each code up to 30 stands for.
+/// Number of messages for each code up to 30.
 const CREDITS: [u16; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
 impl Credits {
-    /// No credits are counted: send what you like. The only choice of a QP with a shared receive queue.
+    /// Unlimited credits: the only choice of a QP with a shared receive queue.
     pub const UNLIMITED: Self = Self(31);
 
-    /// The largest number of the table that is not above `receives`.
+    /// The largest table entry that is at most `receives`.
     #[must_use]
     pub fn at_most(receives: u32) -> Self {
         let above = CREDITS.partition_point(|&credits| u32::from(credits) <= receives);
-        // The table begins with 0, so at least one entry is not above.
+        // The table begins with 0, so at least one entry qualifies.
         Self(u8::try_from(above - 1).unwrap_or(0))
     }
 
-    /// Messages that may follow the one acknowledged; `None` for any number.
+    /// Number of messages that may follow the acknowledged one; `None`: unlimited.
     #[must_use]
     pub fn messages(self) -> Option<u32> {
         CREDITS.get(usize::from(self.0)).map(|&credits| u32::from(credits))
     }
 }
 
-/// What the codes stand for, in units of 10 us.
+/// The wait of each code, in units of 10 us.
 const RNR_TENS_OF_US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
 impl RnrTimer {
-    /// The low 5 bits of `code`, as `min_rnr_timer` of ibv_modify_qp(3) has them.
+    /// The low 5 bits of `code`, a `min_rnr_timer` of ibv_modify_qp(3).
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_syndrome_is_itself_again_or_reserved() {
+    fn every_syndrome_round_trips_or_is_reserved() {
         for byte in 0..=u8::MAX {
             match Aeth::parse(&[byte, 1, 2, 3]) {
                 Ok((aeth, _)) => assert_eq!(aeth.emit(), [byte, 1, 2, 3]),

@@ -1,27 +1,27 @@
-//! The base transport header (IBTA vol 1, 9.2).
+//! The base transport header, with which every packet begins (IBTA 1.7 9.2).
 
 use super::{Malformed, Psn, Qpn, take};
 
-/// What every packet begins with, without opcode and pad count: these follow from the message and
-/// from the length of its payload, so that they cannot contradict them.
+/// The base transport header without opcode and pad count. These follow from the message and the
+/// payload length, so they cannot contradict them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// The receiver is to raise an event for this message (SE).
+    /// The receiver should raise an event for this message (SE).
     pub solicited: bool,
     /// Partition key, with the full-member bit.
     pub pkey: u16,
-    /// Congestion on the way here; says something only where switches set it.
+    /// Congestion on the way here; only meaningful where switches set it.
     pub fecn: bool,
-    /// Congestion on the way back: set in CNPs.
+    /// Congestion on the way back; set in CNPs.
     pub becn: bool,
-    /// The queue pair this is for.
+    /// The destination QP.
     pub dest_qpn: Qpn,
-    /// The requester wants an acknowledgement now.
+    /// The requester asks for an acknowledgement.
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
-    /// The 13 bits that the specification reserves: 6 of the byte of FECN and BECN, 7 of that of
-    /// the acknowledge request. They are zero towards peers that have not shown to be ends of ours
+    /// The 13 reserved bits: 6 in the byte of FECN and BECN, 7 in the byte of the acknowledge
+    /// request. They are zero towards peers that have not proved to speak the extension
     /// ([`Nonce::proof`](super::Nonce::proof)), and other receivers ignore them.
     pub proof: u16,
 }
@@ -29,7 +29,7 @@ pub struct Bth {
 /// Bytes of the header.
 pub const BTH_LEN: usize = 12;
 
-/// The full member of the default partition.
+/// Full membership in the default partition.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
 const SOLICITED: u8 = 0x80;
@@ -37,21 +37,21 @@ const MIGRATED: u8 = 0x40;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
-/// The reserved bits of the bytes of FECN and BECN, and of the acknowledge request.
+/// The reserved bits in the byte of FECN and BECN, and in the byte of the acknowledge request.
 const RESERVED_6: u8 = 0x3f;
 const RESERVED_7: u8 = 0x7f;
-/// All values of the reserved bits together.
+/// Number of values of the reserved bits.
 pub(super) const PROOFS: u16 = 1 << 13;
 
 impl Bth {
-    /// A header for `dest_qpn` with no flags, in the default partition.
+    /// A header for `dest_qpn` without flags, in the default partition.
     #[must_use]
     pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
         let (solicited, fecn, becn, ack_request) = (false, false, false, false);
         Self { solicited, pkey: DEFAULT_PKEY, fecn, becn, dest_qpn, ack_request, psn, proof: 0 }
     }
 
-    /// The header, its opcode, its pad count, and the rest of the packet.
+    /// Parses the header; returns it, its opcode, its pad count, and the remaining bytes.
     pub(super) fn parse(packet: &[u8]) -> Result<(Self, u8, u8, &[u8]), Malformed> {
         let (&[opcode, flags, k1, k0, ecn, q2, q1, q0, ack, p2, p1, p0], rest) = take(packet)?;
         if flags & 0x0f != 0 {
@@ -70,7 +70,7 @@ impl Bth {
         Ok((bth, opcode, flags >> 4 & 3, rest))
     }
 
-    /// The header's bytes. The path is always said to be the migrated one, as adapters do.
+    /// The header's bytes. The migration bit is always set, as adapters do.
     pub(super) fn emit(&self, opcode: u8, pad: u8) -> [u8; BTH_LEN] {
         let bit = |set, bit| if set { bit } else { 0 };
         let flags = bit(self.solicited, SOLICITED) | MIGRATED | (pad & 3) << 4;
@@ -84,8 +84,8 @@ impl Bth {
     }
 }
 
-/// Whether two partition keys may talk: the same partition, and at least one full member (IBTA vol
-/// 1, 10.9.1.2).
+/// Whether two partition keys permit communication: same partition, and at least one full member
+/// (IBTA 1.7 10.9.1.2).
 #[must_use]
 pub const fn pkeys_match(ours: u16, theirs: u16) -> bool {
     ours & 0x7fff == theirs & 0x7fff && ours & 0x7fff != 0 && (ours | theirs) & 0x8000 != 0

@@ -1,26 +1,28 @@
-//! The 40 bytes before the data of a received datagram, made again from what a socket tells (IBTA annex A17.4.5.1).
+//! The 40 bytes before the data of a received datagram (IBTA 1.7 A17.4.5.1).
+//!
+//! The receiver rebuilds them from what a socket reports about the IP header.
 
 use super::Addresses;
 
-/// Bytes of what stands before the data.
+/// Bytes before the data.
 pub const GRH_LEN: usize = 40;
 
-/// What is known of the IP header of a received datagram.
+/// The known fields of the IP header of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
-    /// Who sent to whom.
+    /// Source and destination.
     pub addresses: Addresses,
     /// TOS or traffic class.
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
-    /// Bytes of the UDP datagram, header and ICRC included.
+    /// Length of the UDP datagram in bytes, including header and ICRC.
     pub udp_len: u16,
 }
 
 impl Grh {
-    /// The bytes: an IPv6 header, or 20 zero bytes and an IPv4 header, whose checksum is right because
-    /// ibv_init_ah_from_wc(3) tells the two apart by it.
+    /// The bytes: an IPv6 header, or 20 zero bytes and an IPv4 header. The IPv4 checksum is valid,
+    /// because ibv_init_ah_from_wc(3) distinguishes the two by the checksum.
     #[must_use]
     pub fn emit(&self) -> [u8; GRH_LEN] {
         let mut bytes = [0; GRH_LEN];
@@ -49,7 +51,7 @@ impl Grh {
     }
 }
 
-/// The sum of RFC 1071.
+/// The one's complement sum of RFC 1071.
 fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();

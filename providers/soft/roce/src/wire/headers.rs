@@ -1,81 +1,81 @@
-//! The extended transport headers (IBTA vol 1, 9.3; XRC: annex A14; FLUSH and ATOMIC WRITE: annex A19).
+//! The extended transport headers (IBTA 1.7 9.3; XRC: A14; FLUSH and ATOMIC WRITE: A19).
 
 use super::{Malformed, Number, Qpn, take};
 
-/// The 4 bytes of immediate data, as the application gave them.
+/// The 4 bytes of immediate data, as given by the application.
 ///
-/// A number and not an array, which the compiler would keep in memory byte by byte where it keeps this one in a register: each read of an
-/// `Option` of it then waited for the stores before.
+/// Stored as an integer, not as an array: the compiler keeps an array in memory byte by byte, and
+/// each read of an `Option` of it would wait for the preceding stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate(u32);
 
-/// RDMA: the remote range of a WRITE, READ, FLUSH or ATOMIC WRITE.
+/// RDMA header: the remote range of a WRITE, READ, FLUSH or ATOMIC WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// Where the range begins, in the responder's address space.
+    /// Start of the range in the responder's address space.
     pub va: u64,
     /// The key of the region.
     pub rkey: u32,
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     pub len: u32,
 }
 
 /// An atomic operation on 8 remote bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// Where they are.
+    /// Address of the 8 bytes.
     pub va: u64,
     /// The key of the region.
     pub rkey: u32,
-    /// What to do with them.
+    /// The operation.
     pub op: AtomicOp,
 }
 
-/// What is done to the 8 bytes; their old value goes back.
+/// An operation on 8 bytes, which returns their old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Puts `swap` there if `compare` is there.
+    /// Stores `swap` if the value equals `compare`.
     CompareSwap {
-        /// What must be there.
+        /// The expected value.
         compare: u64,
-        /// What is put there.
+        /// The new value.
         swap: u64,
     },
-    /// Adds, modulo 2^64.
+    /// Adds modulo 2^64.
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
     },
 }
 
-/// Datagrams: the right to be received, and who sends.
+/// Datagram header: the Q_Key, and the sender's QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Must be the receiver's.
+    /// The Q_Key, which must equal the receiver's.
     pub qkey: u32,
     /// The sender's QP.
     pub src_qpn: Qpn,
 }
 
-/// How far a FLUSH goes.
+/// Placement and selectivity of a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// The whole region instead of the range.
+    /// FLUSH the whole region instead of the range.
     pub whole_region: bool,
-    /// Until everybody sees it.
+    /// FLUSH to global visibility.
     pub global: bool,
-    /// Until it is persistent.
+    /// FLUSH to persistence.
     pub persistent: bool,
 }
 
 impl Immediate {
-    /// These bytes, in the order in which they go over the wire.
+    /// Immediate data of these bytes, in network order.
     #[must_use]
     pub const fn new(bytes: [u8; 4]) -> Self {
         Self(u32::from_ne_bytes(bytes))
     }
 
-    /// The bytes, in the order in which they go over the wire.
+    /// The bytes in network order.
     #[must_use]
     pub const fn bytes(self) -> [u8; 4] {
         self.0.to_ne_bytes()
@@ -91,7 +91,7 @@ impl Reth {
     /// Bytes of the header.
     pub const LEN: usize = 16;
 
-    /// The header, and the rest.
+    /// Parses the header; returns it and the remaining bytes.
     ///
     /// # Errors
     /// [`Malformed::Short`].
@@ -128,7 +128,7 @@ impl Atomic {
         Ok((Self { va: u64::from_be_bytes(va), rkey: u32::from_be_bytes(rkey), op }, rest))
     }
 
-    /// The header's bytes; a FetchAdd compares with 0.
+    /// The header's bytes; for FetchAdd, `compare` is 0.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let (operand, compare) = match self.op {
@@ -145,7 +145,7 @@ impl Atomic {
 }
 
 impl AtomicOp {
-    /// What is there afterwards, if `old` was there before.
+    /// The new value for the previous value `old`.
     #[must_use]
     pub const fn apply(self, old: u64) -> u64 {
         match self {
@@ -160,7 +160,7 @@ impl Deth {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// The header, and the rest.
+    /// Parses the header; returns it and the remaining bytes.
     ///
     /// # Errors
     /// [`Malformed::Short`].
@@ -184,10 +184,10 @@ impl Feth {
     /// Bytes of the header.
     pub const LEN: usize = 4;
 
-    /// The header, and the rest.
+    /// Parses the header; returns it and the remaining bytes.
     ///
     /// # Errors
-    /// [`Malformed::Short`], or [`Malformed::Selectivity`] for one that is reserved.
+    /// [`Malformed::Short`], or [`Malformed::Selectivity`] for a reserved selectivity.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (&[_, _, _, field], rest) = take(bytes)?;
         let whole_region = match field >> 4 & 3 {
@@ -206,7 +206,7 @@ impl Feth {
     }
 }
 
-/// The number of an XRC shared receive queue (XRCETH), and the rest.
+/// Parses an XRCETH; returns the number of the shared receive queue and the remaining bytes.
 pub(super) fn parse_srq(bytes: &[u8]) -> Result<(Number, &[u8]), Malformed> {
     let (&[_, n2, n1, n0], rest) = take(bytes)?;
     Ok((Number::from_bytes([n2, n1, n0]), rest))
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flush_is_itself_again() {
+    fn every_flush_header_round_trips() {
         for bits in 0..8_u8 {
             let [whole_region, global, persistent] = [bits & 4, bits & 2, bits & 1].map(|b| b != 0);
             let feth = Feth { whole_region, global, persistent };

@@ -1,4 +1,7 @@
-//! The invariant CRC, and what of the lower headers it covers (IBTA vol 1, 7.8.1; annex A17.3.3).
+//! The invariant CRC, and the lower header fields that it covers (IBTA 1.7 7.8.1, A17.3.3).
+//!
+//! The sender computes it over all parts of a packet; the receiver checks it before parsing the
+//! packet.
 
 use super::{BTH_LEN, UDP_PORT};
 use crc32fast::Hasher;
@@ -7,17 +10,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Bytes of the ICRC.
 pub const ICRC_LEN: usize = 4;
 
-/// Who sends to whom.
+/// Source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
-    /// By IPv4.
+    /// IPv4 addresses.
     V4 {
         /// Sender.
         src: Ipv4Addr,
         /// Receiver.
         dst: Ipv4Addr,
     },
-    /// By IPv6.
+    /// IPv6 addresses.
     V6 {
         /// Sender.
         src: Ipv6Addr,
@@ -26,54 +29,57 @@ pub enum Addresses {
     },
 }
 
-/// What the ICRC covers of the headers below the transport, besides lengths and what is always the same.
+/// The header fields below the transport that the ICRC covers, except lengths and constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Who sends to whom.
+    /// Source and destination.
     pub addresses: Addresses,
-    /// Source port; the destination is 4791.
+    /// Source port; the destination port is 4791.
     pub source_port: u16,
-    /// The identification of an IPv4 header, which may not be fragmented (DF). A datagram that the kernel cut into
-    /// segments (UDP_SEGMENT) has `k` in segment `k`; IPv6 has none.
+    /// The identification of an IPv4 header without fragmentation (DF). In a datagram that the
+    /// kernel splits into segments (UDP_SEGMENT), segment `k` has identification `k`. IPv6 has
+    /// none.
     pub identification: u16,
 }
 
-/// How strictly a received packet is checked.
+/// How strictly to check a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Not at all: addresses were translated on the way.
+    /// No check: addresses were translated on the path.
     Off,
-    /// As far as a socket can that does not see the IPv4 identification: there must be one that explains the ICRC. One
-    /// of 65536 damaged packets gets through.
+    /// The check of a socket that does not see the IPv4 identification: some identification must
+    /// explain the ICRC. One of 65536 damaged packets passes.
     Weak,
-    /// The identification is the one of the envelope.
+    /// Full check with the identification of the envelope.
     Full,
 }
 
-/// What the check said of a packet.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is intact, or was not to be checked.
+    /// The packet is intact, or was not checked.
     Intact,
-    /// It is, if its IPv4 identification is this one.
+    /// The packet is intact if its IPv4 identification has this value.
     Explained(u16),
-    /// It is damaged.
+    /// The packet is damaged.
     Damaged,
 }
 
-/// Reflected polynomial of CRC-32 (ITU-T V.42).
+/// The reflected polynomial of CRC-32 (ITU-T V.42).
 const POLYNOMIAL: u32 = 0xedb8_8320;
 const DO_NOT_FRAGMENT: u8 = 0x40;
 const UDP: u8 = 17;
 const UDP_LEN: usize = 8;
 
-/// The longest of what stands before the base header: stand-in of the LRH, IPv6, UDP.
+/// The largest length before the base header: substitute of the LRH, IPv6, UDP.
 const PRELUDE_MAX: usize = 8 + 40 + UDP_LEN;
-/// Bytes from the base header on that are hashed together with that: those of a short message are among them.
+/// Bytes from the base header on that are hashed in the first call, which includes all of a short
+/// message.
 const SHORT: usize = 64;
 
 impl Addresses {
-    /// Sender and receiver, if both are of one family. IPv4 addresses may be mapped (`::ffff:a.b.c.d`), as in GIDs.
+    /// Source and destination, if both have the same family. IPv4 addresses may be mapped
+    /// (`::ffff:a.b.c.d`), as in GIDs.
     #[must_use]
     pub fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         match (src.to_canonical(), dst.to_canonical()) {
@@ -83,7 +89,7 @@ impl Addresses {
         }
     }
 
-    /// The way back.
+    /// The addresses of the reverse direction.
     #[must_use]
     pub const fn reversed(self) -> Self {
         match self {
@@ -94,12 +100,12 @@ impl Addresses {
 }
 
 impl Envelope {
-    /// The ICRC, as it is sent, of a packet that is scattered over `parts`; `head` is the first and holds at least the
-    /// base header. Padding is among the parts.
+    /// The ICRC of a packet that is scattered over `head` and `parts`, in the order of sending.
+    /// `head` holds at least the base header. Padding must be among the parts.
     #[must_use]
     pub fn icrc(&self, head: &[u8], parts: &[&[u8]]) -> [u8; ICRC_LEN] {
         let covered = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-        // What is short is hashed at once: to begin costs more than a few bytes.
+        // Hash short packets in one call: starting costs more than a few bytes.
         let mut start = [0xff; PRELUDE_MAX + SHORT];
         let before = self.prelude(covered, &mut start);
         let (first, rest) = head.split_at(head.len().min(SHORT));
@@ -116,7 +122,7 @@ impl Envelope {
         hasher.finalize().to_le_bytes()
     }
 
-    /// The packet without its ICRC, and what `check` says; `None` if there is not even room for one.
+    /// The packet without its ICRC, and the verdict; `None`: too short for an ICRC.
     #[must_use]
     pub fn open<'a>(&self, datagram: &'a [u8], check: Check) -> Option<(&'a [u8], Verdict)> {
         let (packet, &icrc) = datagram.split_last_chunk::<ICRC_LEN>()?;
@@ -138,12 +144,13 @@ impl Envelope {
         Some((packet, verdict))
     }
 
-    /// Writes everything before the base header of a packet with `covered` bytes from there on, ICRC excluded, into `bytes`, which are all ones. Says how
-    /// long that is.
+    /// Writes all bytes before the base header into `bytes`, which are all ones. The packet has
+    /// `covered` bytes from the base header on, without the ICRC. Returns the number of bytes
+    /// written.
     fn prelude(&self, covered: usize, bytes: &mut [u8; PRELUDE_MAX + SHORT]) -> usize {
         let udp_len = (UDP_LEN + covered + ICRC_LEN) as u16;
         let ip = &mut bytes[8..];
-        // What the network may change stays all ones.
+        // Fields that the network may change stay all ones.
         let ip_len = match self.addresses {
             Addresses::V4 { src, dst } => {
                 ip[0] = 0x45;
@@ -172,9 +179,10 @@ impl Envelope {
     }
 }
 
-/// What an IPv4 identification must differ by for the ICRC to differ by `difference`, in a packet with `covered` bytes
-/// from the base header on. A CRC is linear: the identification's two bits-in-error polynomial, times `x` to the
-/// number of bits from there to the end, is the difference; so divide.
+/// The difference between two IPv4 identifications whose ICRCs differ by `difference`, in a packet
+/// with `covered` bytes from the base header on. A CRC is linear: `difference` is the
+/// identification's difference times `x` to the number of following bits. Hence the function
+/// divides.
 fn explain(difference: u32, covered: usize) -> Option<u16> {
     let after = 14 + UDP_LEN + covered;
     let at_the_identification = divide_by_bytes(difference, 2 + after);
@@ -191,7 +199,7 @@ fn divide_by_bytes(value: u32, bytes: usize) -> u32 {
 /// `x^(-8 * 2^k)` for each `k`; enough for 64 KiB.
 const INVERSE_POWERS: [u32; 17] = {
     let mut powers = [0; 17];
-    // 1 is the highest bit, in reflected order; dividing by x shifts towards it.
+    // In reflected order 1 is the highest bit, and division by x shifts towards it.
     let mut power: u32 = 1 << 31;
     let mut bit = 0;
     while bit < 8 {
@@ -252,7 +260,7 @@ mod tests {
     /// UC SEND ONLY, identification 1144, TOS 1.
     const UC_V4: &str = "450100400478400040110000c0a80007c0a80007 c00012b7002c0000 2460ffff000000d300cf1710 \
         4630818be28935d90e9a95505401be885e500000 78f353f3";
-    /// The same by IPv6, traffic class 0xe2, flow label 0x1face.
+    /// The same packet by IPv6, traffic class 0xe2, flow label 0x1face.
     const UC_V6: &str = "6e21face002c11ff 20220000000000000000000000001023 20230000000000000000000000001024 \
         c00012b7002c0000 2460ffff000000d300cf1710 4630818be28935d90e9a95505401be885e500000 3e5b743b";
     /// RC ACKNOWLEDGE, identification 0.
@@ -275,7 +283,8 @@ mod tests {
         }
     }
 
-    /// RoCE v1 has the same CRC over other headers; captured from hardware. We do not speak it: this checks the CRC.
+    /// RoCE v1 uses the same CRC over other headers; captured from hardware. Only a check of the
+    /// CRC, because RoCE v1 is not supported.
     #[test]
     fn vectors_of_the_first_version_verify_as_well() {
         for (vector, icrc) in [
@@ -396,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_for_an_icrc_is_no_packet() {
+    fn bytes_too_short_for_an_icrc_are_no_packet() {
         let bytes = hex(ACK);
         let (envelope, datagram) = split(&bytes);
         for len in 0..BTH_LEN + ICRC_LEN {
@@ -405,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_addresses_are_of_the_fourth_version() {
+    fn ipv4_mapped_addresses_are_ipv4() {
         let v4 = IpAddr::from([10, 0, 0, 1]);
         let mapped = IpAddr::V6(Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped());
         let pair = Addresses::new(v4, mapped).expect("one family");

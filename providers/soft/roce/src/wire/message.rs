@@ -1,58 +1,61 @@
-//! What a packet says: one variant for each thing that can be said, by transport (IBTA vol 1, 9.2.1, 9.3).
+//! Messages: the meaning of a packet, one variant for each kind (IBTA 1.7 9.2.1, 9.3).
+//!
+//! `packet` combines a message with a base header. Map of this file: the enums from [`Message`] to
+//! [`ReadResponse`], then opcodes, parsing and emitting for each.
 
 use super::{
     Aeth, Atomic, Deth, Feth, Immediate, Malformed, Number, Ours, Reth, headers, packet::HeadBytes,
     packet::append, take,
 };
 
-/// What a packet says. The transport is part of it.
+/// The meaning of a packet, including its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A request of a reliable connection.
     Rc(Request),
-    /// The answer to one.
+    /// A response on a reliable connection.
     RcResponse(Response),
-    /// A request of an XRC initiator, for this shared receive queue.
+    /// A request of an XRC initiator to this shared receive queue.
     Xrc(Number, Request),
-    /// The answer to one.
+    /// A response of an XRC target.
     XrcResponse(Response),
     /// A packet of an unreliable connection.
     Uc(OneWay),
-    /// A datagram, perhaps with immediate data.
+    /// A datagram, optionally with immediate data.
     Ud(Deth, Option<Immediate>),
-    /// Congestion notification: send less.
+    /// A congestion notification.
     Cnp,
-    /// What only our own ends say to each other.
+    /// A packet of the extension.
     Ours(Ours),
 }
 
-/// A request that is answered.
+/// A request that the responder acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Part of a SEND.
+    /// A part of a SEND.
     Send(Send<Tail>),
-    /// Part of an RDMA WRITE.
+    /// A part of an RDMA WRITE.
     Write(Write),
-    /// RDMA READ of a range, or of what is still missing of it.
+    /// RDMA READ of a range, or of its missing part.
     Read(Reth),
     /// An atomic operation.
     Atomic(Atomic),
     /// FLUSH of a range.
     Flush(Feth, Reth),
-    /// ATOMIC WRITE of the 8 bytes that are the payload.
+    /// ATOMIC WRITE of the 8 payload bytes.
     AtomicWrite(Reth),
 }
 
-/// A packet that nobody answers.
+/// A request that no responder acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneWay {
-    /// Part of a SEND.
+    /// A part of a SEND.
     Send(Send<Option<Immediate>>),
-    /// Part of an RDMA WRITE.
+    /// A part of an RDMA WRITE.
     Write(Write),
 }
 
-/// Part of a SEND; `T` is what its last packet may carry.
+/// A part of a SEND; `T` is what its last packet may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Send<T> {
     /// The first of several packets.
@@ -61,22 +64,22 @@ pub enum Send<T> {
     Middle,
     /// The last of several packets.
     Last(T),
-    /// All of it.
+    /// The only packet.
     Only(T),
 }
 
-/// What the last packet of a SEND carries.
+/// The extra header of the last packet of a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing.
+    /// No extra header.
     Plain,
     /// Immediate data.
     Immediate(Immediate),
-    /// A key that the responder is to make invalid.
+    /// An rkey that the responder must invalidate.
     Invalidate(u32),
 }
 
-/// Part of an RDMA WRITE; with immediate data it also takes a receive.
+/// A part of an RDMA WRITE. Immediate data consume a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// The first of several packets, with the whole range.
@@ -85,12 +88,12 @@ pub enum Write {
     Middle,
     /// The last of several packets.
     Last(Option<Immediate>),
-    /// All of it.
+    /// The only packet.
     Only(Reth, Option<Immediate>),
 }
 
 impl Write {
-    /// What it brings if it begins a message, and if it ends one.
+    /// The range if the packet begins a message, and the immediate data if it ends one.
     pub const fn ends(self) -> (Option<Reth>, Option<Option<Immediate>>) {
         match self {
             Self::First(reth) => (Some(reth), None),
@@ -101,18 +104,18 @@ impl Write {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Acknowledged or not.
+    /// An acknowledgement or NAK.
     Acknowledge(Aeth),
-    /// An atomic operation was done; what was there before.
+    /// An atomic operation was executed; the value before.
     Atomic(Aeth, u64),
-    /// Data of a READ; without data also the answer to FLUSH and ATOMIC WRITE.
+    /// Data of a READ; without data also the response to FLUSH and ATOMIC WRITE.
     Read(ReadResponse),
 }
 
-/// Part of the data of a READ.
+/// A part of the data of a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadResponse {
     /// The first of several packets.
@@ -121,18 +124,18 @@ pub enum ReadResponse {
     Middle,
     /// The last of several packets.
     Last(Aeth),
-    /// All of it.
+    /// The only packet.
     Only(Aeth),
 }
 
-/// The transport, in the upper three bits of an opcode.
+/// The transport: the upper three bits of an opcode.
 mod transport {
     pub(super) const RC: u8 = 0x00;
     pub(super) const UC: u8 = 0x20;
     pub(super) const UD: u8 = 0x60;
     pub(super) const CNP: u8 = 0x80;
     pub(super) const XRC: u8 = 0xa0;
-    /// The first of those that are left to manufacturers.
+    /// The first of the manufacturer opcodes.
     pub(super) const OURS: u8 = 0xc0;
 }
 
@@ -155,7 +158,7 @@ impl Message {
         }
     }
 
-    /// The message of a packet with `opcode`, and what follows the headers.
+    /// Parses the message of a packet with `opcode`; returns it and the bytes behind the headers.
     pub(super) fn parse(opcode: u8, bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let unknown = Malformed::Opcode(opcode);
         let operation = opcode & 0x1f;
@@ -202,7 +205,7 @@ impl Message {
         }
     }
 
-    /// Adds the headers that follow the base header.
+    /// Appends the headers behind the base header.
     pub(super) fn emit(&self, head: &mut HeadBytes) {
         match self {
             Self::Rc(request) => request.emit(head),
@@ -221,7 +224,7 @@ impl Message {
         }
     }
 
-    /// Whether bytes may follow the headers.
+    /// Whether a payload may follow the headers.
     pub(super) fn has_payload(&self) -> bool {
         match self {
             Self::Rc(request) | Self::Xrc(_, request) => {
@@ -236,7 +239,7 @@ impl Message {
     }
 }
 
-/// Whether an operation of RC or XRC is an answer.
+/// Whether an operation of RC or XRC is a response.
 const fn is_response(operation: u8) -> bool {
     matches!(operation, 0x0d..=0x12)
 }
@@ -268,7 +271,7 @@ impl Request {
         }
     }
 
-    /// `None` if no request has this operation.
+    /// Parses a request; `None`: no request has this operation.
     pub(super) fn parse(operation: u8, bytes: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
         Ok(Some(match operation {
             0x00 => (Self::Send(Send::First), bytes),
@@ -366,7 +369,7 @@ impl Response {
         }
     }
 
-    /// `None` if no response has this operation.
+    /// Parses a response; `None`: no response has this operation.
     fn parse(operation: u8, bytes: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
         if operation == 0x0e {
             return Ok(Some((Self::Read(ReadResponse::Middle), bytes)));
@@ -417,7 +420,7 @@ impl TryFrom<Request> for OneWay {
     type Error = ();
 
     /// # Errors
-    /// Requests that need an answer, and invalidations.
+    /// A request that needs a response, or an invalidation.
     fn try_from(request: Request) -> Result<Self, ()> {
         let immediate = |tail| match tail {
             Tail::Plain => Ok(None),

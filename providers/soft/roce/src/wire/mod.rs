@@ -1,8 +1,9 @@
-//! The packets, as bytes and as values.
+//! Packets as bytes and as values.
 //!
-//! A packet is parsed into a value that cannot be wrong, and every value can be emitted. What follows from
-//! something else is not in the value: the pad count follows from the payload's length, the opcode from the message.
-//! Layouts are of IBTA vol 1, chapter 9, and of its annexes A14 (XRC), A17 (RoCE v2) and A19 (FLUSH, ATOMIC WRITE).
+//! Parsing returns a value that cannot be invalid, and every value can be emitted. Values omit
+//! derived fields: the pad count follows from the payload length, the opcode from the message.
+//! Layouts follow IBTA 1.7 9 and the annexes A14 (XRC), A17 (RoCE v2) and A19 (FLUSH, ATOMIC
+//! WRITE).
 
 mod aeth;
 mod bth;
@@ -24,25 +25,25 @@ pub use number::{Number, Psn, Qpn};
 pub use ours::{ALONG_LEN, Along, HELD_BITS, Held, Nonce, Ours};
 pub use packet::{HEAD_MAX, HeadBytes, Packet, dest_qpn};
 
-/// The port of RoCE v2.
+/// The UDP port of RoCE v2.
 pub const UDP_PORT: u16 = 4791;
 
 /// Why bytes are no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Bytes are missing.
+    /// The packet is too short.
     Short,
-    /// Not version 0 of the transport.
+    /// The transport version is not 0.
     Version,
-    /// Nothing has this opcode.
+    /// No message has this opcode.
     Opcode(u8),
-    /// The payload is not one that this opcode can have.
+    /// The payload length is impossible for the opcode.
     Payload,
     /// A reserved syndrome.
     Syndrome,
     /// A reserved selectivity of a FLUSH.
     Selectivity,
-    /// A manufacturer's packet that is not ours.
+    /// A manufacturer packet of another implementation.
     Foreign,
 }
 
@@ -62,7 +63,7 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The first `N` bytes, and the rest.
+/// The first `N` bytes, and the remaining bytes.
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
     bytes.split_first_chunk().ok_or(Malformed::Short)
 }

@@ -1,8 +1,8 @@
-//! The 24-bit numbers of the transport: PSN, QPN, MSN (IBTA vol 1, 9.2).
+//! The 24-bit numbers of the transport: PSN, QPN, MSN (IBTA 1.7 9.2).
 
 use std::fmt;
 
-/// Everything that fits into 24 bits.
+/// The mask of 24 bits.
 const MASK: u32 = 0xff_ffff;
 
 /// 24-bit packet sequence number; all arithmetic is modulo 2^24.
@@ -34,7 +34,7 @@ impl Psn {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }
 
-    /// How many packets after `base` this one is; `None` if it is before.
+    /// Number of packets from `base` to this PSN; `None`: this PSN is before `base`.
     #[must_use]
     pub const fn after(self, base: Self) -> Option<u32> {
         let distance = self.since(base);
@@ -51,7 +51,7 @@ impl Psn {
     }
 }
 
-/// 24-bit number: of a queue pair, of an XRC shared receive queue, or of messages (MSN).
+/// A 24-bit number: of a queue pair, an XRC shared receive queue, or of messages (MSN).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Number(u32);
 
@@ -59,9 +59,9 @@ pub struct Number(u32);
 pub type Qpn = Number;
 
 impl Number {
-    /// The destination of multicast datagrams (IBTA vol 1, 10.5).
+    /// The destination of multicast datagrams (IBTA 1.7 10.5).
     pub const MULTICAST: Self = Self(MASK);
-    /// General services: what manages connections (IBTA vol 1, 3.5.10).
+    /// The general services interface, which manages connections (IBTA 1.7 3.5.10).
     pub const GSI: Self = Self(1);
 
     /// The low 24 bits of `raw`.

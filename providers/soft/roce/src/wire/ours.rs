@@ -1,12 +1,13 @@
-//! What only our own ends say to each other, under an opcode that is left to manufacturers.
+//! The extension: packets that only ends of this implementation exchange, under a manufacturer
+//! opcode.
 //!
-//! A receiver that does not know the opcode drops the packet unanswered: its upper bits name no
-//! transport of any QP (IBTA vol 1, 9.2.1, 9.6.1). The body begins with a mark, so that another
-//! manufacturer's packets are not taken for ours.
+//! A receiver that does not know the opcode drops the packet without a response, because its upper
+//! bits name no transport of any QP (IBTA 1.7 9.2.1, 9.6.1). The body begins with a mark, which
+//! excludes packets of other manufacturers.
 //!
-//! Each end of a connection draws a [`Nonce`]. Only packets to the connection's peer tell it. Every
-//! packet but [`Ours::Hello`] repeats the receiver's nonce, so that a sender that cannot read the
-//! packets of the connection cannot forge one.
+//! Each end of a connection draws a [`Nonce`] and sends it only to the connection's peer. Every
+//! packet except [`Ours::Hello`] repeats the receiver's nonce. Hence a sender that cannot read the
+//! connection's packets cannot forge one.
 
 use super::{
     Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, bth::PROOFS,
@@ -14,51 +15,51 @@ use super::{
 };
 use std::num::NonZeroU64;
 
-/// Packets that a [`Held`] can speak of.
+/// Number of packets that a [`Held`] covers.
 pub const HELD_BITS: u32 = 256;
 
-/// The packets that a responder keeps behind a gap: bit `i` is PSN `i + 1` after the one expected.
+/// The packets that a responder holds behind a gap: bit `i` is the PSN `i + 1` after the expected
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held([u64; 4]);
 
-/// A secret of one end of a connection: it is drawn for the connection, and told to the peer only.
+/// A secret of one end, drawn for one connection and sent only to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(NonZeroU64);
 
-/// A packet between our own ends. `to` is the receiver's nonce, `from` the sender's.
+/// A packet of the extension. `to` is the receiver's nonce, `from` the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ours {
-    /// The sender speaks the extension. This proves nothing, and the receiver only answers it.
+    /// The sender speaks the extension. A Hello proves nothing, and the receiver only answers it.
     Hello {
-        /// The sender's.
+        /// The sender's nonce.
         from: Nonce,
     },
     /// The answer to a [`Hello`](Self::Hello).
     Welcome {
-        /// The receiver's, as its greeting told it.
+        /// The receiver's nonce, from its greeting.
         to: Nonce,
-        /// The sender's.
+        /// The sender's nonce.
         from: Nonce,
     },
-    /// The answer to a [`Welcome`](Self::Welcome): now either end has seen its own nonce come back.
+    /// The answer to a [`Welcome`](Self::Welcome): both ends have now seen their own nonce again.
     Confirm {
-        /// The receiver's.
+        /// The receiver's nonce.
         to: Nonce,
-        /// The sender's.
+        /// The sender's nonce.
         from: Nonce,
     },
-    /// From a responder, instead of a NAK: all before the PSN of this packet arrived, that one did
-    /// not, and these did.
+    /// From a responder, instead of a NAK. All packets before the PSN of this packet arrived, the
+    /// packet with that PSN did not, and the `held` packets did.
     Selective {
-        /// The receiver's.
+        /// The receiver's nonce.
         to: Nonce,
-        /// What arrived behind the PSN.
+        /// The packets that arrived behind the PSN.
         held: Held,
     },
-    /// A request, and the acknowledgement that would have gone with it as a packet of its own: one
-    /// datagram less, or one that nobody needs to cut.
+    /// A request together with an acknowledgement, which saves a datagram.
     Along {
-        /// The receiver's.
+        /// The receiver's nonce.
         to: Nonce,
         /// The acknowledgement.
         along: Along,
@@ -67,22 +68,22 @@ pub enum Ours {
     },
 }
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Along {
     /// The newest packet that arrived.
     pub psn: Psn,
-    /// Messages that may follow.
+    /// Credits for further messages.
     pub credits: Credits,
-    /// Messages that were completed.
+    /// Number of completed messages.
     pub msn: Number,
 }
 
-/// Bytes by which a request is longer that has an acknowledgement along.
+/// Bytes that a piggybacked acknowledgement adds to a request.
 pub const ALONG_LEN: u32 = 24;
 
 const MARK: [u8; 4] = *b"fvrb";
-// Kinds 0 to 2 were those of ends that proved nothing. They are foreign now.
+// Kinds 0 to 2 belong to an earlier version without proofs, and are rejected.
 const HELLO: u8 = 3;
 const WELCOME: u8 = 4;
 const CONFIRM: u8 = 5;
@@ -90,7 +91,7 @@ const SELECTIVE: u8 = 6;
 const ALONG: u8 = 7;
 
 impl Nonce {
-    /// A nonce of a random number; 0 is none.
+    /// A nonce of a random number; 0 is no nonce.
     #[must_use]
     pub const fn new(random: u64) -> Option<Self> {
         match NonZeroU64::new(random) {
@@ -99,7 +100,7 @@ impl Nonce {
         }
     }
 
-    /// What the reserved bits of packets say to the end that drew this, never 0
+    /// The value of the reserved header bits in packets to the end that drew this nonce; never 0
     /// ([`Bth::proof`](super::Bth::proof)).
     #[must_use]
     pub const fn proof(self) -> u16 {
@@ -120,39 +121,40 @@ impl Nonce {
 }
 
 impl Held {
-    /// Nothing is held.
+    /// No packet is held.
     pub const NONE: Self = Self([0; 4]);
 
-    /// Notes the packet `index + 1` after the one expected; beyond [`HELD_BITS`] nothing is noted.
+    /// Marks the packet `index + 1` after the expected one; an index beyond [`HELD_BITS`] is
+    /// ignored.
     pub fn insert(&mut self, index: u32) {
         if let Some(word) = self.0.get_mut((index / 64) as usize) {
             *word |= 1 << (index % 64);
         }
     }
 
-    /// Whether the packet `index + 1` after the one expected is held.
+    /// Whether the packet `index + 1` after the expected one is held.
     #[must_use]
     pub fn contains(&self, index: u32) -> bool {
         self.0.get((index / 64) as usize).is_some_and(|word| word >> (index % 64) & 1 != 0)
     }
 
-    /// How many are held.
+    /// Number of held packets.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether none is held.
+    /// Whether no packet is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// The expected PSN is one more now. Says whether that one was held.
+    /// Advances the expected PSN by one. Returns whether the new expected packet is held.
     pub fn advance(&mut self) -> bool {
-        // Usually. What is not written need not be read again: a load that is wider than the stores
-        // before it waits until these, and the packet's data before them, are in the cache, which
-        // was a twentieth of a receiver's time.
+        // The usual case. Without the store, no later load must wait: a load wider than the
+        // preceding stores waits until those, and the packet data before them, have reached the
+        // cache. That wait took a twentieth of a receiver's time.
         if self.is_empty() {
             return false;
         }
@@ -173,8 +175,7 @@ impl Ours {
             return Err(Malformed::Foreign);
         }
         if kind == HELLO {
-            // As long as its answer: a forged one brings its receiver's peer no more bytes than it
-            // has.
+            // A Hello is as long as its answer, so a forged Hello causes no amplification.
             let (&[_, _, _, _, _, _, _, _], rest) = take(rest)?;
             let (from, rest) = Nonce::parse(rest)?;
             return Ok((Self::Hello { from }, rest));
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_never_what_a_stranger_sends() {
+    fn a_proof_is_never_zero() {
         assert_eq!(Nonce::new(0), None);
         for random in [1, u64::MAX, 8190, 8191, 8192, 0x0123_4567_89ab_cdef] {
             let proof = Nonce::new(random).expect("not 0").proof();
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_moves_with_the_expected_packet() {
+    fn held_bits_shift_with_the_expected_psn() {
         let mut held = Held::NONE;
         for index in [0, 1, 64, 255, 256] {
             held.insert(index);

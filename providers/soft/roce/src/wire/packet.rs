@@ -1,24 +1,27 @@
-//! A whole packet: from the base header to the padding, without the ICRC.
+//! A whole packet, from the base header to the padding, without the ICRC.
+//!
+//! [`Packet::parse`] is the entry for received bytes, [`Packet::emit`] for packets to send.
 
 use super::{Bth, Malformed, Message, Qpn, bth::BTH_LEN, take};
 use arrayvec::ArrayVec;
 
-/// A packet without its payload: that follows in the parsed bytes, and is named elsewhere when one is emitted.
+/// A packet without its payload. The payload follows in parsed bytes, and is a separate buffer when
+/// a packet is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The base header.
     pub bth: Bth,
-    /// What it says.
+    /// The message.
     pub message: Message,
 }
 
-/// Bytes of the longest headers: a selective acknowledgement.
+/// Length of the longest headers: a selective acknowledgement.
 pub const HEAD_MAX: usize = BTH_LEN + 48;
 
-/// The headers of a packet, as they are sent.
+/// The headers of a packet in the order of sending.
 pub type HeadBytes = ArrayVec<u8, HEAD_MAX>;
 
-/// Adds a header, for which there is room: no packet has more than the longest.
+/// Appends a header; `HEAD_MAX` leaves room for every packet.
 #[inline]
 pub(super) fn append<const N: usize>(head: &mut HeadBytes, header: [u8; N]) {
     let fits = head.try_extend_from_slice(&header).is_ok();
@@ -26,17 +29,18 @@ pub(super) fn append<const N: usize>(head: &mut HeadBytes, header: [u8; N]) {
 }
 
 impl Packet {
-    /// The packet and its payload, without padding, from the bytes between UDP header and ICRC.
+    /// Parses the bytes between UDP header and ICRC. Returns the packet and its payload without
+    /// padding.
     ///
     /// # Errors
-    /// Why these are no packet. Nothing else is known about it then.
+    /// Why the bytes are no packet.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (bth, opcode, pad, rest) = Bth::parse(bytes)?;
         let (message, rest) = Message::parse(opcode, rest)?;
         let len = rest.len().checked_sub(usize::from(pad)).ok_or(Malformed::Payload)?;
         let payload = rest.get(..len).ok_or(Malformed::Payload)?;
-        // Packets are whole words, padded no more than needed.
+        // Packets consist of whole words, with no more padding than needed.
         let misfit = rest.len() % 4 != 0 || (len == 0 && pad != 0);
         if misfit || (!message.has_payload() && len != 0) {
             return Err(Malformed::Payload);
@@ -44,8 +48,8 @@ impl Packet {
         Ok((Self { bth, message }, payload))
     }
 
-    /// The headers of this packet for a payload of `payload_len` bytes; [`padding`](Self::padding) zero bytes follow
-    /// the payload.
+    /// The headers of this packet for a payload of `payload_len` bytes. The payload and
+    /// [`padding`](Self::padding) zero bytes must follow.
     #[must_use]
     pub fn emit(&self, payload_len: usize) -> HeadBytes {
         let pad = Self::padding(payload_len);
@@ -56,14 +60,14 @@ impl Packet {
         head
     }
 
-    /// Zero bytes that make a payload whole words.
+    /// Number of zero bytes that extend a payload to whole words.
     #[must_use]
     pub const fn padding(payload_len: usize) -> usize {
         payload_len.wrapping_neg() % 4
     }
 }
 
-/// The queue pair that a packet is for, to find who is to parse it.
+/// The destination QP of a packet, without parsing the rest.
 #[must_use]
 pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {
     let (&[_, _, _, _, _, q2, q1, q0, ..], _) = take::<BTH_LEN>(bytes).ok()?;
@@ -91,7 +95,7 @@ mod tests {
         Request::Atomic(Atomic { va: 0x1000, rkey: 0x1234, op })
     }
 
-    /// Every message: opcode, bytes after the base header, payload.
+    /// Every message: opcode, bytes after the base header, payload length.
     fn all() -> Vec<(u8, Message, String, usize)> {
         let reth = |after: &str| format!("{RETH_BYTES} {after}");
         let mut held = Held::NONE;
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_has_its_golden_bytes_and_is_itself_again() {
+    fn every_message_has_its_golden_bytes_and_round_trips() {
         for (opcode, message, golden, payload) in all() {
             let mut bth = Bth::new(Qpn::new(0x11), Psn::new(0xabc));
             bth.ack_request = true;
@@ -217,7 +221,7 @@ mod tests {
             for len in 0..head {
                 assert!(Packet::parse(&bytes[..len]).is_err(), "{message:?} with {len} bytes");
             }
-            // A payload may be cut at whole words: only its message's length tells.
+            // A prefix of whole words parses: only the message's length reveals the cut.
             for len in (head..bytes.len()).filter(|len| len % 4 != 0) {
                 assert_eq!(Packet::parse(&bytes[..len]), Err(Malformed::Payload));
             }
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn opcodes_of_nobody_are_malformed() {
+    fn unknown_opcodes_are_malformed() {
         let known: Vec<u8> = all().iter().map(|&(opcode, ..)| opcode).collect();
         for opcode in (0..=u8::MAX).filter(|opcode| !known.contains(opcode)) {
             let mut bytes = [0; 64];
@@ -286,7 +290,7 @@ mod tests {
         let mut bytes = [0; 64];
         bytes[0] = 0xc0;
         assert_eq!(Packet::parse(&bytes), Err(Malformed::Foreign));
-        // Nor are those of ends that proved nothing, and no nonce is 0.
+        // The kinds of the version without proofs are rejected too, and no nonce is 0.
         for kind in (0..=3).chain([8, u8::MAX]) {
             bytes[12..17].copy_from_slice(&[b'f', b'v', b'r', b'b', kind]);
             assert_eq!(Packet::parse(&bytes), Err(Malformed::Foreign), "{kind}");
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_along_is_an_acknowledgement_and_a_request_that_it_can_go_with() {
+    fn a_piggybacked_acknowledgement_needs_a_one_way_request() {
         let parse = |body: &str| {
             let bytes = hex(&format!("c040ffff 00000011 00000abc {body}"));
             Packet::parse(&bytes).map(drop)
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_are_a_packet_that_is_itself_again_or_an_error() {
+    fn random_bytes_parse_to_a_packet_that_round_trips_or_an_error() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = || {
             seed ^= seed << 13;

@@ -1,5 +1,8 @@
-//! Questions that are answered later, by somebody who may not hear of them, or not be heard: XRC whose shared receive queue is another
-//! process's. What comes meanwhile is kept, and requests are executed once each, in order, all the same.
+//! Tests of late answers: another process answers the questions, and questions or answers may be
+//! lost.
+//!
+//! XRC with a shared receive queue of another process needs this. Packets that arrive meanwhile are
+//! kept, and requests still execute once each, in order.
 
 use crate::losses::{KINDS, Kind, REQUESTS};
 use crate::*;
@@ -7,14 +10,14 @@ use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 use std::time::Duration;
 
-/// Two ends, of which the second has others answer; a local ACK timeout of a second.
+/// Two ends with a local ACK timeout of a second, of which the second answers late.
 fn world(service: Service, delay: Duration, lose: u64, seed: u64) -> World {
     let mut world = World::new(service, seed, |_, sending| sending.timeout = 18);
     world.ends[1].deferral = Some(Deferral::new(delay, lose, seed ^ 0xdef));
     world
 }
 
-/// Requests of a kind, eight at a time. How long that took.
+/// Posts requests of one kind, eight at a time. Returns the elapsed time.
 fn run(kind: Kind, world: &mut World) -> Duration {
     let (start, mut posted) = (world.now, 0);
     while (world.ends[0].completions.len() as u64) < REQUESTS {
@@ -31,7 +34,7 @@ fn run(kind: Kind, world: &mut World) -> Duration {
 }
 
 #[test]
-fn requests_are_executed_once_in_order_though_each_answer_comes_later() {
+fn requests_execute_once_in_order_despite_late_answers() {
     for service in [Service::Rc, Service::XrcInitiator] {
         for (delay, seed) in [(0, 0x101), (5, 0x102), (300, 0x103)] {
             for kind in KINDS {
@@ -47,7 +50,7 @@ fn requests_are_executed_once_in_order_though_each_answer_comes_later() {
 }
 
 #[test]
-fn nothing_is_sent_again_where_answers_come_soon() {
+fn no_packet_is_repeated_if_answers_come_soon() {
     for kind in KINDS {
         let mut world = world(Service::XrcInitiator, Duration::from_micros(1), 0, 0x110);
         run(kind, &mut world);
@@ -56,7 +59,7 @@ fn nothing_is_sent_again_where_answers_come_soon() {
 }
 
 #[test]
-fn neither_a_bad_way_nor_lost_questions_execute_anything_twice() {
+fn no_request_executes_twice_despite_losses_and_lost_questions() {
     let faults = [
         Faults { lose: 20, ..Faults::default() },
         Faults { repeat: 100, ..Faults::default() },
@@ -81,7 +84,7 @@ fn neither_a_bad_way_nor_lost_questions_execute_anything_twice() {
 }
 
 #[test]
-fn an_answer_that_there_is_no_receive_comes_later_too() {
+fn a_late_answer_may_be_rnr() {
     let mut world = world(Service::XrcInitiator, Duration::from_micros(30), 50, 0x130);
     world.faults = Faults { lose: 50, repeat: 20, reorder: 20, ..Faults::default() };
     let start = world.now;

@@ -1,4 +1,5 @@
-//! The plainest semantics that a transport can serve: one region of memory, receives that are only counted.
+//! One end of a test connection, with minimal semantics: one memory region, and receives that are
+//! only counted.
 
 use crate::Random;
 use ferroverbs_roce::Time;
@@ -7,57 +8,57 @@ use ferroverbs_roce::wire::*;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Bytes that peers may write, from 0 on.
+/// Bytes from 0 on that peers may write.
 pub(crate) const MEMORY: usize = 16 << 10;
-/// Where bytes begin that peers only read.
+/// Offset of the bytes that peers only read.
 pub(crate) const SOURCE: usize = MEMORY;
-/// Where words begin that peers change atomically.
+/// Offset of the words that peers change atomically.
 pub(crate) const WORDS: usize = 48 << 10;
 const ALL: usize = WORDS + 64;
-/// The key of all of it.
+/// The rkey of all memory.
 pub(crate) const RKEY: u32 = 7;
 
-/// A message that took a receive.
+/// A message that consumed a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) data: Vec<u8>,
     pub(crate) tail: Tail,
     pub(crate) solicited: bool,
-    /// The sender's number, of a datagram.
+    /// The sender's QP number, of a datagram.
     pub(crate) source: Option<Number>,
     pub(crate) srq: Option<Number>,
 }
 
-/// Data of a READ as they come.
+/// The data of a READ in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) data: Vec<u8>,
     pub(crate) placed: usize,
 }
 
-/// Answers that somebody else gives, who is asked and says them later.
+/// Another process answers the questions, with a delay.
 pub(crate) struct Deferral {
-    /// How long that takes.
+    /// The delay of an answer.
     pub(crate) delay: Duration,
-    /// Questions, and what is said to them, that are lost, of a thousand.
+    /// How many of a thousand questions or answers are lost.
     pub(crate) lose: u64,
     pub(crate) random: Random,
     asked: Option<Asked>,
-    /// Packets that came since.
+    /// Packets that arrived since the question.
     later: VecDeque<Vec<u8>>,
-    /// Questions that were asked again.
+    /// Number of repeated questions.
     pub(crate) again: u64,
 }
 
-/// A question without an answer.
+/// An open question.
 struct Asked {
     ask: Ask,
     packet: Vec<u8>,
-    /// When it is answered; `None`: it was lost.
+    /// When the answer is due; `None`: the question or its answer was lost.
     due: Option<Time>,
 }
 
-/// Packets that are kept while a question is not answered.
+/// The largest number of packets that are kept while a question is open.
 const LATER: usize = 256;
 
 impl Deferral {
@@ -70,7 +71,7 @@ impl Deferral {
         (!self.random.thousandths(self.lose)).then(|| now.after(self.delay))
     }
 
-    /// A packet came while a question waits.
+    /// Keeps a packet that arrived while a question is open.
     fn keep(&mut self, now: Time, packet: &[u8]) {
         let due = self.due(now);
         let Some(asked) = &mut self.asked else { return };
@@ -79,7 +80,8 @@ impl Deferral {
         }
         let psn =
             |packet: &[u8]| Psn::new(u32::from_be_bytes([0, packet[9], packet[10], packet[11]]));
-        // The sender repeats what it heard nothing of: this one, or one before it. Who was asked twice says the same, once more.
+        // The sender repeats unanswered packets: this one or an earlier one. A repeated question
+        // gets the same answer once more.
         if psn(packet).since(psn(&asked.packet)) <= 0 {
             self.again += 1;
             asked.due = asked.due.or(due);
@@ -87,14 +89,14 @@ impl Deferral {
     }
 }
 
-/// One end.
+/// One end of a test connection.
 pub(crate) struct End {
     pub(crate) qp: Qp,
     addresses: Addresses,
     pub(crate) memory: Vec<u8>,
-    /// Receives that are posted.
+    /// Number of posted receives.
     pub(crate) receives: u32,
-    /// Longest message of a receive.
+    /// Longest message that a receive accepts.
     pub(crate) receive_len: u32,
     pub(crate) inbox: Vec<Received>,
     current: Option<Vec<u8>>,
@@ -106,9 +108,9 @@ pub(crate) struct End {
     held: HashMap<u16, Vec<u8>>,
     pub(crate) damaged: u64,
     pub(crate) drops: Vec<Drop>,
-    /// Answers READs so, if not well.
+    /// The answer to READs; `None`: accept them.
     pub(crate) read_answer: Option<Answer>,
-    /// Has somebody else answer.
+    /// Answers the questions late if set.
     pub(crate) deferral: Option<Deferral>,
 }
 
@@ -155,7 +157,7 @@ impl End {
         Envelope { addresses: self.addresses, source_port: 0xc000, identification: 0 }
     }
 
-    /// The next datagram, whole.
+    /// The next datagram, with its ICRC.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let nothing = self.qp.has_nothing_to_send(false);
         let transmit = self.qp.poll_transmit(now);
@@ -175,12 +177,12 @@ impl End {
         Some([&transmit.head[..], &payload, padding, &icrc].concat())
     }
 
-    /// The envelope of what the peer sends.
+    /// The envelope of the peer's packets.
     pub(crate) fn envelope_of_peer(&self) -> Envelope {
         Envelope { addresses: self.addresses.reversed(), ..self.envelope() }
     }
 
-    /// A datagram arrives.
+    /// Delivers a datagram.
     pub(crate) fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
         let packet = match self.envelope_of_peer().open(datagram, Check::Full) {
             Some((packet, Verdict::Intact)) => packet,
@@ -191,7 +193,7 @@ impl End {
         self.events();
     }
 
-    /// A packet arrives that somebody else made.
+    /// Delivers a packet that a third party made.
     pub(crate) fn forged(&mut self, now: Time, packet: &[u8]) {
         self.packet(now, packet, false);
         self.release(now);
@@ -205,12 +207,12 @@ impl End {
         }
     }
 
-    /// When a question is answered that waits.
+    /// When the open question will be answered.
     pub(crate) fn answers_at(&self) -> Option<Time> {
         self.deferral.as_ref()?.asked.as_ref()?.due
     }
 
-    /// Answers the question that waits, if its time has come, and takes what came meanwhile.
+    /// Answers the open question once it is due, then handles the packets that arrived meanwhile.
     pub(crate) fn answer_later(&mut self, now: Time) {
         if self.answers_at().is_none_or(|due| due > now) {
             return;
@@ -252,7 +254,7 @@ impl End {
             Step::Hold(place) => {
                 self.held.insert(place, packet.to_vec());
             }
-            // What was allowed once is not asked of others again: behind it, the requester may ask for something else.
+            // Answer a repeated READ locally: behind it, the requester may ask another process.
             Step::Ask(ask)
                 if self.deferral.is_some() && !matches!(ask, Ask::Read { again: true, .. }) =>
             {
@@ -359,7 +361,7 @@ impl End {
         region.rkey == RKEY && end.is_some_and(|end| end <= ALL)
     }
 
-    /// Notes what happened.
+    /// Records all events.
     pub(crate) fn events(&mut self) {
         while let Some(event) = self.qp.poll_event() {
             match event {

@@ -1,19 +1,19 @@
-//! A sender that cannot see the packets of a connection but knows its addresses and numbers, and
-//! forges packets of either end.
+//! Tests of a forger who knows a connection's addresses and numbers, cannot see its packets, and
+//! sends packets in the name of either end.
 
 use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 use std::time::Duration;
 
-/// Where the end with that index begins to send, as [`World::new`] has it.
+/// The first PSN of each end in [`World::new`].
 const FIRST: [u32; 2] = [0xff_fff0, 0x7f_fff8];
 
 fn send(id: u64, len: u32) -> Work {
     Work::new(id, Op::Send(Tail::Plain), len)
 }
 
-/// Two ends of ours that have met.
+/// Two ends that have completed the greeting.
 fn acquainted() -> World {
     let mut world = World::new(Service::Rc, 5, |_, _| {});
     for from in [0, 1] {
@@ -24,7 +24,7 @@ fn acquainted() -> World {
     world
 }
 
-/// An end of ours and a peer that does not speak the extension, as rxe and adapters do not.
+/// An end with the extension and a peer without it, as rxe and adapters.
 fn with_a_stranger() -> World {
     World::new(Service::Rc, 6, |config, _| {
         if config.qpn == Qpn::new(0x12) {
@@ -38,7 +38,7 @@ fn forged(random: u64) -> Nonce {
     Nonce::new(random).expect("not 0")
 }
 
-/// Gives an end a packet in its peer's name, whose reserved bits are `proof`.
+/// Delivers a packet in the peer's name, whose reserved bits are `proof`.
 fn forge(world: &mut World, to: usize, psn: u32, message: Message, proof: u16, payload: &[u8]) {
     let bth = Bth { proof, ..Bth::new(Qpn::new(0x11 + to as u32), Psn::new(psn)) };
     let mut bytes = Packet { bth, message }.emit(payload.len()).to_vec();
@@ -56,7 +56,7 @@ fn ours(ours: Ours) -> Message {
     Message::Ours(ours)
 }
 
-/// Every packet of the extension, as somebody makes it who knows no nonce.
+/// Every packet of the extension, with nonces that are guesses.
 fn extension(random: u64) -> Vec<Message> {
     let (to, from) = (forged(random), forged(random ^ 0x5555));
     let mut held = Held::NONE;
@@ -74,7 +74,7 @@ fn extension(random: u64) -> Vec<Message> {
 }
 
 #[test]
-fn no_forged_greeting_makes_a_peer_one_of_ours() {
+fn no_forged_greeting_proves_the_extension() {
     let mut world = with_a_stranger();
     for random in 1..2000 {
         for message in extension(random) {
@@ -85,10 +85,10 @@ fn no_forged_greeting_makes_a_peer_one_of_ours() {
     assert!(!world.ends[0].qp.is_in_error());
 }
 
-/// Before, one forged greeting had every NAK replaced by a packet that rxe drops, so that each loss
-/// cost a timeout.
+/// The symptom: one forged greeting replaced every NAK by a packet that rxe drops, so that each
+/// loss cost a timeout.
 #[test]
-fn a_peer_that_is_none_of_ours_hears_standard_acknowledgements_whatever_is_forged() {
+fn a_peer_without_the_extension_gets_standard_acknowledgements_despite_forgeries() {
     let mut world = with_a_stranger();
     world.ends[1].post(send(0, 8));
     assert!(world.run());
@@ -105,10 +105,10 @@ fn a_peer_that_is_none_of_ours_hears_standard_acknowledgements_whatever_is_forge
     assert_eq!((ours.held_pkts, stranger.local_ack_timeout_err), (0, 0));
 }
 
-/// Before, each packet with one of 255 PSNs was kept, and delivered in place of the right one: 2^16
-/// numbers to try.
+/// The symptom: each packet with one of 255 PSNs was kept and delivered in place of the true one,
+/// which left 2^16 numbers to guess.
 #[test]
-fn early_packets_in_the_name_of_an_end_of_ours_are_never_kept() {
+fn forged_early_packets_are_never_held() {
     let mut world = acquainted();
     let expected = FIRST[0].wrapping_add(1);
     let kept = world.ends[1].qp.counters().held_pkts;
@@ -124,8 +124,8 @@ fn early_packets_in_the_name_of_an_end_of_ours_are_never_kept() {
     assert!((1..300).all(|id| inbox[id].data == pattern(id as u64, 0, 6)));
 }
 
-/// With the right PSN and each of the 2^13 proofs once, at most one packet is kept: together 2^29
-/// numbers for 256 PSNs.
+/// With the right PSN and each of the 2^13 proofs once, at most one packet is kept: a forger
+/// guesses among 2^29 numbers for 256 PSNs.
 #[test]
 fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
     let mut world = acquainted();
@@ -135,8 +135,8 @@ fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
         forge(&mut world, 1, expected + 3, only(), proof, b"forged");
     }
     assert_eq!(world.ends[1].qp.counters().held_pkts, before + 1, "one of them was right");
-    // The fourth packet arrives before the first one, which is lost: it differs from what is kept
-    // for its turn.
+    // The fourth packet arrives before the first, which is lost. The fourth packet differs from the
+    // forged packet that is held.
     world.lose = Some(|from, _, datagram| {
         let psn = u32::from_be_bytes([0, datagram[9], datagram[10], datagram[11]]);
         from == 0 && psn == (FIRST[0] + 1) & 0xff_ffff
@@ -151,10 +151,10 @@ fn a_proof_is_one_of_many_and_the_right_packet_replaces_a_forged_one() {
     assert_eq!(inbox[4].data, pattern(4, 0, 6));
 }
 
-/// A forged selective acknowledgement would have its receiver wait for what was lost, and forged
-/// acknowledgements along with a request complete what never arrived.
+/// A forged selective acknowledgement would delay recovery. A forged piggybacked acknowledgement
+/// would complete requests that never arrived.
 #[test]
-fn packets_of_the_extension_with_the_wrong_nonce_say_nothing() {
+fn extension_packets_with_a_wrong_nonce_are_dropped() {
     let mut world = acquainted();
     let before = world.ends[0].completions.len();
     (1..9).for_each(|id| world.ends[0].post(send(id, 6)));
@@ -175,7 +175,7 @@ fn packets_of_the_extension_with_the_wrong_nonce_say_nothing() {
     assert_eq!(world.ends[1].inbox.len(), 9, "each once");
 }
 
-/// What a forged Hello costs: one packet to the true peer, no longer than itself.
+/// A forged Hello costs one packet to the true peer, no longer than the Hello.
 #[test]
 fn a_forged_hello_brings_one_packet_that_is_no_longer() {
     let mut world = acquainted();

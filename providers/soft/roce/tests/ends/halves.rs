@@ -1,25 +1,27 @@
-//! How much may be made, or taken, at a time so that both ends are at work: each packet costs either end the same, and no network is between them.
+//! A test of batch sizes: how many packets an end may handle at a time so that both ends stay busy.
+//!
+//! Each packet costs either end the same time, and the network has no latency.
 
 use super::*;
 use std::collections::VecDeque;
 
-/// What a packet of data costs who makes it, and who takes it.
+/// The cost of a data packet at the sender, and at the receiver.
 const COST: Duration = Duration::from_micros(1);
 const PACKETS: u32 = 2048;
 
 /// An end with its own processor.
 struct Side<'a> {
     end: &'a mut End,
-    /// Until here it has worked.
+    /// The end has worked up to this time.
     now: Time,
-    /// What comes, and when.
+    /// Arriving packets, with the time of arrival.
     inbox: VecDeque<(Time, Vec<u8>)>,
-    /// It has nothing to do before something comes.
+    /// Whether the end has no work before the next arrival.
     waits: bool,
 }
 
 impl Side<'_> {
-    /// When it does something next.
+    /// The time of the end's next action.
     fn next(&self) -> Option<Time> {
         let comes = self.inbox.front().map(|(at, _)| (*at).max(self.now));
         if self.waits { comes } else { Some(self.now) }
@@ -31,7 +33,8 @@ impl Side<'_> {
         }
     }
 
-    /// Takes up to `most` datagrams that came by now, then makes up to `most`, which the other end gets together.
+    /// Receives up to `most` datagrams that arrived by now, then sends up to `most` datagrams,
+    /// which the other end receives together.
     fn work(&mut self, at: Time, most: usize, other: &mut VecDeque<(Time, Vec<u8>)>) {
         self.now = self.now.max(at);
         let start = self.now;
@@ -56,7 +59,8 @@ impl Side<'_> {
     }
 }
 
-/// The time that a message takes of which each end handles up to `most` packets at a time, in the time that one end needs for it.
+/// The duration of a message whose packets each end handles up to `most` at a time, relative to the
+/// work time of one end.
 fn time(most: usize) -> f64 {
     let mut world = World::new(Service::Rc, 1, |config, _| config.pmtu = Pmtu::B4096);
     let len = PACKETS * Pmtu::B4096.bytes();
@@ -78,8 +82,8 @@ fn time(most: usize) -> f64 {
 }
 
 #[test]
-fn who_handles_half_a_window_at_a_time_keeps_both_ends_at_work() {
-    // A window and what it has room for: 256 KiB are 63 packets.
+fn handling_half_a_window_at_a_time_keeps_both_ends_busy() {
+    // The window of 256 KiB holds 63 packets.
     let whole = time(64);
     assert!(whole > 1.8, "a window at a time, so each end waits for the other: {whole}");
     let half = time(30);

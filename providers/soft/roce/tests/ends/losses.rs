@@ -1,12 +1,15 @@
-//! Packets lost by chance, both ways, from 0.1 to 20 %: every kind of request ends soon and right, with an end of ours and with one that goes
-//! back to what was lost, as adapters and the kernel's rxe do. Time is virtual, so bounds say nothing of the machine.
+//! Tests of random losses in both directions, from 0.1 to 20 %: every kind of request ends soon and
+//! with the right result.
+//!
+//! The peer speaks the extension, or goes back to the loss, as adapters and the kernel's rxe do.
+//! Time is virtual, so the bounds do not depend on the machine.
 
 use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 use std::time::Duration;
 
-/// A kind of request, as many bytes as fit.
+/// A kind of request, of the largest length that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -30,17 +33,17 @@ pub(crate) const KINDS: [Kind; 8] = [
     Kind::AtomicWrite,
 ];
 
-/// Bytes of a message: 64 packets.
+/// Length of a message in bytes: 64 packets.
 const LEN: usize = MEMORY;
-/// In each run.
+/// Number of requests in each run.
 pub(crate) const REQUESTS: u64 = 40;
 
-/// The other end.
+/// The kind of the remote end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// It keeps what comes behind a gap.
+    /// A peer with the extension: it holds packets behind a gap.
     Ours,
-    /// It drops that, and never heard of our packets.
+    /// A peer without the extension: it drops packets behind a gap.
     GoesBack,
 }
 
@@ -73,7 +76,7 @@ impl Kind {
         Work::new(id, op, self.len() as u32)
     }
 
-    /// What this must have come to.
+    /// Checks the results of all requests of this kind.
     pub(crate) fn check(self, world: &World) {
         let [me, peer] = &world.ends;
         let wanted: Vec<_> = (0..REQUESTS).map(|id| (id, Status::Success)).collect();
@@ -113,7 +116,7 @@ impl Kind {
     }
 }
 
-/// Two ends whose local ACK timeout is a second: whoever waits for it is found out.
+/// Two ends with a local ACK timeout of a second, so that a test detects any use of the timeout.
 fn world(peer: Peer, seed: u64) -> World {
     World::new(Service::Rc, seed, |config, sending| {
         sending.timeout = 18;
@@ -123,7 +126,8 @@ fn world(peer: Peer, seed: u64) -> World {
     })
 }
 
-/// Requests of a kind, `depth` of them posted at a time, over a way that loses so many of a thousand packets. How long that took.
+/// Posts requests of one kind, `depth` at a time, on a path that loses `lose` of a thousand
+/// packets. Returns the elapsed time.
 fn run(kind: Kind, peer: Peer, lose: u64, depth: u64, seed: u64) -> (Duration, Counters) {
     let mut world = world(peer, seed);
     world.faults.lose = lose;
@@ -142,7 +146,8 @@ fn run(kind: Kind, peer: Peer, lose: u64, depth: u64, seed: u64) -> (Duration, C
     (took, *world.ends[0].qp.counters())
 }
 
-/// All kinds of requests, by all losses. `bounds` are of one request, in microseconds, for 0, 0.1, 1, 5, and 20 %.
+/// Runs all kinds of requests with all loss rates. `bounds` are microseconds for one request at 0,
+/// 0.1, 1, 5 and 20 %.
 fn all(peer: Peer, depth: u64, bounds: [u64; 5]) {
     for (index, (lose, bound)) in [0, 1, 10, 50, 200].into_iter().zip(bounds).enumerate() {
         for kind in KINDS {
@@ -160,7 +165,8 @@ fn all(peer: Peer, depth: u64, bounds: [u64; 5]) {
                 "{kind:?} {peer:?} {lose}/1000, {depth} at a time: {each:?} each, {sent} sent, {resent} again"
             );
             assert_eq!(timeouts, 0, "{kind:?}: the local ACK timeout is not needed");
-            // Of a READ one knows which answers are missing, and asks for them, together with what lies between.
+            // The requester knows which responses of a READ are missing, and requests the range
+            // that covers them.
             let bound = if kind == Kind::Read && lose == 200 { 6_000 } else { bound };
             assert!(each.as_micros() <= u128::from(bound), "{kind:?} takes {each:?}");
         }
@@ -168,28 +174,29 @@ fn all(peer: Peer, depth: u64, bounds: [u64; 5]) {
 }
 
 #[test]
-fn requests_one_by_one_end_soon_with_an_end_of_ours() {
+fn single_requests_end_soon_with_the_extension() {
     all(Peer::Ours, 1, [60, 100, 300, 1_500, 15_000]);
 }
 
 #[test]
-fn requests_in_a_row_end_soon_with_an_end_of_ours() {
+fn queued_requests_end_soon_with_the_extension() {
     all(Peer::Ours, 16, [20, 40, 100, 300, 15_000]);
 }
 
 #[test]
-fn requests_one_by_one_end_soon_with_an_end_that_goes_back() {
+fn single_requests_end_soon_without_the_extension() {
     all(Peer::GoesBack, 1, [60, 100, 300, 2_500, 100_000]);
 }
 
 #[test]
-fn requests_in_a_row_end_soon_with_an_end_that_goes_back() {
+fn queued_requests_end_soon_without_the_extension() {
     all(Peer::GoesBack, 16, [20, 40, 200, 2_000, 100_000]);
 }
 
-/// Requests of all kinds at both ends while receives are rare: what an RNR NAK says is lost as well.
+/// Runs requests of all kinds in both directions while receives are rare: RNR NAKs are lost as
+/// well.
 #[test]
-fn receivers_that_are_not_ready_end_soon_too() {
+fn requests_to_receivers_that_are_not_ready_end_soon() {
     for (peer, seed) in [(Peer::Ours, 0x71), (Peer::GoesBack, 0x72)] {
         let mut world = world(peer, seed);
         world.faults.lose = 200;
@@ -199,7 +206,7 @@ fn receivers_that_are_not_ready_end_soon_too() {
                 end.receives = 0;
                 end.post(Work::new(id, Op::Send(Tail::Plain), 1000));
             }
-            // Some are refused, and others do not even hear of it.
+            // Some requests get an RNR NAK, and some NAKs are lost.
             let at = world.now.after(Duration::from_micros(300));
             while world.now < at && world.step() {}
             world.ends.iter_mut().for_each(|end| end.receives = 1);
@@ -224,9 +231,9 @@ fn receivers_that_are_not_ready_end_soon_too() {
     }
 }
 
-/// Whoever dies in the middle is given up after eight timeouts, each backed off as before it, no sooner; and hears of little.
+/// A dead peer is given up after eight timeouts with backoff, no sooner, and receives few packets.
 #[test]
-fn an_end_that_dies_in_the_middle_is_given_up_in_time_and_hears_little() {
+fn a_dead_peer_is_given_up_in_time_and_receives_few_packets() {
     for (lose, seed) in [(0, 0x81), (10, 0x82), (200, 0x83)] {
         for kind in KINDS {
             let mut world = World::new(Service::Rc, seed, |_, sending| sending.timeout = 12);
@@ -240,10 +247,10 @@ fn an_end_that_dies_in_the_middle_is_given_up_in_time_and_hears_little() {
             assert!(world.run());
             let retries = Duration::from_nanos(4096 << 12);
             let took = world.now.since(died);
-            // What was under way arrives for a moment.
+            // Packets in flight still arrive shortly after the death.
             assert!(took > retries * 26 && took < retries * 28, "{took:?}");
             let sent = world.ends[0].qp.counters().sent_pkts - before;
-            // A window, which is all of it once, then one packet for each timeout, and between them ever rarer probes.
+            // One window, then one packet for each timeout, and ever rarer probes.
             println!("{kind:?}, {lose}/1000 before: {sent} packets in {took:?}");
             assert!(sent <= 256 + 60, "{sent} packets");
             let failed =

@@ -1,4 +1,4 @@
-//! Two ends on a virtual clock and a network between them that loses, repeats, reorders and damages datagrams.
+//! Two ends on a virtual clock, and a network that loses, repeats, reorders and damages datagrams.
 
 mod deferred;
 mod end;
@@ -22,13 +22,13 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 impl Random {
-    /// Whether it happens, at a chance of so many thousandths.
+    /// Returns true with a probability of `chance` thousandths.
     fn thousandths(&mut self, chance: u64) -> bool {
         chance != 0 && self.below(1000) < chance
     }
 }
 
-/// What the network does to datagrams, in thousandths.
+/// The faults of the network, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lose: u64,
@@ -39,24 +39,24 @@ pub(crate) struct Faults {
     pub(crate) mark: u64,
 }
 
-/// Whether a datagram is lost: the end that sent it, how many were sent by both, and its bytes.
+/// Decides whether a datagram is lost, by sending end, number of datagrams sent so far, and bytes.
 pub(crate) type Losing = fn(usize, u64, &[u8]) -> bool;
 
-/// Two ends and what is between them.
+/// Two ends and the network between them.
 pub(crate) struct World {
     pub(crate) ends: [End; 2],
     pub(crate) now: Time,
     pub(crate) faults: Faults,
     pub(crate) random: Random,
-    /// When a datagram arrives, a number to keep order, where, and what.
+    /// Datagrams by arrival time and a sequence number: destination, bytes, mark.
     network: BTreeMap<(Time, u64), (usize, Vec<u8>, bool)>,
     sent: u64,
-    /// Datagrams that this says are lost, by end and count of those that it sent.
+    /// Selects datagrams to lose, by sending end and datagram count.
     pub(crate) lose: Option<Losing>,
     pub(crate) log: bool,
 }
 
-/// Between the ends, one way.
+/// The latency of one direction.
 const LATENCY: Duration = Duration::from_micros(20);
 
 impl World {
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Sends what the ends have to send.
+    /// Sends all packets that the ends have ready.
     pub(crate) fn flush(&mut self) {
         for from in 0..2 {
             while let Some(datagram) = self.ends[from].transmit(self.now) {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Goes on to what happens next. `false` if nothing will.
+    /// Advances to the next event. Returns false if no event remains.
     pub(crate) fn step(&mut self) -> bool {
         self.flush();
         let arrival = self.network.keys().next().map(|&(at, _)| at);
@@ -179,7 +179,8 @@ impl World {
         true
     }
 
-    /// Until nothing will happen, or a minute of virtual time is over. `false` in the latter case.
+    /// Runs until no event remains, or for a minute of virtual time. Returns false in the latter
+    /// case.
     pub(crate) fn run(&mut self) -> bool {
         let end = self.now.after(Duration::from_secs(60));
         let mut steps = 0_u64;

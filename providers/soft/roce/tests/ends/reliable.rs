@@ -1,11 +1,11 @@
-//! Reliable connections over a network that loses, repeats, reorders and damages: all data are right, completions are in
-//! order, and everything happens exactly once.
+//! Tests of reliable connections over a faulty network: correct data, completions in order, and
+//! each request executed exactly once.
 
 use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 
-/// What must have happened at a peer.
+/// The expected effect at a peer.
 #[derive(Default)]
 struct Oracle {
     memory: Vec<u8>,
@@ -21,7 +21,7 @@ impl Oracle {
         Self { memory: end.memory.clone(), ..Self::default() }
     }
 
-    /// A random request, and what it must do.
+    /// Posts a random request and records its expected effect.
     fn request(&mut self, random: &mut Random, xrc: bool) -> Work {
         let id = self.posted;
         self.posted += 1;
@@ -92,7 +92,7 @@ impl Oracle {
         let expected: Vec<_> = (0..self.posted).map(|id| (id, Status::Success)).collect();
         assert_eq!(me.completions, expected);
         let normal = |received: &Received| {
-            // Only the last packet of what takes a receive asks for an event.
+            // Only the last packet of a message requests an event.
             (received.data.clone(), received.tail, received.solicited, received.srq)
         };
         assert_eq!(peer.inbox.len(), self.inbox.len());
@@ -113,7 +113,7 @@ impl Oracle {
     }
 }
 
-/// Both ends post random requests while the network does its worst. What the first one counted.
+/// Both ends post random requests over a faulty network. Returns the counters of the first end.
 fn torture(
     service: Service,
     seed: u64,
@@ -217,7 +217,7 @@ fn without_probes_the_timeout_is_enough() {
 }
 
 #[test]
-fn an_end_that_holds_nothing_and_one_that_holds_work_together() {
+fn an_end_that_holds_packets_works_with_one_that_does_not() {
     for seed in 0..6 {
         torture(Service::Rc, 0x400 + seed, WORST, 200, |config, sending| {
             patient(sending);
@@ -227,7 +227,7 @@ fn an_end_that_holds_nothing_and_one_that_holds_work_together() {
 }
 
 #[test]
-fn credits_are_honoured_and_nothing_stands_still() {
+fn credits_are_honoured_without_deadlock() {
     for seed in 0..6 {
         torture(Service::Rc, 0x500 + seed, WORST, 200, |_, sending| {
             patient(sending);

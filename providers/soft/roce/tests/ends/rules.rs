@@ -1,4 +1,7 @@
-//! The rules of reliable connections one by one: errors, retries, order of completions, bounds.
+//! Tests of single rules of reliable connections: errors, retries, order of completions, bounds.
+//!
+//! Map of this file: helpers; errors and retries; refusals; gaps and probes; duplicates;
+//! acknowledgements; credits, fences and draining; congestion.
 
 use crate::*;
 use ferroverbs_roce::Time;
@@ -23,7 +26,7 @@ fn read(id: u64, len: u32) -> Work {
     Work::new(id, Op::Read { va: SOURCE as u64, rkey: RKEY }, len)
 }
 
-/// All packets that an end would send now, parsed.
+/// Parses all packets that an end would send now.
 fn packets(end: &mut End, now: Time) -> Vec<(Packet, Vec<u8>)> {
     let datagrams = std::iter::from_fn(|| end.transmit(now));
     let parse = |datagram: Vec<u8>| {
@@ -84,7 +87,7 @@ fn rnr_retries_are_counted_and_seven_is_for_ever() {
 }
 
 #[test]
-fn the_rnr_timer_is_waited_for() {
+fn the_requester_waits_for_the_rnr_timer() {
     let mut world = world(|config, _| config.rnr_timer = RnrTimer::new(20));
     world.ends[1].receives = 0;
     world.ends[0].post(send(0, 10));
@@ -98,7 +101,7 @@ fn the_rnr_timer_is_waited_for() {
 }
 
 #[test]
-fn requests_without_the_right_are_refused_and_both_ends_fail() {
+fn requests_without_access_rights_are_refused_and_both_ends_fail() {
     let refused = [
         (write(1, 0, 8, 600), Status::RemoteAccess, Status::LocalAccess),
         (write(1, u64::MAX, RKEY, 600), Status::RemoteAccess, Status::LocalAccess),
@@ -131,7 +134,7 @@ fn requests_without_the_right_are_refused_and_both_ends_fail() {
 }
 
 #[test]
-fn a_refusal_that_is_lost_is_told_again() {
+fn a_lost_nak_is_sent_again() {
     let mut world = world(|config, sending| {
         without_hello(config);
         sending.timeout = 18;
@@ -159,9 +162,10 @@ fn a_refusal_that_is_lost_is_told_again() {
     assert_eq!(world.ends[1].inbox.len(), 1, "once");
 }
 
-/// It failed by itself after it had executed a message, and the acknowledgement is lost: the message was not given up for that.
+/// The end fails after it executed a message whose acknowledgement is lost: the message still
+/// completes.
 #[test]
-fn what_was_executed_before_an_end_failed_is_acknowledged_again() {
+fn requests_executed_before_a_failure_are_acknowledged_again() {
     let mut world = world(|config, sending| {
         without_hello(config);
         sending.timeout = 18;
@@ -177,7 +181,7 @@ fn what_was_executed_before_an_end_failed_is_acknowledged_again() {
     assert_eq!(world.ends[0].completions, [(0, Status::Success)], "a probe asked");
     assert_eq!(world.ends[0].qp.counters().local_ack_timeout_err, 0);
     assert_eq!((lost.len(), world.ends[1].inbox.len()), (1, 1), "once");
-    // What comes now is not executed, and ends as with a peer that is gone.
+    // A later request is not executed, and ends as with a dead peer.
     world.ends[0].post(send(1, 10));
     assert!(world.run());
     assert_eq!(world.ends[0].completions.last(), Some(&(1, Status::RetryExceeded)));
@@ -237,7 +241,7 @@ fn a_response_of_another_length_is_a_bad_response() {
 }
 
 #[test]
-fn strangers_are_dropped_before_anything_else() {
+fn packets_from_other_addresses_are_dropped_first() {
     let mut world = world(|config, _| without_hello(config));
     world.ends[0].post(send(0, 10));
     let now = world.now;
@@ -264,7 +268,7 @@ fn strangers_are_dropped_before_anything_else() {
 }
 
 #[test]
-fn a_gap_is_told_once_to_a_peer_that_did_not_say_hello() {
+fn a_gap_causes_one_nak_for_a_peer_without_hello() {
     let mut world = world(|config, _| without_hello(config));
     world.ends[0].post(send(0, 256 * 8));
     let now = world.now;
@@ -286,10 +290,10 @@ fn a_gap_is_told_once_to_a_peer_that_did_not_say_hello() {
 }
 
 #[test]
-fn one_lost_packet_is_all_that_goes_again_between_our_own_ends() {
+fn with_the_extension_only_the_lost_packet_is_sent_again() {
     static FULL: AtomicU32 = AtomicU32::new(0);
     let mut world = world(|_, _| {});
-    // They find each other with the first message.
+    // The first message completes the greeting.
     world.ends[0].post(send(0, 1));
     assert!(world.run());
     world.lose = Some(|from, _, datagram| {
@@ -303,9 +307,10 @@ fn one_lost_packet_is_all_that_goes_again_between_our_own_ends() {
     assert_eq!(world.ends[1].inbox[1].data, pattern(1, 0, 256 * 60));
 }
 
-/// With a fifth lost, four greetings in a row are lost once in six hundred connections, which then went back to each loss for all their lives.
+/// At a loss of 20 %, four lost greetings in a row happen once in six hundred connections. Such a
+/// connection must not lose the extension for ever.
 #[test]
-fn an_end_of_ours_is_found_although_the_first_greetings_are_lost() {
+fn the_extension_is_found_although_the_first_greetings_are_lost() {
     let mut world = world(|_, _| {});
     world.lose = Some(|from, count, datagram| {
         let parsed = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]);
@@ -320,9 +325,10 @@ fn an_end_of_ours_is_found_although_the_first_greetings_are_lost() {
     assert!(world.ends[1].qp.counters().held_pkts > 0, "it never heard a greeting");
 }
 
-/// The kernel's rxe drops a request for a part of a READ that begins before an earlier one did: a READ of which two answers were lost, the first one twice, never ended.
+/// The kernel's rxe drops a repeat of a READ that begins before an earlier repeat. A READ that lost
+/// two responses, the first one twice, never ended.
 #[test]
-fn what_is_missing_of_a_read_is_asked_for_from_the_first_gap_on() {
+fn a_read_is_repeated_from_its_first_missing_psn() {
     let mut world = world(|config, _| without_hello(config));
     let now = world.now;
     world.ends[0].post(read(0, 256 * 16));
@@ -351,7 +357,8 @@ fn the_last_packets_of_a_burst_are_asked_for_without_a_timeout() {
     assert!(world.run());
     world.lose = Some(|from, _, datagram| {
         from == 0 && datagram[0] == 2 && datagram[8] & 0x80 != 0 && {
-            // Only the first time: a packet that goes again has the same bytes, so time must tell.
+            // Lose only the first copy: a repeat has the same bytes, so a flag must distinguish
+            // them.
             static SEEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
             !SEEN.swap(true, Ordering::Relaxed)
         }
@@ -370,7 +377,7 @@ fn one_probe_finds_all_that_a_dead_path_lost() {
     let mut world = world(|_, sending| sending.timeout = 20);
     world.ends[0].post(send(0, 10));
     assert!(world.run());
-    // The path is dead while 32 packets go, and works again afterwards.
+    // The path is dead while 32 packets are sent, and works again afterwards.
     world.ends[0].post(send(1, 256 * 32));
     let now = world.now;
     assert_eq!(packets(&mut world.ends[0], now).len(), 32);
@@ -382,7 +389,7 @@ fn one_probe_finds_all_that_a_dead_path_lost() {
 }
 
 #[test]
-fn who_may_have_no_second_copy_under_way_asks_when_others_would_have_asked_three_times() {
+fn without_room_for_a_second_copy_the_third_probe_is_sent() {
     for (allowed, probes) in [(10_000, 1), (300, 3)] {
         let mut world = world(|_, sending| sending.timeout = 20);
         world.ends[0].post(send(0, 10));
@@ -437,9 +444,10 @@ fn a_duplicate_is_not_executed_again_and_acknowledged_with_the_newest() {
     assert_eq!((world.ends[1].inbox.len(), world.ends[1].qp.counters().duplicate_request), (3, 1));
 }
 
-/// The network was late, or doubled it, and the memory is gone for good reasons: nobody waits for it any more.
+/// The network delayed or duplicated the READ, whose memory is gone legitimately. No requester
+/// waits for the response any more.
 #[test]
-fn a_read_that_comes_again_and_is_refused_breaks_nothing() {
+fn a_refused_duplicate_read_does_not_break_the_connection() {
     let mut world = world(|config, _| without_hello(config));
     world.ends[0].post(read(0, 600));
     let now = world.now;
@@ -448,7 +456,7 @@ fn a_read_that_comes_again_and_is_refused_breaks_nothing() {
     assert!(world.run());
     assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
     world.ends[1].read_answer = Some(Answer::Refused(Refusal::RemoteAccess));
-    // In the middle of another message.
+    // Deliver the duplicate in the middle of another message.
     world.ends[0].post(send(1, 2000));
     let mut parts = packets(&mut world.ends[0], now);
     parts.insert(1, late[0].clone());
@@ -460,7 +468,8 @@ fn a_read_that_comes_again_and_is_refused_breaks_nothing() {
     assert!(!world.ends[1].qp.is_in_error());
 }
 
-/// Who waits for what can not be answered any more is told so, and does not try until it gives up.
+/// A requester that waits for an impossible response gets a NAK, instead of retrying until it gives
+/// up.
 #[test]
 fn a_read_whose_answer_is_lost_and_whose_memory_is_gone_is_a_remote_access_error() {
     let mut world = world(|config, sending| {
@@ -480,7 +489,7 @@ fn a_read_whose_answer_is_lost_and_whose_memory_is_gone_is_a_remote_access_error
 }
 
 #[test]
-fn an_atomic_that_comes_again_gets_the_first_result() {
+fn a_duplicate_atomic_gets_the_first_result() {
     let mut world = world(|config, _| without_hello(config));
     let op = Op::Atomic { va: WORDS as u64, rkey: RKEY, op: AtomicOp::FetchAdd { add: 5 } };
     world.ends[0].post(Work::new(0, op, 8));
@@ -496,7 +505,7 @@ fn an_atomic_that_comes_again_gets_the_first_result() {
 }
 
 #[test]
-fn a_read_that_comes_a_thousand_times_does_not_pile_up_answers() {
+fn a_thousand_duplicate_reads_queue_a_bounded_number_of_responses() {
     let mut world = world(|config, _| without_hello(config));
     world.ends[0].post(read(0, 4096));
     let now = world.now;
@@ -559,7 +568,7 @@ fn an_acknowledgement_lets_some_requests_go_first_and_not_all() {
 }
 
 #[test]
-fn an_acknowledgement_can_be_kept_until_a_request_goes_along_or_nothing_does() {
+fn an_acknowledgement_can_wait_for_a_request_to_travel_with() {
     for answered in [true, false] {
         let mut world = world(|config, _| without_hello(config));
         let now = world.now;
@@ -584,9 +593,10 @@ fn an_acknowledgement_can_be_kept_until_a_request_goes_along_or_nothing_does() {
 }
 
 #[test]
-fn between_our_own_ends_an_acknowledgement_is_part_of_the_one_request_that_answers() {
+fn with_the_extension_an_acknowledgement_travels_with_the_only_request() {
     let is_along = |packet: &Packet| matches!(packet.message, Message::Ours(Ours::Along { .. }));
-    // Whether the second end knows the first, whether it may, requests, their bytes; packets, and whether the first of them has it.
+    // Whether the second end knows the first; whether it may piggyback; requests and their length;
+    // packets; whether the first packet carries the acknowledgement.
     for (knows, may, requests, len, count, along) in [
         (true, true, 1, 8, 1, true),
         (true, true, 1, 232, 1, true),
@@ -600,7 +610,8 @@ fn between_our_own_ends_an_acknowledgement_is_part_of_the_one_request_that_answe
             config.tuning.hello = knows;
             config.tuning.along = may;
         });
-        // The first request of each end greets. The second request of the first end finds the other one known, and waits for its acknowledgement.
+        // The first request of each end greets. The second request of the first end finds the peer
+        // known, and waits for its acknowledgement.
         for from in [1, 0] {
             world.ends[from].post(send(0, 8));
             assert!(world.run());
@@ -614,7 +625,7 @@ fn between_our_own_ends_an_acknowledgement_is_part_of_the_one_request_that_answe
             }
         }
         world.ends[0].completions.clear();
-        // The first acknowledged the second's request along with its own, if it may.
+        // The first end acknowledged the second's request together with its own, if permitted.
         assert_eq!(world.ends[1].completions.len(), 1, "{knows} {may}");
         (0..requests).for_each(|id| world.ends[1].post(send(10 + id, len)));
         let sent = packets(&mut world.ends[1], now);
@@ -629,14 +640,14 @@ fn between_our_own_ends_an_acknowledgement_is_part_of_the_one_request_that_answe
         }
         assert_eq!(world.ends[0].completions.len(), 1, "{shown:?}");
         assert_eq!(world.ends[0].inbox.len(), before + requests as usize);
-        // What comes again is neither delivered nor believed again.
+        // A repeated packet is neither delivered nor evaluated again.
         world.ends[0].receive(now, &sent[0].1, false);
         assert_eq!(world.ends[0].inbox.len(), before + requests as usize);
     }
 }
 
 #[test]
-fn an_answer_with_data_is_never_kept() {
+fn a_response_with_data_never_waits() {
     let mut world = world(|config, _| without_hello(config));
     let now = world.now;
     world.ends[0].post(send(0, 8));
@@ -650,7 +661,7 @@ fn an_answer_with_data_is_never_kept() {
     assert_eq!(sent, 2, "an acknowledgement and the data");
 }
 
-/// A peer whose acknowledgements say that it has no receive left gets one packet, as a question, and not all that is posted.
+/// A peer without credits gets one packet as a probe, instead of all posted requests.
 #[test]
 fn a_limited_requester_asks_with_one_packet() {
     let mut world = world(|config, _| without_hello(config));
@@ -794,7 +805,7 @@ fn marked_packets_bring_notifications_that_slow_the_sender() {
 }
 
 #[test]
-fn the_wrong_service_is_told_at_once() {
+fn post_refuses_a_request_of_another_service() {
     let mut world = World::new(Service::Uc, 1, |_, _| {});
     assert!(world.ends[0].qp.post(read(0, 1)).is_err());
     assert!(world.ends[0].qp.post(Work::new(0, Op::Send(Tail::Invalidate(1)), 1)).is_err());
@@ -808,7 +819,7 @@ fn the_wrong_service_is_told_at_once() {
 
 #[test]
 fn a_read_whose_last_bytes_are_gone_is_refused() {
-    // The packet that cannot be made, of one packet and of three.
+    // The response packet that cannot be built: of one packet, and of three.
     for (len, lost) in [(100, 0), (600, 2), (600, 1)] {
         let mut world = world(|config, _| without_hello(config));
         let now = world.now;

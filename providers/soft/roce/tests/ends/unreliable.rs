@@ -1,4 +1,5 @@
-//! Unreliable connections and datagrams: what arrives is right, and what is missing is missing as a whole.
+//! Tests of unreliable connections and datagrams: a message arrives correctly or is dropped as a
+//! whole.
 
 use crate::*;
 use ferroverbs_roce::engine::*;

@@ -1,4 +1,5 @@
-//! One end of a connection: it sends or reads messages of one length, and checks what comes.
+//! One end of a simulated connection: sends or reads messages of one length, and checks received
+//! data.
 
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
@@ -10,18 +11,19 @@ pub(crate) struct Conn {
     pub(crate) host: usize,
     /// The other end.
     pub(crate) peer: usize,
-    /// Requests left to post.
+    /// Number of requests left to post.
     pub(crate) left: u64,
     pub(crate) work: Work,
     pub(crate) posted: u64,
     pub(crate) completed: u64,
     pub(crate) failed: bool,
-    /// When each request that is under way was posted.
+    /// When each request in flight was posted.
     started: HashMap<u64, Time>,
-    /// How long each request took, in ns.
+    /// The duration of each request in ns.
     pub(crate) took: Vec<u64>,
     pub(crate) finished: Option<Time>,
-    /// Bytes that came from the peer, and where in a message the next must begin.
+    /// Number of bytes received from the peer, and the expected offset of the next packet in its
+    /// message.
     pub(crate) received: u64,
     offset: u32,
     held: HashMap<u16, Vec<u8>>,
@@ -29,7 +31,7 @@ pub(crate) struct Conn {
     pub(crate) timer: Option<Time>,
 }
 
-/// Requests under way of each connection.
+/// Requests in flight of each connection.
 const DEPTH: u64 = 2;
 
 impl Conn {
@@ -54,7 +56,7 @@ impl Conn {
         }
     }
 
-    /// Posts as many requests as may be under way.
+    /// Posts requests up to the limit.
     pub(crate) fn post(&mut self, now: Time) {
         while self.left != 0 && self.posted - self.completed < DEPTH {
             let id = self.posted;
@@ -65,7 +67,7 @@ impl Conn {
         }
     }
 
-    /// A packet comes out of the socket.
+    /// Handles a packet from the socket.
     pub(crate) fn receive(&mut self, now: Time, packet: &[u8], congested: bool) {
         self.packet(now, packet, congested);
         while let Some(place) = self.qp.release() {
@@ -124,7 +126,7 @@ impl Conn {
         }
     }
 
-    /// The next packet.
+    /// The next packet to send.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let nothing = self.qp.has_nothing_to_send(false);
         let transmit = self.qp.poll_transmit(now)?;

@@ -1,4 +1,6 @@
-//! Racks of hosts, a leaf switch each, and spines between them. Packets of a connection take one spine.
+//! A simulated fabric: racks of hosts with a leaf switch each, and spines between the leaves.
+//!
+//! All packets of a connection pass the same spine.
 
 use super::{Conn, Port, Random};
 use ferroverbs_roce::Time;
@@ -9,7 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-/// How large, and how fast.
+/// Size and speed of a fabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) hosts: usize,
@@ -17,12 +19,12 @@ pub(crate) struct Shape {
     pub(crate) spines: usize,
     /// Bytes per second of a host's link; uplinks have four times as much.
     pub(crate) rate: u64,
-    /// Bytes of each output queue of a switch.
+    /// Capacity of each output queue of a switch, in bytes.
     pub(crate) queue: u64,
     pub(crate) mark: bool,
-    /// Bytes of a receiver's socket buffer.
+    /// Capacity of a receiver's socket buffer, in bytes.
     pub(crate) socket: u64,
-    /// What a packet costs the receiving process.
+    /// The receiving process's cost of a packet.
     pub(crate) per_packet: Duration,
 }
 
@@ -41,7 +43,7 @@ impl Default for Shape {
     }
 }
 
-/// All of it.
+/// A simulated fabric.
 pub(crate) struct Fabric {
     pub(crate) shape: Shape,
     pub(crate) now: Time,
@@ -52,8 +54,8 @@ pub(crate) struct Fabric {
     /// A spine that routes avoid.
     pub(crate) avoid: Option<usize>,
     events: BinaryHeap<Reverse<(Time, u64, usize)>>,
-    /// What the numbers in `events` mean; places are used again.
-    slab: Vec<Option<What>>,
+    /// The events to which the numbers in `events` refer; free entries are reused.
+    slab: Vec<Option<SimEvent>>,
     free: Vec<usize>,
     count: u64,
     pub(crate) packets: u64,
@@ -65,14 +67,14 @@ struct Host {
     is_sending: bool,
 }
 
-enum What {
-    Hop(Box<Flying>),
+enum SimEvent {
+    Hop(Box<PacketInFlight>),
     Send(usize),
     Timer(usize),
     Call(fn(&mut Fabric)),
 }
 
-struct Flying {
+struct PacketInFlight {
     to: usize,
     bytes: Vec<u8>,
     marked: bool,
@@ -80,9 +82,9 @@ struct Flying {
     hop: usize,
 }
 
-/// Ethernet, IPv6, UDP, ICRC, preamble and gap.
+/// Bytes of Ethernet, IPv6, UDP, ICRC, preamble and gap.
 const AROUND: u64 = 14 + 40 + 8 + 4 + 24;
-/// Along one link.
+/// The latency of one link.
 const LATENCY: Duration = Duration::from_micros(1);
 
 impl Fabric {
@@ -121,7 +123,7 @@ impl Fabric {
         2 * self.shape.hosts + 2 * (rack * self.shape.spines + spine) + usize::from(down)
     }
 
-    /// A spine loses everything, or works again.
+    /// Makes a spine lose all packets, or work again.
     pub(crate) fn set_spine(&mut self, spine: usize, up: bool) {
         for rack in 0..self.shape.hosts.div_ceil(self.shape.per_rack) {
             for down in [false, true] {
@@ -131,7 +133,7 @@ impl Fabric {
         }
     }
 
-    /// Connects two hosts; the first posts `count` requests like `work`.
+    /// Connects two hosts. The first posts `count` requests like `work`.
     pub(crate) fn connect(
         &mut self,
         from: usize,
@@ -161,7 +163,7 @@ impl Fabric {
         self.conns[first].left = count;
     }
 
-    /// Lets connection `index` begin.
+    /// Starts connection `index`.
     pub(crate) fn start(&mut self, index: usize) {
         let now = self.now;
         self.conns[index].post(now);
@@ -169,10 +171,10 @@ impl Fabric {
     }
 
     pub(crate) fn at(&mut self, time: Time, call: fn(&mut Self)) {
-        self.schedule(time, What::Call(call));
+        self.schedule(time, SimEvent::Call(call));
     }
 
-    fn schedule(&mut self, at: Time, what: What) {
+    fn schedule(&mut self, at: Time, what: SimEvent) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.slab.push(None);
             self.slab.len() - 1
@@ -182,11 +184,11 @@ impl Fabric {
         self.events.push(Reverse((at, self.count, place)));
     }
 
-    /// A connection may have something to send, or another timer.
+    /// Schedules a connection that may have a packet to send, or a new timer.
     fn touch(&mut self, index: usize) {
         let conn = &mut self.conns[index];
         let host = conn.host;
-        // What may go at once goes when the link is free.
+        // A packet that may be sent at once waits for the free link.
         let timer = conn.qp.poll_timeout().filter(|&at| at > self.now);
         let sooner = timer.filter(|&at| conn.timer.is_none_or(|set| at < set));
         if sooner.is_some() {
@@ -196,14 +198,14 @@ impl Fabric {
             self.hosts[host].ready.push_back(index);
         }
         if let Some(at) = sooner {
-            self.schedule(at, What::Timer(index));
+            self.schedule(at, SimEvent::Timer(index));
         }
         if !std::mem::replace(&mut self.hosts[host].is_sending, true) {
-            self.schedule(self.now, What::Send(host));
+            self.schedule(self.now, SimEvent::Send(host));
         }
     }
 
-    /// A host's link is free: the next connection sends one packet.
+    /// The link of `host` is free: the next connection sends one packet.
     fn send(&mut self, host: usize) {
         while let Some(index) = self.hosts[host].ready.pop_front() {
             let conn = &mut self.conns[index];
@@ -213,7 +215,7 @@ impl Fabric {
                 let timer = conn.qp.poll_timeout().map(|at| at.max(self.now));
                 if let Some(at) = timer.filter(|&at| conn.timer.is_none_or(|set| at < set)) {
                     conn.timer = timer;
-                    self.schedule(at, What::Timer(index));
+                    self.schedule(at, SimEvent::Timer(index));
                 }
                 continue;
             };
@@ -227,9 +229,9 @@ impl Fabric {
             self.packets += 1;
             let path = self.path(index, host, self.conns[to].host);
             let hop = if path[0] == usize::MAX { 2 } else { 0 };
-            let flying = Flying { to, bytes, marked: false, path, hop };
-            self.schedule(free.after(LATENCY), What::Hop(Box::new(flying)));
-            self.schedule(free, What::Send(host));
+            let flying = PacketInFlight { to, bytes, marked: false, path, hop };
+            self.schedule(free.after(LATENCY), SimEvent::Hop(Box::new(flying)));
+            self.schedule(free, SimEvent::Send(host));
             return;
         }
         self.hosts[host].is_sending = false;
@@ -249,7 +251,7 @@ impl Fabric {
         [self.uplink(here, spine, false), self.uplink(there, spine, true), last[0], last[1]]
     }
 
-    fn hop(&mut self, mut flying: Box<Flying>) {
+    fn hop(&mut self, mut flying: Box<PacketInFlight>) {
         let Some(&port) = flying.path.get(flying.hop) else {
             let conn = &mut self.conns[flying.to];
             conn.receive(self.now, &flying.bytes, flying.marked);
@@ -260,10 +262,10 @@ impl Fabric {
         let Some((leaves, marked)) = passed else { return };
         flying.marked |= marked;
         flying.hop += 1;
-        self.schedule(leaves.after(LATENCY), What::Hop(flying));
+        self.schedule(leaves.after(LATENCY), SimEvent::Hop(flying));
     }
 
-    /// Goes on until nothing happens or `end`. Says whether all requests are completed.
+    /// Runs until no event remains or `end`. Returns whether all requests are complete.
     pub(crate) fn run(&mut self, end: Time) -> bool {
         while let Some(&Reverse((at, _, place))) = self.events.peek() {
             if at > end {
@@ -273,10 +275,10 @@ impl Fabric {
             self.now = at;
             self.free.push(place);
             match self.slab[place].take() {
-                Some(What::Hop(flying)) => self.hop(flying),
-                Some(What::Send(host)) => self.send(host),
-                Some(What::Call(call)) => call(self),
-                Some(What::Timer(index)) => {
+                Some(SimEvent::Hop(flying)) => self.hop(flying),
+                Some(SimEvent::Send(host)) => self.send(host),
+                Some(SimEvent::Call(call)) => call(self),
+                Some(SimEvent::Timer(index)) => {
                     let conn = &mut self.conns[index];
                     if conn.timer == Some(at) {
                         conn.timer = None;

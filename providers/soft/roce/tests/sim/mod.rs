@@ -1,4 +1,5 @@
-//! Hosts and switches on a virtual clock: links with queues that drop and mark, and receivers whose buffers are finite.
+//! A simulation of hosts and switches on a virtual clock: links with queues that drop and mark, and
+//! receivers with finite buffers.
 
 mod conn;
 mod fabric;

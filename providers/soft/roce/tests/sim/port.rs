@@ -9,15 +9,15 @@ use std::time::Duration;
 pub(crate) struct Port {
     /// Bytes per second.
     pub(crate) rate: u64,
-    /// Time that each packet costs besides its bytes.
+    /// The cost of each packet besides its bytes.
     pub(crate) per_packet: Duration,
-    /// Bytes that fit.
+    /// Capacity in bytes.
     pub(crate) capacity: u64,
-    /// From here on some packets are marked, and from there on all.
+    /// Queue lengths from which on some packets are marked, and all packets.
     pub(crate) mark: Option<(u64, u64)>,
-    /// A link that is down loses what it is given.
+    /// Whether the link works; otherwise all packets are lost.
     pub(crate) up: bool,
-    /// One of so many packets is lost; 0 for none.
+    /// One of so many packets is lost; 0: none.
     pub(crate) lose_one_of: u64,
     free: Time,
     queued: std::collections::VecDeque<(Time, u64)>,
@@ -47,12 +47,12 @@ impl Port {
         }
     }
 
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     pub(crate) fn waiting(&self, now: Time) -> u64 {
         self.queued.iter().rev().take_while(|(gone, _)| *gone > now).map(|(_, bytes)| bytes).sum()
     }
 
-    /// When a packet of `size` bytes leaves, and whether it is marked; `None` if it is lost.
+    /// The time at which a packet of `size` bytes leaves, and whether it is marked; `None`: lost.
     pub(crate) fn pass(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What is tried, and what is measured.
+//! Scenarios of the simulation, and the figures that they measure.
 
 use super::{Conn, Fabric, Shape};
 use ferroverbs_roce::Time;
@@ -7,7 +7,7 @@ use ferroverbs_roce::wire::Tail;
 use std::fmt;
 use std::time::Duration;
 
-/// What came out of a scenario.
+/// The figures of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) name: &'static str,
@@ -15,9 +15,9 @@ pub(crate) struct Report {
     pub(crate) connections: usize,
     pub(crate) bytes: u64,
     pub(crate) took: Duration,
-    /// Of what the receivers' links could carry.
+    /// Fraction of the capacity of the receivers' links.
     pub(crate) utilisation: f64,
-    /// Jain's index of what connections got while all of them wanted more; 1 is fair.
+    /// Jain's index of the bytes of each connection while all had more to send; 1 is fair.
     pub(crate) fairness: f64,
     pub(crate) median: Duration,
     pub(crate) slowest_percent: Duration,
@@ -27,18 +27,18 @@ pub(crate) struct Report {
     pub(crate) resent: u64,
     pub(crate) timeouts: u64,
     pub(crate) most_queued: u64,
-    /// From the first millisecond on until all requests were completed.
+    /// Samples from the first millisecond until all requests completed.
     pub(crate) samples: Vec<Sample>,
 }
 
-/// A look at what goes on, once in [`BETWEEN`].
+/// A sample, taken once per [`BETWEEN`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// Since the start.
+    /// Time since the start.
     pub(crate) at: Duration,
-    /// Of what the receivers' links could carry since the look before.
+    /// Fraction of the capacity of the receivers' links since the previous sample.
     pub(crate) utilisation: f64,
-    /// Jain's index of what connections got until now.
+    /// Jain's index of the bytes of each connection so far.
     pub(crate) fairness: f64,
     /// Bytes in the longest queue in front of a host.
     pub(crate) queued: u64,
@@ -75,7 +75,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs what is connected in `fabric`; `receivers` links could carry the data.
+/// Runs the connections of `fabric`, whose data `receivers` links could carry.
 pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Report {
     let start = fabric.now;
     let connections = fabric.conns.len() / 2;
@@ -87,7 +87,7 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
         .iter()
         .map(|conn| u64::from(conn.work.len) * (conn.left + conn.posted))
         .sum::<u64>();
-    // Fairness is looked at when half could have been carried.
+    // Measure fairness when half of the data could have been carried.
     let rate = receivers * fabric.shape.rate;
     let half = Duration::from_secs_f64(total as f64 / rate as f64 / 2.0);
     let (samples, fairness) = watch(&mut fabric, start, half, rate);
@@ -123,10 +123,10 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
     }
 }
 
-/// What is not over by then does not end.
+/// A scenario that takes longer never ends.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs until all requests are completed; what was seen once in a while, and how fair it was after `half`.
+/// Runs until all requests completed. Returns the samples, and the fairness after `half`.
 fn watch(fabric: &mut Fabric, start: Time, half: Duration, rate: u64) -> (Vec<Sample>, f64) {
     let (mut samples, mut before, mut fairness) = (Vec::new(), 0.0, None);
     let mut at = Duration::ZERO;
@@ -153,7 +153,7 @@ fn watch(fabric: &mut Fabric, start: Time, half: Duration, rate: u64) -> (Vec<Sa
     }
 }
 
-/// Bytes that each connection got.
+/// The bytes of each connection.
 fn got(fabric: &Fabric) -> Vec<f64> {
     let of_both = |ends: &[Conn]| ends.iter().map(|conn| conn.received).sum::<u64>() as f64;
     fabric.conns.chunks(2).map(of_both).collect()
@@ -191,7 +191,7 @@ pub(crate) fn read_incast(shape: Shape, len: u32, count: u64) -> Report {
     run("READ incast", fabric, 1)
 }
 
-/// Every host sends to `each` others, at random.
+/// Every host sends to `each` random others.
 pub(crate) fn shuffle(shape: Shape, each: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 3);
     connect_at_random(&mut fabric, each, len, count);
@@ -208,7 +208,8 @@ fn connect_at_random(fabric: &mut Fabric, each: usize, len: u32, count: u64) {
     }
 }
 
-/// The same while a spine dies silently, is avoided by routes 20 ms later, and is back after 50 ms.
+/// A shuffle during which a spine dies silently, is avoided by routes 20 ms later, and returns
+/// after 50 ms.
 pub(crate) fn spine_death(shape: Shape, each: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 4);
     connect_at_random(&mut fabric, each, len, count);
@@ -233,7 +234,7 @@ pub(crate) fn lossy(name: &'static str, one_of: u64, ours: bool) -> Report {
     run(name, fabric, 1)
 }
 
-/// Few connections share a link for long.
+/// A few connections share a link for a long time.
 pub(crate) fn sharing(shape: Shape, senders: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 6);
     (1..=senders).for_each(|host| fabric.connect(host, 0, send(len), count, usual));

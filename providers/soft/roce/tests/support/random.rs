@@ -1,6 +1,6 @@
-//! Random numbers from a seed (SplitMix64).
+//! Pseudo-random numbers from a seed (SplitMix64), for all tests of this crate.
 
-/// Random numbers from a seed.
+/// A sequence of pseudo-random numbers from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

@@ -36,7 +36,7 @@ impl RingHolder {
 
     /// Claims `ring`. Returns false if another incarnation sent in it before.
     pub(crate) fn take(self, ring: &Ring) -> bool {
-        tenure::take_ring(ring.holder().word(), self.0)
+        tenure::claim_ring(ring.holder().word(), self.0)
     }
 
     /// Takes `ring` from its holder, and skips all older slots. Returns the sequence number at
@@ -48,7 +48,7 @@ impl RingHolder {
             (ring.told().as_said(), ring.begun().load(Ordering::Relaxed).as_said());
         let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
         let begun = last.wrapping_add(2 * RING_SLOTS);
-        tenure::take_ring_over(ring.holder().word(), self.0, ring.begun().word(), begun);
+        tenure::take_over_ring(ring.holder().word(), self.0, ring.begun().word(), begun);
         begun
     }
 

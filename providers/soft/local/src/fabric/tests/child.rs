@@ -1,5 +1,6 @@
-//! Another process for the tests: the test program again, which runs nothing but [`entry`], does
-//! what its standard input says, and answers in lines that begin with `@`.
+//! A child process for the tests: a second run of the test program that runs only [`entry`].
+//!
+//! The child reads commands from standard input, and answers in lines that begin with `@`.
 
 use std::{
     env,
@@ -11,7 +12,7 @@ use std::{
 
 use super::*;
 
-/// A running child, killed and reaped on drop.
+/// A running child process, killed and reaped on drop.
 pub(super) struct Child {
     process: Process,
     input: ChildStdin,
@@ -32,7 +33,7 @@ impl Child {
         Self { process, input, output }
     }
 
-    /// A child that has joined there.
+    /// Starts a child that joins the fabric of `config`.
     pub(super) fn joined(config: &FabricConfig) -> (Self, u16) {
         let mut child = Self::start();
         let slot = child.ask(&join_command(config)).parse().unwrap();
@@ -63,8 +64,8 @@ impl Child {
         self.answer()
     }
 
-    /// What "switches" says once the service thread has nothing to do any more: it sleeps, rather than wait for a processor, and for
-    /// longer than it does before it accepts again.
+    /// The answer to "switches" once the child's service thread is idle. The thread must sleep,
+    /// rather than wait for a processor, for longer than its pause before it accepts again.
     pub(super) fn settled(&mut self) -> String {
         let (mut last, mut same) = (String::new(), 0);
         for _ in 0..1000 {
@@ -79,14 +80,14 @@ impl Child {
         panic!("the thread never sleeps: {last}");
     }
 
-    /// Stops all its threads.
+    /// Stops all threads of the child.
     pub(super) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.pid());
         wait_until("all threads are stopped", || {
             std::fs::read_dir(&tasks).unwrap().all(|task| {
                 let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-                status.lines().any(|line| line.starts_with("State:\tT"))
+                status.lines().any(|line| line.starts_with("ChildState:\tT"))
             })
         });
     }
@@ -111,20 +112,20 @@ pub(super) fn join_command(config: &FabricConfig) -> String {
 
 const MARK: &str = "FERROVERBS_TEST_CHILD";
 
-/// Not a test: what a child runs.
+/// Not a test: the main function of a child process.
 #[test]
 fn entry() {
     if env::var_os(MARK).is_none() {
         return;
     }
-    let mut state = State::default();
+    let mut state = ChildState::default();
     for line in stdin().lines() {
         let Ok(line) = line else { break };
         let words: Vec<&str> = line.split(' ').collect();
         let answer = state.run(&words);
         say(&answer);
     }
-    // No orderly end: whoever wants one says "leave".
+    // End without clean-up: the command "leave" is the orderly end.
     std::process::exit(0);
 }
 
@@ -134,12 +135,12 @@ fn say(answer: &str) {
 }
 
 #[derive(Default)]
-struct State {
+struct ChildState {
     fabric: Option<Arc<Fabric>>,
     recorder: Arc<Recorder>,
 }
 
-impl State {
+impl ChildState {
     fn fabric(&self) -> &Arc<Fabric> {
         self.fabric.as_ref().unwrap()
     }
@@ -217,7 +218,7 @@ impl State {
         }
     }
 
-    /// Joins and leaves, and meets slot `words[5]` in between, until killed (or `words[6]` times).
+    /// Joins, meets slot `words[5]` and leaves, `words[6]` times or until killed.
     fn churn(&mut self, words: &[&str]) -> String {
         let other: u16 = words[5].parse().unwrap();
         let rounds: usize = words[6].parse().unwrap();
@@ -237,7 +238,7 @@ impl State {
         "done".into()
     }
 
-    /// Kicks and meets without end.
+    /// Meets and kicks slot `other` for ever.
     fn spin(&self, other: u16) -> String {
         say("spinning");
         loop {
@@ -247,15 +248,15 @@ impl State {
         }
     }
 
-    /// Forks a process that holds copies of all descriptors and does nothing.
+    /// Forks a process that holds copies of all descriptors and sleeps.
     fn fork(&self) -> String {
         // SAFETY: the copy calls nothing but `pause` and `_exit`.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: async-signal-safe calls that touch no memory of ours. It must not outlive
-                // a test that fails: an alarm ends it.
+                // SAFETY: async-signal-safe calls that touch no memory of ours. The alarm ends the
+                // copy if the test fails.
                 unsafe {
-                    libc::alarm(NEVER.as_secs() as u32);
+                    libc::alarm(TEST_TIMEOUT.as_secs() as u32);
                     libc::pause();
                     libc::_exit(0)
                 }
@@ -264,11 +265,11 @@ impl State {
         }
     }
 
-    /// Forks a process that drops its copy of the fabric, joins on its own, and meets its parent.
+    /// Forks a process that drops its copy of the fabric, joins by itself, and meets its parent.
     fn fork_and_join(&mut self, words: &[&str]) -> String {
         let parent_slot = self.fabric().slot();
-        // SAFETY: this is the only thread that uses the fabric or allocates, apart from the
-        // service thread, which sleeps; glibc keeps its allocator usable in the copy.
+        // SAFETY: only this thread uses the fabric or allocates; the service thread sleeps, and
+        // glibc keeps its allocator usable in the copy.
         match unsafe { libc::fork() } {
             0 => {
                 let old = self.fabric.take().unwrap();
@@ -280,7 +281,7 @@ impl State {
                 let parent = self.run(&["peer", &parent_slot.to_string()]);
                 say(&format!("{foreign} {refused} {slot} {parent}"));
                 self.fabric().leave();
-                // SAFETY: ends this copy without the clean-up of a test program it is none of.
+                // SAFETY: ends the copy without the test program's clean-up.
                 unsafe { libc::_exit(0) }
             }
             pid => {
@@ -292,7 +293,7 @@ impl State {
     }
 }
 
-/// State and number of voluntary sleeps of the service thread.
+/// The state of the service thread and its number of voluntary context switches.
 fn switches() -> String {
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let path = task.unwrap().path();
@@ -303,15 +304,15 @@ fn switches() -> String {
                 let line = status.lines().find(|line| line.starts_with(name)).unwrap();
                 line.split_whitespace().nth(1).unwrap().to_owned()
             };
-            return format!("{} {}", field("State:"), field("voluntary_ctxt_switches:"));
+            return format!("{} {}", field("ChildState:"), field("voluntary_ctxt_switches:"));
         }
     }
     "no thread".into()
 }
 
-/// Limits descriptors so that `spare` more can be opened.
+/// Limits the number of descriptors so that `spare` more can be opened.
 fn limit_files(spare: usize) -> String {
-    // SAFETY: asks about a number, which may well not be open.
+    // SAFETY: queries a descriptor number, which may be closed.
     let is_free = |fd: &i32| unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0;
     let first_out_of_reach = (0..).filter(is_free).nth(spare).unwrap();
     let limit =
@@ -321,10 +322,10 @@ fn limit_files(spare: usize) -> String {
     "done".into()
 }
 
-/// A hard limit that every system grants; some tests raise the soft one again.
+/// A hard limit that every system grants, because some tests raise the soft limit again.
 const HARD_LIMIT: u64 = 1024;
 
-/// Locks a directory as a process does that was stopped in the middle of joining.
+/// Locks a byte as a process does that is stopped while it joins.
 fn hold(byte: u32, path: &str) -> String {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let locked = soft_sys::lock::try_lock(file.as_fd(), byte);
@@ -333,7 +334,7 @@ fn hold(byte: u32, path: &str) -> String {
 }
 
 fn become_user(user: u32, group: u32) -> String {
-    // SAFETY: plain integers and one live group id; this process is about nothing else.
+    // SAFETY: plain integers and one live group id; this process only runs this command.
     let done = unsafe {
         libc::setgroups(1, &raw const group) == 0
             && libc::setgid(user) == 0
@@ -347,10 +348,10 @@ pub(super) fn is_root() -> bool {
     process::user() == 0
 }
 
-/// Makes a path usable by everybody, for children that become another user.
+/// Makes a path writable for all users, for children that become another user.
 pub(super) fn open_up(path: &Path) {
     dir::set_path_mode(path, 0o777, None).unwrap();
 }
 
-/// Whether a handler of the test program has been told to stop.
+/// A flag that a test thread and a handler share.
 pub(super) type Flag = AtomicBool;

@@ -1,4 +1,4 @@
-//! Processes die, are stopped, and fork.
+//! Tests of processes that die, stop or fork.
 
 use super::{
     child::{Child, join_command},
@@ -7,7 +7,7 @@ use super::{
 
 #[test]
 fn a_killed_process_is_a_death_and_the_next_to_join_cleans_up_after_it() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (child, slot) = Child::joined(&place.config());
     let peer = fabric.peer(slot).unwrap();
@@ -21,7 +21,7 @@ fn a_killed_process_is_a_death_and_the_next_to_join_cleans_up_after_it() {
     let (next, _) = place.join();
     assert_eq!(next.slot(), 3, "a slot is not reused at once");
     assert_eq!(names(&fabric), ["1.sock", "3.sock", "slots"]);
-    // What it had is still there for whoever holds on to it.
+    // The dead peer's segments stay mapped while `peer` exists.
     assert_eq!(get(peer.tables(), 0), 0);
     next.leave();
     fabric.leave();
@@ -30,7 +30,7 @@ fn a_killed_process_is_a_death_and_the_next_to_join_cleans_up_after_it() {
 
 #[test]
 fn a_reused_slot_is_another_peer() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { slots: 3, ..place.config() };
     let (fabric, log) = join(config.clone());
     let (child, slot) = Child::joined(&config);
@@ -52,7 +52,7 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
     let seed = 0x5eed_0000 + u64::from(std::process::id());
     println!("seed {seed:#x}");
     let mut random = Random(seed);
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut witness, _) = Child::joined(&place.config());
     let config = place.config();
@@ -60,7 +60,7 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
     for round in 0..50 {
         let mut child = Child::start();
         if round % 2 == 0 {
-            // Dies anywhere between joining and leaving.
+            // The child dies at a random point between joining and leaving.
             let command = join_command(&config).replacen("join", "churn", 1);
             child.tell(&format!("{command} {} 1000000", fabric.slot()));
         } else {
@@ -75,19 +75,20 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
         thread::sleep(Duration::from_micros(random.below(30_000)));
         drop(child);
     }
-    // Everyone who was met has died, and once only.
+    // Every peer that joined has died, exactly once.
     log.wait("all deaths", |log| log.dead.len() == log.joined.len());
     log.with(|log| {
-        // Who is killed before it has met us is nobody.
+        // A child killed before the meeting counts on neither side.
         assert!(met > 0 && log.joined.len() >= met, "only {} of {met} met", log.joined.len());
         for peer in &log.joined {
             assert_eq!(log.dead.iter().filter(|dead| Arc::ptr_eq(dead, peer)).count(), 1);
         }
     });
     fabric.for_each_peer(|peer| panic!("{peer:?} is dead"));
-    // All that can be held against the dead is that one lost its slot before its last words came.
+    // A dying child may lose its slot's lock before its last message arrives; no other refusal is
+    // correct.
     assert!(log.with(|log| log.refused.iter().all(|&why| why == Refusal::Slot)));
-    // The survivors still meet, and nothing is left of the dead.
+    // The survivors still meet, and no file of a dead process is left.
     assert!(witness.ask(&format!("peer {}", fabric.slot())).starts_with("pid"));
     let (next, _) = place.join();
     assert_eq!(names(&next).len(), 4, "{:?}", names(&next));
@@ -99,7 +100,7 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
 
 #[test]
 fn joining_and_leaving_all_at_once_never_fails_and_leaves_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let command = join_command(&place.config()).replacen("join", "churn", 1);
     let mut children: Vec<_> = (0..4).map(|_| Child::start()).collect();
     for child in &mut children {
@@ -122,7 +123,7 @@ fn joining_and_leaving_all_at_once_never_fails_and_leaves_nothing() {
 
 #[test]
 fn the_last_to_leave_cleans_up_after_the_dead() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, _) = place.join();
     let (child, _) = Child::joined(&place.config());
     drop(child);
@@ -132,7 +133,7 @@ fn the_last_to_leave_cleans_up_after_the_dead() {
 
 #[test]
 fn a_death_is_seen_even_if_a_forked_process_keeps_the_connections() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     child.ask("peer 1");
@@ -141,7 +142,7 @@ fn a_death_is_seen_even_if_a_forked_process_keeps_the_connections() {
     drop(child);
     log.wait("death", |log| log.dead.len() == 1);
     assert!(peer.is_dead());
-    // The copy still listens at the socket, and is not taken for the owner of the slot.
+    // The copy still listens on the socket, but the copy does not own the slot.
     assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::Dead);
     // SAFETY: plain integers; the process was started by this test and cannot have ended.
     assert_eq!(unsafe { libc::kill(fork, libc::SIGKILL) }, 0);
@@ -149,21 +150,21 @@ fn a_death_is_seen_even_if_a_forked_process_keeps_the_connections() {
 
 #[test]
 fn leaving_is_seen_even_if_a_forked_process_keeps_the_connections() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     fabric.peer(slot).unwrap();
     let fork: libc::pid_t = child.ask("fork").parse().unwrap();
     child.ask("leave");
     log.wait("death", |log| log.dead.len() == 1);
-    // SAFETY: plain integers; the process was forked for this test and does nothing but pause, so that the number is
+    // SAFETY: plain integers; the process was forked for this test and only pauses, so its pid is
     // still its own.
     assert_eq!(unsafe { libc::kill(fork, libc::SIGKILL) }, 0);
 }
 
 #[test]
 fn a_forked_process_joins_on_its_own_and_does_its_parent_no_harm() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     fabric.peer(slot).unwrap();
@@ -184,8 +185,8 @@ fn a_forked_process_joins_on_its_own_and_does_its_parent_no_harm() {
 }
 
 #[test]
-fn a_stopped_process_is_waited_for_only_so_long() {
-    let place = Place::new();
+fn connecting_to_a_stopped_process_times_out() {
+    let place = TestDirectory::new();
     let patience = Duration::from_millis(100);
     let (fabric, log) = join(FabricConfig { connect_timeout: patience, ..place.config() });
     let (child, slot) = Child::joined(&place.config());
@@ -193,7 +194,7 @@ fn a_stopped_process_is_waited_for_only_so_long() {
     assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::TimedOut);
     child.signal(libc::SIGCONT);
     wait_until("it answers", || fabric.peer(slot).is_ok());
-    // The attempts that were given up have made no peers over there that then died.
+    // The abandoned attempts left no peers in the child that then died.
     log.wait("joined", |log| log.joined.len() == 1);
     let mut child = child;
     child.ask("joins 1");

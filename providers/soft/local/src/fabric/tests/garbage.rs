@@ -1,4 +1,4 @@
-//! What comes from someone who does not follow the protocol harms nobody but them.
+//! Tests of processes that break the protocol: they harm only their own connection.
 
 use std::os::fd::OwnedFd;
 
@@ -10,17 +10,17 @@ use super::{
 };
 use soft_sys::poll;
 
-/// A fabric, a good peer of it that lives in another process, and a place for troublemakers.
-struct Scene {
-    place: Place,
+/// A fabric, a well-behaved peer in another process, and a directory for misbehaving processes.
+struct GarbageTest {
+    place: TestDirectory,
     fabric: Arc<Fabric>,
     log: Arc<Recorder>,
     good: Child,
 }
 
-impl Scene {
+impl GarbageTest {
     fn new() -> Self {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let (fabric, log) = place.join();
         let (mut good, _) = Child::joined(&place.config());
         assert!(good.ask("peer 1").starts_with("pid"));
@@ -30,7 +30,7 @@ impl Scene {
 
     fn connect(&self) -> Socket {
         let directory = self.fabric.core.lease.directory();
-        let name = Kind::Socket.of(1);
+        let name = MemberFile::Socket.of(1);
         let path = directory.path().join(&name);
         loop {
             match Socket::connect(directory.dir(), &path, &name) {
@@ -40,11 +40,11 @@ impl Scene {
         }
     }
 
-    /// A slot that is held but has no fabric.
+    /// Holds a slot without a fabric.
     fn lease(&self) -> Lease {
         let config = self.place.config();
         let slots = Slots { count: 64, first: None };
-        Lease::take(|| Directory::open(&config), slots, NEVER, |_, _| Ok(())).unwrap().0
+        Lease::take(|| Directory::open(&config), slots, TEST_TIMEOUT, |_, _| Ok(())).unwrap().0
     }
 
     fn still_works(&mut self) {
@@ -61,7 +61,7 @@ impl Scene {
 fn answer(socket: &Socket) -> Option<HandshakeMessage> {
     let mut buffer = [0; 128];
     loop {
-        poll::wait_any(&[socket.as_fd()], Some(NEVER)).unwrap();
+        poll::wait_any(&[socket.as_fd()], Some(TEST_TIMEOUT)).unwrap();
         match socket.receive(&mut buffer) {
             Ok(got) if got.len == 0 => return None,
             Ok(got) => return Some(HandshakeMessage::parse(&buffer[..got.len]).unwrap()),
@@ -107,7 +107,7 @@ fn honest(slot: u16) -> Introduction {
 
 #[test]
 fn bytes_that_are_no_message_are_refused() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let mut random = Random(0x1234_5678_9abc_def1);
     for round in 0..200_u64 {
         let socket = scene.connect();
@@ -122,7 +122,7 @@ fn bytes_that_are_no_message_are_refused() {
 
 #[test]
 fn a_hello_that_is_not_true_is_refused_with_the_reason() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let slot = lease.slot();
     let good = files();
@@ -142,7 +142,7 @@ fn a_hello_that_is_not_true_is_refused_with_the_reason() {
     assert_eq!(try_hello(empty, &fds), Refusal::Segment);
     let huge = Introduction { rings_len: u64::MAX, ..said };
     assert_eq!(try_hello(huge, &fds), Refusal::Segment);
-    // In the wrong order, so that the tables lack a seal.
+    // The wrong order: the tables lack a seal.
     assert_eq!(try_hello(said, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
     assert_eq!(try_hello(said, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
     let unsealed = Memfd::create(c"fv-test", LEN).unwrap();
@@ -150,7 +150,8 @@ fn a_hello_that_is_not_true_is_refused_with_the_reason() {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
     assert_eq!(try_hello(said, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
     assert_eq!(try_hello(said, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
-    // Slots that it does not own: the fabric's, the good peer's, nobody's, none at all.
+    // Slots that the sender does not own: the fabric's, the good peer's, a free slot, and invalid
+    // slots.
     for slot in [1, 2, 40, 0, 64, u16::MAX] {
         assert_eq!(try_hello(honest(slot), &fds), Refusal::Slot, "slot {slot}");
     }
@@ -160,7 +161,7 @@ fn a_hello_that_is_not_true_is_refused_with_the_reason() {
 
 #[test]
 fn a_segment_that_is_shorter_than_announced_is_refused() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let (short, _) = segment(c"fv-test", LEN / 2, RINGS_SEALS).unwrap();
@@ -174,7 +175,7 @@ fn a_segment_that_is_shorter_than_announced_is_refused() {
 
 #[test]
 fn processes_with_segments_of_other_sizes_do_not_meet() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (one, _) = place.join();
     let two = Fabric::join(place.config(), LEN, 2 * LEN, Arc::new(Recorder::default())).unwrap();
     assert_eq!(one.peer(two.slot()).unwrap_err(), PeerError::Refused(Refusal::Segment));
@@ -198,8 +199,8 @@ fn lingering() -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn what_takes_an_hour_to_close_stops_nobody_who_is_sent_it() {
-    let mut scene = Scene::new();
+fn a_passed_socket_that_lingers_on_close_does_not_block_the_acceptor() {
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let mut others = vec![];
     let mut send = |socket: &Socket, bytes: &[u8], count: usize| {
@@ -210,14 +211,15 @@ fn what_takes_an_hour_to_close_stops_nobody_who_is_sent_it() {
         thread::spawn(move || drop(poison));
         others.push(other);
     };
-    // Four bad messages: garbage, a Confirm before the Hello, wrong descriptors, too many descriptors.
+    // Four bad messages: garbage, a Confirm before the Hello, wrong descriptors, too many
+    // descriptors.
     let hello = HandshakeMessage::Hello(honest(lease.slot())).emit();
     let confirm = HandshakeMessage::Confirm { attached: false }.emit();
     for (bytes, count) in [(&b"hello"[..], 1), (&confirm, 1), (&hello, 3), (&hello, 4)] {
         let socket = scene.connect();
         send(&socket, bytes, count);
         assert!(matches!(refusal(&socket), Refusal::Garbage | Refusal::Segment));
-        // A message behind a refused message.
+        // A bad message behind a refused message.
         let socket = scene.connect();
         socket.send(b"hello", &[]).unwrap();
         send(&socket, bytes, count);
@@ -226,8 +228,8 @@ fn what_takes_an_hour_to_close_stops_nobody_who_is_sent_it() {
 }
 
 #[test]
-fn what_a_peer_sends_and_takes_an_hour_to_close_stops_nobody() {
-    let mut scene = Scene::new();
+fn a_lingering_socket_from_a_peer_does_not_block_the_service_thread() {
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let (socket, peer) = half_a_peer(&scene, &lease, &good);
@@ -243,20 +245,20 @@ fn what_a_peer_sends_and_takes_an_hour_to_close_stops_nobody() {
 }
 
 #[test]
-fn those_who_connect_and_say_nothing_keep_nobody_out() {
-    let mut scene = Scene::new();
-    // More than are allowed to be silent at once.
+fn silent_connections_keep_no_other_process_out() {
+    let mut scene = GarbageTest::new();
+    // More connections than may be in a handshake at once.
     let silent: Vec<_> = (0..300).map(|_| scene.connect()).collect();
     scene.still_works();
-    // The first ones had to go for the last ones.
+    // The oldest connections were closed to make room.
     assert_eq!(refusal(&silent[0]), Refusal::Resources);
     drop(silent);
     scene.still_works();
 }
 
 #[test]
-fn those_who_say_nothing_are_dropped_in_the_end() {
-    let scene = Scene::new();
+fn silent_connections_are_closed_after_the_timeout() {
+    let scene = GarbageTest::new();
     let silent = scene.connect();
     assert_eq!(refusal(&silent), Refusal::Garbage);
     assert_eq!(answer(&silent), None);
@@ -265,7 +267,7 @@ fn those_who_say_nothing_are_dropped_in_the_end() {
 
 #[test]
 fn a_handshake_broken_off_makes_no_peer() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let hello = HandshakeMessage::Hello(honest(lease.slot())).emit();
@@ -284,8 +286,8 @@ fn a_handshake_broken_off_makes_no_peer() {
     scene.still_works();
 }
 
-/// A peer of the fabric that holds a slot and has nothing but its side of the connection.
-fn half_a_peer(scene: &Scene, lease: &Lease, good: &Files) -> (Socket, Arc<Peer>) {
+/// A peer of the fabric that holds a slot and its end of the connection, but runs no fabric.
+fn half_a_peer(scene: &GarbageTest, lease: &Lease, good: &Files) -> (Socket, Arc<Peer>) {
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
     let socket = scene.connect();
     socket.send(&HandshakeMessage::Hello(honest(lease.slot())).emit(), &fds).unwrap();
@@ -298,7 +300,7 @@ fn half_a_peer(scene: &Scene, lease: &Lease, good: &Files) -> (Socket, Arc<Peer>
 
 #[test]
 fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let (socket, peer) = half_a_peer(&scene, &lease, &good);
@@ -308,7 +310,7 @@ fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
     scene.log.wait("refused", |log| log.refused.len() == 1);
     assert_eq!(scene.fabric.refused(), 1);
     assert_eq!(answer(&socket), None, "nobody listens any more");
-    // It may still be in the middle of something, and is heard of in other ways.
+    // The peer may be in the middle of an operation; its slot lock decides about its death.
     wait_until("the doubt is resolved", || scene.log.with(|log| log.wakes > 2));
     assert!(!peer.is_dead() && scene.log.with(|log| log.dead.is_empty()));
     put(peer.rings(), 1, 1);
@@ -323,7 +325,7 @@ fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
 
 #[test]
 fn a_peer_whose_connection_ends_lives_until_it_gives_its_slot_back() {
-    let mut scene = Scene::new();
+    let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let (socket, peer) = half_a_peer(&scene, &lease, &good);
@@ -341,31 +343,31 @@ fn a_peer_whose_connection_ends_lives_until_it_gives_its_slot_back() {
 
 #[test]
 fn a_peer_that_cannot_be_watched_lives_until_it_gives_its_slot_back() {
-    let scene = Scene::new();
+    let scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
     let (_socket, peer) = half_a_peer(&scene, &lease, &good);
     let core = &scene.fabric.core;
     let log = Arc::new(Recorder::default());
     let mut service = Service::new(Arc::clone(core), Arc::clone(&log) as Arc<dyn Handler>);
-    // Of a plain file epoll(7) knows nothing.
+    // epoll(7) refuses plain files.
     let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let socket = Socket::from(OwnedFd::from(file));
     service.adopt(Link { id: core.next_id(), socket, peer: Arc::clone(&peer) });
     assert!(!peer.is_dead() && log.with(|log| log.dead.is_empty()));
     drop(lease);
-    service.resolve_doubts();
+    service.recheck_unconfirmed();
     assert!(peer.is_dead() && log.with(|log| log.dead.len() == 1));
 }
 
 #[test]
 fn a_process_without_descriptors_is_met_once_it_has_some() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let patience = Duration::from_millis(300);
     let (fabric, _) = join(FabricConfig { connect_timeout: patience, ..place.config() });
     let (mut child, slot) = Child::joined(&place.config());
     for spare in [0, 1, 2, 3] {
-        // What the last attempt had opened has to be closed.
+        // Wait until the child has closed the descriptors of the last attempt.
         child.ask("files 100");
         child.settled();
         child.ask(&format!("files {spare}"));

@@ -1,12 +1,12 @@
-//! Processes meet, share memory and wake each other.
+//! Tests of processes that meet, share memory and wake each other.
 
 use std::sync::Weak;
 
 use super::{child::Child, *};
 
 #[test]
-fn those_who_have_a_slot_are_found_among_all_and_nobody_else() {
-    let place = Place::new();
+fn occupied_lists_exactly_the_slots_of_living_processes() {
+    let place = TestDirectory::new();
     let config = FabricConfig { slots: 1000, first_slot: Some(990), ..place.config() };
     let (fabric, _) = join(config.clone());
     assert_eq!(fabric.occupied(), [990]);
@@ -22,7 +22,7 @@ fn those_who_have_a_slot_are_found_among_all_and_nobody_else() {
         found
     };
     assert_eq!(found(), expected(&children), "the last slots, and the first ones");
-    // Every other one is killed.
+    // Kill every second child.
     let mut at = 0;
     children.retain(|_| {
         at += 1;
@@ -33,7 +33,7 @@ fn those_who_have_a_slot_are_found_among_all_and_nobody_else() {
 
 #[test]
 fn two_fabrics_share_memory_and_wake_each_other() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (one, one_log) = place.join();
     let (two, two_log) = place.join();
     assert_eq!((one.slot(), two.slot()), (1, 2));
@@ -67,7 +67,7 @@ fn two_fabrics_share_memory_and_wake_each_other() {
 
 #[test]
 fn our_own_slot_is_a_peer_with_our_own_memory() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let own = fabric.peer(fabric.slot()).unwrap();
     assert!(own.is_self && own.pid == process::id());
@@ -84,7 +84,7 @@ fn our_own_slot_is_a_peer_with_our_own_memory() {
 
 #[test]
 fn two_processes_share_memory_and_wake_each_other() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     let answer = child.ask(&format!("peer {}", fabric.slot()));
@@ -112,7 +112,7 @@ fn log_attach(answer: &str) -> bool {
 
 #[test]
 fn attach_needs_the_consent_of_both() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (one, _) = place.join();
     let (two, _) = join(FabricConfig { cma: false, ..place.config() });
     let (three, _) = place.join();
@@ -126,7 +126,7 @@ fn attach_needs_the_consent_of_both() {
 #[test]
 fn many_processes_all_meet_all() {
     const COUNT: usize = 8;
-    let place = Place::new();
+    let place = TestDirectory::new();
     let mut children: Vec<_> = (0..COUNT).map(|_| Child::joined(&place.config())).collect();
     let slots: Vec<u16> = children.iter().map(|(_, slot)| *slot).collect();
     for (child, own) in &mut children {
@@ -157,7 +157,7 @@ fn many_processes_all_meet_all() {
 
 #[test]
 fn threads_that_want_the_same_peer_at_once_make_one_connection() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (one, one_log) = place.join();
     let (two, two_log) = place.join();
     let found: Vec<_> = thread::scope(|scope| {
@@ -168,11 +168,11 @@ fn threads_that_want_the_same_peer_at_once_make_one_connection() {
     assert!(found.iter().all(|peer| Arc::ptr_eq(peer, &found[0])));
     one_log.wait("joined", |log| log.joined.len() == 1);
     two_log.wait("joined", |log| log.joined.len() == 1);
-    // Of connections there are as many as numbers were given out.
+    // Every connection has a number, so the last number counts the connections.
     assert_eq!(two.core.last_id.load(Relaxed), 1);
 }
 
-/// Looks for another slot in every handler call, under a lock that the application shares.
+/// A handler that looks for another slot in every call, under a lock shared with the application.
 struct Seeker {
     fabric: Mutex<Weak<Fabric>>,
     other: Mutex<Option<u16>>,
@@ -195,8 +195,8 @@ impl Handler for Seeker {
 
 type Pair = [(Arc<Fabric>, Arc<Seeker>); 2];
 
-fn seekers() -> (Place, Pair) {
-    let place = Place::new();
+fn seekers() -> (TestDirectory, Pair) {
+    let place = TestDirectory::new();
     let both = [1, 2].map(|_| {
         let seeker = Arc::new(Seeker {
             fabric: Mutex::default(),
@@ -205,8 +205,8 @@ fn seekers() -> (Place, Pair) {
             found: Mutex::default(),
         });
         let handler = Arc::clone(&seeker) as Arc<dyn Handler>;
-        // So patient that an answer can only come from a handshake.
-        let config = FabricConfig { connect_timeout: NEVER * 2, ..place.config() };
+        // The timeout is so long that only a completed handshake can answer.
+        let config = FabricConfig { connect_timeout: TEST_TIMEOUT * 2, ..place.config() };
         let fabric = Fabric::join(config, LEN, LEN, handler).unwrap();
         *lock(&seeker.fabric) = Arc::downgrade(&fabric);
         (fabric, seeker)
@@ -231,7 +231,7 @@ fn service_threads_that_look_for_each_other_in_handlers_meet() {
 }
 
 #[test]
-fn applications_that_look_for_each_other_under_a_lock_that_handlers_want_meet() {
+fn applications_that_connect_under_a_lock_that_handlers_want_meet() {
     for _ in 0..20 {
         let (_place, both) = seekers();
         let start = std::sync::Barrier::new(2);
@@ -241,7 +241,7 @@ fn applications_that_look_for_each_other_under_a_lock_that_handlers_want_meet() 
                     let other = lock(&seeker.other).unwrap();
                     let held = lock(&seeker.application);
                     fabric.wake_self();
-                    // Both service threads are, or will be, stuck at the lock.
+                    // Both service threads are, or will be, blocked on the lock.
                     start.wait();
                     assert_eq!(fabric.peer(other).map(|peer| peer.slot), Ok(other));
                     start.wait();
@@ -252,7 +252,7 @@ fn applications_that_look_for_each_other_under_a_lock_that_handlers_want_meet() 
     }
 }
 
-/// Is in its handler for as long as somebody has the lock.
+/// A handler that blocks while another thread holds the lock.
 struct Busy {
     begun: child::Flag,
     application: Mutex<()>,
@@ -269,8 +269,8 @@ impl Handler for Busy {
 }
 
 #[test]
-fn who_has_found_us_is_a_peer_once_we_have_heard_our_callers() {
-    let place = Place::new();
+fn a_connected_process_is_a_peer_after_accept_pending_peers() {
+    let place = TestDirectory::new();
     let busy = Arc::new(Busy { begun: child::Flag::new(false), application: Mutex::default() });
     let held = lock(&busy.application);
     let handler = Arc::clone(&busy) as Arc<dyn Handler>;
@@ -281,17 +281,17 @@ fn who_has_found_us_is_a_peer_once_we_have_heard_our_callers() {
     thread::scope(|scope| {
         let found = scope.spawn(|| other.peer(fabric.slot()));
         wait_until("an answer", || {
-            fabric.hear_callers();
+            fabric.accept_pending_peers();
             found.is_finished()
         });
         assert!(found.join().unwrap().is_ok());
-        fabric.hear_callers();
+        fabric.accept_pending_peers();
         assert!(fabric.known_peer(other.slot()).is_some());
         drop(held);
     });
 }
 
-/// Wants to be called again at once, a few times.
+/// A handler that asks to be called again at once, a few times.
 struct Ticker(AtomicU64);
 
 impl Handler for Ticker {
@@ -304,28 +304,28 @@ impl Handler for Ticker {
 
 #[test]
 fn a_handler_is_called_again_when_it_asks_to_be_and_not_otherwise() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let ticker = Arc::new(Ticker(AtomicU64::new(0)));
     let handler = Arc::clone(&ticker) as Arc<dyn Handler>;
     let fabric = Fabric::join(place.config(), LEN, LEN, handler).unwrap();
     assert_eq!(ticker.0.load(Relaxed), 0);
     fabric.wake_self();
     wait_until("six calls", || ticker.0.load(Relaxed) == 6);
-    // That there is no seventh cannot be waited for: much longer than it had asked for.
+    // Wait for much longer than the handler asked for: a seventh call would come in that time.
     thread::sleep(Duration::from_millis(20));
     assert_eq!(ticker.0.load(Relaxed), 6);
 }
 
 #[test]
 fn the_service_thread_of_an_idle_process_sleeps() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let (fabric, _log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     fabric.peer(slot).unwrap();
     assert_eq!(child.ask("peer 1").split(' ').next(), Some("pid"));
-    // Until what the handshake has set off is over.
+    // Wait until the handshake's effects are over.
     let before = child.settled();
-    // That it stays asleep cannot be waited for.
+    // A test cannot wait for the absence of a wake-up, so it allows a fixed time for one.
     thread::sleep(Duration::from_millis(300));
     assert_eq!(child.ask("switches"), before);
     assert!(before.starts_with("S "), "{before}");
@@ -343,7 +343,7 @@ fn leaving_in_a_handler_is_possible() {
         fn on_peer_joined(&self, _: &Arc<Peer>) {}
         fn on_peer_death(&self, _: &Arc<Peer>) {}
     }
-    let place = Place::new();
+    let place = TestDirectory::new();
     let leaver = Arc::new(Leaver(Mutex::default(), child::Flag::new(false)));
     let handler = Arc::clone(&leaver) as Arc<dyn Handler>;
     let fabric = Fabric::join(place.config(), LEN, LEN, handler).unwrap();
@@ -356,7 +356,7 @@ fn leaving_in_a_handler_is_possible() {
 
 #[test]
 fn joining_meeting_and_leaving_leaks_no_descriptor() {
-    let (mut child, place) = (Child::start(), Place::new());
+    let (mut child, place) = (Child::start(), TestDirectory::new());
     let (fabric, _log) = place.join();
     let count = |child: &mut Child| {
         child.ask("forget");
@@ -366,13 +366,14 @@ fn joining_meeting_and_leaving_leaks_no_descriptor() {
     child.ask(&format!("{command} {} 1", fabric.slot()));
     let before = count(&mut child);
     assert_eq!(child.ask(&format!("{command} {} 20", fabric.slot())), "done");
-    // Threads of the child close what peers passed; some may have been open when they were counted first.
+    // Threads of the child close passed descriptors, and some may have been open at the first
+    // count.
     wait_until("its descriptors are closed", || count(&mut child) <= before);
 }
 
 #[test]
-fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
-    let place = Place::new();
+fn a_process_that_answers_late_is_met_with_patience() {
+    let place = TestDirectory::new();
     let mut config = place.config();
     config.connect_timeout = Duration::from_millis(100);
     let (fabric, _) = join(config.clone());
@@ -381,10 +382,10 @@ fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
     assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::TimedOut);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Kept, so that none is taken for another.
+            // Keep the attempts alive, so that a new attempt has another address.
             let attempts = std::cell::RefCell::new(Vec::new());
             wait_until("it is called again", || {
-                let attempt = lock(&fabric.core.flights).get(&slot).map(Arc::clone);
+                let attempt = lock(&fabric.core.attempts).get(&slot).map(Arc::clone);
                 let mut attempts = attempts.borrow_mut();
                 attempts.extend(attempt);
                 attempts.dedup_by(|one, other| Arc::ptr_eq(one, other));
@@ -392,53 +393,53 @@ fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
             });
             child.signal(libc::SIGCONT);
         });
-        assert!(fabric.peer_patiently(slot, NEVER).is_ok());
+        assert!(fabric.peer_with_patience(slot, TEST_TIMEOUT).is_ok());
     });
 }
 
 #[test]
-fn who_must_not_wait_meets_others_meanwhile() {
-    let place = Place::new();
-    let (fabric, _) = join(FabricConfig { connect_timeout: NEVER, ..place.config() });
+fn peer_nonblocking_meets_a_peer_without_waiting() {
+    let place = TestDirectory::new();
+    let (fabric, _) = join(FabricConfig { connect_timeout: TEST_TIMEOUT, ..place.config() });
     let (child, slot) = Child::joined(&place.config());
     child.stop();
-    // Nobody answers, and nobody waits.
+    // The stopped child does not answer, and the calls do not wait.
     for _ in 0..3 {
-        assert!(fabric.peer_soon(slot).unwrap().is_none());
+        assert!(fabric.peer_nonblocking(slot).unwrap().is_none());
     }
     child.signal(libc::SIGCONT);
-    wait_until("they meet", || fabric.peer_soon(slot).unwrap().is_some());
-    assert_eq!(fabric.peer_soon(slot + 1).unwrap_err(), PeerError::Nobody);
+    wait_until("they meet", || fabric.peer_nonblocking(slot).unwrap().is_some());
+    assert_eq!(fabric.peer_nonblocking(slot + 1).unwrap_err(), PeerError::Nobody);
     let (stopped, slot) = Child::joined(&place.config());
     stopped.stop();
-    assert!(fabric.peer_soon(slot).unwrap().is_none());
-    // Which does not wait for that either.
+    assert!(fabric.peer_nonblocking(slot).unwrap().is_none());
+    // The call to `leave` does not wait for the attempt either.
     fabric.leave();
-    assert_eq!(fabric.peer_soon(slot).unwrap_err(), PeerError::Left);
+    assert_eq!(fabric.peer_nonblocking(slot).unwrap_err(), PeerError::Left);
 }
 
 #[test]
 fn two_fabrics_begin_with_different_slots_and_each_has_all() {
     let first = || {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let config = FabricConfig { first_slot: None, ..place.config() };
         join(config).0.slot()
     };
     let one = first();
     assert!((0..100).any(|_| first() != one));
-    // Nor does who knows the first one know those that come next.
-    let place = Place::new();
+    // Knowing the first slot does not reveal the next ones.
+    let place = TestDirectory::new();
     let config = FabricConfig { first_slot: None, ..place.config() };
     let some: Vec<_> = (0..6).map(|_| join(config.clone()).0).collect();
     let slots: Vec<u16> = some.iter().map(|fabric| fabric.slot()).collect();
     assert!(slots.windows(2).any(|pair| pair[1] != pair[0] + 1), "{slots:?}");
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { first_slot: None, slots: 4, ..place.config() };
     let all: Vec<_> = (0..3).map(|_| join(config.clone()).0).collect();
     let mut slots: Vec<u16> = all.iter().map(|fabric| fabric.slot()).collect();
     slots.sort_unstable();
     assert_eq!(slots, [1, 2, 3]);
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { first_slot: Some(3), slots: 5, ..place.config() };
     let all: Vec<_> = (0..4).map(|_| join(config.clone()).0).collect();
     let slots: Vec<u16> = all.iter().map(|fabric| fabric.slot()).collect();

@@ -1,6 +1,7 @@
-//! Tests of the fabric as a whole, by what they are about. Most have all fabrics in one process,
-//! which the registry of slots makes room for; where a process has to die, be stopped or fork,
-//! [`child`] runs the test program once more.
+//! Tests of the fabric as a whole, by subject.
+//!
+//! Most tests hold all fabrics in one process, which the registry of slots permits. Where a process
+//! must die, stop or fork, [`child`] runs the test program once more.
 
 mod child;
 mod death;
@@ -20,17 +21,16 @@ use std::{
 
 use super::*;
 
-/// Bytes of both segments in these tests.
+/// Length of both segments in these tests, in bytes.
 const LEN: usize = 1 << 16;
 
-/// How long something may take on a machine that is busy with other things before the test says
-/// that it will never happen.
-const NEVER: Duration = Duration::from_secs(60);
+/// The longest time that an expected event may take on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory for one test, removed with it.
-struct Place(PathBuf);
+/// A temporary directory of one test, removed on drop.
+struct TestDirectory(PathBuf);
 
-impl Place {
+impl TestDirectory {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fv-fabric-{}-{}", process::id(), COUNT.fetch_add(1, Relaxed));
@@ -39,7 +39,7 @@ impl Place {
         Self(path)
     }
 
-    /// Settings for a fabric in it.
+    /// Settings of a fabric in the directory.
     fn config(&self) -> FabricConfig {
         FabricConfig {
             dir_is_ours: true,
@@ -49,18 +49,18 @@ impl Place {
         }
     }
 
-    /// Joins with a handler that writes down what happens.
+    /// Joins with a handler that records all events.
     fn join(&self) -> (Arc<Fabric>, Arc<Recorder>) {
         join(self.config())
     }
 
-    /// Whether the fabric in it has left nothing behind.
+    /// Whether the fabric has removed all its files.
     fn is_clean(&self) -> bool {
         std::fs::read_dir(&self.0).unwrap().next().is_none()
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -72,7 +72,7 @@ fn join(config: FabricConfig) -> (Arc<Fabric>, Arc<Recorder>) {
     (fabric.unwrap(), recorder)
 }
 
-/// Writes down what happens.
+/// A handler that records all events.
 #[derive(Default)]
 struct Recorder {
     log: Mutex<Log>,
@@ -93,9 +93,9 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// Waits until the log looks like this.
+    /// Waits until the log satisfies `is_so`.
     fn wait(&self, what: &str, is_so: impl Fn(&Log) -> bool) {
-        let deadline = Instant::now() + NEVER;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         let mut log = lock(&self.log);
         while !is_so(&log) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -129,9 +129,9 @@ impl Handler for Recorder {
     }
 }
 
-/// Waits until something is so that nobody tells of.
+/// Polls until a condition holds that no event reports.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + NEVER;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
         thread::sleep(Duration::from_millis(1));
@@ -141,8 +141,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Stores a byte in a segment.
 fn put(mapping: &Mapping, offset: usize, byte: u8) {
     assert!(offset < mapping.len());
-    // SAFETY: in range (checked above); the mapping lives for this call, and processes in these
-    // tests look at single bytes only.
+    // SAFETY: in range (checked above); the mapping lives for this call, and the test processes
+    // access single bytes only.
     unsafe { std::sync::atomic::AtomicU8::from_ptr(mapping.base().add(offset)) }
         .store(byte, std::sync::atomic::Ordering::Release);
 }
@@ -150,13 +150,13 @@ fn put(mapping: &Mapping, offset: usize, byte: u8) {
 /// Loads a byte from a segment.
 fn get(mapping: &Mapping, offset: usize) -> u8 {
     assert!(offset < mapping.len());
-    // SAFETY: in range (checked above); the mapping lives for this call, and processes in these tests look at single
-    // bytes only; a load needs no permission to write.
+    // SAFETY: in range (checked above); the mapping lives for this call, and the test processes
+    // access single bytes only; a load needs no write permission.
     unsafe { std::sync::atomic::AtomicU8::from_ptr(mapping.base().add(offset)) }
         .load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// The names in the directory of a fabric.
+/// The sorted file names in the directory of a fabric.
 fn names(fabric: &Fabric) -> Vec<String> {
     let entries = std::fs::read_dir(fabric.directory()).unwrap();
     let mut names: Vec<_> =
@@ -165,7 +165,7 @@ fn names(fabric: &Fabric) -> Vec<String> {
     names
 }
 
-/// Numbers without a pattern, the same ones for the same seed.
+/// A pseudo-random sequence, determined by its seed.
 struct Random(u64);
 
 impl Random {

@@ -1,11 +1,11 @@
-//! What processes say to whoever comes.
+//! Tests of notes: the texts that processes publish.
 
 use super::*;
-use crate::fabric::notes::MOST;
+use crate::fabric::notes::MAX_NOTE_LEN;
 
 #[test]
 fn a_note_is_read_by_others_until_its_writer_leaves() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let ((one, _), (other, _)) = (place.join(), place.join());
     assert_eq!(other.noted(one.slot()), None);
     for text in [&b"a longer note"[..], b"short"] {
@@ -28,7 +28,7 @@ fn a_note_is_read_by_others_until_its_writer_leaves() {
 }
 
 fn wait_for_quiet(fabric: &Fabric) -> Stamp {
-    let deadline = Instant::now() + NEVER;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(stamp) = fabric.last_change() {
             return stamp;
@@ -39,11 +39,11 @@ fn wait_for_quiet(fabric: &Fabric) -> Stamp {
 }
 
 #[test]
-fn what_is_no_note_is_none() {
-    let place = Place::new();
+fn an_invalid_note_file_reads_as_no_note() {
+    let place = TestDirectory::new();
     let (fabric, _) = place.join();
     let file = |name: &str| fabric.directory().join(name);
-    std::fs::write(file("50.gids"), vec![0; MOST + 1]).unwrap();
+    std::fs::write(file("50.gids"), vec![0; MAX_NOTE_LEN + 1]).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", file("51.gids")).unwrap();
     std::fs::create_dir(file("52.gids")).unwrap();
     let pipe = file("53.gids");
@@ -53,7 +53,7 @@ fn what_is_no_note_is_none() {
         assert_eq!(fabric.noted(slot), None, "{slot}");
     }
     std::fs::remove_dir(file("52.gids")).unwrap();
-    // Whose slots are nobody's: they are removed with the last process.
+    // Files of unowned slots are removed with the last process.
     fabric.leave();
     assert!(place.is_clean());
 }

@@ -1,4 +1,4 @@
-//! Where processes meet: directories that can be used, and what is said of those that cannot.
+//! Tests of fabric directories: which directories work, and which errors the others cause.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use super::{
     *,
 };
 
-/// The one line that joining there fails with.
+/// The one line of the error with which joining fails.
 fn failure(config: &FabricConfig) -> String {
     let recorder = Arc::new(Recorder::default());
     let error = Fabric::join(config.clone(), LEN, LEN, recorder).unwrap_err().to_string();
@@ -29,8 +29,8 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn what_is_made_is_private_whatever_the_umask() {
-    let place = Place::new();
+fn created_files_are_private_under_any_umask() {
+    let place = TestDirectory::new();
     let (fabric, _) = place.join();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(fabric.directory(), inner(&place.config()));
@@ -43,7 +43,7 @@ fn what_is_made_is_private_whatever_the_umask() {
 
 #[test]
 fn a_directory_of_the_users_own_is_kept() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { dir_is_ours: false, ..place.config() };
     fs::create_dir(&config.dir).unwrap();
     set_mode(&config.dir, 0o755);
@@ -54,7 +54,7 @@ fn a_directory_of_the_users_own_is_kept() {
 
 #[test]
 fn a_path_may_be_long() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { dir: place.0.join("x".repeat(200)), ..place.config() };
     let (one, _) = join(config.clone());
     let (two, _) = join(config);
@@ -66,7 +66,7 @@ fn a_path_may_be_long() {
 
 #[test]
 fn when_all_slots_are_taken_the_next_process_is_told() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { slots: 3, ..place.config() };
     let (one, _) = join(config.clone());
     let (two, _) = join(config.clone());
@@ -85,7 +85,7 @@ fn when_all_slots_are_taken_the_next_process_is_told() {
 
 #[test]
 fn a_file_in_the_way_is_named() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = place.config();
     fs::write(&config.dir, "").unwrap();
     let expected = |path: &Path| {
@@ -100,20 +100,20 @@ fn a_file_in_the_way_is_named() {
 
 #[test]
 fn a_link_is_not_followed_where_anyone_could_have_put_it() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = place.config();
     let target = place.0.join("target");
     fs::create_dir(&target).unwrap();
     symlink(&target, &config.dir).unwrap();
     assert!(failure(&config).contains("is not a directory; remove it"));
-    // The user's own choice may be a link.
+    // The user's own choice may be a symbolic link.
     let (fabric, _) = join(FabricConfig { dir_is_ours: false, ..config });
     fabric.leave();
 }
 
 #[test]
 fn a_directory_that_has_no_parent_is_named() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = FabricConfig { dir: place.0.join("no/where"), ..place.config() };
     assert_eq!(
         failure(&config),
@@ -127,7 +127,7 @@ fn a_directory_that_has_no_parent_is_named() {
 
 #[test]
 fn a_directory_that_others_may_write_to_is_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = place.config();
     fs::create_dir(&config.dir).unwrap();
     for mode in [0o777, 0o720, 0o1777] {
@@ -149,7 +149,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 
 #[test]
 fn a_directory_of_someone_else_is_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let config = place.config();
     let theirs = if is_root() {
         fs::create_dir(&config.dir).unwrap();
@@ -171,8 +171,8 @@ fn a_directory_of_someone_else_is_refused() {
 }
 
 #[test]
-fn a_place_without_permission_to_write_is_named() {
-    let place = Place::new();
+fn a_directory_without_write_permission_is_named_in_the_error() {
+    let place = TestDirectory::new();
     set_mode(&place.0, 0o555);
     let mut child = Child::start();
     if is_root() {
@@ -191,8 +191,8 @@ fn a_place_without_permission_to_write_is_named() {
 }
 
 #[test]
-fn a_stuck_lock_file_of_another_kind_is_an_error_and_no_hang() {
-    let place = Place::new();
+fn a_lock_file_of_the_wrong_kind_is_an_error_and_does_not_hang() {
+    let place = TestDirectory::new();
     let config = place.config();
     fs::create_dir(&config.dir).unwrap();
     fs::create_dir(inner(&config)).unwrap();
@@ -202,8 +202,8 @@ fn a_stuck_lock_file_of_another_kind_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn a_process_that_holds_the_directory_and_does_not_go_on_is_named() {
-    let place = Place::new();
+fn a_stopped_process_that_locks_the_directory_is_named() {
+    let place = TestDirectory::new();
     let config = FabricConfig { join_timeout: Duration::from_millis(50), ..place.config() };
     let (fabric, _) = place.join();
     let slots = fabric.directory().join("slots");
@@ -225,7 +225,7 @@ fn a_process_that_holds_the_directory_and_does_not_go_on_is_named() {
 
 #[test]
 fn directories_of_dead_network_namespaces_are_removed_and_others_stay() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let base = place.config().dir;
     let namespace = |number: u32| base.join(format!("net-{number}"));
     let [dead, empty, full, used] = [1, 2, 3, 4].map(namespace);
@@ -258,7 +258,7 @@ fn users_of_a_group_meet_where_the_group_is_set() {
         return;
     }
     const GROUP: u32 = 43210;
-    let place = Place::new();
+    let place = TestDirectory::new();
     open_up(&place.0);
     let config = FabricConfig { group: Some(GROUP), ..place.config() };
     let mut one = Child::start();
@@ -267,7 +267,7 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     assert_eq!(one.ask(&format!("become 51001 {GROUP}")), "true");
     assert_eq!(two.ask(&format!("become 51002 {GROUP}")), "true");
     assert_eq!(stranger.ask("become 51003 51003"), "true");
-    // Whoever is no member leaves nothing that would keep members out.
+    // A process outside the group must leave nothing that would keep members out.
     let line = stranger.ask(&join_command(&config));
     let expected = format!("user 51003 is no member of group {GROUP}; become one, or unset");
     assert!(line.contains(&expected), "{line}");
@@ -275,7 +275,7 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     assert_eq!(one.ask(&join_command(&config)), "1");
     assert_eq!(two.ask(&join_command(&config)), "2");
     let met = one.ask("peer 2");
-    // The kernel lets no other user attach.
+    // The kernel forbids cross-memory attach between different users.
     assert_eq!(met, format!("pid {} attach false", two.pid()));
     one.ask("put 2 5 50");
     assert_eq!(two.ask("get 5"), "50");
@@ -283,6 +283,6 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     drop(one);
     two.ask("deaths 1");
     two.ask("leave");
-    // The directory around it belongs to the first one, and so does the right to remove it.
+    // The base directory belongs to the first user, who alone may remove it.
     assert!(place.is_clean() || fs::read_dir(&config.dir).unwrap().next().is_none());
 }
