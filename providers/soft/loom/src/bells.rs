@@ -1,4 +1,5 @@
-//! Nothing that was published stays unseen: bells, cold rings, attention.
+//! Models of bells, cold rings and attention: every published slot is seen, or its bell wakes the
+//! owner.
 
 use crate::model;
 use crate::protocol::*;
@@ -8,14 +9,14 @@ use loom::sync::Arc;
 use loom::thread;
 use std::cell::Cell;
 
-/// What a process shares: two rings of one slot, with their bells.
+/// The shared memory of a process: two rings of one slot, with their bells.
 struct Shared {
     slots: [Slot; 2],
     hot: [AtomicU32; 2],
     attention: AtomicU32,
     bells: AtomicU64,
     summary: AtomicU64,
-    /// The process was woken.
+    /// Set when the process was woken.
     kicked: AtomicU32,
 }
 
@@ -31,7 +32,7 @@ impl Shared {
         })
     }
 
-    /// Link::requests_published, after a put.
+    /// Models Link::requests_published, after a put.
     fn send(&self, ring: usize) {
         self.slots[ring].put(1, 5);
         let passed = Cell::new(0);
@@ -46,7 +47,7 @@ impl Shared {
         tell(&self.hot[ring], &self.attention, 1, counted, bell, kick);
     }
 
-    /// View::take_qp_bells; the slots that bells rang for.
+    /// Models View::take_qp_bells; returns the slots whose bells rang.
     fn take_bells(&self) -> u32 {
         let mut rang = 0;
         take_bits(&self.summary, |_| {
@@ -59,7 +60,7 @@ impl Shared {
     }
 }
 
-model!(a_bell_is_heard_and_what_it_rang_for_is_there, 2, why: "a bell ",
+model!(a_bell_is_seen_and_its_slot_is_published, 2, why: "a bell ",
     fails: {
         a_bell_without_release_rings_for_nothing: Weakened::RELEASE,
         a_bell_without_acquire_rings_for_nothing: Weakened::ACQUIRE,
@@ -79,7 +80,7 @@ model!(a_bell_is_heard_and_what_it_rang_for_is_there, 2, why: "a bell ",
     }
 );
 
-// Hot::heat and Inlets::heat, when they mark_cold another ring.
+// Models Hot::heat and Inlets::heat, which mark another ring cold.
 model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung for",
     fails: {
         a_ring_that_cools_down_is_forgotten_without_barriers: Weakened::TOTAL,
@@ -99,8 +100,9 @@ model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung f
     }
 );
 
-// Attention::armed, then Cq::sweep, which finds nothing; then the process sleeps. Weakened otherwise: whoever finds attention
-// up goes on, as if whoever raised it had passed the barrier.
+// Models Attention::armed, then Cq::sweep, which finds nothing; then the process sleeps. Weakened
+// otherwise: a thread that finds attention up continues, as if the thread that raised it had passed
+// the barrier.
 fn sleep(shared: &Shared, alert: &Alert, look: impl FnOnce() -> bool) -> bool {
     alert.arm();
     if weakened().otherwise {
@@ -119,7 +121,7 @@ fn lowered(shared: &Shared) -> Alert {
     alert
 }
 
-model!(who_goes_to_sleep_sees_a_hot_ring_or_is_woken, 3, why: "a lost wake-up",
+model!(a_thread_before_sleep_sees_a_hot_ring_or_is_woken, 3, why: "a lost wake-up",
     fails: {
         who_goes_to_sleep_is_not_woken_without_barriers: Weakened::TOTAL,
         who_goes_to_sleep_is_not_woken_if_the_sender_has_no_barrier:
@@ -138,7 +140,7 @@ model!(who_goes_to_sleep_sees_a_hot_ring_or_is_woken, 3, why: "a lost wake-up",
     }
 );
 
-model!(who_goes_to_sleep_hears_a_bell_or_is_woken, 3, why: "a lost wake-up",
+model!(a_thread_before_sleep_sees_a_bell_or_is_woken, 3, why: "a lost wake-up",
     fails: {
         who_goes_to_sleep_hears_no_bell_without_barriers: Weakened::TOTAL,
         who_goes_to_sleep_hears_no_bell_if_no_barrier_comes_after_it:
@@ -157,10 +159,11 @@ model!(who_goes_to_sleep_hears_a_bell_or_is_woken, 3, why: "a lost wake-up",
     }
 );
 
-model!(of_two_that_go_to_sleep_each_sees_his_ring_or_is_woken, 2, why: "a lost wake-up",
-    fails: { who_goes_to_sleep_second_relies_on_a_barrier_that_was_not_passed: Weakened::OTHERWISE, },
+model!(two_threads_before_sleep_each_see_their_ring_or_are_woken, 2, why: "a lost wake-up",
+    fails: { the_second_sleeper_relies_on_a_barrier_that_was_not_passed: Weakened::OTHERWISE, },
     || {
-        // The sender's half of the barrier is there for the other half only, not for a fence of whoever relies on it.
+        // The sender's barrier only pairs with the owner's barrier, not with a fence of another
+        // thread.
         weaken(Weakened { fences: true, ..weakened() });
         let shared = Shared::new(1, 1);
         let alert = Arc::new(lowered(&shared));
@@ -179,9 +182,9 @@ model!(of_two_that_go_to_sleep_each_sees_his_ring_or_is_woken, 2, why: "a lost w
     }
 );
 
-// Attention::polled_with_attention against Attention::armed.
-model!(attention_is_up_while_somebody_waits, 3, why: "attention is down",
-    fails: { attention_goes_down_while_somebody_waits_without_fences: Weakened::TOTAL, },
+// Models Attention::polled_with_attention against Attention::armed.
+model!(attention_is_up_while_a_thread_waits, 3, why: "attention is down",
+    fails: { attention_goes_down_while_a_thread_waits_without_fences: Weakened::TOTAL, },
     || {
         let shared = Shared::new(1, 1);
         let alert = Arc::new(Alert::new());
@@ -198,8 +201,9 @@ model!(attention_is_up_while_somebody_waits, 3, why: "attention is down",
     }
 );
 
-// Attention::catch_up against Attention::armed: bells rang for what the service thread has not seen.
-model!(who_relies_on_bells_has_missed_nothing, 3, why: "missed",
+// Models Attention::catch_up against Attention::armed: a bell rang for every slot that the service
+// thread has not seen.
+model!(a_thread_that_relies_on_bells_misses_no_slot, 3, why: "missed",
     fails: {
         who_relies_on_bells_misses_something_without_barriers: Weakened::TOTAL,
         who_relies_on_bells_misses_something_without_release: Weakened::RELEASE,
@@ -228,24 +232,25 @@ model!(who_relies_on_bells_has_missed_nothing, 3, why: "missed",
     }
 );
 
-/// An event channel: the kernel's part of futex(2) is a lock.
-struct Bedroom {
+/// An event channel. A lock replaces the kernel's part of futex(2).
+struct EventChannelModel {
     sleepers: AtomicU32,
     alarm: AtomicU32,
     asleep: loom::sync::Mutex<bool>,
 }
 
-impl Bedroom {
+impl EventChannelModel {
     fn is_asleep(&self) -> loom::sync::MutexGuard<'_, bool> {
         self.asleep.lock().expect("a model that panics ends")
     }
 }
 
-// Link::wake against Alarm::sleep_until. Weakened otherwise: whoever finds somebody counted as asleep kicks nobody.
-model!(who_sleeps_on_a_channel_or_the_service_thread_wakes, 3, why: "nobody woke",
-    fails: { nobody_wakes_if_a_count_of_sleepers_is_believed: Weakened::OTHERWISE, },
+// Models Link::wake against Alarm::sleep_until. Weakened otherwise: a thread that finds a sleeper
+// counted does not kick the service thread.
+model!(a_channel_reader_or_the_service_thread_wakes, 3, why: "nobody woke",
+    fails: { no_thread_wakes_if_the_count_of_sleepers_is_trusted: Weakened::OTHERWISE, },
     || {
-        let room = Arc::new(Bedroom {
+        let channel = Arc::new(EventChannelModel {
             sleepers: AtomicU32::new(0),
             alarm: AtomicU32::new(0),
             asleep: loom::sync::Mutex::new(false),
@@ -253,22 +258,22 @@ model!(who_sleeps_on_a_channel_or_the_service_thread_wakes, 3, why: "nobody woke
         let kicked = Arc::new(AtomicU32::new(0));
         let bell = Arc::new(AtomicU64::new(0));
         let sender = {
-            let (room, kicked, bell) = (Arc::clone(&room), Arc::clone(&kicked), Arc::clone(&bell));
+            let (channel, kicked, bell) = (Arc::clone(&channel), Arc::clone(&kicked), Arc::clone(&bell));
             thread::spawn(move || {
                 ring_bell(&bell, 0, &AtomicU64::new(0), 0);
-                let wake = || std::mem::replace(&mut *room.is_asleep(), false) || weakened().otherwise;
-                wake_one(&room.sleepers, &room.alarm, wake, || kicked.store(1, Ordering::Release));
+                let wake = || std::mem::replace(&mut *channel.is_asleep(), false) || weakened().otherwise;
+                wake_one(&channel.sleepers, &channel.alarm, wake, || kicked.store(1, Ordering::Release));
             })
         };
-        room.sleepers.fetch_add(1, Ordering::Relaxed);
-        let expected = prepare_sleep(&room.alarm);
+        channel.sleepers.fetch_add(1, Ordering::Relaxed);
+        let expected = prepare_sleep(&channel.alarm);
         {
-            let mut asleep = room.is_asleep();
-            *asleep = room.alarm.load(Ordering::Relaxed) == expected;
+            let mut asleep = channel.is_asleep();
+            *asleep = channel.alarm.load(Ordering::Relaxed) == expected;
         }
         sender.join().expect("the sender ends");
-        let woken = !*room.is_asleep();
-        room.sleepers.fetch_sub(1, Ordering::Relaxed);
+        let woken = !*channel.is_asleep();
+        channel.sleepers.fetch_sub(1, Ordering::Relaxed);
         let mut heard = 0;
         if woken || kicked.load(Ordering::Acquire) == 1 {
             take_bits(&bell, |_| heard += 1);

@@ -1,4 +1,5 @@
-//! Long operations that initiator and target do together: whose pieces are, and what is known of them.
+//! Models of long operations that initiator and target execute together: who owns a piece, and
+//! which writes are visible.
 
 use crate::model;
 use crate::protocol::*;
@@ -7,8 +8,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The initiator's job, in one piece, and its memory; and the target's hand: number of the job, whether it is at the piece (2), whether it
-/// did it (1).
+/// The initiator's job of one piece, its memory, and the target's hand: job number, whether the
+/// target holds the piece (2), whether it finished the piece (1).
 struct Shared {
     state: AtomicU64,
     what: AtomicU64,
@@ -29,13 +30,14 @@ impl Shared {
         })
     }
 
-    /// What the target has of job `number`.
+    /// The target's state for job `number`.
     fn theirs(&self, number: u32) -> u64 {
         let word = load_hand(&self.hand);
         if word >> 32 == u64::from(number) { word & 0xffff_ffff } else { 0 }
     }
 
-    /// Helping::share, twice: `act` for the piece unless somebody else took it, and when all is done.
+    /// Models Helping::share, twice: calls `act` for the piece unless the target took it, and once
+    /// more when all is done.
     fn initiate(&self, act: impl Fn()) {
         for number in 1..=2 {
             self.what.store(number.into(), Ordering::Relaxed);
@@ -58,7 +60,8 @@ impl Shared {
         }
     }
 
-    /// The target's helper looks twice: `act` with the number of the job, and what it says, for each piece that it takes.
+    /// Models two looks of the target's helper: calls `act` with the job's number and content for
+    /// each piece that it takes.
     fn help(&self, act: impl Fn(u64, u64)) {
         for _ in 0..2 {
             let now = job(&self.state);
@@ -88,12 +91,12 @@ model!(a_piece_is_in_one_hand_and_memory_comes_back, 3, why: "Causality violatio
         let helper = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                // SAFETY: loom checks that nobody else is at it.
+                // SAFETY: loom checks for concurrent access.
                 shared.help(|_, _| shared.memory.with_mut(|bytes| unsafe { *bytes += 1 }));
             })
         };
-        // SAFETY: the initiator does this when the piece is its own, or when nobody has it any more; loom checks that
-        // nobody else is at the memory.
+        // SAFETY: the piece belongs to the initiator here, or no thread holds it any more; loom
+        // checks for concurrent access.
         shared.initiate(|| shared.memory.with_mut(|bytes| unsafe { *bytes += 1 }));
         helper.join().expect("the helper ends");
     }

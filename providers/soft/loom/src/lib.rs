@@ -1,12 +1,17 @@
-//! Models of how `soft` passes things between threads and processes (`cargo xtask test loom`).
+//! Loom models of the protocols by which `soft` passes data between threads and processes (`cargo
+//! xtask test loom`).
 //!
-//! The protocols are soft's own source files (`shm/protocol.rs`, `shm/tenure.rs`, `shm/chunks.rs`), compiled over loom's atomics: loom runs each
-//! model under every order of its steps and every value that a load may return, within a bound on preemptions. What can't run
-//! there has a stand-in: mapped memory is a few atomics, and membarrier(2), which puts a full fence into the program of every
-//! thread of the other process at whatever point it is, is a full fence at the only points where it matters, those that soft marks
-//! with `publication_fence`. A kick is a flag that is looked at in the end.
+//! The models compile soft's own source files (`shm/protocol.rs`, `shm/tenure.rs`, `shm/chunks.rs`)
+//! over loom's atomics. Loom runs each model under every order of steps and every value that a load
+//! may return, within a bound on preemptions. Some parts need a replacement. Mapped memory is a few
+//! atomics. membarrier(2) executes a full fence in every thread of the other process at any point;
+//! here a full fence stands at the only points where it matters, which soft marks with
+//! `publication_fence`. A kick is a flag that is read at the end.
 //!
-//! Each model is also run with its orders, or its barrier, weakened, and must fail then.
+//! Each model also runs with its orderings, or its barrier, weakened, and must then fail.
+//!
+//! Vocabulary: a *model* is one scenario with its assertions; a *twin* is the same model under a
+//! [`Weakened`](sync::Weakened) setting, named after the defect that must appear.
 #![cfg(all(loom, test))]
 
 #[path = "../../local/src/shm/chunks.rs"]
@@ -26,12 +31,12 @@ mod rings;
 mod targets;
 mod tenures;
 
-/// What stands in for `shm/layout.rs`: as few chunks as show everything.
+/// Replaces `shm/layout.rs`, with the fewest chunks that show every case.
 mod layout {
     pub(crate) const CHUNKS: usize = 2;
 }
 
-/// Runs `model` in every order with at most `preemptions` of them forced upon a thread.
+/// Runs `model` in every order with at most `preemptions` preemptions of a thread.
 fn explore(preemptions: usize, weakened: sync::Weakened, model: fn()) {
     sync::weaken(weakened);
     let mut builder = loom::model::Builder::new();
@@ -39,7 +44,8 @@ fn explore(preemptions: usize, weakened: sync::Weakened, model: fn()) {
     builder.check(model);
 }
 
-/// A model: holds as it is, and fails, saying `why`, with what `fails` lists weakened.
+/// Declares a model. The model holds unchanged, and each twin fails with the message `why` under
+/// its weakening.
 macro_rules! model {
     ($name:ident, $preemptions:literal, why: $why:literal, fails: { $($twin:ident: $weakened:expr,)+ }, $model:expr) => {
         #[test]

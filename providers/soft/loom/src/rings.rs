@@ -1,5 +1,5 @@
-//! Rings of slots, and the chunks that travel with them: `Ring`, `Requester`, `Responder`, `Outlet` and `Inlets` of soft, which
-//! add to these steps only what one side does by itself.
+//! Models of rings and their chunks: `Ring`, `Requester`, `Responder`, `Outlet` and `Inlets` of
+//! soft, which add only single-threaded steps to these protocols.
 
 use crate::chunks::Chunks;
 use crate::protocol::*;
@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::thread;
 use std::collections::VecDeque;
 
-/// Slots of a ring: two, so that three pieces wrap around.
+/// Slots of a ring: two, because three pieces must wrap around.
 const SLOTS: u32 = 2;
 
 pub(crate) struct Slot([AtomicU64; 8]);
@@ -24,7 +24,7 @@ impl Slot {
         publish(&self.0, [u64::from(seq) | 7 << 32, word ^ 1], &[word]);
     }
 
-    /// As `put`, as a list of short messages is put: the first of them is shown last.
+    /// As `put`, but as a list of short messages: the first slot is shown last.
     fn put_both(&self, other: &Self, seq: u32) {
         for (slot, seq) in [(self, seq), (other, seq + 1)] {
             slot.0[1].store(u64::from(seq) ^ 1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Slot {
         show(&self.0, u64::from(seq) | 7 << 32);
     }
 
-    /// As `take`, as a short message is taken.
+    /// As `take`, but for a short message.
     fn take_short(&self, seq: u32) -> Option<u64> {
         let [first, second] = head(&self.0, seq)?;
         let word = self.0[2].load(Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Slot {
         is_published(&self.0, seq)
     }
 
-    /// The word of piece `seq`, which is whole.
+    /// The word of piece `seq`, which must be complete.
     fn take(&self, seq: u32) -> Option<u64> {
         consume(&self.0, seq).map(|(head, body)| {
             assert_eq!(head[0] >> 32, 7, "half a slot");
@@ -64,7 +64,7 @@ struct Ring {
 
 impl Ring {
     fn new() -> Arc<Self> {
-        // A lap ahead of what zeroed slots say, as Responder::connect does.
+        // One lap ahead of zeroed slots, as Responder::connect does.
         Arc::new(Self { slots: [Slot::new(), Slot::new()], acked: AtomicU32::new(SLOTS) })
     }
 
@@ -72,7 +72,8 @@ impl Ring {
         &self.slots[(seq % SLOTS) as usize]
     }
 
-    /// Producer: waits until there is room for `seq`; says what was acknowledged. Weakened otherwise: does not wait.
+    /// Producer: waits for room for `seq`; returns the acknowledged number. Weakened otherwise:
+    /// does not wait.
     fn room(&self, seq: u32) -> u32 {
         loop {
             let acked = acknowledged(&self.acked);
@@ -94,7 +95,7 @@ impl Ring {
     }
 }
 
-/// Puts three pieces, each of which says its number.
+/// Puts three pieces, each with its number as content.
 fn producer(ring: &Arc<Ring>) -> thread::JoinHandle<()> {
     let ring = Arc::clone(ring);
     thread::spawn(move || {
@@ -165,14 +166,15 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
     }
 );
 
-// A responder and two pollers: `Qp::arrived`, `Qp::look` and `Qp::acknowledge`, with an acknowledgement after the second look in
-// vain. Weakened otherwise: pollers count without saying for which slot.
-model!(what_is_to_be_acknowledged_later_is, 3, why: "never acknowledged",
+// Models a responder and two pollers: `Qp::arrived`, `Qp::look` and `Qp::acknowledge`, with an
+// acknowledgement after the second unsuccessful look. Weakened otherwise: pollers count without the
+// slot's number.
+model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
     fails: { a_count_for_no_slot_in_particular_ends_too_early: Weakened::OTHERWISE, },
     || {
         const MOST: u32 = 2;
         struct Qp {
-            /// The responder's slot to come, and up to where it acknowledged.
+            /// The responder's next slot, and the first slot that it has not acknowledged.
             responder: Mutex<(u32, u32)>,
             next: AtomicU32,
             told: AtomicU32,
@@ -236,7 +238,7 @@ model!(a_chunk_belongs_to_one_side_at_a_time, 2, why: "Causality violation",
                         chunks.give(chunk);
                     }
                     let chunk = chunks.take().expect("as many as slots");
-                    // SAFETY: loom checks that nobody else is at it.
+                    // SAFETY: loom checks for concurrent access.
                     memory[chunk as usize].with_mut(|bytes| unsafe { *bytes = seq });
                     lent.push_back((seq, chunk));
                     ring.slot(seq).put(seq, u64::from(chunk));
@@ -245,8 +247,8 @@ model!(a_chunk_belongs_to_one_side_at_a_time, 2, why: "Causality violation",
         };
         for seq in SLOTS..SLOTS + 3 {
             let chunk = ring.wait_for(seq) as usize;
-            // SAFETY: the chunk is the consumer's from its slot's arrival to the acknowledgement below; loom checks
-            // that nobody else is at it.
+            // SAFETY: the chunk belongs to the consumer from its slot's arrival to the
+            // acknowledgement below; loom checks for concurrent access.
             memory[chunk].with(|bytes| assert_eq!(unsafe { *bytes }, seq));
             acknowledge(&ring.acked, seq + 1);
         }
@@ -254,7 +256,7 @@ model!(a_chunk_belongs_to_one_side_at_a_time, 2, why: "Causality violation",
     }
 );
 
-// Weakened otherwise: both have a list of their own.
+// Weakened otherwise: each thread has a list of its own.
 model!(a_chunk_is_given_to_one_thread_only, 3, why: "Causality violation",
     fails: { a_chunk_of_two_lists_is_given_twice: Weakened::OTHERWISE, },
     || {
@@ -263,7 +265,7 @@ model!(a_chunk_is_given_to_one_thread_only, 3, why: "Causality violation",
         let user = |chunks: Arc<Chunks>, memory: Arc<[UnsafeCell<u32>; CHUNKS]>| {
             for _ in 0..2 {
                 let chunk = chunks.take().expect("one for each thread");
-                // SAFETY: loom checks that nobody else is at it.
+                // SAFETY: loom checks for concurrent access.
                 memory[chunk as usize].with_mut(|bytes| unsafe { *bytes += 1 });
                 chunks.give(chunk);
             }
@@ -276,8 +278,8 @@ model!(a_chunk_is_given_to_one_thread_only, 3, why: "Causality violation",
     }
 );
 
-/// `Cq`: completions under a lock, and their number beside it for a look without. Weakened otherwise: the number is stored
-/// after the lock was given back.
+/// Models `Cq`: completions under a lock, and their number beside the lock for polling without it.
+/// Weakened otherwise: the number is stored after the lock was released.
 struct Completions {
     ring: Mutex<Vec<u32>>,
     queued: AtomicU32,
@@ -311,7 +313,8 @@ model!(a_completion_is_polled_or_found_by_whoever_armed_the_queue, 3, why: "is h
     fails: { a_number_stored_outside_the_lock_hides_a_completion: Weakened::OTHERWISE, },
     || {
         let cq = Arc::new(Completions { ring: Mutex::new(vec![]), queued: AtomicU32::new(0) });
-        // Whether the queue was armed when the completion came: under the lock, as CompletionRing::push tells.
+        // Whether the queue was armed when the completion arrived; read under the lock, as
+        // CompletionRing::push does.
         let armed = Arc::new(Mutex::new(false));
         let pusher = {
             let (cq, armed) = (Arc::clone(&cq), Arc::clone(&armed));

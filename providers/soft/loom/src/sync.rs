@@ -1,26 +1,27 @@
-//! loom's atomics, as the protocols use them, with orders that a model may weaken.
+//! Loom's atomics behind the interface that the protocols use, with orderings that a model may
+//! weaken.
 //!
-//! loom takes sequentially consistent accesses for acquire and release ones; full fences around them, which it knows, give them
-//! their order back.
+//! Loom treats sequentially consistent accesses as acquire and release. Full fences around them,
+//! which loom supports, restore their order.
 
 pub(crate) use loom::sync::atomic::Ordering;
 use loom::sync::atomic::{self, Ordering::*};
 use std::cell::Cell;
 
-/// What is taken from the orders that the code asks for.
+/// The parts of the requested orderings that a model removes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weakened {
     /// Release becomes Relaxed.
     pub(crate) release: bool,
     /// Acquire becomes Relaxed.
     pub(crate) acquire: bool,
-    /// Sequentially consistent becomes acquire and release, and full fences are left out, the barrier of both sides too.
+    /// SeqCst becomes AcqRel, and full fences are omitted, including the barrier of both sides.
     pub(crate) total: bool,
-    /// Which barrier of `tell` is left out, counted from one.
+    /// The number of the barrier of `tell` to omit, from one.
     pub(crate) barrier: usize,
-    /// Full fences are left out, the barrier is not.
+    /// Full fences are omitted, but the barrier is kept.
     pub(crate) fences: bool,
-    /// The model's own: see there.
+    /// The model's own weakening, described at the model.
     pub(crate) otherwise: bool,
 }
 
@@ -40,7 +41,7 @@ impl Weakened {
 }
 
 thread_local! {
-    // loom runs all threads of a model in the thread that explores it.
+    // Loom runs all threads of a model in the exploring thread.
     static PRESENT: Cell<Weakened> = const { Cell::new(Weakened::NONE) };
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// The barrier of both sides; see the crate's text.
+/// The barrier of both sides; see the crate's documentation.
 pub(crate) fn barrier() {
     if !weakened().total {
         atomic::fence(SeqCst);
@@ -178,7 +179,7 @@ impl AtomicUsize {
 
 numbers!(AtomicU32(u32), AtomicU64(u64), AtomicUsize(usize));
 
-/// A mutex with the interface of `cface::sync`'s.
+/// A mutex with the interface of `cface::sync::Mutex`.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 

@@ -1,4 +1,5 @@
-//! One-sided operations: regions that go while peers use them, their entries, and the lock of atomics.
+//! Models of one-sided operations: regions that are deregistered while peers use them, their
+//! entries, and the lock of atomics.
 
 use crate::model;
 use crate::protocol::*;
@@ -10,7 +11,7 @@ use loom::thread;
 const OLD: u64 = 1;
 const NEW: u64 = 2;
 
-/// A region's entry in its owner's table, an initiator's announcement, and the memory.
+/// A region's entry in its owner's table, an initiator's announcement, and the region's memory.
 struct Region {
     key: AtomicU64,
     va: AtomicU64,
@@ -28,7 +29,7 @@ impl Region {
         })
     }
 
-    /// Target::transfer: `act` on the region's address if `rkey` is good.
+    /// Models Target::transfer: calls `act` with the region's address if `rkey` is valid.
     fn transfer(&self, rkey: u64, act: impl FnOnce(u64)) {
         assert!(announce(&self.in_flight, rkey));
         if key(&self.key) == rkey {
@@ -37,7 +38,7 @@ impl Region {
         withdraw(&self.in_flight);
     }
 
-    /// Regions::revoke and Adapter::quiesce.
+    /// Models Regions::revoke and Adapter::quiesce.
     fn retire(&self) {
         revoke(&self.key);
         while is_announced(&self.in_flight, OLD) {
@@ -57,15 +58,15 @@ model!(memory_goes_when_no_operation_is_at_it, 3, why: "Causality violation",
             let region = Arc::clone(&region);
             thread::spawn(move || {
                 region.transfer(OLD, |_| {
-                    // SAFETY: loom checks that nobody else is at it.
+                    // SAFETY: loom checks for concurrent access.
                     region.memory.with_mut(|bytes| unsafe { *bytes += 1 });
                 });
             })
         };
         region.retire();
-        // The application has its memory back.
-        // SAFETY: no operation on the region is announced any more once `retire` has returned; loom checks that nobody
-        // else is at the memory.
+        // The application may reuse its memory now.
+        // SAFETY: after `retire` no operation on the region is announced; loom checks for
+        // concurrent access.
         region.memory.with_mut(|bytes| unsafe { *bytes += 1 });
         initiator.join().expect("the initiator ends");
     }
@@ -103,7 +104,7 @@ model!(atomics_are_done_one_at_a_time, 3, why: "Causality violation",
             while !try_lock(&shared.0, own) {
                 thread::yield_now();
             }
-            // SAFETY: loom checks that nobody else is at it.
+            // SAFETY: loom checks for concurrent access.
             shared.1.with_mut(|word| unsafe { *word += 1 });
             unlock(&shared.0);
         };
@@ -112,11 +113,11 @@ model!(atomics_are_done_one_at_a_time, 3, why: "Causality violation",
             thread::spawn(move || add(&shared, 2))
         };
         add(&shared, 1);
-        // Somebody who never held it died.
+        // A process that never held the lock died.
         break_lock(&shared.0, 3);
         other.join().expect("the other ends");
-        // SAFETY: the other thread has ended, and this one is past its own use; loom checks that nobody else is at the
-        // word.
+        // SAFETY: the other thread has ended, and the access of this thread is over; loom checks
+        // for concurrent access.
         shared.1.with(|word| assert_eq!(unsafe { *word }, 2));
     }
 );

@@ -1,4 +1,5 @@
-//! Who has what until further notice: a ring's holder, the openers of a QP, a protection domain's objects, a completion queue's list.
+//! Models of lasting ownership: a ring's holder, the openers of a QP, the objects of a protection
+//! domain, and a completion queue's list.
 
 use crate::model;
 use crate::protocol::{head, show};
@@ -10,7 +11,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A ring of one slot, and what the receiver says and reads of it.
+/// A ring of one slot, the words of its holder, and bytes for the sender to fill.
 struct Ring {
     holder: AtomicU64,
     begun: AtomicU32,
@@ -28,7 +29,7 @@ impl Ring {
         })
     }
 
-    /// Takes the ring for `me`; by a look and a store, which are two steps, where the model is to fail.
+    /// Claims the ring for `me`. Weakened otherwise: a load and a store, which are two steps.
     fn take(&self, me: u64) -> bool {
         if !weakened().otherwise {
             return claim_ring(&self.holder, me);
@@ -41,7 +42,7 @@ impl Ring {
     }
 
     fn fill(&self) {
-        // SAFETY: loom checks that nobody else is at it.
+        // SAFETY: loom checks for concurrent access.
         self.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
     }
 }
@@ -82,7 +83,7 @@ model!(what_lies_in_a_ring_has_a_holder, 3, why: "nobody's",
                 show(&ring.slot, 1);
             })
         };
-        // Responder::establish.
+        // Models Responder::establish.
         if head(&ring.slot, 1).is_some() {
             assert_eq!(holder_of(&ring.holder), NEW, "nobody's");
         }
@@ -101,7 +102,7 @@ model!(who_follows_a_ring_that_was_taken_over_goes_on_where_the_new_holder_began
             let ring = Arc::clone(&ring);
             thread::spawn(move || take_over_ring(&ring.holder, NEW, &ring.begun, 8))
         };
-        // Responder::follow.
+        // Models Responder::follow.
         if holder_of(&ring.holder) == NEW {
             assert_eq!(ring.begun.load(Ordering::Relaxed), 8, "elsewhere");
         }
@@ -109,11 +110,11 @@ model!(who_follows_a_ring_that_was_taken_over_goes_on_where_the_new_holder_began
     }
 );
 
-/// Of `QpEntry::closing`.
+/// Values of `QpEntry::closing`.
 const CLOSING: u8 = 1;
 const ORPHANED: u8 = 2;
 
-/// A QP that another process may open, and what it consists of.
+/// A QP that another process may open, and the QP's memory.
 struct Opened {
     noted: AtomicU32,
     closing: AtomicU8,
@@ -121,7 +122,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// Xrc::abandon and Xrc::end_orphans: whether nobody has it open, so that it can be destroyed.
+    /// Models Xrc::abandon and Xrc::end_orphans: whether no process has the QP open, so that it can
+    /// be destroyed.
     fn is_over(&self) -> bool {
         begin_to_destroy(&self.closing, CLOSING);
         let over = opener(&self.noted) == 0;
@@ -132,12 +134,12 @@ impl Opened {
     }
 
     fn touch(&self) {
-        // SAFETY: loom checks that nobody else is at it.
+        // SAFETY: loom checks for concurrent access.
         self.qp.with_mut(|qp| unsafe { *qp += 1 });
     }
 }
 
-model!(a_qp_is_destroyed_when_nobody_has_it_open, 3, why: "Causality violation",
+model!(a_qp_is_destroyed_when_no_process_has_it_open, 3, why: "Causality violation",
     fails: {
         a_qp_is_destroyed_under_its_opener_without_a_total_order: Weakened::TOTAL,
         a_qp_is_destroyed_before_its_opener_is_done_without_acquire: Weakened::ACQUIRE,
@@ -151,7 +153,7 @@ model!(a_qp_is_destroyed_when_nobody_has_it_open, 3, why: "Causality violation",
         let other = {
             let opened = Arc::clone(&opened);
             thread::spawn(move || {
-                // Xrc::open_qp and Xrc::close_qp.
+                // Models Xrc::open_qp and Xrc::close_qp.
                 note_opener(&opened.noted, 7);
                 if closing(&opened.closing) != CLOSING {
                     opened.touch();
@@ -170,7 +172,7 @@ model!(a_qp_is_destroyed_when_nobody_has_it_open, 3, why: "Causality violation",
 /// The number of a domain.
 const DOMAIN: u64 = 9;
 
-/// A protection domain that another process imported, and what it consists of.
+/// A protection domain that another process imported, and the domain's memory.
 struct Domain {
     number: AtomicU64,
     borrowed: AtomicU64,
@@ -188,7 +190,8 @@ impl Domain {
         })
     }
 
-    /// Domains::remove, as far as other processes go: whether none has objects in it.
+    /// Models the part of Domains::remove that concerns other processes: whether none has objects
+    /// in the domain.
     fn is_over(&self) -> bool {
         begin_to_end(&self.number);
         let over = borrowed(&self.borrowed) != DOMAIN;
@@ -199,7 +202,7 @@ impl Domain {
     }
 
     fn touch(&self) {
-        // SAFETY: loom checks that nobody else is at it.
+        // SAFETY: loom checks for concurrent access.
         self.pd.with_mut(|pd| unsafe { *pd += 1 });
     }
 }
@@ -215,7 +218,7 @@ model!(a_domain_is_over_when_no_other_process_has_objects_in_it, 3, why: "Causal
         let other = {
             let domain = Arc::clone(&domain);
             thread::spawn(move || {
-                // Domains::borrow and Domains::give_back.
+                // Models Domains::borrow and Domains::give_back.
                 note_borrowed(&domain.borrowed, DOMAIN);
                 if current_domain(&domain.number) == DOMAIN {
                     domain.touch();
@@ -242,7 +245,8 @@ model!(a_domain_is_over_when_its_process_has_no_objects_in_it, 3, why: "Causalit
         let other = {
             let domain = Arc::clone(&domain);
             thread::spawn(move || {
-                // Pd::hold and Pd::release; a look and a step of its own where the model is to fail.
+                // Models Pd::hold and Pd::release. Weakened otherwise: a load and an increment,
+                // which are two steps.
                 let held = if weakened().otherwise {
                     let there = domain.users.load(Ordering::Acquire) != usize::MAX;
                     domain.users.fetch_add(1, Ordering::AcqRel);
@@ -263,7 +267,7 @@ model!(a_domain_is_over_when_its_process_has_no_objects_in_it, 3, why: "Causalit
     }
 );
 
-/// A QP that is on a completion queue's list and has nothing outstanding, and the way onto the list.
+/// A QP on a completion queue's list without outstanding work, and the path onto the list.
 struct Listing {
     outstanding: AtomicBool,
     listed: AtomicBool,
@@ -272,7 +276,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Qp::sends_outstanding and Cq::add_sender.
+    /// Models Qp::sends_outstanding and Cq::add_sender.
     fn post(&self) {
         if list_outstanding(&self.outstanding, &self.listed) {
             let mut inbox = self.inbox.lock();
@@ -281,7 +285,7 @@ impl Listing {
         }
     }
 
-    /// Cq::look: how often the QP is on the list that `there` says of.
+    /// Models Cq::look: `there` is the number of the QP's entries on the list.
     fn look(&self, there: &mut u32) {
         if self.inbox_used.load(Ordering::Acquire) {
             self.inbox_used.store(false, Ordering::Release);

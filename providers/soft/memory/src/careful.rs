@@ -1,29 +1,34 @@
-//! Copying to memory of the application that may be gone.
+//! Copies to application memory that may be unmapped.
 //!
-//! An adapter pins registered memory: a program may unmap it before it deregisters it, or destroys the queue with receives in it, and
-//! messages that come in between land in pages that nobody sees. UCX does so whenever it ends. Here, a thread of ours that copied to
-//! such a place would be the end of the program. A copy that faults is ended by [`guard`], for which the program must not have taken the
-//! signals away since. So our own threads, and what the application calls to end things, ask the kernel first whether something is
-//! there (`memory::is_mapped`): there memory is gone more often than anywhere else, and time matters less. An application that polls copies at once.
+//! An adapter pins registered memory. A program may unmap such memory before it deregisters it, or
+//! before it destroys the queue with its receives. Messages that arrive in between land in pages
+//! that the program never reads; UCX does this at each exit. In `soft`, a copy to unmapped memory
+//! faults, and [`guard`] ends the copy, unless the program has replaced the signal handlers since.
+//! Hence the library's own threads, and calls that end objects, ask the kernel first
+//! (`pages::is_mapped`): there memory is most often gone, and time matters least. An application
+//! thread that polls copies directly.
 //!
-//! Who copies is passed down as `careful`: a plugin takes longer to read a variable of the thread than to take a message. A message of
-//! many packets is asked for by the datagram ([`Seen`]): for each packet it was a seventh of the time in which a READ is answered.
+//! Callers pass `careful` down, because reading a thread-local variable in a plugin takes longer
+//! than receiving a message. For messages of many packets the kernel is asked once per datagram
+//! ([`Seen`]). Asking for each packet took a seventh of the time of a READ response.
 
 use crate::guard::{self, Gone};
 use crate::pages::is_mapped;
 
-/// Copies `len` bytes to `to`, memory of the application, unless some of it is not mapped any more. `false`: `from` is gone.
+/// Copies `len` bytes to the application memory at `to`, unless a part of it is unmapped. Returns
+/// false if `from` is unmapped.
 ///
 /// # Safety
-/// `from` is readable for `len` bytes, or memory of the application that is gone. `to` is writable for as many, or partly unmapped.
+/// `from` is readable for `len` bytes, or application memory that is unmapped. `to` is writable for
+/// `len` bytes, or partly unmapped.
 #[cold]
 pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
-    // SAFETY: the contract is the caller's. What is unmapped right now loses its bytes.
+    // SAFETY: the caller keeps the contract. Unmapped memory loses its bytes.
     !is_mapped(to as u64, len) || unsafe { guard::copy(from, to, len) } != Err(Gone::Source)
 }
 
-/// Memory that was mapped when the kernel was last asked. It is to be forgotten whenever the lock is given back under which it was asked: what
-/// the application deregisters then it may unmap, and have something else there.
+/// A range that was mapped at the last query. The owner must reset it whenever it releases the lock
+/// of the query: the application may then unmap deregistered memory and map other memory there.
 #[derive(Debug, Default)]
 pub struct Seen {
     from: u64,
@@ -31,12 +36,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// How far it is asked ahead, in bytes: a datagram, which is made or taken within some ten microseconds.
+    /// Bytes to query ahead: one datagram, which is sent or received within ten microseconds.
     const AHEAD: usize = 64 << 10;
-    /// As long as the data of a packet of many is at least, in bytes.
+    /// The smallest length of a packet that belongs to a message of many packets.
     const OF_MANY: usize = 256;
 
-    /// As [`is_mapped`], or within what that said of the packets before.
+    /// As [`is_mapped`], or within the range of an earlier query.
     #[inline]
     pub fn is_mapped(&mut self, addr: u64, len: usize) -> bool {
         let Some(end) = addr.checked_add(len as u64) else { return false };
@@ -44,7 +49,8 @@ impl Seen {
     }
 
     fn ask(&mut self, addr: u64, len: usize) -> bool {
-        // Short messages are packets of their own, with nothing behind them; and what is ahead may be a hole.
+        // Short messages have a packet of their own, so no packet follows. The memory ahead may be
+        // a hole.
         let ahead = (len >= Self::OF_MANY).then(|| len.max(Self::AHEAD));
         let reach = ahead.into_iter().chain([len]).find(|&reach| is_mapped(addr, reach));
         if let Some(reach) = reach {
@@ -60,7 +66,7 @@ mod tests {
     use crate::testing::remote_pages;
 
     #[test]
-    fn what_lies_ahead_is_known_until_it_is_forgotten() {
+    fn memory_ahead_is_remembered_until_the_reset() {
         let pages = 40;
         let at = remote_pages(pages) as u64;
         let unmap = |page: u64| {
@@ -87,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unmapped_is_left_out() {
+    fn a_copy_skips_unmapped_memory() {
         let at = remote_pages(3);
         // SAFETY: the second of three pages of our own.
         assert_eq!(unsafe { libc::munmap(at.add(4096).cast(), 4096) }, 0);
         let bytes: Vec<u8> = (0..12288).map(|i| (i % 251) as u8).collect();
         // SAFETY: the first of the pages.
         let left = unsafe { std::slice::from_raw_parts(at, 4096) };
-        // SAFETY: as many bytes as there are in three pages, and a hole in them.
+        // SAFETY: as many bytes as three pages have, with a hole in them.
         unsafe {
             assert!(put(at, bytes.as_ptr(), 4096));
             assert!(left == &bytes[..4096]);

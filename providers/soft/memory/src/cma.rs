@@ -1,7 +1,12 @@
-//! Cross-memory attach: copies between this process and another one of the same user
-//! (`process_vm_readv(2)`, Linux 3.2). The kernel allows it by the rules of `ptrace(2)`.
+//! Cross-memory attach: copies between this process and another process of the same user
+//! (`process_vm_readv(2)`, Linux 3.2).
 //!
-//! A copy reaches the address space that was met, or none ([`AddressSpace`]): never another process that has its number now.
+//! The kernel permits attach by the rules of `ptrace(2)`. A copy reaches the address space that was
+//! verified ([`AddressSpace`]), or fails: it never reaches a later process with the same pid.
+//!
+//! Map of this file: [`IoVec`], a remote range; `Listed`, a witness and ranges for one call;
+//! [`AddressSpace`] with its copies, which go through `/proc/<pid>/mem` if short and through one
+//! system call with the witness otherwise.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,19 +18,20 @@ use libc::{c_void, pid_t};
 use crate::Range;
 use soft_sys::errno::{Errno, check_len};
 
-/// A range of addresses in this process or in another, laid out as `struct iovec`.
+/// A range of addresses in this or another process, laid out as `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct IoVec(libc::iovec);
 
-// SAFETY: a pair of numbers; only the functions of this module turn them into an access, and they
-// say what the caller answers for.
+// SAFETY: a pair of numbers; only functions of this module turn them into an access, and their
+// contracts cover it.
 unsafe impl Send for IoVec {}
-// SAFETY: through a shared IoVec its two numbers can only be read, which is no access to the memory that they name.
+// SAFETY: a shared IoVec only exposes its two numbers, which is no access to the memory that they
+// name.
 unsafe impl Sync for IoVec {}
 
 impl IoVec {
-    /// `len` bytes from `address` on, of whichever process the range is used with.
+    /// `len` bytes from `address` on, in the process with which the range is used.
     #[inline]
     pub const fn new(address: u64, len: usize) -> Self {
         Self(libc::iovec { iov_base: address as usize as *mut c_void, iov_len: len })
@@ -56,20 +62,22 @@ impl fmt::Debug for IoVec {
     }
 }
 
-/// The most ranges of a side that one call moves. The caller needs another call for the ranges behind.
+/// The largest number of ranges that one call copies. The caller repeats the call for further
+/// ranges.
 pub const MOST_RANGES: usize = 64;
 
-/// The longest copy for which the file of an address space is faster than a call that names the process: it copies page by page.
+/// The longest copy for which `/proc/<pid>/mem` is faster than a system call that names the
+/// process: the file copies page by page.
 const SHORT: usize = 8 << 10;
 
-/// Bytes of a witness that are copied.
+/// Bytes of a witness that a call copies.
 const WITNESS: usize = size_of::<u64>();
 
-/// Ranges of a list of which more than these are not kept on the stack.
+/// The number of ranges that fit on the stack.
 const FEW: usize = 4;
 
-/// A witness's range and those of a list behind it. Calls come where the stack is small, so many ranges are kept elsewhere; where there is no memory for them the call is
-/// for few.
+/// The range of a witness, followed by the ranges of a list. Callers may have a small stack, so
+/// longer lists are on the heap. If the heap is exhausted, the call covers only the first ranges.
 struct Listed<T> {
     few: ArrayVec<T, { FEW + 1 }>,
     many: Vec<T>,
@@ -96,8 +104,9 @@ impl<T: Copy> Listed<T> {
 
 /// The address space of another process.
 ///
-/// A process number is reused after its process has died. So a copy goes through a descriptor of the address space itself (`/proc/<pid>/mem`,
-/// `proc(5)`: it reads as empty once the process is gone), or names the [witness](crate::witness) of the process first.
+/// The kernel reuses a pid after its process has died. A copy therefore goes through a descriptor
+/// of the address space (`/proc/<pid>/mem`, `proc(5)`: empty after the process's death), or names
+/// the process's [witness](crate::witness) first.
 #[derive(Debug)]
 pub struct AddressSpace {
     pid: pid_t,
@@ -108,10 +117,12 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// The address space of process `pid`, whose witness at `witness` holds `secret`; with `may_open`, a descriptor of it is opened, too.
+    /// The address space of process `pid`, whose witness at `witness` holds `secret`. With
+    /// `may_open`, a descriptor of the address space is opened too.
     ///
     /// # Errors
-    /// `ESRCH` that is not there: it is another process; `EPERM` not ours to attach.
+    /// `ESRCH`: the witness is missing, so the pid belongs to another process. `EPERM`: attach is
+    /// not permitted.
     pub fn of(pid: pid_t, witness: u64, secret: u64, may_open: bool) -> Result<Self, Errno> {
         let mut space = Self { pid, witness, secret, memory: None };
         space.prove_number()?;
@@ -119,33 +130,38 @@ impl AddressSpace {
             let path = format!("/proc/{pid}/mem");
             space.memory = OpenOptions::new().read(true).write(true).open(path).ok();
         }
-        // The number may have become another process's since.
+        // The pid may belong to another process by now.
         if space.memory.is_some() && space.read_witness_of_file() != Some(secret) {
             space.memory = None;
         }
         Ok(space)
     }
 
-    /// Whether the number is still that of this address space. What was found by the number before this call was found of the right process.
+    /// Verifies that the pid still belongs to this address space. Results obtained by the pid
+    /// before this call then concern the right process.
     ///
     /// # Errors
-    /// `ESRCH` it is another process's, or nobody's; `EPERM` not ours to attach any more.
+    /// `ESRCH`: the pid is free or belongs to another process. `EPERM`: attach is no longer
+    /// permitted.
     pub fn prove_number(&self) -> Result<(), Errno> {
-        self.call(Way::Read, &[], &[]).map(|_| ())
+        self.call(Direction::Read, &[], &[]).map(|_| ())
     }
 
-    /// Copies from `remote` ranges of that process into `local` ranges of ours; both sides are runs of bytes, and their ranges need not
-    /// match. Returns how many bytes arrived, which may be fewer than asked for: at a range that is bad there, and behind [`MOST_RANGES`]. What
-    /// the local ranges hold after an error is unknown.
+    /// Copies from the `remote` ranges of the process into the `local` ranges of this process. Both
+    /// sides are sequences of bytes, whose ranges may differ. Returns the number of copied bytes,
+    /// which may be smaller than requested: the copy ends at a bad remote range, or behind
+    /// [`MOST_RANGES`]. After an error the content of the local ranges is undefined.
     ///
     /// # Errors
-    /// `ESRCH` the address space is gone; `EPERM` not ours to attach; `EFAULT` an address is not mapped there, or not here.
+    /// `ESRCH`: the address space is gone. `EPERM`: attach is not permitted. `EFAULT`: an address
+    /// is unmapped on either side.
     pub fn read(&self, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
-        // SAFETY: ranges of this process may be written (contract of Range); those of the other are only read.
-        unsafe { self.copy(Way::Read, local, remote) }
+        // SAFETY: local ranges may be written (contract of Range); remote ranges are only read.
+        unsafe { self.copy(Direction::Read, local, remote) }
     }
 
-    /// Copies from `local` ranges of ours into `remote` ranges of that process; otherwise as [`read`](Self::read).
+    /// Copies from the `local` ranges of this process into the `remote` ranges of the process;
+    /// otherwise as [`read`](Self::read).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -153,12 +169,13 @@ impl AddressSpace {
     /// # Safety
     /// The process expects its `remote` ranges to be written.
     pub unsafe fn write(&self, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
-        // SAFETY: the caller answers for the remote ranges.
-        unsafe { self.copy(Way::Write, local, remote) }
+        // SAFETY: the caller's contract covers the remote ranges.
+        unsafe { self.copy(Direction::Write, local, remote) }
     }
 
-    /// As [`read`](Self::read), from the second of the two ranges that the kernel finds at `remote` when it begins: its owner may change it until
-    /// then. The first is to be the process's witness.
+    /// As [`read`](Self::read), from the second of the two ranges that the kernel reads at `remote`
+    /// when the call begins. Their owner may change them until then. The first range must be the
+    /// process's witness.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -170,30 +187,36 @@ impl AddressSpace {
         local: &[Range],
         remote: *const [IoVec; 2],
     ) -> Result<usize, Errno> {
-        // SAFETY: as the caller says; local ranges may be written (contract of Range).
-        unsafe { self.call_where(Way::Read, local, remote.cast(), 2) }
+        // SAFETY: the caller's contract; local ranges may be written (contract of Range).
+        unsafe { self.call_where(Direction::Read, local, remote.cast(), 2) }
     }
 
-    /// As [`write`](Self::write), to the second of the two ranges that the kernel finds at `remote` when it begins, as in
-    /// [`read_where`](Self::read_where).
+    /// As [`write`](Self::write), to the second of the two ranges that the kernel reads at
+    /// `remote`, as in [`read_where`](Self::read_where).
     ///
     /// # Errors
     /// As [`read`](Self::read).
     ///
     /// # Safety
-    /// The process expects to be written whatever ranges the kernel finds at `remote`, an address of this process at which two ranges stay mapped.
+    /// The process expects writes to any range that the kernel finds at `remote`, an address of
+    /// this process at which two ranges stay mapped.
     pub unsafe fn write_where(
         &self,
         local: &[Range],
         remote: *const [IoVec; 2],
     ) -> Result<usize, Errno> {
-        // SAFETY: as the caller says.
-        unsafe { self.call_where(Way::Write, local, remote.cast(), 2) }
+        // SAFETY: the caller's contract.
+        unsafe { self.call_where(Direction::Write, local, remote.cast(), 2) }
     }
 
     /// # Safety
-    /// Whatever `way` writes expects to be written.
-    unsafe fn copy(&self, way: Way, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
+    /// The memory that `way` writes may be written.
+    unsafe fn copy(
+        &self,
+        way: Direction,
+        local: &[Range],
+        remote: &[IoVec],
+    ) -> Result<usize, Errno> {
         if let (Some(memory), [here], [there]) = (&self.memory, local, remote) {
             let len = here.len().min(there.len());
             if (1..=SHORT).contains(&len) {
@@ -203,12 +226,13 @@ impl AddressSpace {
         self.call(way, local, remote)
     }
 
-    /// One call that names the process, with its witness in front.
-    fn call(&self, way: Way, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
+    /// One system call that names the process, with its witness as the first range.
+    fn call(&self, way: Direction, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
         let there = Listed::new(IoVec::new(self.witness, WITNESS), remote);
         let there = there.as_slice();
         let wanted = there.iter().skip(1).any(|range| !range.is_empty());
-        // SAFETY: `there` has so many ranges, which live until the call is over; the callers answer for what they lead to.
+        // SAFETY: `there` has that many ranges, which live until the call returns; the caller's
+        // contract covers the memory.
         let moved = unsafe { self.call_where(way, local, there.as_ptr(), there.len())? };
         if moved == 0 && wanted && local.iter().any(|range| !range.is_empty()) {
             return Err(Errno::EFAULT);
@@ -217,36 +241,38 @@ impl AddressSpace {
     }
 
     /// # Safety
-    /// At `remote` are `count` ranges that stay mapped; whatever `way` writes expects to be written.
+    /// At `remote` are `count` ranges that stay mapped. The memory that `way` writes may be
+    /// written.
     unsafe fn call_where(
         &self,
-        way: Way,
+        way: Direction,
         local: &[Range],
         remote: *const IoVec,
         count: usize,
     ) -> Result<usize, Errno> {
-        // A writer stores the value that the witness holds already.
-        let mut word = if way == Way::Write { self.secret } else { !self.secret };
+        // A write stores the value that the witness already holds.
+        let mut word = if way == Direction::Write { self.secret } else { !self.secret };
         let word_at = &raw mut word;
         // SAFETY: exactly the word, which outlives the call.
         let here = Listed::new(unsafe { Range::new(word_at.cast(), WITNESS) }, local);
         let here = here.as_slice();
         let move_bytes = match way {
-            Way::Read => libc::process_vm_readv,
-            Way::Write => libc::process_vm_writev,
+            Direction::Read => libc::process_vm_readv,
+            Direction::Write => libc::process_vm_writev,
         };
         let (own, own_count) = (here.as_ptr().cast(), here.len() as libc::c_ulong);
-        // SAFETY: IoVec and Range are laid out as `iovec`, and there are as many as the counts say; the kernel checks every address, the local
-        // ones are as the contract of Range has it, and the caller answers for the remote ones.
+        // SAFETY: IoVec and Range are laid out as `iovec`, and the counts match; the kernel checks
+        // every address; local ranges satisfy the contract of Range, and the caller's contract
+        // covers remote ones.
         let moved = check_len(unsafe {
             move_bytes(self.pid, own, own_count, remote.cast(), count as libc::c_ulong, 0)
         });
         let moved = match moved {
-            // The kernel got no further than the witness.
+            // The kernel failed at the witness.
             Err(Errno::EFAULT) => return Err(Errno::ESRCH),
             moved => moved?,
         };
-        // SAFETY: the kernel is done with the word.
+        // SAFETY: the kernel has finished with the word.
         let word = unsafe { word_at.read_volatile() };
         if moved < WITNESS || word != self.secret {
             return Err(Errno::ESRCH);
@@ -256,29 +282,30 @@ impl AddressSpace {
 
     fn read_witness_of_file(&self) -> Option<u64> {
         let mut word = 0_u64;
-        // SAFETY: exactly the word, which is ours alone.
+        // SAFETY: exactly the word, a local variable.
         let here = unsafe { Range::new((&raw mut word).cast(), WITNESS) };
         let there = IoVec::new(self.witness, WITNESS);
-        let moved = through_file(self.memory.as_ref()?, Way::Read, here, there, WITNESS);
+        let moved = through_file(self.memory.as_ref()?, Direction::Read, here, there, WITNESS);
         (moved == Ok(WITNESS)).then_some(word)
     }
 }
 
-/// Moves `len` bytes between a range of ours and one of the address space that `memory` is.
+/// Copies `len` bytes between a local range and a range of the address space of `memory`.
 fn through_file(
     memory: &File,
-    way: Way,
+    way: Direction,
     here: Range,
     there: IoVec,
     len: usize,
 ) -> Result<usize, Errno> {
     let (fd, at) = (memory.as_raw_fd(), there.address() as libc::off_t);
     let own = here.address() as usize as *mut c_void;
-    // SAFETY: the kernel checks both addresses; the local one is as the contract of Range has it, and the callers answer for the remote one.
+    // SAFETY: the kernel checks both addresses; the local range satisfies the contract of Range,
+    // and the callers' contract covers the remote one.
     let moved = check_len(unsafe {
         match way {
-            Way::Read => libc::pread(fd, own, len, at),
-            Way::Write => libc::pwrite(fd, own, len, at),
+            Direction::Read => libc::pread(fd, own, len, at),
+            Direction::Write => libc::pwrite(fd, own, len, at),
         }
     });
     match moved {
@@ -289,7 +316,7 @@ fn through_file(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Read,
     Write,
 }
@@ -300,7 +327,7 @@ mod tests {
     use crate::witness::Witness;
     use soft_sys::process;
 
-    /// This process, with and without a descriptor.
+    /// This process's address space, without and with a descriptor.
     fn spaces(witness: &Witness) -> [AddressSpace; 2] {
         [false, true].map(|open| {
             let (address, secret) = (witness.address(), witness.secret());
@@ -355,7 +382,7 @@ mod tests {
             for bad in [8, u64::MAX - 7] {
                 assert_eq!(space.read(&[local], &[IoVec::new(bad, 8)]), Err(Errno::EFAULT));
             }
-            // SAFETY: nothing of the program is at that address.
+            // SAFETY: the address is unmapped.
             let written = unsafe { space.write(&[local], &[IoVec::new(8, 8)]) };
             assert_eq!(written, Err(Errno::EFAULT));
         }
@@ -365,13 +392,13 @@ mod tests {
         assert_eq!((of(address, 8), of(8, 7)), (Err(Errno::ESRCH), Err(Errno::ESRCH)));
     }
 
-    /// A child has the same memory at the same addresses: the most likely one to be mistaken for its parent.
+    /// A child has the same memory at the same addresses, so a mistaken copy would succeed.
     #[test]
     fn another_process_with_the_same_memory_is_neither_read_nor_written() {
         let witness = Witness::new(7).expect("a page");
         let mut word = 0x1111_1111_1111_1111_u64;
         let there = [IoVec::new(&raw mut word as u64, 8)];
-        // SAFETY: the child does nothing but wait for its end.
+        // SAFETY: the child only waits for its end.
         let other = unsafe {
             match libc::fork() {
                 0 => loop {
@@ -384,12 +411,12 @@ mod tests {
             AddressSpace { pid: other, witness: witness.address(), secret: 7, memory: None };
         // SAFETY: all of `word`.
         let local = [unsafe { Range::new((&raw mut word).cast(), 8) }];
-        // SAFETY: it is refused; otherwise the child's copy would be written.
+        // SAFETY: the call fails; otherwise it would write the child's copy.
         assert_eq!(unsafe { space.write(&local, &there) }, Err(Errno::ESRCH));
         assert_eq!(space.read(&local, &there), Err(Errno::ESRCH));
         assert_eq!(space.prove_number(), Err(Errno::ESRCH));
         let both = [IoVec::new(witness.address(), 8), there[0]];
-        // SAFETY: two ranges that live.
+        // SAFETY: two live ranges.
         let moved = unsafe {
             (space.read_where(&local, &raw const both), space.write_where(&local, &raw const both))
         };

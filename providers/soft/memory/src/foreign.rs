@@ -1,7 +1,8 @@
-//! Mapping memory that another process has mapped, where both can share it (`proc(5)`, `shmat(2)`, `memfd_create(2)`).
+//! Maps memory of another process that both can share (`proc(5)`, `shmat(2)`, `memfd_create(2)`).
 //!
-//! Only memory that cannot shrink: System V segments, and memory files sealed against it. A store to a page that a file has
-//! lost would be a signal for us; the kernel makes it an error when it copies for us.
+//! Only memory that cannot shrink qualifies: System V segments, and memory files sealed against
+//! shrinking. A store to a page that its file has lost would raise a signal here, whereas a copy by
+//! the kernel only fails.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -18,7 +19,7 @@ use soft_sys::memfd::{Memfd, Seals};
 struct Area {
     start: u64,
     end: u64,
-    /// `rw-s` and the like.
+    /// Permissions such as `rw-s`.
     rights: [u8; 4],
     offset: u64,
     major: u32,
@@ -27,7 +28,7 @@ struct Area {
     path: String,
 }
 
-/// Whether a line of `/proc/<pid>/maps` tells a mapping.
+/// Whether a line of `/proc/<pid>/maps` describes a mapping.
 pub fn tells_mapping(line: &str) -> bool {
     Area::parse(line).is_some_and(|area| area.start <= area.end)
 }
@@ -52,7 +53,7 @@ impl Area {
         })
     }
 
-    /// The mapping around `addr` of process `pid` (`self` is one, too).
+    /// The mapping around `addr` of process `pid`, which may be `self`.
     fn around(pid: &str, addr: u64) -> Option<Self> {
         let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
         let lines = BufReader::new(maps).lines().map_while(Result::ok);
@@ -76,28 +77,31 @@ impl Area {
     }
 }
 
-/// A mapping of another process, mapped here, too; gone when dropped. Others write it at any time.
+/// A mapping of another process that is mapped here too, until dropped. Other processes write it at
+/// any time.
 #[derive(Debug)]
 pub struct Foreign {
-    /// Where the other process's mapping begins, and where it is here.
+    /// The start of the other process's mapping, and its address here.
     start: u64,
     here: *mut u8,
     len: usize,
-    /// What to give back: the address of a System V segment, or the mapping itself.
+    /// What to release: the address of a System V segment; `None`: the mapping itself.
     segment: Option<*mut c_void>,
 }
 
-// SAFETY: addresses of a mapping that belongs to the process and not to a thread; whoever uses one answers for the access.
+// SAFETY: addresses of a mapping that belongs to the process and not to a thread; a user's contract
+// covers the access.
 unsafe impl Send for Foreign {}
-// SAFETY: through a shared `Foreign` only addresses and lengths are read, which never change; what lies there is
-// others' to write, and raw for whoever copies it.
+// SAFETY: a shared `Foreign` only exposes addresses and lengths, which never change; the memory is
+// only copied through raw pointers.
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    /// Maps what process `pid` has at `addr`, if it is shared memory that cannot shrink and that we may write. The caller
-    /// makes sure afterwards that the process was not another one by then.
+    /// Maps the memory of process `pid` at `addr`, if it is writable shared memory that cannot
+    /// shrink. The caller must verify afterwards that the pid still belongs to the intended
+    /// process.
     pub fn map(pid: pid_t, addr: u64) -> Option<Self> {
-        // In the middle of an operation of the application's.
+        // The application may be in the middle of an operation, so defer cancellation.
         let _whole = Uncancelled::begin();
         let area = Area::around(&pid.to_string(), addr)?;
         if &area.rights != b"rw-s" {
@@ -112,18 +116,18 @@ impl Foreign {
         }
     }
 
-    /// A System V segment: its inode is its number.
+    /// Attaches a System V segment, whose inode is its id.
     fn attach(area: &Area) -> Option<Self> {
         let id = c_int::try_from(area.inode).ok()?;
-        // SAFETY: at an address of the kernel's choice, which replaces no mapping.
+        // SAFETY: at an address that the kernel chooses, which replaces no mapping.
         let segment = unsafe { libc::shmat(id, std::ptr::null(), 0) };
         if segment as isize == -1 {
             return None;
         }
-        // From here on, dropping it detaches.
+        // From here on, dropping `foreign` detaches the segment.
         let mut foreign =
             Self { start: area.start, here: segment.cast(), len: 0, segment: Some(segment) };
-        // In another IPC namespace the number would name another segment.
+        // In another IPC namespace the id would name another segment.
         let mapped = Area::around("self", segment as u64)?;
         let inside = (area.offset as usize).checked_add(area.len())? <= mapped.len();
         if !mapped.same_file(area) || !inside {
@@ -135,13 +139,13 @@ impl Foreign {
         Some(foreign)
     }
 
-    /// A memory file that the process still has a descriptor of.
+    /// Opens a memory file of which the process still has a descriptor.
     fn open(pid: pid_t, area: &Area) -> Option<Self> {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
         let path = entries
             .filter_map(Result::ok)
             .map(|entry| entry.path())
-            // By its name first: a look at other kinds of files could wait for ever.
+            // Check the name first: stat(2) of other kinds of files may block.
             .filter(|path| {
                 fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"))
             })
@@ -157,7 +161,7 @@ impl Foreign {
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let offset = libc::off_t::try_from(area.offset).ok()?;
-        // SAFETY: at an address of the kernel's choice, which replaces no mapping.
+        // SAFETY: at an address that the kernel chooses, which replaces no mapping.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -176,7 +180,7 @@ impl Foreign {
         })
     }
 
-    /// Where `len` bytes at `addr` of the other process are here.
+    /// The local address of `len` bytes at `addr` of the other process.
     #[inline]
     pub fn at(&self, addr: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(addr.checked_sub(self.start)?).ok()?;
@@ -187,7 +191,8 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: exactly what was attached or mapped; no address of it is in use any more (see `at`).
+        // SAFETY: exactly the attached or mapped memory; its addresses are no longer used (see
+        // `at`).
         unsafe {
             match self.segment {
                 Some(segment) => libc::shmdt(segment),
@@ -197,7 +202,7 @@ impl Drop for Foreign {
     }
 }
 
-/// For unit tests of who stands on this, too.
+/// Also for unit tests of dependent crates.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +231,7 @@ mod tests {
         let foreign = Foreign::map(process::id(), one.base() as u64 + 5000).expect("sharable");
         let there = foreign.at(one.base() as u64 + 5000, 8).expect("inside");
         assert_ne!(there, one.base().wrapping_add(5000));
-        // SAFETY: inside both mappings, which nobody else uses.
+        // SAFETY: inside both mappings, which only this test uses.
         unsafe {
             there.write(7);
             assert_eq!(one.base().add(5000).read_volatile(), 7);

@@ -1,7 +1,27 @@
-//! The memory of applications, as the software adapter reads and writes it. Nothing else of the adapter touches their bytes.
+//! Access to application memory for the software adapter. No other crate of the adapter touches its
+//! bytes.
 //!
-//! Memory of an application can be changed by its threads at any time, can be unmapped while it is registered, and can belong to another
-//! process. So nothing here makes a reference to it: addresses are numbers or raw pointers, and each function says what its caller answers for.
+//! The application's threads may change the memory at any time. The memory may be unmapped while it
+//! is registered, and it may belong to another process. Hence no function makes a Rust reference to
+//! it: addresses are numbers or raw pointers, and each function states its caller's obligations.
+//!
+//! - [`Range`] is a checked run of bytes, [`ranges`] the scatter/gather list of a work request.
+//! - [`guard`] ends copies that fault; [`careful`] asks the kernel before a copy; [`pages`]
+//!   populates and queries pages.
+//! - [`cma`] copies to and from other processes, [`witness`] identifies their address spaces,
+//!   [`foreign`] maps their shared memory.
+//!
+//! ```
+//! use soft_memory::Range;
+//!
+//! let (from, mut to) = ([7_u8; 4], [0_u8; 4]);
+//! // SAFETY: both arrays outlive the ranges, and are not used otherwise meanwhile.
+//! let a = unsafe { Range::new(from.as_ptr().cast_mut(), 4) };
+//! // SAFETY: as above.
+//! let b = unsafe { Range::new(to.as_mut_ptr(), 4) };
+//! assert!(a.copy_to(b));
+//! assert_eq!(to, [7; 4]);
+//! ```
 
 pub mod careful;
 pub mod cma;

@@ -1,18 +1,20 @@
-//! Bringing application memory in, and memory that is nowhere (`madvise(2)`, `msync(2)`, `mmap(2)`).
+//! Populates and queries pages of application memory, and provides memory without content
+//! (`madvise(2)`, `msync(2)`, `mmap(2)`).
 
 use std::ffi::{c_int, c_void};
 
 use soft_sys::Errno;
 
-/// Since Linux 5.14; not in the libc crate for every target.
+/// Linux 5.14; the libc crate lacks it for some targets.
 const MADV_POPULATE_READ: c_int = 22;
 const MADV_POPULATE_WRITE: c_int = 23;
 
-/// Brings the pages of a range in as reading or writing would: whatever is not mapped, or not writable where it must be, is
-/// found now and not by a crash when a message arrives.
+/// Populates the pages of a range as reading or writing would. An unmapped or read-only page is
+/// thus found at registration, and not by a fault when a message arrives.
 ///
 /// # Errors
-/// `EFAULT` part of it is not mapped, or not with that protection; `EINVAL` the range wraps around.
+/// `EFAULT`: a part of the range is unmapped, or lacks the permission. `EINVAL`: the range wraps
+/// around.
 pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());
@@ -27,60 +29,62 @@ pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
         return Ok(());
     }
     match Errno::last() {
-        // The advice is as new as Linux 5.14. Before, all that can be asked is whether there is a mapping.
-        // SAFETY: madvise(2) of no length checks the address and the advice, and does nothing.
+        // The advice needs Linux 5.14. Older kernels only tell whether the range is mapped.
+        // SAFETY: madvise(2) with length 0 checks the address and the advice, and changes nothing.
         Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => {
             if is_mapped(start as u64, len) { Ok(()) } else { Err(Errno::EFAULT) }
         }
-        // No mapping, or not with that protection: what the kernel's own registration says then.
+        // Unmapped, or without the permission: the errno of the kernel's own registration.
         Errno::ENOMEM | Errno::EINVAL => Err(Errno::EFAULT),
         other => Err(other),
     }
 }
 
-/// Whether all of a range is mapped, with whatever protection. It costs a system call that does nothing else: of all that tell, `msync(2)`
-/// with `MS_ASYNC` is the cheapest by far, for any number of pages.
+/// Whether all of a range is mapped, with any permission. Costs one system call: `msync(2)` with
+/// `MS_ASYNC` is by far the cheapest query, for any number of pages.
 pub fn is_mapped(addr: u64, len: usize) -> bool {
     let start = addr & !4095;
     let Some(len) = (addr - start).checked_add(len as u64) else { return false };
-    // SAFETY: it changes nothing and checks the range, which it rounds up to pages.
+    // SAFETY: msync(2) changes nothing here, and checks the range, which it rounds up to pages.
     let told = unsafe { libc::msync(start as usize as *mut c_void, len as usize, libc::MS_ASYNC) };
     told == 0 || Errno::last() != Errno::ENOMEM
 }
 
-/// Memory that reads as zeros, and memory whose contents nobody wants: what stands behind a region without memory.
+/// Memory that reads as zeros, and memory whose content is discarded: the storage of a region
+/// without memory.
 #[derive(Debug)]
-pub struct Void {
+pub struct ZeroMemory {
     zeros: *mut u8,
     sink: *mut u8,
 }
 
-// SAFETY: two addresses of mappings that are never unmapped; nobody cares what is in the second.
-unsafe impl Send for Void {}
-// SAFETY: through a shared `Void` the two addresses can only be read, and never change; zeros are not written, and what
-// is in the sink nobody cares for.
-unsafe impl Sync for Void {}
+// SAFETY: two addresses of mappings that are never unmapped; the content of the second is
+// irrelevant.
+unsafe impl Send for ZeroMemory {}
+// SAFETY: a shared `ZeroMemory` only exposes the two addresses, which never change; zeros are not
+// written, and the content of the sink is irrelevant.
+unsafe impl Sync for ZeroMemory {}
 
-/// Bytes of each half of a [`Void`]: as long as the longest message.
+/// Bytes of each half of a [`ZeroMemory`]: the longest message.
 const VOID_LEN: usize = 1 << 31;
-/// What the sink may keep in memory from one use to the next.
+/// Bytes of the sink that may keep their pages between uses.
 const KEPT: usize = 1 << 20;
 
-impl Void {
-    /// Two ranges of addresses without memory behind them, there until the process ends.
+impl ZeroMemory {
+    /// Reserves two address ranges without memory, which exist until the process ends.
     ///
     /// # Errors
-    /// `ENOMEM` no room in the address space.
+    /// `ENOMEM`: the address space is exhausted.
     pub fn new() -> Result<Self, Errno> {
         let map = |protection| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: a NULL address without MAP_FIXED never replaces a mapping that someone uses.
+            // SAFETY: a NULL address without MAP_FIXED never replaces a mapping.
             let at =
                 unsafe { libc::mmap(std::ptr::null_mut(), VOID_LEN, protection, flags, -1, 0) };
             if at == libc::MAP_FAILED {
                 return Err(Errno::last());
             }
-            // SAFETY: our own mapping; what the kernel does not offer is only an economy.
+            // SAFETY: our own mapping; the advice only makes core dumps smaller.
             unsafe { libc::madvise(at, VOID_LEN, libc::MADV_DONTDUMP) };
             Ok(at.cast::<u8>())
         };
@@ -88,15 +92,15 @@ impl Void {
         Ok(Self { zeros, sink: map(libc::PROT_READ | libc::PROT_WRITE)? })
     }
 
-    /// Zeros to read.
+    /// The address of zeros to read.
     pub fn zeros(&self) -> u64 {
         self.zeros as u64
     }
 
-    /// Room for `len` bytes that are forgotten.
+    /// The address of `len` bytes whose content is discarded.
     pub fn sink(&self, len: usize) -> u64 {
         if len > KEPT {
-            // SAFETY: our own mapping, of whose contents nobody relies on anything.
+            // SAFETY: our own mapping, whose content is irrelevant.
             unsafe { libc::madvise(self.sink.cast(), VOID_LEN, libc::MADV_DONTNEED) };
         }
         self.sink as u64
@@ -108,10 +112,10 @@ mod tests {
     use super::*;
     use crate::testing::remote_pages;
 
-    /// Two pages, the second of them with `protection`.
+    /// Two pages, of which the second has `protection`.
     fn pages(protection: c_int) -> *mut c_void {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: fresh anonymous memory, of which we change the second half's protection.
+        // SAFETY: fresh anonymous memory, whose second half gets another protection.
         unsafe {
             let at = libc::mmap(
                 std::ptr::null_mut(),
@@ -151,8 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn nowhere_reads_as_zero_whatever_was_written() {
-        let void = Void::new().expect("address space");
+    fn memory_without_content_reads_as_zero() {
+        let void = ZeroMemory::new().expect("address space");
         let sink = void.sink(KEPT + 1) as *mut u8;
         // SAFETY: inside both halves.
         unsafe {

@@ -1,11 +1,13 @@
-//! A run of bytes that others may change at any time: memory of an application that was checked, or a bounce buffer.
+//! A run of bytes that others may change at any time: checked application memory, or a bounce
+//! buffer.
 
 use crate::guard::{self, Gone};
 
 /// Bytes of this process's memory, to be copied from and to. Laid out as `struct iovec`.
 ///
-/// Whoever makes one has checked that it may be used so and for how long; from then on copying needs no further promise. Nothing ever makes a
-/// reference to the bytes: threads of the application, and other processes, write them when they like.
+/// The creator has checked that the bytes may be used, and for how long. Copies need no further
+/// promise. No reference to the bytes is ever made, because threads of the application and other
+/// processes write them at any time.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Range {
@@ -20,8 +22,9 @@ impl Range {
     /// `len` bytes at `base`.
     ///
     /// # Safety
-    /// As long as a copy of the range is used, the bytes may be read, and written where the range is copied to; no reference to them is used
-    /// meanwhile. (An application may unmap what it has registered: see [`guard`].)
+    /// While a copy of the range is in use, the bytes are readable, and writable where the range is
+    /// a target. No reference to them is used meanwhile. (An application may unmap registered
+    /// memory: see [`guard`].)
     #[inline]
     pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { base, len }
@@ -30,20 +33,20 @@ impl Range {
     /// `len` bytes at an address of this process.
     ///
     /// # Safety
-    /// As long as a copy of the range is used, the bytes may be read, and written where the range is copied to; no
-    /// reference to them is used meanwhile.
+    /// While a copy of the range is in use, the bytes are readable, and writable where the range is
+    /// a target. No reference to them is used meanwhile.
     #[inline]
     pub const unsafe fn at(address: u64, len: usize) -> Self {
         Self { base: address as usize as *mut u8, len }
     }
 
-    /// First byte.
+    /// The first byte.
     #[inline]
     pub const fn base(self) -> *mut u8 {
         self.base
     }
 
-    /// First address.
+    /// The first address.
     #[inline]
     pub fn address(self) -> u64 {
         self.base as usize as u64
@@ -55,27 +58,27 @@ impl Range {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the range is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The part `offset..offset + len`, cut at the end.
+    /// The part `offset..offset + len`, limited to the range.
     #[inline]
     pub fn part(self, offset: usize, len: usize) -> Self {
         let offset = offset.min(self.len);
         Self { base: self.base.wrapping_add(offset), len: len.min(self.len - offset) }
     }
 
-    /// Its first `len` bytes, or all.
+    /// The first `len` bytes, or the whole range.
     #[inline]
     pub fn first(self, len: usize) -> Self {
         Self { base: self.base, len: len.min(self.len) }
     }
 
-    /// Copies as many bytes as both ranges have. The ranges may overlap. Returns false if these bytes
-    /// are unmapped. An unmapped target loses the bytes.
+    /// Copies as many bytes as both ranges have. The ranges may overlap. Returns false if the
+    /// source is unmapped. An unmapped target loses the bytes.
     #[inline]
     #[must_use]
     pub fn copy_to(self, to: Self) -> bool {
@@ -87,7 +90,7 @@ impl Range {
     /// Copies as much of `bytes` as fits. An unmapped range loses the bytes.
     #[inline]
     pub fn put(self, bytes: &[u8]) {
-        // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
+        // SAFETY: as many bytes as both have; the contract of `new` covers the range.
         let _ = unsafe { guard::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
     }
 
@@ -95,27 +98,28 @@ impl Range {
     #[inline]
     #[must_use]
     pub fn get(self, bytes: &mut [u8]) -> bool {
-        // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
+        // SAFETY: as many bytes as both have; the contract of `new` covers the range.
         unsafe { guard::copy(self.base, bytes.as_mut_ptr(), self.len.min(bytes.len())) }.is_ok()
     }
 
-    /// Reads, changes and writes the word that it begins with; what was there. Alone among those who hold the lock of this process's atomics, and
-    /// where the word is aligned, among processors. `None`: it is gone.
+    /// Changes the first word of the range and returns its previous value. The change is atomic
+    /// among holders of this process's lock of atomics, and for an aligned word among all
+    /// processors. `None`: the memory is unmapped.
     pub fn update(self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let word = self.word();
         let mut old = 0u64;
-        // SAFETY: eight bytes of the range (`word`), and of a word of our own.
+        // SAFETY: eight bytes of the range (`word`), and of a local word.
         unsafe { guard::copy(word.cast(), (&raw mut old).cast(), 8) }.ok()?;
         if !word.is_aligned() {
             // A region may map an aligned address to an odd one.
             let new = change(old);
-            // SAFETY: eight bytes of a word of our own, and of the range (`word`).
+            // SAFETY: eight bytes of a local word, and of the range (`word`).
             return unsafe { guard::copy((&raw const new).cast(), word.cast(), 8) }
                 .ok()
                 .map(|()| old);
         }
         loop {
-            // Also atomic for other processes' adapters that have the same memory.
+            // Atomic also for adapters of other processes that share the memory.
             // SAFETY: eight bytes of the range (`word`), and aligned.
             let seen = unsafe { guard::compare_exchange(word, old, change(old)) }?;
             if std::mem::replace(&mut old, seen) == seen {
@@ -124,7 +128,8 @@ impl Range {
         }
     }
 
-    /// Stores the word that it begins with, at once where it is aligned: whoever looks at it meanwhile sees it whole. `false`: it is gone.
+    /// Stores the first word of the range. If the word is aligned, one store writes it, so that a
+    /// concurrent reader never sees a part. Returns false if the memory is unmapped.
     #[must_use]
     pub fn store(self, value: u64) -> bool {
         let word = self.word();
@@ -132,7 +137,7 @@ impl Range {
             // SAFETY: eight bytes of the range (`word`), and aligned.
             unsafe { guard::store(word, value) }
         } else {
-            // SAFETY: eight bytes of a word of our own, and of the range (`word`).
+            // SAFETY: eight bytes of a local word, and of the range (`word`).
             unsafe { guard::copy((&raw const value).cast(), word.cast(), 8) }.is_ok()
         }
     }
@@ -146,14 +151,15 @@ impl Range {
 /// The bytes of words.
 #[inline]
 pub const fn bytes_of(words: &[u64]) -> &[u8] {
-    // SAFETY: the same memory; bytes have no alignment, and any are valid.
+    // SAFETY: the same memory; bytes have no alignment, and any byte is valid.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// The bytes of words, to be written.
+/// The bytes of words, for writing.
 #[inline]
 pub const fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: the same memory, borrowed alone; bytes have no alignment, and any make a word.
+    // SAFETY: the same memory, borrowed exclusively; bytes have no alignment, and any bytes make a
+    // word.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
 
     fn over(bytes: &mut [u8]) -> Range {
-        // SAFETY: used only while the test has the bytes, and not by name meanwhile.
+        // SAFETY: used only while the test owns the bytes, and not by name meanwhile.
         unsafe { Range::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -1,6 +1,8 @@
-//! Lists of ranges of application memory, and copying to and from them.
+//! Scatter/gather lists of application memory, and copies to and from them.
 //!
-//! The application may touch that memory at any time, so it is only ever copied through raw pointers.
+//! The application may touch the memory at any time, so it is only copied through raw pointers. Map
+//! of this file: [`Remote`], memory of another process in a list; [`Ranges`] with `scatter` into
+//! the list and `gather` out of it; helpers for the order of stores.
 
 use crate::guard::{self, Gone};
 use crate::pages::is_mapped;
@@ -10,15 +12,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Ranges that one work request may name (`max_sge` of the device).
+/// The largest number of ranges of a work request (`max_sge` of the device).
 pub const MAX_SGE: usize = 32;
 
-/// Memory of another process that lists of this one may name.
+/// Memory of another process in a list of this process.
 pub trait Remote: Debug + Send + Sync {
-    /// Copies the bytes at address `va` of that process to `to`. `false`: they are not there any more.
+    /// Copies the bytes at address `va` of that process to `to`. Returns false if the memory is
+    /// gone.
     fn read(&self, va: u64, to: Range) -> bool;
 
-    /// Copies `from` to address `va` of that process. `false`: the memory is not there any more.
+    /// Copies `from` to address `va` of that process. Returns false if the memory is gone.
     fn write(&self, va: u64, from: Range) -> bool;
 }
 
@@ -27,18 +30,19 @@ pub trait Remote: Debug + Send + Sync {
 pub struct Ranges {
     items: ArrayVec<Range, MAX_SGE>,
     total: usize,
-    /// Those of imported regions, if any are.
-    abroad: Option<Box<Abroad>>,
-    /// Copied to by somebody whom the application does not know of (`soft_memory::careful`).
+    /// The ranges of imported regions, if any.
+    abroad: Option<Box<ImportedRanges>>,
+    /// Whether a thread of the library copies, which must ask the kernel first
+    /// (`soft_memory::careful`).
     careful: bool,
 }
 
-/// Which ranges are memory of another process (by place in the list), and how it is reached. Their addresses are that
-/// process's.
+/// Which ranges are memory of another process, by index in the list, and how to reach it. Their
+/// addresses belong to that process.
 #[derive(Clone, Debug, Default)]
-struct Abroad(Vec<(usize, Arc<dyn Remote>)>);
+struct ImportedRanges(Vec<(usize, Arc<dyn Remote>)>);
 
-impl Abroad {
+impl ImportedRanges {
     fn at(&self, place: usize) -> Option<&Arc<dyn Remote>> {
         self.0.iter().find(|(at, _)| *at == place).map(|(_, imported)| imported)
     }
@@ -50,22 +54,22 @@ impl Ranges {
         Self { items: ArrayVec::new_const(), total: 0, abroad: None, careful: false }
     }
 
-    /// The memory may be gone, if who copies is `careful`.
+    /// Sets whether the copying thread must ask the kernel first.
     #[inline]
     pub fn take_care(&mut self, careful: bool) {
         self.careful = careful;
     }
 
-    /// Appends a range; `false` when the list is full.
+    /// Appends a range; `false`: the list is full.
     pub fn push(&mut self, range: Range) -> bool {
         self.total += range.len();
         range.is_empty() || self.items.try_push(range).is_ok()
     }
 
-    /// Appends `len` bytes at address `va` of another process; `false` when the list is full.
+    /// Appends `len` bytes at address `va` of another process; `false`: the list is full.
     #[cold]
     pub fn push_imported(&mut self, va: u64, len: usize, imported: Arc<dyn Remote>) -> bool {
-        // SAFETY: never read or written here: the list knows whose it is.
+        // SAFETY: never accessed as local memory: the list records its owner.
         let range = unsafe { Range::at(va, len) };
         if len > 0 {
             let place = self.items.len();
@@ -74,7 +78,7 @@ impl Ranges {
         self.push(range)
     }
 
-    /// Appends all ranges of another list; `false` when this one is full.
+    /// Appends all ranges of another list; `false`: this list is full.
     pub fn extend(&mut self, other: &Self) -> bool {
         self.careful |= other.careful;
         other.items.iter().enumerate().all(|(place, range)| match other.abroad(place) {
@@ -85,9 +89,9 @@ impl Ranges {
         })
     }
 
-    /// Copies all of it into `buffer`. `false`: memory of an imported region is gone.
+    /// Copies the whole list into `buffer`. Returns false if memory of an imported region is gone.
     #[cold]
-    pub fn bring_home(&self, buffer: &mut Vec<u8>) -> bool {
+    pub fn gather_all(&self, buffer: &mut Vec<u8>) -> bool {
         buffer.resize(self.total, 0);
         self.gather_bytes(0, buffer)
     }
@@ -100,25 +104,26 @@ impl Ranges {
         own
     }
 
-    /// Whether some of it is not memory of this process: then only [`Ranges::scatter`] and [`Ranges::gather`] get at it.
+    /// Whether a range is memory of another process. Then only [`Ranges::scatter`] and
+    /// [`Ranges::gather`] can access the list.
     #[inline]
     pub const fn is_abroad(&self) -> bool {
         self.abroad.is_some()
     }
 
-    /// Whether some of it was unmapped; of memory of this process.
+    /// Whether a part of the list was unmapped; local memory only.
     #[cold]
     pub fn is_gone(&self) -> bool {
         !self.is_abroad() && self.items.iter().any(|r| !is_mapped(r.address(), r.len()))
     }
 
-    /// Whether all of it can be read just now; of memory of this process.
+    /// Whether the whole list is readable now; local memory only.
     pub fn is_readable(&self) -> bool {
         // SAFETY: part of a Range.
         self.items.iter().all(|r| unsafe { guard::is_readable(r.base(), r.len()) })
     }
 
-    /// Bytes in all ranges.
+    /// Number of bytes in all ranges.
     pub const fn total(&self) -> usize {
         self.total
     }
@@ -128,11 +133,11 @@ impl Ranges {
         &self.items
     }
 
-    /// The part `offset..offset + len` (cut at the end of the list), as ranges.
+    /// The part `offset..offset + len`, limited to the list, as ranges.
     pub fn part(&self, offset: usize, len: usize) -> Self {
         let mut part = Self { careful: self.careful, ..Self::new() };
         self.walk(offset, len, |place, base, n, _| {
-            // As many ranges as there were at most: never full.
+            // The part has at most as many ranges as the list.
             match self.abroad(place) {
                 Some(imported) => part.push_imported(base as u64, n, Arc::clone(imported)),
                 // SAFETY: part of a range of the list.
@@ -142,15 +147,16 @@ impl Ranges {
         part
     }
 
-    /// Copies `from` to `offset` of the list. `false`: `from` is gone, or memory of an imported region. (What was unmapped of the list loses its bytes.)
+    /// Copies `from` to `offset` of the list. Returns false if `from`, or memory of an imported
+    /// region, is gone. Unmapped memory of the list loses the bytes.
     #[inline]
     #[must_use]
     pub fn scatter(&self, offset: usize, from: Range) -> bool {
-        // SAFETY: so many bytes are readable (contract of Range).
+        // SAFETY: that many bytes are readable (contract of Range).
         unsafe { self.scatter_at(offset, from.base(), from.len()) }
     }
 
-    /// As [`Ranges::scatter`], of bytes of our own.
+    /// As [`Ranges::scatter`], from a slice.
     #[inline]
     #[must_use]
     pub fn scatter_bytes(&self, offset: usize, from: &[u8]) -> bool {
@@ -158,8 +164,9 @@ impl Ranges {
         unsafe { self.scatter_at(offset, from.as_ptr(), from.len()) }
     }
 
-    /// As [`Ranges::scatter_bytes`], of the data of a packet, behind which as much again is to be expected: the processor may fetch these lines meanwhile.
-    /// Its own guesses end at the end of a page, and a packet is about one page, so that each would begin with lines that are far away.
+    /// As [`Ranges::scatter_bytes`], for the data of a packet. Prefetches as many bytes behind it,
+    /// where the next packet's data will go. The processor's own prefetch stops at a page's end,
+    /// and a packet fills about a page, so each packet would begin with cache misses.
     #[inline]
     #[must_use]
     pub fn scatter_packet(&self, offset: usize, from: &[u8]) -> bool {
@@ -174,23 +181,25 @@ impl Ranges {
         placed
     }
 
-    /// Fills `to` from `offset` of the list. `false`: some of that is gone. (Where `to` is gone, the bytes are lost.)
+    /// Fills `to` from `offset` of the list. Returns false if a part of the source is gone. If `to`
+    /// is unmapped, the bytes are lost.
     #[inline]
     #[must_use]
     pub fn gather(&self, offset: usize, to: Range) -> bool {
-        // SAFETY: so many bytes are writable (contract of Range).
+        // SAFETY: that many bytes are writable (contract of Range).
         unsafe { self.gather_at(offset, to.base(), to.len()) }
     }
 
-    /// As [`Ranges::gather`], into bytes of our own.
+    /// As [`Ranges::gather`], into a slice.
     #[inline]
     #[must_use]
     pub fn gather_bytes(&self, offset: usize, to: &mut [u8]) -> bool {
-        // SAFETY: a slice that is borrowed alone is writable.
+        // SAFETY: an exclusively borrowed slice is writable.
         unsafe { self.gather_at(offset, to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies all of it to `to`, memory that another process may be watching: the last byte comes last. `false` as for [`Ranges::gather`].
+    /// Copies the whole list to `to`, which another process may poll: the last byte is stored last.
+    /// Returns false as [`Ranges::gather`].
     #[must_use]
     pub fn gather_in_order(&self, to: Range) -> bool {
         let len = self.total.min(to.len());
@@ -210,12 +219,13 @@ impl Ranges {
     #[inline]
     unsafe fn scatter_at(&self, offset: usize, src: *const u8, len: usize) -> bool {
         if self.careful || self.abroad.is_some() {
-            // SAFETY: the caller says that `src..src + len` is readable, which is what `scatter_specially` asks for.
+            // SAFETY: the caller's contract says that `src..src + len` is readable, as
+            // `scatter_specially` requires.
             return unsafe { self.scatter_specially(offset, src, len) };
         }
         let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
-            // SAFETY: base..n is part of a Range, src as the caller promised.
+            // SAFETY: base..n is part of a Range, and src satisfies the caller's contract.
             good &= unsafe { guard::copy(src.add(done), base, n) } != Err(Gone::Source);
         });
         good
@@ -226,23 +236,24 @@ impl Ranges {
     #[inline]
     unsafe fn gather_at(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
         if self.abroad.is_some() {
-            // SAFETY: the caller says that `dst..dst + len` is writable, which is what `gather_abroad` asks for.
+            // SAFETY: the caller's contract says that `dst..dst + len` is writable, as
+            // `gather_abroad` requires.
             return unsafe { self.gather_abroad(offset, dst, len) };
         }
         let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
-            // SAFETY: base..n is part of a Range, dst as the caller promised.
+            // SAFETY: base..n is part of a Range, and dst satisfies the caller's contract.
             good &= unsafe { guard::copy(base, dst.add(done), n) } != Err(Gone::Source);
         });
         good
     }
 
-    /// The imported region that the range at `place` is in, if it is in one.
+    /// The imported region of the range at `place`, if any.
     fn abroad(&self, place: usize) -> Option<&Arc<dyn Remote>> {
         self.abroad.as_ref().and_then(|abroad| abroad.at(place))
     }
 
-    /// `scatter_at` of a list that imported regions are in, or by somebody careful.
+    /// `scatter_at` for a list with imported regions, or for a careful thread.
     ///
     /// # Safety
     /// `src..src + len` is readable.
@@ -253,22 +264,23 @@ impl Ranges {
             let src = src.wrapping_add(done);
             match self.abroad(place) {
                 Some(imported) => {
-                    // SAFETY: the caller promised that `src` is readable; it is only read.
+                    // SAFETY: `src` is readable by the caller's contract, and only read.
                     let from = unsafe { Range::new(src.cast_mut(), n) };
                     good = good && imported.write(base as u64, from);
                 }
-                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base` is part of a Range,
-                // which is writable or unmapped by now: `put` looks first.
+                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base`
+                // is part of a Range that is writable or unmapped by now, and `put` asks the kernel
+                // first.
                 None if self.careful => good &= unsafe { careful::put(base, src, n) },
-                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`), and `base` is part of a
-                // Range of this process, so that it may be written.
+                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base`
+                // is part of a writable Range of this process.
                 None => good &= unsafe { guard::copy(src, base, n) } != Err(Gone::Source),
             }
         });
         good
     }
 
-    /// `gather_at` of a list that imported regions are in.
+    /// `gather_at` for a list with imported regions.
     ///
     /// # Safety
     /// `dst..dst + len` is writable.
@@ -279,18 +291,19 @@ impl Ranges {
             let dst = dst.wrapping_add(done);
             match self.abroad(place) {
                 Some(imported) => {
-                    // SAFETY: the caller promised that `dst` is writable.
+                    // SAFETY: `dst` is writable by the caller's contract.
                     good = good && imported.read(base as u64, unsafe { Range::new(dst, n) });
                 }
-                // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`), and `base` is part of a Range of
-                // this process, so that it may be read.
+                // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`); `base` is
+                // part of a readable Range of this process.
                 None => good &= unsafe { guard::copy(base, dst, n) } != Err(Gone::Source),
             }
         });
         good
     }
 
-    /// Calls `f` with place in the list, address, length and distance from `offset` of each contiguous run.
+    /// Calls `f` for each contiguous run: index in the list, address, length, and distance from
+    /// `offset`.
     #[inline]
     fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(usize, *mut u8, usize, usize)) {
         let (mut skip, mut done) = (offset, 0);
@@ -303,7 +316,7 @@ impl Ranges {
                 continue;
             }
             let n = (item.len() - skip).min(len - done);
-            // Within the range, whoever's it is.
+            // The address stays within the range, in either process.
             f(place, item.base().wrapping_add(skip), n, done);
             done += n;
             skip = 0;
@@ -311,16 +324,18 @@ impl Ranges {
     }
 }
 
-/// Bytes of a packet behind which another one of its message is to be expected.
+/// Length of a packet from which on another packet of its message is likely to follow.
 const LARGE: usize = 1024;
-/// Bytes that the processor fetches at once.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Has the processor fetch the line of `address` for writing, where it can be asked; nothing happens if nothing is there.
+/// Prefetches the line of `address` for writing, if the target supports it; unmapped addresses are
+/// ignored.
 #[inline]
 fn fetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint: it neither reads nor faults, and processors that do not know it do nothing (Intel SDM vol 2B, PREFETCHW).
+    // SAFETY: a hint: it neither reads nor faults, and processors without it ignore it (Intel SDM
+    // vol 2B, PREFETCHW).
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -328,7 +343,8 @@ fn fetch_to_write(address: *const u8) {
     let _ = address;
 }
 
-/// The last of `len` bytes to be stored as one: who waits for the last byte finds all others there.
+/// The number of last bytes of `len` to store at once. A thread that waits for the last byte then
+/// finds all others.
 fn last_stored(to: *mut u8, len: usize) -> usize {
     match len {
         0 => 0,
@@ -337,14 +353,15 @@ fn last_stored(to: *mut u8, len: usize) -> usize {
     }
 }
 
-/// Stores the last `len` bytes of a write after all before them.
+/// Stores the last `len` bytes of a write after all preceding bytes.
 ///
 /// # Safety
-/// `to` is writable for `len` bytes, of which [`last_stored`] said that they are aligned; so is `from` readable.
+/// `to` is writable for `len` bytes and aligned as [`last_stored`] determined; `from` is readable
+/// for `len` bytes.
 unsafe fn store_last(to: *mut u8, from: *const u8, len: usize) {
     fence(Ordering::Release);
-    // SAFETY: the caller says that `to` is writable for `len` bytes and aligned for an atomic of that size
-    // (`last_stored`, whose other lengths are 0 and 1), and `from` readable for as many, maybe at an odd address.
+    // SAFETY: `to` is writable for `len` bytes and aligned for an atomic of that size (contract,
+    // `last_stored`; other lengths are 0 and 1); `from` is readable at any alignment.
     unsafe {
         match len {
             0 => {}
@@ -366,7 +383,7 @@ mod tests {
     fn over(buffers: &mut [Vec<u8>]) -> Ranges {
         let mut ranges = Ranges::new();
         for b in buffers {
-            // SAFETY: the buffers are there for as long as the test uses the list.
+            // SAFETY: the buffers outlive the test's use of the list.
             assert!(ranges.push(unsafe { Range::new(b.as_mut_ptr(), b.len()) }));
         }
         ranges

@@ -1,16 +1,21 @@
-//! A completion queue's ring of entries and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
+//! Completion queues: a ring of completions, and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
+//!
+//! Send and receive queues push completions; the application polls them. Map of this file: [`Cqe`]
+//! and its rare parts, [`Reads`], [`Armed`], [`Pushed`] and [`Moderation`], then [`CompletionRing`]
+//! with push, overrun, moderation, polling, arming and resizing. The owner locks the ring.
 
 use crate::storage::filled;
 use crate::{Clock, Time};
 use abi::*;
 use std::time::Duration;
 
-/// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.
+/// The fields that every completion has, for all ways of polling. Forty bytes, because each
+/// completion is copied twice.
 ///
-/// There is no SLID: the port is an Ethernet port, and `slid` reads as 0.
+/// A SLID is missing: the port is an Ethernet port, and `slid` reads as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cqe {
-    /// The application's name for the request.
+    /// The application's id of the request.
     pub wr_id: u64,
     /// `ibv_wc_status`.
     pub status: u32,
@@ -18,38 +23,38 @@ pub struct Cqe {
     pub opcode: u32,
     /// Bytes of the message.
     pub byte_len: u32,
-    /// `IBV_WC_WITH_IMM`: immediate data as the sender gave it (network order). `IBV_WC_WITH_INV`: the rkey that was invalidated.
+    /// `IBV_WC_WITH_IMM`: immediate data in network order. `IBV_WC_WITH_INV`: the invalidated rkey.
     pub imm: u32,
-    /// The QP that it is of.
+    /// The number of the local QP.
     pub qp_num: u32,
-    /// UD, and what an XRC shared receive queue received: the sender's QP number.
+    /// The sender's QP number, of a UD QP and of an XRC shared receive queue.
     pub src_qp: u32,
     /// `ibv_wc_flags`.
     pub wc_flags: u32,
-    /// Service level that the message came with.
+    /// Service level of the message.
     pub sl: u8,
-    /// On Ethernet, 0.
+    /// 0 on Ethernet.
     pub dlid_path_bits: u8,
     /// Of a failed completion: which check failed, where `status` leaves that open.
     pub vendor_err: u8,
 }
 const _: () = assert!(size_of::<Cqe>() == 40);
 
-/// `vendor_err` of a failed completion: who found it.
+/// The `vendor_err` of a failed completion: the origin of the error.
 pub mod found_by {
-    /// This QP, by its own lists, keys and rights.
+    /// This QP: its lists, keys or rights.
     pub const OWN: u8 = 1;
-    /// The remote QP, which refused the request.
+    /// The remote QP refused the request.
     pub const REMOTE: u8 = 2;
-    /// Nobody: there was no answer in time.
+    /// No response arrived in time.
     pub const TIME: u8 = 3;
-    /// The end of the remote process.
+    /// The remote process died.
     pub const DEATH: u8 = 4;
-    /// An earlier failure: the request was flushed.
+    /// An earlier failure flushed the request.
     pub const FLUSH: u8 = 5;
 }
 
-/// The usual `vendor_err` of a completion with this status.
+/// The default `vendor_err` of a completion with this status.
 #[inline]
 pub const fn vendor_err(status: u32) -> u8 {
     match status {
@@ -65,38 +70,39 @@ pub const fn vendor_err(status: u32) -> u8 {
     }
 }
 
-/// What few completions have. A queue keeps it only if it was created to read it (`Reads::any`).
+/// Fields that few completions have. A queue only stores them if it was created to read them
+/// (`Reads::any`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rare {
-    /// Tag matching: what ibv_wc_read_tm_info(3) gives.
+    /// Tag matching: the tag of ibv_wc_read_tm_info(3).
     pub tag: u64,
-    /// As `tag`.
+    /// Tag matching: the private data of ibv_wc_read_tm_info(3).
     pub tag_priv: u32,
-    /// The flow that matched a packet says it.
+    /// The tag of the flow that matched a frame.
     pub flow_tag: u32,
-    /// VLAN tag taken off a packet (16 bits: priority, DEI, number).
+    /// The VLAN tag removed from a frame (16 bits: priority, DEI, number).
     pub cvlan: u16,
 }
 
-/// A [`Rare`] with what the queue adds itself.
+/// A [`Rare`] with the timestamps of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamped {
-    /// What the queue was given.
+    /// The fields that the sender of the completion passed.
     pub rare: Rare,
-    /// Device clock in nanoseconds, if [`Reads`] asks for it.
+    /// Device clock in nanoseconds, if [`Reads`] requests it.
     pub device_ns: u64,
-    /// Nanoseconds since the epoch, if [`Reads`] asks for them.
+    /// Nanoseconds since the epoch, if [`Reads`] requests them.
     pub wallclock_ns: u64,
 }
 
-/// What the readers of a queue ask for beyond [`Cqe`].
+/// Fields that a queue's readers request in addition to [`Cqe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// [`Rare`].
+    /// The fields of [`Rare`].
     pub rare: bool,
-    /// When it came, by the device's clock.
+    /// The time of arrival by the device clock.
     pub device_clock: bool,
-    /// When it came, by the wall's.
+    /// The time of arrival by the wall clock.
     pub wallclock: bool,
 }
 
@@ -106,10 +112,10 @@ impl Reads {
     }
 }
 
-/// What the next event waits for.
+/// Which completion causes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Nothing.
+    /// None: the queue is not armed.
     No,
     /// A solicited completion or an error.
     Solicited,
@@ -117,20 +123,21 @@ pub enum Armed {
     Any,
 }
 
-/// What became of a completion.
+/// The result of adding a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It is queued, and nobody waits for it.
+    /// The completion is queued, and the queue is not armed.
     Quiet,
-    /// The queue was armed and is no longer: send an event.
+    /// The queue was armed and no longer is: the caller sends an event.
     Event,
-    /// The queue is armed, and moderation holds its event back until time is up or more completions came.
+    /// The queue is armed, and moderation delays its event for time or for more completions.
     Later,
-    /// The queue is full; the completion is lost and the queue is in error.
+    /// The queue was full: the completion is lost, and the queue is in error.
     Overrun,
 }
 
-/// When an armed queue's event comes (ibv_modify_cq(3)): after `count` completions, or `period_us` after the first.
+/// When an armed queue raises its event (ibv_modify_cq(3)): after `count` completions, or
+/// `period_us` after the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
     /// Completions.
@@ -140,44 +147,46 @@ pub struct Moderation {
 }
 
 impl Moderation {
-    /// Either number being 0 turns it off, and one completion is no crowd.
+    /// A number of 0 turns moderation off, and so does a count of 1.
     const fn is_on(self) -> bool {
         self.count > 1 && self.period_us > 0
     }
 }
 
-/// The completions that nobody has polled yet, and what the next event waits for.
+/// The completions of a queue that were not polled, and its arming.
 #[derive(Debug)]
 pub struct CompletionRing {
     entries: Box<[Cqe]>,
-    /// Completions that it takes: what `entries` has room for, none after an overrun, and none without a closer look while
-    /// one is planned.
+    /// Number of completions after which `push` calls `make_room`: the size of `entries`, or 0
+    /// after an overrun and while an overrun is planned.
     limit: usize,
-    /// At which completion from now on, the next one being 1, the ring is to overrun whatever it has room for.
+    /// The planned overrun: the number of the completion from now on (the next is 1) at which the
+    /// ring overruns.
     planned: Option<u64>,
-    /// A full ring loses its oldest completion and goes on (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    /// Whether a full ring drops its oldest completion (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     overwrites: bool,
     moderation: Moderation,
-    /// Completions that moderation holds an event back for, and until when.
+    /// Number of completions for which moderation delays an event, and the event's deadline.
     held: u16,
     due: Option<Time>,
-    /// One for each entry if somebody reads them, else none.
+    /// One for each entry if readers request them, otherwise empty.
     stamped: Box<[Stamped]>,
     reads: Reads,
-    /// Where the oldest completion is, and how many there are.
+    /// Index of the oldest completion, and number of completions.
     first: usize,
     len: usize,
-    /// Completions ever taken out: the position of the oldest one.
+    /// Number of completions removed so far: the position of the oldest one.
     popped: u64,
     armed: Armed,
-    /// The position of the completion that an event was sent for which nobody has got yet.
+    /// Position of the completion whose event no thread has received yet.
     told: Option<u64>,
-    /// Where the queue was (`positions`) when it reminded last.
+    /// The result of `positions` at the last reminder.
     reminded: Option<(u64, u64)>,
 }
 
 impl CompletionRing {
-    /// Room for `capacity` completions; `overwrites` as ibv_create_cq_ex(3) has it (IGNORE_OVERRUN). `None`: there is no memory.
+    /// A ring for `capacity` completions. `overwrites`: ignore overruns, as ibv_create_cq_ex(3).
+    /// `None`: out of memory.
     pub fn new(capacity: usize, reads: Reads, overwrites: bool) -> Option<Self> {
         let stamped = if reads.any() { capacity } else { 0 };
         Some(Self {
@@ -199,33 +208,34 @@ impl CompletionRing {
         })
     }
 
-    /// Completions in it.
+    /// Number of completions in the ring.
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether everything was polled.
+    /// Whether the ring is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The position of the oldest completion, and the one that the next completion gets: it is polled once the former is beyond.
+    /// The position of the oldest completion, and of the next one to add. A completion was polled
+    /// once the former exceeds its position.
     #[inline]
     pub const fn positions(&self) -> (u64, u64) {
         (self.popped, self.popped + self.len as u64)
     }
 
-    /// Where the completion `n` places behind the oldest one is; `n` is at most the capacity.
+    /// The index of the completion `n` places behind the oldest; `n` is at most the capacity.
     #[inline]
     fn place(&self, n: usize) -> usize {
         let at = self.first + n;
         if at >= self.entries.len() { at - self.entries.len() } else { at }
     }
 
-    /// Adds a completion. Errors count as solicited (ibv_req_notify_cq(3)). `clock` is asked only if the completion is stamped, or its
-    /// event held back.
+    /// Adds a completion. Failed completions count as solicited (ibv_req_notify_cq(3)). `clock` is
+    /// only read for timestamps and moderation.
     #[inline]
     pub fn push(
         &mut self,
@@ -259,7 +269,7 @@ impl CompletionRing {
         Pushed::Event
     }
 
-    /// Plans an overrun at completion `nth` from now on, the next one being 1; `None`: none.
+    /// Plans an overrun at completion `nth` from now on (the next is 1); `None`: cancels the plan.
     pub fn plan_overrun(&mut self, nth: Option<u64>) {
         let broken = self.limit == 0 && self.planned.is_none();
         if !broken {
@@ -268,7 +278,8 @@ impl CompletionRing {
         }
     }
 
-    /// The ring is full. Returns whether there is room now; if not, it takes nothing any more.
+    /// Handles a full ring or a planned overrun. Returns whether there is room; otherwise the ring
+    /// accepts no further completion.
     #[cold]
     fn make_room(&mut self) -> bool {
         if let Some(left) = &mut self.planned {
@@ -278,7 +289,7 @@ impl CompletionRing {
             }
             self.planned = None;
             if self.overwrites {
-                // It loses one, as if it were full, and goes on.
+                // A queue that ignores overruns loses one completion, as if it were full.
                 self.limit = self.entries.len();
                 return self.len == 0 || self.pop().is_some();
             }
@@ -305,19 +316,19 @@ impl CompletionRing {
         Pushed::Later
     }
 
-    /// Waits for no event any more.
+    /// Disarms the queue.
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
         self.held = 0;
         self.due = None;
     }
 
-    /// When an event that is held back is due.
+    /// The deadline of a delayed event.
     pub const fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Whether an event that was held back is due by `now`: send it.
+    /// Whether a delayed event is due by `now`; the caller sends it.
     pub fn release(&mut self, now: Time) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {
@@ -326,10 +337,10 @@ impl CompletionRing {
         due
     }
 
-    /// Changes the moderation; an event held back is due at once, so that none is lost by it.
+    /// Changes the moderation. A delayed event becomes due at once, so that none is lost.
     pub fn set_moderation(&mut self, moderation: Moderation) {
         self.moderation = moderation;
-        // The beginning of time is over.
+        // Time zero has passed.
         self.due = self.due.map(|_| Time::default());
     }
 
@@ -342,7 +353,7 @@ impl CompletionRing {
         };
     }
 
-    /// Takes the oldest completion out.
+    /// Removes the oldest completion.
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
         if self.is_empty() {
@@ -355,14 +366,14 @@ impl CompletionRing {
         Some(cqe)
     }
 
-    /// Up to `n` of the oldest completions, as many as lie beside each other.
+    /// Up to `n` of the oldest completions, as far as they are contiguous.
     #[inline]
     pub fn oldest(&self, n: usize) -> &[Cqe] {
         let len = self.len.min(n).min(self.entries.len() - self.first);
         self.entries.get(self.first..self.first + len).unwrap_or_default()
     }
 
-    /// Takes `n` completions out, no more than `oldest` gave.
+    /// Removes `n` completions, at most as many as `oldest` returned.
     #[inline]
     pub fn drop_oldest(&mut self, n: usize) {
         let n = n.min(self.len);
@@ -371,14 +382,15 @@ impl CompletionRing {
         self.popped += n as u64;
     }
 
-    /// As `pop`, with everything that the queue's readers asked for.
+    /// As `pop`, with all fields that the queue's readers requested.
     pub fn pop_stamped(&mut self) -> Option<(Cqe, Stamped)> {
         let stamped = self.stamped.get(self.first).copied().unwrap_or_default();
         Some((self.pop()?, stamped))
     }
 
-    /// As `pop_stamped`, but once not what an event was sent for that nobody has got yet: it will be looked for when that comes.
-    pub fn pop_untold(&mut self) -> Option<(Cqe, Stamped)> {
+    /// As `pop_stamped`, but hides once a completion whose event no thread has received. The
+    /// application finds the completion when the event arrives.
+    pub fn pop_without_event(&mut self) -> Option<(Cqe, Stamped)> {
         if self.told == Some(self.popped) {
             self.told = None;
             return None;
@@ -386,12 +398,13 @@ impl CompletionRing {
         self.pop_stamped()
     }
 
-    /// Somebody got an event of the queue.
+    /// Records that a thread received an event of the queue.
     pub const fn event_taken(&mut self) {
         self.told = None;
     }
 
-    /// Arms the queue; `Any` is stronger than `Solicited` and is kept. Returns whether it was not armed before.
+    /// Arms the queue; `Any` is kept over `Solicited`. Returns whether the queue was unarmed
+    /// before.
     pub fn arm(&mut self, how: Armed) -> bool {
         let fresh = self.armed == Armed::No;
         if self.armed != Armed::Any {
@@ -400,14 +413,15 @@ impl CompletionRing {
         fresh
     }
 
-    /// Whether an event waits for a completion.
+    /// Whether the queue is armed.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed != Armed::No
     }
 
-    /// Whether the queue is armed for any completion and holds some: send the event. Once for the same ones, since an application that
-    /// lets them lie shall sleep in the end.
+    /// Whether the caller must send an event: the queue is armed for any completion and holds some.
+    /// Only once for the same completions, because an application that ignores them must be able to
+    /// sleep.
     pub fn remind(&mut self) -> bool {
         let now = self.positions();
         let reminds = self.armed == Armed::Any
@@ -422,7 +436,8 @@ impl CompletionRing {
         reminds
     }
 
-    /// Changes the capacity, keeping what is queued; `Some(false)` when that does not fit, `None` when there is no memory.
+    /// Changes the capacity and keeps all completions. `Some(false)`: they do not fit. `None`: out
+    /// of memory.
     pub fn resize(&mut self, capacity: usize) -> Option<bool> {
         if self.len > capacity || capacity == 0 {
             return Some(false);
@@ -446,7 +461,8 @@ impl CompletionRing {
         Some(true)
     }
 
-    /// Drops the completions of a QP that is destroyed or reset, or those of its send side, keeping the order of the rest.
+    /// Drops the completions of a QP that is destroyed or reset, or only those of its send side.
+    /// The others keep their order.
     pub fn forget(&mut self, qp_num: u32, sends_only: bool) {
         let before = self.positions();
         for _ in 0..self.len {
@@ -456,11 +472,11 @@ impl CompletionRing {
                 self.append(&cqe, &stamped);
             }
         }
-        // As if what was dropped had been polled.
+        // Positions count dropped completions as polled.
         self.popped = before.1 - self.len as u64;
     }
 
-    /// Puts back what was taken out; there is room for it.
+    /// Appends a completion that was removed; the ring has room.
     fn append(&mut self, cqe: &Cqe, stamped: &Stamped) {
         let at = self.place(self.len);
         self.entries[at] = *cqe;
@@ -475,7 +491,7 @@ impl CompletionRing {
 mod tests {
     use super::*;
 
-    /// A clock that stands still.
+    /// A clock that never advances.
     struct Still {
         now: Time,
         device_ns: u64,
@@ -512,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_on_an_armed_queue_that_holds_completions_is_told_once() {
+    fn an_armed_queue_with_completions_reminds_a_sleeper_once() {
         let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         ring.arm(Armed::Any);
         assert!(!ring.remind(), "empty");
@@ -537,26 +553,29 @@ mod tests {
     }
 
     #[test]
-    fn what_an_event_is_on_its_way_for_is_not_found_by_iterating_before() {
+    fn a_completion_with_a_pending_event_is_hidden_once() {
         let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         let id = |taken: Option<(Cqe, Stamped)>| taken.map(|(cqe, _)| cqe.wr_id);
         ring.push(&cqe(0), None, false, &AT_START);
         ring.arm(Armed::Any);
         assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Event);
         ring.push(&cqe(2), None, false, &AT_START);
-        assert_eq!(id(ring.pop_untold()), Some(0));
-        assert_eq!(id(ring.pop_untold()), None);
+        assert_eq!(id(ring.pop_without_event()), Some(0));
+        assert_eq!(id(ring.pop_without_event()), None);
         ring.event_taken();
-        assert_eq!((id(ring.pop_untold()), id(ring.pop_untold())), (Some(1), Some(2)));
-        // An application that does not care for events is stopped once.
+        assert_eq!(
+            (id(ring.pop_without_event()), id(ring.pop_without_event())),
+            (Some(1), Some(2))
+        );
+        // An application that ignores events misses the completion once.
         ring.arm(Armed::Any);
         ring.push(&cqe(3), None, false, &AT_START);
-        assert_eq!((id(ring.pop_untold()), id(ring.pop_untold())), (None, Some(3)));
-        // Nor is what comes after an event that was got.
+        assert_eq!((id(ring.pop_without_event()), id(ring.pop_without_event())), (None, Some(3)));
+        // After the event was received, the completion is found.
         ring.arm(Armed::Any);
         ring.push(&cqe(4), None, false, &AT_START);
         ring.event_taken();
-        assert_eq!(id(ring.pop_untold()), Some(4));
+        assert_eq!(id(ring.pop_without_event()), Some(4));
     }
 
     #[test]
@@ -596,18 +615,18 @@ mod tests {
             Pushed::Overrun,
             "whatever is planned then"
         );
-        // One that is full before that overruns as any.
+        // A ring that fills up earlier overruns as usual.
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(4));
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
         assert_eq!(ring.resize(1), Some(true), "a plan outlives it");
         assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Overrun);
-        // And one whose plan was dropped does not.
+        // After a cancelled plan the ring does not overrun.
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(1));
         ring.plan_overrun(None);
         assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
-        // Where overruns are ignored, one completion is lost.
+        // A queue that ignores overruns loses one completion.
         let mut ring = CompletionRing::new(8, Reads::default(), true).expect("memory");
         ring.plan_overrun(Some(3));
         for n in 0..4 {
@@ -672,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn moderation_does_not_count_what_a_solicited_only_queue_does_not_wait_for() {
+    fn moderation_of_a_solicited_only_queue_ignores_other_completions() {
         let mut ring = CompletionRing::new(32, Reads::default(), false).expect("memory");
         ring.set_moderation(Moderation { count: 2, period_us: 1000 });
         ring.arm(Armed::Solicited);

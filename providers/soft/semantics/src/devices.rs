@@ -1,5 +1,5 @@
-//! The number and the names of software devices (`FERROVERBS_SOFT`, `FERROVERBS_SOFT_NAME`), and the words of
-//! switches.
+//! The number and the names of software devices (`FERROVERBS_SOFT`, `FERROVERBS_SOFT_NAME`), and the
+//! words of switches. The provider reads the variables and passes their texts.
 
 /// The largest number of devices: the last bits of a device's GUID number the devices.
 pub const MOST: usize = 32;
@@ -26,7 +26,8 @@ impl Default for NamePattern {
 }
 
 impl NamePattern {
-    /// The pattern that a value of `FERROVERBS_SOFT_NAME` describes; `None` if the value is malformed.
+    /// The pattern that a value of `FERROVERBS_SOFT_NAME` describes; `None` if the value is
+    /// malformed.
     ///
     /// Names become file names in `/sys/class/infiniband` and `/dev/infiniband`, so a name has no
     /// slash, and is no name of a node of the kernel.
@@ -57,7 +58,8 @@ impl NamePattern {
     }
 }
 
-/// The number of devices that a value of `FERROVERBS_SOFT` asks for; `None` if the value is malformed.
+/// The number of devices that a value of `FERROVERBS_SOFT` asks for; `None` if the value is
+/// malformed.
 #[must_use]
 pub fn parse(text: &str) -> Option<usize> {
     match switch(text) {

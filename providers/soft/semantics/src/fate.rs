@@ -1,35 +1,38 @@
-//! What became of a send queue: it goes on, or a request failed, or that was completed and the QP is to be told (IBTA vol 1, 10.3.1 and 9.9).
+//! The failure state of a send queue: working, failed, or broken with a QP that must be notified
+//! (IBTA 1.7 10.3.1, 9.9).
+//!
+//! The send queue's owner changes the state; the QP learns of a failure under its own locks.
 
-/// What became of a send queue.
+/// The failure state of a send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// Requests are issued.
     #[default]
     Going,
-    /// A request failed, or will when it is answered: nothing behind it is issued.
+    /// A request failed, or will fail when its response arrives. No later request is issued.
     Failed,
-    /// A failed request was completed: whatever is behind it is flushed.
-    Broken(Word),
+    /// A failed request was completed. All later requests are flushed.
+    Broken(FailureNotice),
 }
 
-/// Whether the QP knows that its queue broke. Its state changes at once; what follows from that needs locks that whoever finds the failure does
-/// not have.
+/// Whether the QP knows that its send queue broke. The QP's state changes at once. Further
+/// consequences need locks that the thread that detects the failure does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// Not yet.
-    Untold(Breakage),
-    /// It was told, and has not asked what happened.
-    Told(Breakage),
-    /// It knows all.
+pub enum FailureNotice {
+    /// The QP was not notified.
+    NotNotified(Breakage),
+    /// The QP was notified, and has not asked for the breakage.
+    Notified(Breakage),
+    /// The QP knows the breakage.
     Known,
 }
 
-/// What broke with a queue.
+/// The consequences of a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakage {
-    /// That took the QP to another state: what is behind is to be flushed.
+    /// The QP left its state, so later requests are flushed.
     pub stopped: bool,
-    /// The QP itself broke (`IBV_EVENT_QP_FATAL`).
+    /// The QP itself failed (`IBV_EVENT_QP_FATAL`).
     pub fatal: bool,
 }
 
@@ -48,61 +51,64 @@ impl Fate {
         matches!(self, Self::Broken(_))
     }
 
-    /// Whether the QP is to be told.
+    /// Whether the QP must be notified.
     #[inline]
     #[must_use]
     pub const fn is_untold(self) -> bool {
-        matches!(self, Self::Broken(Word::Untold(_)))
+        matches!(self, Self::Broken(FailureNotice::NotNotified(_)))
     }
 
-    /// A request failed, or will.
+    /// Records that a request failed or will fail.
     pub const fn fail(&mut self) {
         if self.is_going() {
             *self = Self::Failed;
         }
     }
 
-    /// A failed request is completed, and the QP does not know.
+    /// Records that a failed request was completed, and that the QP must be notified.
     pub const fn break_off(&mut self, now: Breakage) {
         let before = self.breakage();
-        *self = Self::Broken(Word::Untold(Breakage {
+        *self = Self::Broken(FailureNotice::NotNotified(Breakage {
             stopped: before.stopped | now.stopped,
             fatal: before.fatal | now.fatal,
         }));
     }
 
-    /// A request is flushed, by one who knows why.
+    /// Records a flushed request, whose cause the caller knows.
     pub const fn flush(&mut self) {
         if !self.is_broken() {
-            *self = Self::Broken(Word::Known);
+            *self = Self::Broken(FailureNotice::Known);
         }
     }
 
-    /// Whether the QP is to be told; it is, with this.
+    /// Marks the QP as notified. Returns whether it was not notified before.
     #[inline]
     pub const fn tell(&mut self) -> bool {
-        let Self::Broken(Word::Untold(breakage)) = *self else { return false };
-        *self = Self::Broken(Word::Told(breakage));
+        let Self::Broken(FailureNotice::NotNotified(breakage)) = *self else { return false };
+        *self = Self::Broken(FailureNotice::Notified(breakage));
         true
     }
 
-    /// What the QP does not know yet; it does now.
+    /// Returns the breakage, and records that the QP knows it.
     pub const fn learn(&mut self) -> Breakage {
         let breakage = self.breakage();
         if self.is_broken() {
-            *self = Self::Broken(Word::Known);
+            *self = Self::Broken(FailureNotice::Known);
         }
         breakage
     }
 
-    /// The queue begins anew, or goes on after SQE. What the QP was not told does not matter any more: it has left the state that it was about.
+    /// Restarts the queue, after a reset or SQE. A pending notification is dropped, because the QP
+    /// has left the state that it concerns.
     pub const fn resume(&mut self) {
         *self = Self::Going;
     }
 
     const fn breakage(self) -> Breakage {
         match self {
-            Self::Broken(Word::Untold(breakage) | Word::Told(breakage)) => breakage,
+            Self::Broken(
+                FailureNotice::NotNotified(breakage) | FailureNotice::Notified(breakage),
+            ) => breakage,
             _ => Breakage { stopped: false, fatal: false },
         }
     }
@@ -115,17 +121,18 @@ mod tests {
     const NONE: Breakage = Breakage { stopped: false, fatal: false };
     const STOPPED: Breakage = Breakage { stopped: true, fatal: false };
     const FATAL: Breakage = Breakage { stopped: true, fatal: true };
-    const KNOWN: Fate = Fate::Broken(Word::Known);
+    const KNOWN: Fate = Fate::Broken(FailureNotice::Known);
 
     const fn untold(breakage: Breakage) -> Fate {
-        Fate::Broken(Word::Untold(breakage))
+        Fate::Broken(FailureNotice::NotNotified(breakage))
     }
 
     const fn told(breakage: Breakage) -> Fate {
-        Fate::Broken(Word::Told(breakage))
+        Fate::Broken(FailureNotice::Notified(breakage))
     }
 
-    /// Each state, and what it is after: a failure, a breakage that stops, a flush, telling, learning.
+    /// Each state, and its successor after: failure, breakage that stops, flush, notification,
+    /// query.
     const TRANSITIONS: [(Fate, [Fate; 5]); 7] = [
         (Fate::Going, [Fate::Failed, untold(STOPPED), KNOWN, Fate::Going, Fate::Going]),
         (Fate::Failed, [Fate::Failed, untold(STOPPED), KNOWN, Fate::Failed, Fate::Failed]),
@@ -137,7 +144,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_state_goes_where_it_should() {
+    fn every_failure_state_has_its_successors() {
         let steps: [fn(&mut Fate); 5] = [
             Fate::fail,
             |fate| fate.break_off(STOPPED),
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_is_told_once_and_learnt_once() {
+    fn a_breakage_is_notified_once_and_learnt_once() {
         let mut fate = Fate::Going;
         fate.fail();
         assert!(!fate.is_going() && !fate.is_broken() && !fate.tell());

@@ -1,25 +1,28 @@
-//! What arrives at a responder, and what becomes of it (IBTA vol 1, 9.7 "responder", 9.8 for unreliable transports).
+//! The responder's result for a piece of a message (IBTA 1.7 9.7; unreliable transports: 9.8).
+//!
+//! The engine delivers pieces; transports turn the [`Verdict`] into acknowledgements.
 
 use abi::*;
 
-/// Why a request was refused (IBTA vol 1, table 57: syndromes).
+/// Why a request was refused (NAK codes of IBTA 1.7 9.7.5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Nak {
-    /// A request that is none, or longer than the receive.
+    /// An invalid request, or one longer than the receive.
     Invalid = 1,
-    /// A key does not let it reach what it names.
+    /// The key does not permit the access.
     Access = 2,
-    /// The responder could not do what it may.
+    /// The responder failed to execute a permitted request.
     Operation = 3,
     /// No receive was posted for as long as the requester was willing to wait.
     Rnr = 4,
-    /// XRC: no such shared receive queue in the QP's domain (IBTA vol 1, A14.5: as for reliable datagrams).
+    /// XRC: the QP's domain has no such shared receive queue (IBTA 1.7 A14.5: as for reliable
+    /// datagrams).
     InvalidRd = 5,
 }
 
 impl Nak {
-    /// From its number; `None`: there is no such one.
+    /// The code with this number; `None`: no such code.
     #[inline]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
@@ -32,7 +35,7 @@ impl Nak {
         })
     }
 
-    /// The status that the requester's completion gets.
+    /// The status of the requester's completion.
     #[inline]
     pub const fn requester_status(self) -> u32 {
         match self {
@@ -44,7 +47,7 @@ impl Nak {
         }
     }
 
-    /// The event of the queue pair that refuses (IBTA vol 1, 11.6.3); `None`: it goes on as before.
+    /// The event of the refusing queue pair (IBTA 1.7 11.6.3); `None`: the QP continues.
     pub const fn event(self) -> Option<u32> {
         match self {
             Self::Invalid | Self::InvalidRd => Some(IBV_EVENT_QP_REQ_ERR),
@@ -55,45 +58,46 @@ impl Nak {
     }
 }
 
-/// What a transport is to do about one piece.
+/// The transport's action for one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Done: it can be acknowledged.
+    /// Executed: acknowledge the piece.
     Done,
-    /// Not done and not missed: an unreliable transport counts it and goes on.
+    /// Not executed: an unreliable transport counts the piece and continues.
     Dropped,
-    /// No receive is posted: the same piece again later.
+    /// No receive is posted: deliver the piece again later.
     NotReady,
-    /// The lock of atomics is held: the same piece again later.
+    /// The lock of atomics is held: deliver the piece again later.
     Busy,
-    /// Refused; the QP is in error unless this is `Nak::Rnr`.
+    /// Refused; the QP is in error, except for `Nak::Rnr`.
     Refuse(Nak),
-    /// A receive completed with an error, so the QP is in error; an unreliable sender never knows.
+    /// A receive completed with an error, so the QP is in error. An unreliable sender never learns
+    /// of it.
     Broken,
-    /// The sender went away while its bytes were fetched: what it sent does not count.
+    /// The sender reset its QP while its bytes were copied: the piece is void.
     Stale,
-    /// The sender died, and the message with it.
+    /// The sender died, which ends its message.
     Gone,
 }
 
-/// What the headers of a piece say.
+/// The headers of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
-    /// It begins a message.
+    /// Whether the piece begins a message.
     pub first: bool,
-    /// It ends one.
+    /// Whether the piece ends a message.
     pub last: bool,
-    /// Immediate data in network order; with the last piece of a SEND, and all of a WRITE.
+    /// Immediate data in network order, in the last piece of a SEND and in every piece of a WRITE.
     pub imm: Option<u32>,
-    /// rkey of ours to take back before the receive completes; with the last piece of a SEND.
+    /// The rkey to invalidate before the receive completes, in the last piece of a SEND.
     pub invalidate: Option<u32>,
-    /// The sender asks for an event (`IBV_SEND_SOLICITED`).
+    /// Whether the sender requests a solicited event (`IBV_SEND_SOLICITED`).
     pub solicited: bool,
-    /// Bytes of the message as far as is known: of all of it, or up to the end of this piece.
+    /// The known length of the message: its whole length, or the end of this piece.
     pub total: usize,
     /// The sender's QP number.
     pub src_qpn: u32,
-    /// The receive begins with a global route header, of this kind of packet; 0: it does not.
+    /// The packet type whose global route header precedes the data; 0: none.
     pub packet: u8,
 }
 

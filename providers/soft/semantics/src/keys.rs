@@ -1,89 +1,94 @@
-//! What a key opens, and to whom: ranges, rights, protection domains, and the QP that a window is for (IBTA vol 1, 10.6 and 9.7.4.1).
+//! The check of a key: ranges, rights, protection domains, and the QP of a window (IBTA 1.7 10.6,
+//! 9.7.4.1).
+//!
+//! Responders and local lists check every access with [`Entry::admit`].
 
-/// An entry of a region table, of a region or a bound window.
+/// A region table's entry of a region or a bound window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key that is good now.
+    /// The valid key.
     pub rkey: u32,
-    /// `IBV_ACCESS_*` flags, and marks of the table's owner.
+    /// `IBV_ACCESS_*` flags, and further flags of the table's owner.
     pub access: u32,
     /// Protection domain.
     pub pd: u64,
-    /// The QP that a window is bound to; 0: any.
+    /// The QP to which a window is bound; 0: any.
     pub qpn: u32,
-    /// The address by which users of the key name its first byte.
+    /// The address of the first byte, as users of the key name it.
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where the first byte is, in the owner's address space.
+    /// The address of the first byte in the owner's address space.
     pub va: u64,
 }
 
-/// What is asked for.
+/// A requested access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The key that the request names.
+    /// The key of the request.
     pub rkey: u32,
-    /// The owner's QP through which it is asked for.
+    /// The owner's QP that received the request.
     pub qpn: u32,
-    /// Its protection domain.
+    /// The protection domain of that QP.
     pub pd: u32,
-    /// First byte, as the request names it.
+    /// First address, as the request names it.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// `IBV_ACCESS_*` flags that it takes.
+    /// The required `IBV_ACCESS_*` flags.
     pub need: u32,
 }
 
-/// Where the bytes are that a key opens.
+/// The memory that a key permits to access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Address in the owner's process.
     pub va: u64,
-    /// As of the [`Entry`].
+    /// The access flags of the [`Entry`].
     pub access: u32,
 }
 
-/// Why a key does not open what is asked for. All of it is one refusal to who asked (IBTA vol 1, table 57: remote access error).
+/// Why a key does not permit an access. The requester always gets a remote access error (IBTA 1.7
+/// 9.7.5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Barred {
-    /// There is no such key, or no more.
+pub enum AccessDenied {
+    /// The key does not exist, or no longer.
     Key,
-    /// It is one of another protection domain.
+    /// The key belongs to another protection domain.
     Domain,
-    /// A right is missing.
+    /// An access right is missing.
     Right,
-    /// Some byte is outside.
+    /// The range exceeds the key's range.
     Range,
-    /// The window is for another QP.
+    /// The window is bound to another QP.
     Qp,
 }
 
 impl Entry {
-    /// Where the bytes are that `asked` names, if the key opens them.
+    /// The location of the bytes of `asked`, if the key permits the access.
     ///
     /// # Errors
-    /// The first rule that forbids it, in the order of [`Barred`].
+    /// The first violated rule, in the order of [`AccessDenied`].
     #[inline]
-    pub const fn admit(&self, asked: &Access) -> Result<Found, Barred> {
+    pub const fn admit(&self, asked: &Access) -> Result<Found, AccessDenied> {
         if self.rkey != asked.rkey {
-            return Err(Barred::Key);
+            return Err(AccessDenied::Key);
         }
         if self.pd != asked.pd as u64 {
-            return Err(Barred::Domain);
+            return Err(AccessDenied::Domain);
         }
         if self.access & asked.need != asked.need {
-            return Err(Barred::Right);
+            return Err(AccessDenied::Right);
         }
-        let Some(va) = self.at(asked.addr, asked.len) else { return Err(Barred::Range) };
+        let Some(va) = self.at(asked.addr, asked.len) else { return Err(AccessDenied::Range) };
         if self.qpn != 0 && self.qpn != asked.qpn {
-            return Err(Barred::Qp);
+            return Err(AccessDenied::Qp);
         }
         Ok(Found { va, access: self.access })
     }
 
-    /// Where `len` bytes at `addr` are, if all are within. An entry that goes round the end of the address space has none.
+    /// The location of `len` bytes at `addr`, if all are in range. An entry that wraps around the
+    /// address space permits none.
     #[inline]
     pub const fn at(&self, addr: u64, len: u64) -> Option<u64> {
         let (Some(own), Some(end)) = (self.iova.checked_add(self.len), addr.checked_add(len))
@@ -97,13 +102,13 @@ impl Entry {
     }
 }
 
-/// What a QP lets its peer do: the protection domain in which keys are looked up, if it gives the rights that `need` names.
+/// The protection domain for keys of a QP's peer, if the QP grants the rights of `need`.
 ///
 /// # Errors
-/// `Right` it does not.
+/// `Right`: the QP does not grant them.
 #[inline]
-pub const fn through(qp_pd: u32, qp_access: u32, need: u32) -> Result<u32, Barred> {
-    if qp_access & need == need { Ok(qp_pd) } else { Err(Barred::Right) }
+pub const fn through(qp_pd: u32, qp_access: u32, need: u32) -> Result<u32, AccessDenied> {
+    if qp_access & need == need { Ok(qp_pd) } else { Err(AccessDenied::Right) }
 }
 
 #[cfg(test)]
@@ -120,15 +125,15 @@ mod tests {
     fn a_key_opens_its_bytes_and_each_rule_forbids_on_its_own() {
         assert_eq!(ENTRY.admit(&ASKED), Ok(Found { va: 0x9004, access: READ }));
         type Change = fn(&mut Access);
-        let wrong: [(Barred, Change); 8] = [
-            (Barred::Key, |a| a.rkey = 8),
-            (Barred::Domain, |a| a.pd = 2),
-            (Barred::Right, |a| a.need = WRITE),
-            (Barred::Right, |a| a.need = WRITE | READ),
-            (Barred::Range, |a| a.len = 13),
-            (Barred::Range, |a| a.addr = 0xfff),
-            (Barred::Range, |a| a.addr = u64::MAX),
-            (Barred::Range, |a| a.len = u64::MAX),
+        let wrong: [(AccessDenied, Change); 8] = [
+            (AccessDenied::Key, |a| a.rkey = 8),
+            (AccessDenied::Domain, |a| a.pd = 2),
+            (AccessDenied::Right, |a| a.need = WRITE),
+            (AccessDenied::Right, |a| a.need = WRITE | READ),
+            (AccessDenied::Range, |a| a.len = 13),
+            (AccessDenied::Range, |a| a.addr = 0xfff),
+            (AccessDenied::Range, |a| a.addr = u64::MAX),
+            (AccessDenied::Range, |a| a.len = u64::MAX),
         ];
         for (why, change) in wrong {
             let mut asked = ASKED;
@@ -136,19 +141,22 @@ mod tests {
             assert_eq!(ENTRY.admit(&asked), Err(why), "{asked:?}");
         }
         let window = Entry { qpn: 6, ..ENTRY };
-        assert_eq!(window.admit(&ASKED), Err(Barred::Qp));
+        assert_eq!(window.admit(&ASKED), Err(AccessDenied::Qp));
         assert!(window.admit(&Access { qpn: 6, ..ASKED }).is_ok());
     }
 
     #[test]
-    fn nothing_is_asked_for_with_no_bytes_but_the_rest_counts() {
+    fn a_range_without_bytes_still_needs_key_domain_and_rights() {
         assert!(ENTRY.admit(&Access { addr: 0x1010, len: 0, ..ASKED }).is_ok());
-        assert_eq!(ENTRY.admit(&Access { addr: 0x1011, len: 0, ..ASKED }), Err(Barred::Range));
-        assert_eq!(ENTRY.admit(&Access { len: 0, pd: 9, ..ASKED }), Err(Barred::Domain));
+        assert_eq!(
+            ENTRY.admit(&Access { addr: 0x1011, len: 0, ..ASKED }),
+            Err(AccessDenied::Range)
+        );
+        assert_eq!(ENTRY.admit(&Access { len: 0, pd: 9, ..ASKED }), Err(AccessDenied::Domain));
     }
 
     #[test]
-    fn an_entry_that_goes_round_the_end_of_the_address_space_opens_nothing() {
+    fn an_entry_that_wraps_around_permits_no_access() {
         let entry = Entry { iova: u64::MAX - 3, len: 8, ..ENTRY };
         assert_eq!(entry.at(u64::MAX - 2, 1), None);
         let last = Entry { iova: u64::MAX - 8, len: 8, ..ENTRY };
@@ -159,6 +167,6 @@ mod tests {
     fn a_qp_gives_no_more_than_its_access_flags() {
         assert_eq!(through(3, READ | WRITE, WRITE), Ok(3));
         assert_eq!(through(3, READ, 0), Ok(3));
-        assert_eq!(through(3, READ, READ | WRITE), Err(Barred::Right));
+        assert_eq!(through(3, READ, READ | WRITE), Err(AccessDenied::Right));
     }
 }

@@ -1,7 +1,28 @@
-//! What verbs mean: the states of queue pairs, queues, keys, tags, frames and faults, as values and functions.
+//! Verbs semantics as values and functions: states of queue pairs, queues, keys, tags, frames and
+//! faults.
 //!
-//! Nothing here reads a clock, draws a random number, takes a lock, starts a thread, or touches memory that somebody else can change, a file or
-//! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
+//! Functions read no clock, draw no random number, take no lock, start no thread, and touch no
+//! memory that others change, no file and no environment. Time and randomness are arguments. Hence
+//! all of it is tested without a fabric and without waiting.
+//!
+//! # Vocabulary
+//!
+//! - Requests: [`request`] holds the send queue and its requests, [`receive`] the receive queues,
+//!   [`completion`] the completion queues.
+//! - Queue pairs: [`state`] defines states and kinds, [`modify`] the transitions, [`fate`] the
+//!   failure of a send queue.
+//! - Memory: [`keys`] checks accesses, [`windows`] bindings.
+//! - Messages: [`inbound`] holds the responder's results, [`tags`] tag matching, [`frames`]
+//!   Ethernet, [`xrc`] shared receive queues of XRC.
+//! - Testing aids: [`faults`] and [`weather`] inject errors and packet loss, [`strict`] adds
+//!   checks.
+//!
+//! ```
+//! use soft_semantics::state::Kind;
+//!
+//! assert!(Kind::Rc.is_reliable() && Kind::Rc.is_connected());
+//! assert!(!Kind::Ud.is_connected());
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod completion;

@@ -1,65 +1,72 @@
-//! The state machine of a QP: which transitions exist, which attributes each requires and allows, and what each attribute may say
-//! (ibv_modify_qp(3), table of transitions; IBTA vol 1, 10.3.1 and 11.2.5.2).
+//! The state machine of a QP: its transitions, their required and optional attributes, and valid
+//! values (ibv_modify_qp(3), table of transitions; IBTA 1.7 10.3.1, 11.2.5.2).
+//!
+//! [`modify`] checks a call; the engine executes the returned [`Step`]. Map of this file:
+//! [`Changes`] and [`Step`], the checks, `remember` and [`shown`] for ibv_query_qp(3), then the
+//! table of transitions.
 
 use crate::Refused;
 use crate::state::{Kind, State};
 use abi::*;
 
-/// What the device can do, as far as attributes name it.
+/// The device limits that attributes must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// READs and atomics under way on one connection, as initiator and as target.
+    /// READs and atomics in flight on one connection, as initiator and as target.
     pub max_rd_atomic: u8,
     /// Largest path MTU, an `ibv_mtu`.
     pub max_mtu: u32,
 }
 
-/// What a call of ibv_modify_qp changes.
+/// The changes of one ibv_modify_qp call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// `IBV_QP_*` bits of the attributes that act.
+    /// The `IBV_QP_*` bits of the attributes that take effect.
     given: u32,
-    /// What happens besides remembering them.
+    /// The action besides storing attributes.
     pub step: Step,
 }
 
-/// What a transition does.
+/// The action of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To RESET: all attributes and everything that was posted are forgotten.
+    /// To RESET: all attributes and posted requests are dropped.
     Reset,
-    /// To ERR, at the application's wish. `used`: the QP was not in RESET, so there may be something to flush.
+    /// To ERR, by the application. `used`: the QP was not in RESET, so requests may have to be
+    /// flushed.
     Fail {
-        /// It was.
+        /// Whether the QP was outside RESET.
         used: bool,
     },
-    /// To INIT, or nothing but attributes.
+    /// To INIT, or a change of attributes only.
     Init,
-    /// To RTR: the other end is known.
+    /// To RTR: the remote end is known.
     Connect,
     /// To RTS.
     Send {
-        /// From SQE: what failed is flushed, and the queue goes on.
+        /// From SQE: failed requests are flushed, and the queue continues.
         resumes: bool,
-        /// From SQD: what was only posted is begun.
+        /// From SQD: posted requests are issued again.
         undrains: bool,
     },
-    /// To SQD from RTS: nothing more is begun.
+    /// To SQD from RTS: no further request is issued.
     Drain {
-        /// `IBV_EVENT_SQ_DRAINED` is wanted when what was begun is done.
+        /// Whether `IBV_EVENT_SQ_DRAINED` must follow when all issued requests are complete.
         notify: bool,
     },
-    /// Attributes of a QP that drains.
+    /// A change of attributes of a draining QP.
     Drained,
 }
 
-/// What `ibv_modify_qp` does to a QP of `kind` in state `now`; `mask` says which of `attr` the application gave.
+/// The effect of ibv_modify_qp(3) on a QP of `kind` in state `now`. `mask` names the given
+/// attributes of `attr`.
 ///
-/// Where an address leads (`IBV_QP_AV`) is for the caller to check.
+/// The caller must check the address (`IBV_QP_AV`).
 ///
 /// # Errors
-/// `Unsupported` a rate limit, as nothing is paced. `Invalid` no such state or transition; the present state is not what `cur_qp_state` says;
-/// an attribute is missing, or not allowed in this transition; a value that the device does not have.
+/// `Unsupported`: a rate limit, because sends are not paced. `Invalid`: unknown state or
+/// transition; `cur_qp_state` differs from the present state; an attribute is missing or not
+/// allowed in this transition; a value exceeds the device's limits.
 pub fn modify(
     kind: Kind,
     now: State,
@@ -94,13 +101,13 @@ pub fn modify(
         State::Rts => Step::Send { resumes: now == State::Sqe, undrains: now == State::Sqd },
         State::Sqd if now == State::Rts => Step::Drain { notify },
         State::Sqd => Step::Drained,
-        // No transition leads there.
+        // No transition leads to SQE.
         State::Sqe => return Err(Refused::Invalid),
     };
     Ok(Changes { given, step })
 }
 
-/// Values that a mask lets through can still be none that the device has.
+/// Whether the values of the given attributes are within the device's limits.
 fn are_possible(attr: &ibv_qp_attr, given: u32, limits: &Limits) -> bool {
     let rules = [
         (IBV_QP_PORT, attr.port_num == 1),
@@ -113,7 +120,7 @@ fn are_possible(attr: &ibv_qp_attr, given: u32, limits: &Limits) -> bool {
         (IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= limits.max_rd_atomic),
         (IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= limits.max_rd_atomic),
         (IBV_QP_DEST_QPN, attr.dest_qp_num < 1 << 24),
-        // No alternate path, as with rxe.
+        // Alternate paths are not supported, as in rxe.
         (IBV_QP_ALT_PATH, false),
         (IBV_QP_CAP, false),
     ];
@@ -121,13 +128,14 @@ fn are_possible(attr: &ibv_qp_attr, given: u32, limits: &Limits) -> bool {
 }
 
 impl Changes {
-    /// Whether the attribute of this `IBV_QP_*` bit acts.
+    /// Whether the attribute of this `IBV_QP_*` bit takes effect.
     #[must_use]
     pub const fn has(&self, bit: u32) -> bool {
         self.given & bit != 0
     }
 
-    /// Takes what acts of `attr` over into `known`, what ibv_query_qp(3) shows and the QP goes by.
+    /// Copies the effective attributes from `attr` to `known`, which ibv_query_qp(3) reports and
+    /// the QP uses.
     pub fn remember(&self, known: &mut ibv_qp_attr, attr: &ibv_qp_attr) {
         const PSN: u32 = 0xff_ffff;
         if self.has(IBV_QP_ACCESS_FLAGS) {
@@ -184,7 +192,8 @@ impl Changes {
     }
 }
 
-/// What ibv_query_qp(3) shows of a QP in state `now`; `draining`: in SQD, something that was begun is not done.
+/// The attributes that ibv_query_qp(3) reports for a QP in state `now`. `draining`: in SQD, issued
+/// requests are incomplete.
 #[must_use]
 pub fn shown(known: &ibv_qp_attr, cap: ibv_qp_cap, now: State, draining: bool) -> ibv_qp_attr {
     ibv_qp_attr {
@@ -196,30 +205,30 @@ pub fn shown(known: &ibv_qp_attr, cap: ibv_qp_cap, now: State, draining: bool) -
     }
 }
 
-/// Attributes that a transition requires and allows besides `IBV_QP_STATE`.
+/// The attributes that a transition requires and allows besides `IBV_QP_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// `IBV_QP_*` bits without which it is EINVAL.
+    /// `IBV_QP_*` bits that must be set, else EINVAL.
     pub required: u32,
-    /// `IBV_QP_*` bits that may be there.
+    /// `IBV_QP_*` bits that may be set.
     pub optional: u32,
 }
 
-/// Where the other end is.
+/// The address of the remote end.
 const PATH: u32 = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-/// How long a requester waits for answers, and how many it asks for.
+/// The requester's timeouts, retries, and depth of READs.
 const ANSWERS: u32 = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-/// What a reliable requester needs to know.
+/// The attributes of a reliable requester.
 const SENDER: u32 = ANSWERS | IBV_QP_SQ_PSN;
-/// What a reliable responder goes by.
+/// The attributes of a reliable responder.
 const RESPONDER: u32 = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-/// What may change on the way to RTS, and in it.
+/// Attributes that may change on the way to RTS, and in RTS.
 const GOING: u32 = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
-/// What may change while the send queue is drained.
+/// Attributes that may change while the send queue drains.
 const DRAINED: u32 =
     IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE;
 
-/// What the transition `from` -> `to` of a QP of `kind` takes, or `None` when it does not exist.
+/// The attributes of the transition `from` -> `to` of a QP of `kind`; `None`: no such transition.
 #[must_use]
 pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
     use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
@@ -262,8 +271,8 @@ pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes
     Some(Attributes { required, optional })
 }
 
-/// What the kernel's verbs take out of a mask before they look at it: an XRC QP is half of an RC one, and what is for the
-/// other half is ignored, so that applications can treat all alike.
+/// Attributes that the kernel removes from a mask first. An XRC QP is half of an RC QP, and
+/// attributes of the other half are ignored, so that applications can treat all QPs alike.
 const fn ignored(kind: Kind) -> u32 {
     match kind {
         Kind::XrcSend => RESPONDER,
@@ -321,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_way_round_init_and_rtr() {
+    fn no_transition_skips_init_or_rtr() {
         for kind in KINDS {
             assert_eq!(transition(kind, Reset, Rtr), None);
             assert_eq!(transition(kind, Init, Rts), None);
@@ -345,8 +354,9 @@ mod tests {
     const TIMEOUT: u32 = IBV_QP_TIMEOUT;
     const SQ: u32 = IBV_QP_SQ_PSN;
 
-    /// All transitions but those to RESET and ERR: kind, from, to, required, optional. By ibv_modify_qp(3), and IBTA vol 1, 11.2.5.2 for what is
-    /// optional; of XRC as the kernel's table has it. Without what an alternate path needs, which no adapter of this kind has.
+    /// All transitions except those to RESET and ERR: kind, from, to, required, optional. From
+    /// ibv_modify_qp(3), and IBTA 1.7 11.2.5.2 for optional attributes; XRC from the kernel's
+    /// table. Attributes of alternate paths are omitted, because software adapters have none.
     const RULES: &[(Kind, State, State, u32, u32)] = &[
         (Rc, Reset, Init, PKEY | PORT | ACCESS, 0),
         (Rc, Init, Init, 0, PKEY | PORT | ACCESS),
@@ -389,7 +399,7 @@ mod tests {
         (Raw, Sqd, Rts, 0, 0),
         (Raw, Sqd, Sqd, 0, 0),
         (Raw, Sqe, Rts, 0, 0),
-        // Of an XRC QP what is for its other half is allowed everywhere, and ignored.
+        // An XRC QP allows and ignores the attributes of its other half.
         (XrcSend, Reset, Init, PKEY | PORT | ACCESS, DEST_RD | TIMER),
         (XrcSend, Init, Init, 0, PKEY | PORT | ACCESS | DEST_RD | TIMER),
         (XrcSend, Init, Rtr, TO_RTR, PKEY | ACCESS | DEST_RD | TIMER),
@@ -420,7 +430,7 @@ mod tests {
         ),
     ];
 
-    /// Right values for every attribute.
+    /// Valid values for every attribute.
     fn values(from: State, to: State) -> ibv_qp_attr {
         ibv_qp_attr {
             qp_state: to as u32,
@@ -464,7 +474,7 @@ mod tests {
                         continue;
                     }
                 };
-                // A state that cannot be said is refused whatever the table allows.
+                // A `cur_qp_state` outside these states is always refused.
                 let sayable = matches!(from, Rtr | Rts | Sqd | Sqe);
                 let optional = if sayable { optional } else { optional & !CUR };
                 assert!(ask(kind, from, to, required).is_ok(), "{kind:?} {from:?} {to:?}");
@@ -482,7 +492,7 @@ mod tests {
                     assert_eq!(outcome.is_ok(), good, "{kind:?} {from:?} {to:?} {bit:#x}");
                     asked += 1;
                 }
-                // Migration needs an alternate path; this adapter has none.
+                // Migration needs an alternate path, which this adapter lacks.
                 assert!(ask(kind, from, to, required | IBV_QP_ALT_PATH).is_err());
             }
         }
@@ -557,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_remembered_and_nothing_else() {
+    fn only_given_attributes_are_stored() {
         let attr = ibv_qp_attr { rq_psn: 0xff12_3456, ..values(Init, Rtr) };
         let changes = modify(Uc, Init, &attr, IBV_QP_STATE | TO_RTR, &LIMITS).expect("allowed");
         let mut known: ibv_qp_attr = Zeroed::zeroed();
@@ -570,7 +580,7 @@ mod tests {
             (known.qkey, known.timeout, known.qp_access_flags, known.port_num),
             (0, 0, 0, 0)
         );
-        // What is for an XRC QP's other half is not.
+        // Attributes of an XRC QP's other half are not stored.
         let attr = values(Init, Rtr);
         let mask = IBV_QP_STATE | TO_RTR | DEST_RD | TIMER;
         let changes = modify(XrcSend, Init, &attr, mask, &LIMITS).expect("ignored");

@@ -1,24 +1,27 @@
-//! Receive queues: posted receives, in order. One kind serves a QP's own queue and a shared one.
+//! Receive queues: posted receives, in order. The same type serves a QP's own queue and a shared
+//! queue.
+//!
+//! Applications post, the responder takes the oldest receive. The owner locks the queue.
 
 use crate::Refused;
 use crate::storage::filled;
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
 
-/// Ranges that a list of memory may have.
+/// The largest number of ranges in a scatter/gather list.
 pub const MAX_SGE: usize = 32;
 
 /// A posted receive.
 #[derive(Clone, Debug, Default)]
 pub struct Receive {
-    /// The application's name for it.
+    /// The application's id of the receive.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The memory for the message.
     pub sges: ArrayVec<ibv_sge, MAX_SGE>,
 }
 
 impl Receive {
-    /// Bytes that it takes.
+    /// Number of bytes that the receive accepts.
     #[inline]
     pub fn room(&self) -> usize {
         self.sges.iter().map(|sge| sge.length as usize).sum()
@@ -29,11 +32,11 @@ impl Receive {
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     wr_id: u64,
-    /// Ranges in its list.
+    /// Number of ranges in the list.
     count: u8,
 }
 
-/// The oldest receive of a queue, still in it.
+/// The oldest receive, which is still in its queue.
 #[derive(Debug)]
 pub struct Oldest<'a> {
     wr_id: u64,
@@ -42,13 +45,13 @@ pub struct Oldest<'a> {
 }
 
 impl<'a> Oldest<'a> {
-    /// Its list.
+    /// The scatter/gather list.
     #[inline]
     pub const fn list(&self) -> &'a [ibv_sge] {
         self.list
     }
 
-    /// Takes it out of the queue; its number.
+    /// Removes the receive from the queue and returns its `wr_id`.
     #[inline]
     pub const fn take(self) -> u64 {
         *self.taken += 1;
@@ -56,22 +59,22 @@ impl<'a> Oldest<'a> {
     }
 }
 
-/// A ring of receives without allocation after its creation.
+/// A ring of receives that allocates only at creation.
 #[derive(Debug)]
 pub struct ReceiveQueue {
-    /// A power of two of places: that of a receive is found without a division.
+    /// A power of two of entries, so that an index needs no division.
     heads: Box<[Head]>,
     sges: Box<[ibv_sge]>,
     max_wr: usize,
     max_sge: usize,
-    /// Receives ever taken: the number of the oldest posted one.
+    /// Number of receives taken so far: the number of the oldest posted receive.
     taken: u64,
-    /// Receives ever posted.
+    /// Number of receives posted so far.
     posted: u64,
 }
 
 impl ReceiveQueue {
-    /// Room for `max_wr` receives of `max_sge` ranges each.
+    /// A queue for `max_wr` receives of `max_sge` ranges each; `None`: out of memory.
     pub fn new(max_wr: usize, max_sge: usize) -> Option<Self> {
         let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let places = max_wr.next_power_of_two();
@@ -85,13 +88,13 @@ impl ReceiveQueue {
         })
     }
 
-    /// The place of receive `n`.
+    /// The index of receive `n`.
     #[inline]
     const fn at(&self, n: u64) -> usize {
         n as usize & (self.heads.len() - 1)
     }
 
-    /// Receives waiting.
+    /// Number of waiting receives.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.posted - self.taken) as usize
@@ -103,7 +106,8 @@ impl ReceiveQueue {
         self.posted == self.taken
     }
 
-    /// Room for `max_wr` receives from now on; `Some(false)`: those that wait do not fit; `None`: there is no memory.
+    /// Changes the capacity to `max_wr` receives. `Some(false)`: the waiting receives do not fit.
+    /// `None`: out of memory.
     pub fn resize(&mut self, max_wr: usize) -> Option<bool> {
         if self.len() > max_wr {
             return Some(false);
@@ -111,7 +115,7 @@ impl ReceiveQueue {
         let mut larger = Self::new(max_wr, self.max_sge)?;
         let mut receive = Receive::default();
         while self.take(&mut receive) {
-            // As many as fit, each no longer than before.
+            // The new queue has room for all, and no list is longer than before.
             let _ = larger.post(receive.wr_id, &receive.sges);
         }
         *self = larger;
@@ -121,7 +125,7 @@ impl ReceiveQueue {
     /// Adds a receive.
     ///
     /// # Errors
-    /// `Full` there is no room; `Invalid` more ranges than the queue was made for.
+    /// `Full`: no room. `Invalid`: more ranges than the queue supports.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
         if self.len() == self.max_wr {
@@ -132,7 +136,7 @@ impl ReceiveQueue {
         }
         let at = self.at(self.posted);
         self.heads[at] = Head { wr_id, count: sges.len() as u8 };
-        // One by one: lists are short, and a call to copy them costs more.
+        // Copy one by one: lists are short, and a call of memcpy costs more.
         for (to, from) in self.sges[at * self.max_sge..].iter_mut().zip(sges) {
             *to = *from;
         }
@@ -140,7 +144,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The oldest receive, to be taken or left.
+    /// The oldest receive, which the caller may take or leave.
     #[inline]
     pub fn oldest(&mut self) -> Option<Oldest<'_>> {
         if self.is_empty() {
@@ -152,12 +156,12 @@ impl ReceiveQueue {
         Some(Oldest { wr_id, list, taken: &mut self.taken })
     }
 
-    /// Takes the oldest receive into `to`; `false`: there is none.
+    /// Moves the oldest receive to `to`; `false`: the queue is empty.
     #[inline]
     pub fn take(&mut self, to: &mut Receive) -> bool {
         let Some(oldest) = self.oldest() else { return false };
         to.sges.clear();
-        // max_sge never exceeds MAX_SGE: checked where queues are created.
+        // max_sge never exceeds MAX_SGE: checked at the queue's creation.
         let whole = to.sges.try_extend_from_slice(oldest.list()).is_ok();
         to.wr_id = oldest.take();
         whole

@@ -1,11 +1,11 @@
-//! Why a call is refused.
+//! The reasons for which a call of the application is refused.
 
-/// What is wrong with a call of the application; the plugin's entry points say it as an error number.
+/// Why a call is refused; entry points map it to an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// An argument is none, or not in this state: EINVAL.
+    /// An invalid argument, or one that is invalid in this state: EINVAL.
     Invalid,
-    /// Nothing here does that: EOPNOTSUPP.
+    /// An unsupported operation: EOPNOTSUPP.
     Unsupported,
     /// A queue is full: ENOMEM.
     Full,

@@ -1,4 +1,8 @@
-//! Send requests: what was asked for, and the queue that remembers it until it is complete.
+//! Send requests, and the send queue that stores each request until its completion.
+//!
+//! Applications post; the engine issues and completes. Map of this file: [`Request`] and [`What`],
+//! [`taken`], the table of opcodes, [`Entry`] and [`Phase`], then [`SendQueue`]. The owner locks
+//! the queue.
 
 use crate::inbound::Nak;
 use crate::state::Kind;
@@ -8,103 +12,104 @@ use crate::tags::wire::HEADERS_LEN;
 use crate::windows::Bind;
 use abi::*;
 
-/// A send request, however it was posted.
+/// A send request of either posting interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
-    /// The application's name for it.
+    /// The application's id of the request.
     pub wr_id: u64,
     /// `ibv_wr_opcode`.
     pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// Immediate data in network order, or the rkey that a SEND has invalidated.
+    /// Immediate data in network order, or the rkey that a SEND invalidates.
     pub imm: u32,
-    /// XRC: the shared receive queue at the other end.
+    /// XRC: the shared receive queue at the remote end.
     pub srqn: u32,
-    /// What is to be done, with whatever that needs.
+    /// The operation with its arguments.
     pub what: What,
-    /// Destination of a datagram.
+    /// The destination of a datagram.
     pub to: Destination,
 }
 const _: () = assert!(size_of::<Request>() <= 120, "it is copied into the queue");
 
-/// What a request does, besides the bytes of its list.
+/// The operation of a request, besides the bytes of its list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum What {
-    /// A message: a SEND in any form, a datagram, a frame.
+    /// A message: any SEND, datagram, or frame.
     #[default]
     Send,
-    /// A datagram or a frame for each part of the data.
+    /// A datagram or frame for each segment of the data.
     Segments(Segments),
-    /// An RDMA WRITE, with immediate data or without.
+    /// An RDMA WRITE, with or without immediate data.
     Write(RemoteAddress),
     /// An RDMA READ.
     Read(RemoteAddress),
-    /// Adds to the word there.
+    /// A fetch and add.
     FetchAdd {
-        /// The word.
+        /// The remote word.
         remote: RemoteAddress,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
-    /// Puts another word there if it is as expected.
+    /// A compare and swap.
     CompareSwap {
-        /// The word.
+        /// The remote word.
         remote: RemoteAddress,
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// What is put there.
+        /// The new value.
         swap: u64,
     },
     /// An atomic write of eight bytes.
     Store {
-        /// The word.
+        /// The remote word.
         remote: RemoteAddress,
-        /// What is put there; `None`: what the list says when the request is issued.
+        /// The new value; `None`: the bytes of the list when the request is issued.
         word: Option<u64>,
     },
-    /// A flush of what was written.
+    /// A FLUSH of earlier writes.
     Flush {
-        /// First byte.
+        /// First address.
         remote: RemoteAddress,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         /// `ibv_placement_type` flags.
         placement: u32,
     },
-    /// Binds a window.
+    /// Binds a memory window.
     Bind(Bind),
-    /// Takes the key of a window back.
+    /// Invalidates the key of a window.
     Invalidate {
         /// The key.
         rkey: u32,
     },
-    /// The READ of a rendezvous that matched a tag.
+    /// The READ of a rendezvous whose tag matched.
     Fetch(RemoteAddress, Fetched),
-    /// The message that tells a rendezvous' sender that its data was fetched.
+    /// The message that tells a rendezvous' sender that its data was read.
     Finish(Fetched),
-    /// A fault on purpose: the remote QP refuses the request.
+    /// An injected fault: the remote QP refuses the request.
     Refused(Nak),
 }
 
-/// What a transport does about a request that is posted.
+/// How a transport treats a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The request sends bytes, which may be inline.
     Bytes,
     /// The request sends no bytes, so no byte can be inline.
     NoInline,
-    /// Its bytes are cut into segments, by rules of their own (`frames::segmenter`).
+    /// The bytes are split into segments (`frames::segmenter`).
     Segments,
 }
 
-/// What a QP of `kind` does with a request of this `ibv_wr_opcode`; `None`: it has no such request (ibv_post_send(3), table of opcodes).
+/// How a QP of `kind` treats a request with this `ibv_wr_opcode`; `None`: unsupported
+/// (ibv_post_send(3), table of opcodes).
 #[inline]
 #[must_use]
 pub const fn taken(kind: Kind, opcode: u32) -> Option<Taken> {
     use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
     Some(match (opcode, kind) {
-        // It has no send queue.
+        // An XRC receive QP has no send queue.
         (_, XrcRecv) => return None,
         (IBV_WR_SEND, _) | (IBV_WR_SEND_WITH_IMM, Rc | Uc | Ud | XrcSend) => Taken::Bytes,
         (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Rc | Uc | XrcSend) => Taken::Bytes,
@@ -119,32 +124,32 @@ pub const fn taken(kind: Kind, opcode: u32) -> Option<Taken> {
     })
 }
 
-/// Memory at the other end.
+/// Memory at the remote end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// First byte.
+    /// First address.
     pub addr: u64,
-    /// The key that opens it.
+    /// The rkey.
     pub rkey: u32,
 }
 
-/// How a segmented send is cut (`IBV_WR_TSO`).
+/// The segmentation of a send (`IBV_WR_TSO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Address of the header that goes before each segment.
+    /// Address of the header that precedes each segment.
     pub header: u64,
-    /// Its bytes.
+    /// Length of the header in bytes.
     pub header_len: u16,
-    /// Payload of each segment but the last.
+    /// Payload of each segment except the last.
     pub mss: u16,
 }
 
-/// What a rendezvous brings.
+/// The payload of a rendezvous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Its sender asked for an event.
+    /// Whether the sender requested a solicited event.
     pub solicited: bool,
 }
 
@@ -163,7 +168,7 @@ impl What {
         }
     }
 
-    /// Whether it concerns nobody else.
+    /// Whether the request concerns only the local adapter.
     #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
@@ -171,112 +176,115 @@ impl What {
     }
 }
 
-/// Where a datagram goes, taken from its address handle when it is posted.
+/// The destination of a datagram, copied from its address handle at posting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Destination {
-    /// The QP that gets it.
+    /// The destination QP.
     pub qpn: u32,
-    /// The Q_Key that it carries.
+    /// The Q_Key of the datagram.
     pub qkey: u32,
-    /// The address handle leads to a host that this wire does not reach.
+    /// Whether the address handle leads to a host that this path does not reach.
     pub elsewhere: bool,
-    /// Global route, if the address handle has one.
+    /// The global route, if the address handle has one.
     pub grh: Option<Route>,
 }
 
 /// The fields of a global route header that a receiver sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Source.
+    /// Source GID.
     pub sgid: [u8; 16],
-    /// Destination.
+    /// Destination GID.
     pub dgid: [u8; 16],
-    /// 20 bits.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Hops that it may take.
+    /// Hop limit.
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
 }
 
-/// How far a queued request is.
+/// The progress of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not (wholly) issued; `offset` bytes are.
+    /// Not issued, or partly: `offset` bytes are.
     Waiting,
-    /// Everything was put into the ring; complete when slot `end - 1` is acknowledged.
+    /// Fully published in the ring; complete when slot `end - 1` is acknowledged.
     Published,
-    /// It succeeded, or nobody will ever know.
+    /// Succeeded, or unacknowledged by its transport.
     Done,
-    /// Completes with this `ibv_wc_status`, and takes the QP to error.
+    /// Completes with this `ibv_wc_status`, and moves the QP to the error state.
     Failed(u32),
-    /// As that, unanswered: the remote process died.
+    /// Fails without a response, because the remote process died.
     Dead,
 }
 
 /// A request in the send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// How far it is.
+    /// Its progress.
     pub phase: Phase,
     /// Number of scatter/gather elements.
     pub sges: u8,
-    /// Inline data was copied into the queue.
+    /// Whether inline data was copied into the queue.
     pub kept: bool,
-    /// Not the application's: the shared receive queue's (tag matching).
+    /// Whether the request belongs to the shared receive queue (tag matching), not to the
+    /// application.
     pub own: bool,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub len: u32,
-    /// Bytes issued so far.
+    /// Number of bytes issued so far.
     pub offset: u32,
     /// Sequence number behind the last slot used.
     pub end: u32,
 }
 
 impl Entry {
-    /// Whether it was posted with this `ibv_send_flags` bit.
+    /// Whether the request has this `ibv_send_flags` bit.
     #[inline]
     pub const fn has(&self, flag: u32) -> bool {
         self.request.flags & flag != 0
     }
 }
 
-/// The send queue: entries with their lists and inline data, without allocation after creation.
+/// The send queue: entries with their lists and inline data. Allocates only at creation.
 #[derive(Debug)]
 pub struct SendQueue {
     entries: Box<[Entry]>,
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
-    /// Limits for the application, and what there is room for.
+    /// The application's limit of requests.
     max_wr: usize,
-    /// So many of the application's requests in the queue want care before another is posted: `max_wr`, or 0 when each does.
+    /// Number of the application's requests at which posting takes the slow path: `max_wr`, or 0
+    /// for every request.
     brim: usize,
-    /// Every request wants care for as long as the queue lives.
+    /// Whether every request takes the slow path for the queue's lifetime.
     strict: bool,
-    /// Ranges of one request's list.
+    /// The largest number of ranges of a request.
     pub max_sge: usize,
-    /// Bytes of inline data of one request.
+    /// The largest number of inline bytes of a request.
     pub max_inline: usize,
     sge_room: usize,
     inline_room: usize,
-    /// Room for requests that are not the application's, and how many there are.
+    /// Room for requests of the shared receive queue, and their number.
     max_own: usize,
     own: usize,
-    /// Requests ever posted.
+    /// Number of requests posted so far.
     pub posted: u64,
-    /// Of these, issued in full.
+    /// Number of these that were fully issued.
     pub issued: u64,
-    /// Of these, completed.
+    /// Number of these that completed.
     pub completed: u64,
 }
 
 impl SendQueue {
-    /// A queue with room for `max_own` requests of a tag matching shared receive queue besides the application's.
+    /// A queue with room for `max_own` requests of a tag matching shared receive queue besides the
+    /// application's; `None`: out of memory.
     pub fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Option<Self> {
         let tagged = |n| if max_own > 0 { n } else { 0 };
-        // A power of two: the place of a request is found without a division.
+        // A power of two, so that an index needs no division.
         let room = (max_wr + max_own).next_power_of_two();
         let sge_room = max_sge.max(tagged(MAX_TAG_SGE));
         let inline_room = max_inline.max(tagged(HEADERS_LEN));
@@ -309,80 +317,82 @@ impl SendQueue {
         })
     }
 
-    /// The application's requests in the queue.
+    /// Number of the application's requests in the queue.
     #[inline]
     const fn in_use(&self) -> usize {
         (self.posted - self.completed) as usize - self.own
     }
 
-    /// Requests that can be posted now.
+    /// Number of requests that can be posted now.
     #[inline]
     pub const fn room(&self) -> usize {
         self.max_wr - self.in_use()
     }
 
-    /// Whether the queue is full, or every request wants care (`set_careful`).
+    /// Whether posting must take the slow path: the queue is full, or every request does
+    /// (`set_careful`).
     #[inline]
     pub const fn wants_care(&self) -> bool {
         self.in_use() >= self.brim
     }
 
-    /// Whether every request wants care; so it is, too, where there is no room for even one short message.
+    /// Whether every request takes the slow path. Also true if the queue cannot hold one short
+    /// message.
     #[inline]
     pub const fn is_careful(&self) -> bool {
         self.brim == 0
     }
 
-    /// From now on every request wants care, or only one that finds the queue full.
+    /// Makes every request take the slow path, or only those that find the queue full.
     pub const fn set_careful(&mut self, careful: bool) {
         self.brim = if careful || self.strict || self.max_sge == 0 { 0 } else { self.max_wr };
     }
 
-    /// From now on every request wants care, whatever `set_careful` says.
+    /// Makes every request take the slow path, regardless of `set_careful`.
     pub const fn set_strict(&mut self) {
         self.strict = true;
         self.set_careful(true);
     }
 
-    /// Requests of the shared receive queue that can be queued now.
+    /// Number of shared receive queue requests that can be queued now.
     #[inline]
     pub const fn own_room(&self) -> usize {
         self.max_own - self.own
     }
 
-    /// The oldest request is complete; whether it was the shared receive queue's.
+    /// Completes the oldest request; `own`: it belonged to the shared receive queue.
     #[inline]
     pub const fn complete_oldest(&mut self, own: bool) {
         self.own -= own as usize;
         self.completed += 1;
     }
 
-    /// All requests are forgotten.
+    /// Drops all requests.
     pub const fn forget(&mut self) {
         self.issued = self.posted;
         self.completed = self.posted;
         self.own = 0;
     }
 
-    /// Whether the application can post nothing.
+    /// Whether the application can post no request.
     #[inline]
     pub const fn is_full(&self) -> bool {
         self.room() == 0
     }
 
-    /// Whether everything that was posted is complete.
+    /// Whether all posted requests are complete.
     #[inline]
     pub const fn is_idle(&self) -> bool {
         self.posted == self.completed
     }
 
-    /// The place of request `n`.
+    /// The index of request `n`.
     #[inline]
     pub const fn at(&self, n: u64) -> usize {
         n as usize & (self.entries.len() - 1)
     }
 
-    /// Request `n`, or whichever has its place now.
+    /// Request `n`, or the request that now has its index.
     #[inline]
     pub fn entry(&mut self, n: u64) -> &mut Entry {
         let at = self.at(n);
@@ -396,14 +406,15 @@ impl SendQueue {
         &self.sges[at * self.sge_room..][..usize::from(self.entries[at].sges)]
     }
 
-    /// Where inline data of request `n` is kept.
+    /// The memory for inline data of request `n`.
     #[inline]
     pub fn inline_mut(&mut self, n: u64) -> &mut [u8] {
         let at = self.at(n);
         &mut self.inline[at * self.inline_room..][..self.inline_room]
     }
 
-    /// Queues a request. The queue is not full, and the list not longer than `max_sge`: the caller checked.
+    /// Queues a request. The caller has checked that the queue has room and that the list has at
+    /// most `max_sge` ranges.
     #[inline]
     pub fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.posted;
@@ -423,11 +434,12 @@ impl SendQueue {
         n
     }
 
-    /// Queues a SEND of `len` bytes whose only slot is the one before `end`. The queue is not full, and nothing in it waits.
+    /// Queues a SEND of `len` bytes that was published in the slot before `end`. The queue has
+    /// room, and no request in it waits.
     #[inline]
     pub fn push_published(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32, end: u32) {
         let entry = self.entry(self.posted);
-        // Nobody reads the rest of the request of a SEND that needs nothing any more.
+        // The other fields of a published SEND are never read.
         entry.request.wr_id = wr_id;
         entry.request.opcode = opcode;
         entry.request.flags = flags;
@@ -444,7 +456,8 @@ impl SendQueue {
 }
 
 impl SendQueue {
-    /// Queues a request of the shared receive queue: there is `own_room`, and the list has up to MAX_TAG_SGE elements.
+    /// Queues a request of the shared receive queue. The caller has checked `own_room` and that the
+    /// list has at most MAX_TAG_SGE ranges.
     pub fn push_own(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.push(request, list, len);
         self.entry(n).own = true;
@@ -453,7 +466,7 @@ impl SendQueue {
     }
 }
 
-/// `ibv_wc_opcode` of a send-side completion.
+/// The `ibv_wc_opcode` of a send completion.
 #[inline]
 pub const fn completion_opcode(opcode: u32) -> u32 {
     match opcode {

@@ -1,27 +1,27 @@
-//! States and kinds of QPs, and the times that their attributes stand for (IBTA vol 1, 10.3.1 and 9.7).
+//! States and kinds of QPs, and the durations of their timer attributes (IBTA 1.7 10.3.1, 9.7).
 
 /// `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// Nothing is posted, nobody is connected.
+    /// No request is posted, and no peer is connected.
     Reset = 0,
     /// Receives can be posted.
     Init = 1,
-    /// Ready to receive: the other end is known.
+    /// Ready to receive: the remote end is known.
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// The send queue drains: what was begun is done, nothing else is.
+    /// The send queue drains: only issued requests complete.
     Sqd = 4,
-    /// The send queue of an unreliable QP failed; it still receives.
+    /// The send queue of an unreliable QP failed; the QP still receives.
     Sqe = 5,
-    /// Everything that is posted is flushed.
+    /// All posted requests are flushed.
     Err = 6,
 }
 
 impl State {
-    /// From `ibv_qp_state`; `None`: there is no such state.
+    /// The state of an `ibv_qp_state`; `None`: no such state.
     #[inline]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// Transports that this adapter offers.
+/// The QP types that this adapter offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -45,18 +45,18 @@ pub enum Kind {
     Rc = 2,
     /// Unreliable connection.
     Uc = 3,
-    /// Datagrams.
+    /// Unreliable datagrams.
     Ud = 4,
     /// Ethernet frames (`IBV_QPT_RAW_PACKET`).
     Raw = 8,
     /// The sending end of an XRC connection (`IBV_QPT_XRC_SEND`).
     XrcSend = 9,
-    /// The receiving end (`IBV_QPT_XRC_RECV`).
+    /// The receiving end of an XRC connection (`IBV_QPT_XRC_RECV`).
     XrcRecv = 10,
 }
 
 impl Kind {
-    /// From `ibv_qp_type`.
+    /// The kind of an `ibv_qp_type`; `None`: not offered.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             2 => Self::Rc,
@@ -69,21 +69,21 @@ impl Kind {
         })
     }
 
-    /// Whether a QP of this type has one peer, named at the transition to RTR.
+    /// Whether a QP of this type has one peer, given at the transition to RTR.
     #[inline]
     pub const fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Raw)
     }
 
-    /// Whether requests are acknowledged, and refused with a reason.
+    /// Whether requests are acknowledged, and refused with a NAK.
     #[inline]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 }
 
-/// How long a responder without a receive asks to wait, in microseconds, by the 5-bit code of
-/// `min_rnr_timer` (IBTA vol 1, table 45).
+/// The wait that a responder without a receive requests, in microseconds, for the 5-bit code of
+/// `min_rnr_timer` (IBTA 1.7 9.7.5.2.8).
 pub const fn rnr_timer_us(code: u8) -> u32 {
     const HUNDREDTHS_OF_MS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -92,8 +92,9 @@ pub const fn rnr_timer_us(code: u8) -> u32 {
     HUNDREDTHS_OF_MS[(code & 31) as usize] * 10
 }
 
-/// How long a requester waits in all for an answer before it gives up, in microseconds: `timeout` is the 5-bit exponent of
-/// ibv_qp_attr (4.096 us times two to its power; 0: for ever), tried once and `retry_cnt` times again (IBTA vol 1, 9.7.6.1.3).
+/// The total time for which a requester waits for a response, in microseconds. `timeout` is the
+/// 5-bit exponent of ibv_qp_attr (4.096 us times 2^timeout; 0: for ever). The request is sent once
+/// and repeated `retry_cnt` times (IBTA 1.7 9.7.6.1.3).
 pub const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
     if timeout & 31 == 0 {
         return None;

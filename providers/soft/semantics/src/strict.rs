@@ -1,16 +1,16 @@
-//! Strict mode: what the strictest adapter refuses, where `soft` otherwise carries a request out.
+//! Strict mode: refuses requests that the strictest adapter refuses and `soft` otherwise executes.
 //!
-//! Two ends of one host share memory, so that path MTU and READ depth have no part in how bytes
-//! travel. Between hosts the wire has rules for both (IBTA vol 1, 9.7.4.1). A strict queue pair
-//! applies the rules of the wire on one host, too. A place in the send queue of a strict queue pair
-//! is free only when the program polled the completion of the request, or of a later request.
+//! Two processes of one host share memory, so path MTU and READ depth do not affect how bytes
+//! travel. Between hosts the packet protocol has rules for both (IBTA 1.7 9.7.4.1). A strict queue
+//! pair applies these rules on one host too. A place in its send queue is free only after the
+//! program has polled the completion of the request, or of a later request.
 
 use crate::inbound::Nak;
 use crate::request::What;
 use abi::{IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_QP_OP_ERR};
 use std::collections::VecDeque;
 
-/// What the two ends of a connection were told of each other.
+/// The attributes of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// `path_mtu` of the requester, an `ibv_mtu`; 0: not known.
@@ -23,20 +23,21 @@ pub struct Ends {
     pub remote_depth: u8,
 }
 
-/// What becomes of a request.
+/// The result for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request is carried out.
+    /// The request is executed.
     Goes,
-    /// The responder refuses the request, and goes to ERR.
+    /// The responder refuses the request, and enters ERR.
     Refused(Nak),
-    /// The requester ends the request with the `ibv_wc_status`.
+    /// The requester fails the request with this `ibv_wc_status`.
     Fails(u32),
-    /// Unreliable: the responder drops the message, and the requester never knows.
+    /// The transport is unreliable: the responder drops the message, and the requester never learns
+    /// of it.
     Lost,
 }
 
-/// Whether a request takes one of the responder's resources for READs and atomics (IBTA vol 1,
+/// Whether a request takes one of the responder's resources for READs and atomics (IBTA 1.7
 /// 9.7.4.1.9).
 #[must_use]
 pub const fn takes_resource(what: &What) -> bool {
@@ -51,15 +52,15 @@ pub const fn takes_resource(what: &What) -> bool {
     )
 }
 
-/// What becomes of a request of `len` bytes on a connection between `ends`. `under_way`: requests
-/// that take a resource and may not be over, the request itself included.
+/// The result for a request of `len` bytes between `ends`. `under_way`: number of incomplete
+/// requests that take a resource, including this one.
 #[must_use]
 pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &Ends) -> Verdict {
     if takes_resource(what) {
         if ends.depth == 0 {
             return Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
         }
-        // A requester keeps no more than its depth under way, whatever is posted.
+        // A requester has at most `depth` such requests in flight.
         if under_way.min(usize::from(ends.depth)) > usize::from(ends.remote_depth) {
             return Verdict::Refused(Nak::Invalid);
         }
@@ -68,8 +69,8 @@ pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &E
         return Verdict::Goes;
     }
     match what {
-        // The responder takes the one packet of a READ request. The response is cut by another MTU
-        // than the requester expects.
+        // The responder accepts the single packet of a READ request, but splits the response by
+        // another MTU than the requester expects.
         What::Read(_) | What::Fetch(..) => Verdict::Fails(IBV_WC_BAD_RESP_ERR),
         What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) if reliable => {
             Verdict::Refused(Nak::Invalid)
@@ -79,19 +80,19 @@ pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &E
     }
 }
 
-/// Whether both ends agree on how a message of `len` bytes is cut into packets: every packet but
-/// the last is as long as the MTU.
+/// Whether both ends split a message of `len` bytes equally: every packet except the last is as
+/// long as the MTU.
 const fn fits(len: u32, own: u8, remote: u8) -> bool {
     let least = if own < remote { own } else { remote };
     own == remote || least == 0 || len <= 128 << least
 }
 
-/// Complete requests whose places in the send queue are not free: the program polled neither the
-/// completion of the request nor a later completion of the queue.
+/// Complete requests whose places in the send queue are not free: the program has polled neither
+/// their completion nor a later one.
 #[derive(Debug, Default)]
 pub struct Unpolled {
-    /// Completions that the program did not poll yet, the oldest first: position in the completion
-    /// queue, and the count of complete requests up to there.
+    /// Completions that the program has not polled, oldest first: position in the completion queue,
+    /// and the count of complete requests up to there.
     completions: VecDeque<(u64, Count)>,
     /// All complete requests.
     complete: Count,
@@ -99,16 +100,16 @@ pub struct Unpolled {
     known: Count,
 }
 
-/// A count of requests since the queue began.
+/// A count of requests since the queue's creation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     requests: u64,
-    /// Requests among them that take a responder's resource.
+    /// Number of those that take a responder's resource.
     resources: u64,
 }
 
 impl Unpolled {
-    /// Counts a complete request of the program. `position`: the place of the completion in the
+    /// Counts a complete request of the program. `position`: the position of its completion in the
     /// completion queue, if the request is signaled.
     pub fn completed(&mut self, takes_resource: bool, position: Option<u64>) {
         self.complete.requests += 1;
@@ -118,7 +119,7 @@ impl Unpolled {
         }
     }
 
-    /// All completions before this position were polled.
+    /// Records that the program polled all completions before `position`.
     pub fn polled(&mut self, position: u64) {
         while let Some((at, count)) = self.completions.front().copied()
             && at < position
@@ -128,19 +129,19 @@ impl Unpolled {
         }
     }
 
-    /// Places of complete requests that are not free.
+    /// Number of places of complete requests that are not free.
     #[must_use]
     pub const fn places(&self) -> usize {
         (self.complete.requests - self.known.requests) as usize
     }
 
-    /// Places of complete requests that took a responder's resource and are not free.
+    /// Number of those places whose requests took a responder's resource.
     #[must_use]
     pub const fn resources(&self) -> usize {
         (self.complete.resources - self.known.resources) as usize
     }
 
-    /// The queue is reset: all places are free.
+    /// Frees all places, after a reset of the queue.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_mtus_only_what_is_one_packet_for_both_passes() {
+    fn with_two_mtus_only_single_packets_pass() {
         for (own, remote) in [(IBV_MTU_4096, IBV_MTU_1024), (IBV_MTU_1024, IBV_MTU_4096)] {
             let both = ends(own, remote);
             for what in [What::Send, READ, WRITE] {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_that_nobody_knows_agrees_with_every_other() {
+    fn an_unknown_mtu_agrees_with_every_other() {
         assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(0, IBV_MTU_1024)), Verdict::Goes);
         assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(IBV_MTU_1024, 0)), Verdict::Goes);
     }
@@ -203,7 +204,7 @@ mod tests {
             let refused = Verdict::Refused(Nak::Invalid);
             assert_eq!(verdict(&what, 8, true, 2, &deep(16, 1)), refused);
             assert_eq!(verdict(&what, 8, true, 1, &deep(16, 0)), refused);
-            // The requester sends one at a time.
+            // The requester has one request in flight at a time.
             assert_eq!(verdict(&what, 8, true, 9, &deep(1, 1)), Verdict::Goes);
             let fails = Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
             assert_eq!(verdict(&what, 8, true, 1, &deep(0, 16)), fails);

@@ -1,13 +1,13 @@
-//! Time, as whoever calls tells it.
+//! Points in time and clocks, as the caller provides them.
 
 use std::time::Duration;
 
-/// A point in time: nanoseconds since any moment the caller chose. It never goes back.
+/// A point in time: nanoseconds since an arbitrary moment of the caller. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(u64);
 
 impl Time {
-    /// `ns` nanoseconds after the caller's moment.
+    /// The time `ns` nanoseconds after the caller's moment.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
@@ -19,16 +19,16 @@ impl Time {
         self.0
     }
 
-    /// `span` later.
+    /// The time `span` later.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
-/// What is asked for the time, where few calls need it: reading a clock costs more than what most of them do.
+/// A clock, for functions that rarely need the time: reading a clock costs more than most calls.
 pub trait Clock {
-    /// The present.
+    /// The current time.
     fn now(&self) -> Time;
 
     /// The device's clock, in nanoseconds.

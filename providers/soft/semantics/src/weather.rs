@@ -1,7 +1,7 @@
-//! What a network does to packets, for tests where the kernel has no netem (tc-netem(8)): it loses some, brings some twice and some late, and
-//! marks some as a switch does whose queue grows, by a seed.
+//! Network impairment for tests without netem (tc-netem(8)): loses, duplicates, delays and marks
+//! packets, determined by a seed.
 
-/// How bad it is; in millionths of all packets.
+/// The rates of impairment, in millionths of all packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
     loss: u32,
@@ -11,34 +11,34 @@ pub struct Weather {
     seed: u64,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// It goes.
+    /// The packet passes.
     Through,
-    /// It does not arrive.
+    /// The packet is lost.
     Lost,
-    /// It arrives twice.
+    /// The packet arrives twice.
     Twice,
-    /// It arrives behind those that are sent next.
+    /// The packet arrives behind later ones.
     Late,
     /// The packet arrives with a congestion mark, if its ECN field permits marks (RFC 3168).
     Marked,
 }
 
-/// What becomes of packets, one after the other: with the same seed the same.
+/// The sequence of impairments, determined by the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Passages {
     weather: Weather,
     drawn: u64,
 }
 
-/// Of so many are the parts that `Weather` is in.
+/// The denominator of the rates in `Weather`.
 const ALL: u32 = 1_000_000;
 
 impl Weather {
-    /// From words such as `loss=5% duplicate=1% reorder=0.5% mark=2% seed=7`, any of them, with no more than all packets in sum; `None`: it
-    /// is something else.
+    /// Parses words such as `loss=5% duplicate=1% reorder=0.5% mark=2% seed=7`, in any selection,
+    /// whose sum is at most 100 %; `None`: invalid text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut weather = Self::default();
@@ -57,7 +57,7 @@ impl Weather {
         (loss + duplicate + reorder + mark <= ALL).then_some(weather)
     }
 
-    /// What it does, from the beginning.
+    /// The sequence of impairments from its start.
     #[must_use]
     pub const fn passages(self) -> Passages {
         Passages { weather: self, drawn: 0 }
@@ -65,7 +65,7 @@ impl Weather {
 }
 
 impl Passages {
-    /// What becomes of the next packet.
+    /// What happens to the next packet.
     pub fn draw(&mut self) -> Passage {
         self.drawn = self.drawn.wrapping_add(1);
         let Weather { loss, duplicate, reorder, mark, seed } = self.weather;
@@ -98,7 +98,7 @@ fn parts(text: &str) -> Option<u32> {
     (parts <= ALL).then_some(parts)
 }
 
-/// SplitMix64's last steps (Steele, Lea, Flood 2014).
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 const fn mix(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_have_that_fate_and_the_same_with_the_same_seed() {
+    fn rates_are_kept_and_equal_seeds_give_equal_sequences() {
         let weather = Weather::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
         let weather = weather.expect("words");
         let (mut one, mut other) = (weather.passages(), weather.passages());
@@ -159,7 +159,7 @@ mod tests {
         }
         for (count, expected) in counts.into_iter().zip([64_000_i32, 5_000, 1_000, 20_000, 10_000])
         {
-            // Ten standard deviations at least: the seed is always the same.
+            // At least ten standard deviations; the seed is fixed.
             assert!(i32::abs(count - expected) < 1_500, "{counts:?}");
         }
         let mut another = Weather { seed: 4, ..weather }.passages();

@@ -1,106 +1,108 @@
-//! Memory windows: who may bind and invalidate them, to what, and under which key (ibv_bind_mw(3); IBTA vol 1, 10.6.7 and 11.2.9).
+//! Memory windows: who may bind and invalidate a window, to which memory, and under which key
+//! (ibv_bind_mw(3); IBTA 1.7 10.6.7, 11.2.9).
 //!
-//! A window of type 1 serves every QP of its protection domain and is bound anew at will. One of type 2 (2B) is bound once and serves the QP
-//! that bound it, until it is invalidated.
+//! A window of type 1 serves every QP of its protection domain and may be bound again. A window of
+//! type 2 (2B) is bound once and serves the QP that bound it, until it is invalidated.
 
 use crate::keys::{Entry, Found};
 use abi::*;
 
-/// Bits of a window's key that its user counts (ibv_inc_rkey(3)).
+/// The low bits of a window's key, which the user chooses (ibv_inc_rkey(3)).
 pub const USER_BITS: u32 = 8;
 
-/// A request to bind.
+/// A request to bind a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The key that the window is to have.
+    /// The new key of the window.
     pub rkey: u32,
-    /// The region's rkey; with length 0 it does not matter.
+    /// The region's rkey; irrelevant for length 0.
     pub region: u32,
-    /// First byte, as the region's users name it.
+    /// First address, as the region's users name it.
     pub addr: u64,
-    /// Bytes; 0: it is bound no more (type 1).
+    /// Length in bytes; 0: unbinds the window (type 1).
     pub len: u64,
     /// `IBV_ACCESS_*` flags.
     pub access: u32,
 }
 
-/// A window, as far as its rules go.
+/// The state of a window that its rules need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Of type 2.
+    /// Whether the window has type 2.
     pub tied: bool,
     /// Protection domain.
     pub pd: u32,
-    /// The key that it has, or had last.
+    /// The current or last key.
     pub rkey: u32,
-    /// The QP that it serves, or 0 for any, while it is bound.
+    /// If bound, the QP that the window serves; 0: any.
     pub bound: Option<u32>,
 }
 
-/// Why something cannot be done with a window. All of it is one error of the request (IBTA vol 1, 11.6.2: memory window bind error).
+/// Why a window operation is refused. The request gets a memory window bind error (IBTA 1.7
+/// 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forbidden {
-    /// The part of the key that is not the user's names another window, or one that is gone.
+pub enum WindowError {
+    /// The upper bits of the key name another window, or none.
     Key,
-    /// The window or the region is of another protection domain.
+    /// The window or the region belongs to another protection domain.
     Domain,
-    /// A window of type 2 is bound already.
+    /// A window of type 2 is already bound.
     Bound,
-    /// A window of type 2 is bound to nothing.
+    /// A window of type 2 would be bound to no memory.
     Empty,
-    /// The window is of type 1, or serves another QP or none: there is nothing to invalidate.
+    /// The window has type 1, is not bound, or serves another QP.
     NotOurs,
-    /// There is no such region.
+    /// No such region exists.
     Region,
-    /// The region allows no windows, or none that changes it.
+    /// The region permits no windows, or no writable windows.
     Right,
-    /// Some byte is outside of the region.
+    /// The range exceeds the region.
     Range,
 }
 
 impl Window {
-    /// The key of this window whose last bits, which its user counts, are those of `named`.
+    /// The key of this window with the user's bits of `named`.
     #[must_use]
     pub const fn key(&self, named: u32) -> u32 {
         let own = u32::MAX << USER_BITS;
         self.rkey & own | named & !own
     }
 
-    /// Whether a QP of domain `pd` may bind it so, whatever the region says.
+    /// Whether a QP of domain `pd` may bind the window this way, before the region is checked.
     ///
     /// # Errors
     /// `Key`, `Domain`, `Bound`, `Empty`.
-    pub const fn may_bind(&self, pd: u32, bind: &Bind) -> Result<(), Forbidden> {
+    pub const fn may_bind(&self, pd: u32, bind: &Bind) -> Result<(), WindowError> {
         if (self.rkey ^ bind.rkey) >> USER_BITS != 0 {
-            Err(Forbidden::Key)
+            Err(WindowError::Key)
         } else if self.pd != pd {
-            Err(Forbidden::Domain)
+            Err(WindowError::Domain)
         } else if self.tied && self.bound.is_some() {
-            Err(Forbidden::Bound)
+            Err(WindowError::Bound)
         } else if self.tied && bind.len == 0 {
-            Err(Forbidden::Empty)
+            Err(WindowError::Empty)
         } else {
             Ok(())
         }
     }
 
-    /// Whether QP `qpn` of domain `pd` may take `rkey` back.
+    /// Whether QP `qpn` of domain `pd` may invalidate `rkey`.
     ///
     /// # Errors
     /// `Key`, `Domain`, `NotOurs`.
-    pub fn may_invalidate(&self, qpn: u32, pd: u32, rkey: u32) -> Result<(), Forbidden> {
+    pub fn may_invalidate(&self, qpn: u32, pd: u32, rkey: u32) -> Result<(), WindowError> {
         if self.rkey != rkey {
-            Err(Forbidden::Key)
+            Err(WindowError::Key)
         } else if self.pd != pd {
-            Err(Forbidden::Domain)
+            Err(WindowError::Domain)
         } else if !self.tied || self.bound != Some(qpn) {
-            Err(Forbidden::NotOurs)
+            Err(WindowError::NotOurs)
         } else {
             Ok(())
         }
     }
 
-    /// The QP that it serves once QP `qpn` has bound it; 0: any.
+    /// The QP that the window serves after QP `qpn` has bound it; 0: any.
     #[must_use]
     pub const fn serves(&self, qpn: u32) -> u32 {
         if self.tied { qpn } else { 0 }
@@ -108,27 +110,27 @@ impl Window {
 }
 
 impl Bind {
-    /// Where the part of a region begins, if the region allows it to a QP of domain `pd`.
+    /// The location of the bound memory, if the region permits the binding to a QP of domain `pd`.
     ///
     /// # Errors
     /// `Region`, `Domain`, `Right`, `Range`.
-    pub fn part_of(&self, region: &Entry, pd: u32) -> Result<Found, Forbidden> {
+    pub fn part_of(&self, region: &Entry, pd: u32) -> Result<Found, WindowError> {
         let changes = self.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if region.rkey != self.region {
-            return Err(Forbidden::Region);
+            return Err(WindowError::Region);
         }
         if region.pd != u64::from(pd) {
-            return Err(Forbidden::Domain);
+            return Err(WindowError::Domain);
         }
         let needed = IBV_ACCESS_MW_BIND | if changes { IBV_ACCESS_LOCAL_WRITE } else { 0 };
         if region.access & needed != needed {
-            return Err(Forbidden::Right);
+            return Err(WindowError::Right);
         }
-        let va = region.at(self.addr, self.len).ok_or(Forbidden::Range)?;
+        let va = region.at(self.addr, self.len).ok_or(WindowError::Range)?;
         Ok(Found { va, access: region.access })
     }
 
-    /// By which address users of the window name its first byte.
+    /// The address of the window's first byte for its users.
     #[must_use]
     pub const fn iova(&self) -> u64 {
         if self.access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { self.addr }
@@ -154,17 +156,17 @@ mod tests {
         for window in [TIED, FREE] {
             assert_eq!(window.may_bind(1, &BIND), Ok(()));
             let other = Bind { rkey: BIND.rkey + 256, ..BIND };
-            assert_eq!(window.may_bind(1, &other), Err(Forbidden::Key));
-            assert_eq!(window.may_bind(2, &BIND), Err(Forbidden::Domain));
+            assert_eq!(window.may_bind(1, &other), Err(WindowError::Key));
+            assert_eq!(window.may_bind(2, &BIND), Err(WindowError::Domain));
         }
     }
 
     #[test]
     fn a_window_of_type_2_is_bound_once_and_to_something() {
         let bound = Window { bound: Some(7), ..TIED };
-        assert_eq!(bound.may_bind(1, &BIND), Err(Forbidden::Bound));
-        assert_eq!(TIED.may_bind(1, &Bind { len: 0, ..BIND }), Err(Forbidden::Empty));
-        // One of type 1 is bound anew, and to nothing.
+        assert_eq!(bound.may_bind(1, &BIND), Err(WindowError::Bound));
+        assert_eq!(TIED.may_bind(1, &Bind { len: 0, ..BIND }), Err(WindowError::Empty));
+        // A window of type 1 may be bound again, and to no memory.
         let bound = Window { bound: Some(0), ..FREE };
         assert_eq!(bound.may_bind(1, &BIND), Ok(()));
         assert_eq!(bound.may_bind(1, &Bind { len: 0, ..BIND }), Ok(()));
@@ -176,12 +178,12 @@ mod tests {
         let bound = Window { bound: Some(7), ..TIED };
         let rkey = bound.rkey;
         assert_eq!(bound.may_invalidate(7, 1, rkey), Ok(()));
-        assert_eq!(bound.may_invalidate(7, 1, rkey + 1), Err(Forbidden::Key));
-        assert_eq!(bound.may_invalidate(7, 2, rkey), Err(Forbidden::Domain));
-        assert_eq!(bound.may_invalidate(8, 1, rkey), Err(Forbidden::NotOurs));
-        assert_eq!(TIED.may_invalidate(7, 1, rkey), Err(Forbidden::NotOurs));
+        assert_eq!(bound.may_invalidate(7, 1, rkey + 1), Err(WindowError::Key));
+        assert_eq!(bound.may_invalidate(7, 2, rkey), Err(WindowError::Domain));
+        assert_eq!(bound.may_invalidate(8, 1, rkey), Err(WindowError::NotOurs));
+        assert_eq!(TIED.may_invalidate(7, 1, rkey), Err(WindowError::NotOurs));
         let free = Window { bound: Some(0), ..FREE };
-        assert_eq!(free.may_invalidate(0, 1, rkey), Err(Forbidden::NotOurs));
+        assert_eq!(free.may_invalidate(0, 1, rkey), Err(WindowError::NotOurs));
     }
 
     #[test]
@@ -191,16 +193,16 @@ mod tests {
         let region = |access| Entry { access, ..REGION };
         let changing = Bind { access: WRITE, ..BIND };
         let atomic = Bind { access: IBV_ACCESS_REMOTE_ATOMIC, ..BIND };
-        assert_eq!(of(REGION, Bind { region: 0x79, ..BIND }), Some(Forbidden::Region));
-        assert_eq!(of(Entry { pd: 2, ..REGION }, BIND), Some(Forbidden::Domain));
-        assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(Forbidden::Right));
+        assert_eq!(of(REGION, Bind { region: 0x79, ..BIND }), Some(WindowError::Region));
+        assert_eq!(of(Entry { pd: 2, ..REGION }, BIND), Some(WindowError::Domain));
+        assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(WindowError::Right));
         assert_eq!(of(region(IBV_ACCESS_MW_BIND), BIND), None, "it reads only");
-        assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(Forbidden::Right));
-        assert_eq!(of(region(IBV_ACCESS_MW_BIND), atomic), Some(Forbidden::Right));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(WindowError::Right));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), atomic), Some(WindowError::Right));
         assert_eq!((of(REGION, changing), of(REGION, atomic)), (None, None));
-        assert_eq!(of(REGION, Bind { len: 0xf1, ..BIND }), Some(Forbidden::Range));
-        assert_eq!(of(REGION, Bind { addr: 0xfff, ..BIND }), Some(Forbidden::Range));
-        assert_eq!(of(REGION, Bind { addr: u64::MAX, ..BIND }), Some(Forbidden::Range));
+        assert_eq!(of(REGION, Bind { len: 0xf1, ..BIND }), Some(WindowError::Range));
+        assert_eq!(of(REGION, Bind { addr: 0xfff, ..BIND }), Some(WindowError::Range));
+        assert_eq!(of(REGION, Bind { addr: u64::MAX, ..BIND }), Some(WindowError::Range));
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! What a request of an XRC QP names (IBTA vol 1, annex A14): a shared receive queue of the domain that the receiving QP belongs to.
+//! The shared receive queue that a request of an XRC QP names (IBTA 1.7 A14).
 
-/// The protection domain in which a request's keys are looked up, and its receives posted: that of the shared receive queue that it names.
+/// The protection domain of the shared receive queue that a request names. Keys are looked up, and
+/// receives taken, in this domain.
 ///
-/// `life` is what the queue's owner publishes: 0, there is no queue; otherwise the protection domain in its lower half. `None`: there is
-/// none, or it is of another XRC domain (`of`) than the QP (`asked`): the request is refused (A14.5: invalid RD request).
+/// `life` is the word that the queue's owner publishes: 0 for no queue, otherwise the protection
+/// domain in its lower half. `None`: there is no queue, or its XRC domain (`of`) differs from the
+/// QP's (`asked`). The request is then refused (IBTA 1.7 A14.5: invalid RD request).
 #[inline]
 pub fn names<Domain: PartialEq>(life: u64, of: &Domain, asked: &Domain) -> Option<u32> {
     (life != 0 && of == asked).then_some(life as u32)

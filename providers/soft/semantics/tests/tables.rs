@@ -1,9 +1,11 @@
-//! Every transport with every opcode and every error, as tables: what is taken, what it completes as, and with which status and when, on a
-//! clock that the test moves. Transitions of states are in `modify`'s own tests.
+//! Tables of every transport with every opcode and every fault: acceptance, completion opcode,
+//! status and time on a virtual clock.
+//!
+//! The tests of `modify` cover state transitions.
 
 use abi::*;
 use soft_semantics::Time;
-use soft_semantics::faults::{ALL, Blow, Fault, Plan, Retries, Rule, Strikes, When};
+use soft_semantics::faults::{ALL, Fault, FaultEffect, Plan, Retries, Rule, Strikes, When};
 use soft_semantics::inbound::Nak;
 use soft_semantics::request::{Taken, completion_opcode, taken};
 use soft_semantics::state::{Kind, State, give_up_us, rnr_timer_us};
@@ -11,8 +13,9 @@ use std::time::Duration;
 
 const KINDS: [Kind; 6] = [Kind::Rc, Kind::XrcSend, Kind::Uc, Kind::Ud, Kind::Raw, Kind::XrcRecv];
 
-/// Opcodes, what each completes as, and how RC, XRC_SEND, UC, UD and RAW_PACKET take them: `b` with bytes that may be inline, `n` with none
-/// that may, `s` in segments, `-` not at all. ibv_post_send(3); XRC has no windows here.
+/// Opcodes, their completion opcodes, and how RC, XRC_SEND, UC, UD and RAW_PACKET accept them: `b`
+/// with bytes that may be inline, `n` without inline bytes, `s` in segments, `-` not at all. From
+/// ibv_post_send(3); XRC has no windows here.
 const OPCODES: &[(u32, u32, &str)] = &[
     (IBV_WR_SEND, IBV_WC_SEND, "bbbbb"),
     (IBV_WR_SEND_WITH_IMM, IBV_WC_SEND, "bbbb-"),
@@ -54,26 +57,26 @@ fn each_transport_takes_its_opcodes_and_no_other() {
     }
 }
 
-/// What became of a request that something was wrong with.
+/// The result of a request that a fault should hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Nothing: it is not concerned.
+    /// The fault does not apply.
     Spared,
-    /// It completes with this status so much later.
+    /// The request completes with this status after this time.
     Completes(u32, Duration),
-    /// It takes its QP, the port or the device along.
+    /// The QP, the port or the device fails.
     Breaks,
 }
 use Outcome::{Breaks, Completes, Spared};
 
 const RETRIES: Retries =
     Retries { reliable: true, timeout: 14, retry_cnt: 2, rnr_retry: 3, min_rnr_timer: 12 };
-/// Of `timeout` 14: 4.096 us times 2 to the 14th. Of `min_rnr_timer` 12.
+/// From `timeout` 14: 4.096 us times 2^14. From `min_rnr_timer` 12.
 const TIMEOUT: Duration = Duration::from_micros(67_108);
 const TIMER: Duration = Duration::from_micros(640);
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// One request of a QP of this kind that `fault` is to strike, from posting to completion.
+/// Posts one request of a QP of this kind that `fault` should hit. Returns the result.
 fn outcome(kind: Kind, opcode: u32, fault: Fault) -> Outcome {
     let mut plan: Plan = Plan::default();
     let (when, qp, class, transport) = (When::Nth(1), None, None, None);
@@ -84,20 +87,20 @@ fn outcome(kind: Kind, opcode: u32, fault: Fault) -> Outcome {
     let Some((0, struck)) = strikes.next_struck(0) else { return Spared };
     let by = Retries { reliable: kind.is_reliable(), ..RETRIES };
     match struck.strikes(&by) {
-        Blow::Lost => Completes(IBV_WC_SUCCESS, AT_ONCE),
-        Blow::Refused(nak) => Completes(nak.requester_status(), AT_ONCE),
-        Blow::Fails(status) => Completes(status, AT_ONCE),
-        Blow::Breaks => Breaks,
-        Blow::Wait(ordeal) => {
-            // A moment before its time it is held, then it is not.
+        FaultEffect::Lost => Completes(IBV_WC_SUCCESS, AT_ONCE),
+        FaultEffect::Refused(nak) => Completes(nak.requester_status(), AT_ONCE),
+        FaultEffect::Fails(status) => Completes(status, AT_ONCE),
+        FaultEffect::Breaks => Breaks,
+        FaultEffect::Wait(delay) => {
+            // The request is delayed until its deadline, and not after it.
             let begun = Time::from_ns(1 << 40);
-            assert!(!strikes.hold(0, &ordeal, begun) || ordeal.span == Some(AT_ONCE));
-            let span = ordeal.span.expect("nothing here waits for ever");
+            assert!(!strikes.hold(0, &delay, begun) || delay.span == Some(AT_ONCE));
+            let span = delay.span.expect("nothing here waits for ever");
             let until = strikes.held_until(0).expect("so it is held until then");
             assert_eq!(until, begun.after(span));
-            assert!(!strikes.hold(0, &ordeal, Time::from_ns(until.ns() - 1)));
-            assert!(strikes.hold(0, &ordeal, until));
-            Completes(ordeal.status.unwrap_or(IBV_WC_SUCCESS), span)
+            assert!(!strikes.hold(0, &delay, Time::from_ns(until.ns() - 1)));
+            assert!(strikes.hold(0, &delay, until));
+            Completes(delay.status.unwrap_or(IBV_WC_SUCCESS), span)
         }
     }
 }
@@ -107,7 +110,8 @@ fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode()
     const SUCCESS: Outcome = Completes(IBV_WC_SUCCESS, AT_ONCE);
     let refused = |status| (Completes(status, AT_ONCE), SUCCESS);
     let late = |status, span| (Completes(status, span), SUCCESS);
-    // What goes wrong; what becomes of it where requests are acknowledged, and where they are not; only if a receive is wanted for it.
+    // The fault; the result for reliable and for unreliable requests; whether the fault only
+    // applies to requests that need a receive.
     let errors: [(Fault, (Outcome, Outcome), bool); 16] = [
         (Fault::Drop { times: 1 }, late(IBV_WC_SUCCESS, TIMEOUT), false),
         (Fault::Drop { times: 2 }, late(IBV_WC_SUCCESS, TIMEOUT * 2), false),
@@ -136,7 +140,7 @@ fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode()
     let mut looked = 0;
     for (opcode, ..) in OPCODES {
         for kind in KINDS.into_iter().filter(|kind| taken(*kind, *opcode).is_some()) {
-            // Work on windows leaves its adapter never, and nothing of this befalls it.
+            // Requests on windows stay local, so faults do not apply.
             let stays = matches!(*opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV);
             let wants_receive = matches!(
                 *opcode,
@@ -177,7 +181,7 @@ fn numbers_of_states_kinds_and_refusals_are_those_of_verbs_and_no_others() {
         (IBV_QPS_SQE, State::Sqe),
         (IBV_QPS_ERR, State::Err),
     ];
-    // Kind, whether it has one other end, whether it is acknowledged.
+    // Kind, whether it has one peer, whether it is acknowledged.
     let kinds = [
         (IBV_QPT_RC, Kind::Rc, true, true),
         (IBV_QPT_UC, Kind::Uc, true, false),
@@ -202,7 +206,7 @@ fn numbers_of_states_kinds_and_refusals_are_those_of_verbs_and_no_others() {
 
 #[test]
 fn every_code_of_a_timer_is_a_time() {
-    // IBTA vol 1, table 45, in hundredths of a millisecond; 0 is the longest.
+    // IBTA 1.7 9.7.5.2.8, in hundredths of a millisecond; 0 is the longest.
     let table = "65536 1 2 3 4 6 8 12 16 24 32 48 64 96 128 192 256 384 512 768 1024 1536 2048 3072 4096 6144 8192 12288 16384 24576 32768 49152";
     let table: Vec<u32> = table.split(' ').map(|n| n.parse().expect("a number")).collect();
     for code in 0..=255u8 {
@@ -215,7 +219,7 @@ fn every_code_of_a_timer_is_a_time() {
     for retry_cnt in 0..8u8 {
         assert_eq!(give_up_us(0, retry_cnt), None, "0 is for ever");
         for timeout in 1..32u8 {
-            // 4.096 us times 2 to the `timeout`-th, rounded down to microseconds.
+            // 4.096 us times 2^timeout, rounded down to microseconds.
             let once = 4096u64 * (1 << timeout) / 1000;
             assert_eq!(give_up_us(timeout, retry_cnt), Some(once * (u64::from(retry_cnt) + 1)));
         }

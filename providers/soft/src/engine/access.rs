@@ -167,7 +167,7 @@ impl Drop for AtomicLock<'_> {
 pub(in crate::engine) fn at_home(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
     // SAFETY: the callers keep `buffer` unchanged while they use the list.
     ranges
-        .bring_home(buffer)
+        .gather_all(buffer)
         .then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
 }
 

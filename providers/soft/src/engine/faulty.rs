@@ -12,7 +12,7 @@ use super::objects::qp::Qp;
 use super::request::What;
 use super::state::Kind;
 use super::wire::{innermost, strip, surround};
-use soft_semantics::faults::{Blow, Fault, Order, Retries};
+use soft_semantics::faults::{Fault, FaultEffect, Order, Retries};
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -104,32 +104,32 @@ impl Faulty {
             rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
             min_rnr_timer: asked.map_or(0, |timer| timer.load(Ordering::Relaxed)),
         };
-        let ordeal = match fault.strikes(&by) {
-            Blow::Lost => {
+        let delay = match fault.strikes(&by) {
+            FaultEffect::Lost => {
                 self.strikes.spend();
                 requester.lose(n);
                 return Next::On;
             }
-            Blow::Wait(ordeal) => ordeal,
-            Blow::Refused(nak) => {
+            FaultEffect::Wait(delay) => delay,
+            FaultEffect::Refused(nak) => {
                 self.have_refused(requester, qp, n, nak);
                 return Next::Later;
             }
-            Blow::Fails(status) => {
+            FaultEffect::Fails(status) => {
                 self.strikes.spend();
                 requester.fail(n, status);
                 return Next::Later;
             }
-            Blow::Breaks => return self.strike_qp(requester, qp, n, fault),
+            FaultEffect::Breaks => return self.strike_qp(requester, qp, n, fault),
         };
-        if !self.strikes.hold(n, &ordeal, now) {
+        if !self.strikes.hold(n, &delay, now) {
             if self.strikes.held_until(n).is_some() {
                 qp.adapter.watch(qp);
             }
             return Next::Later;
         }
         self.strikes.spend();
-        match ordeal.status {
+        match delay.status {
             Some(status) => {
                 requester.fail(n, status);
                 Next::Later

@@ -123,7 +123,7 @@ impl Cq {
     #[inline]
     pub(crate) fn pop_without_event(&self) -> Option<(Cqe, Stamped)> {
         match self.channel {
-            Some(_) => self.pop_by(CompletionRing::pop_untold),
+            Some(_) => self.pop_by(CompletionRing::pop_without_event),
             None => self.pop_stamped(),
         }
     }

@@ -10,7 +10,7 @@ use cface::sync::{Mutex, RwLock};
 use soft_local::shm::layout::{MRS, MWS, MrEntry};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
-use soft_memory::pages::{Void, populate};
+use soft_memory::pages::{ZeroMemory, populate};
 use soft_memory::{Range, Ranges};
 use soft_semantics::keys::{self, Access};
 use soft_sys::Errno;
@@ -100,7 +100,7 @@ pub(crate) struct Regions {
     /// Registrations so far.
     births: AtomicU64,
     /// For regions without memory.
-    void: OnceLock<Void>,
+    void: OnceLock<ZeroMemory>,
     /// For regions of others, by table index.
     imported: RwLock<HashMap<usize, Arc<Imported>>>,
 }
@@ -329,7 +329,7 @@ impl Regions {
     pub(crate) fn prepare_void(&self) -> Result<(), Errno> {
         if self.void.get().is_none() {
             // Whoever comes second loses his addresses, once.
-            let _ = self.void.set(Void::new()?);
+            let _ = self.void.set(ZeroMemory::new()?);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Waiting {
     /// Request `n`, the last one so far, waits. What cannot be read is not copied: that is told when its turn comes.
     pub(super) fn copy(&mut self, n: u64, ranges: &Ranges) {
         let mut buffer = self.spare.pop().unwrap_or_default();
-        if ranges.bring_home(&mut buffer) {
+        if ranges.gather_all(&mut buffer) {
             self.copies.push_back((n, buffer));
         }
     }

@@ -1,6 +1,6 @@
-//! Clocks that a completion can be stamped with, and that of a thread: clock_gettime(2).
+//! Clocks: for completion timestamps, and for a thread's processor time (clock_gettime(2)).
 
-/// The device's clock: nanoseconds of CLOCK_MONOTONIC_RAW, which nobody sets or slews.
+/// The device clock: nanoseconds of CLOCK_MONOTONIC_RAW, which is never set or slewed.
 #[must_use]
 #[inline]
 pub fn device_ns() -> u64 {
@@ -24,7 +24,7 @@ pub fn thread_ns() -> u64 {
 #[inline]
 fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours; the clocks exist on every Linux, so this cannot fail.
+    // SAFETY: `time` is a local variable; the clocks exist on every Linux, so the call cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

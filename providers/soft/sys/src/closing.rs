@@ -1,9 +1,10 @@
-//! Closing descriptors that other processes influence.
+//! Closing of descriptors whose close may block, in threads of their own.
 //!
-//! The last close of a descriptor can block for as long as its creator likes: a socket with `SO_LINGER`
-//! (`socket(7)`), or a file of a file system that a process serves. Two kinds of descriptors can do so:
-//! descriptors that peers passed to this process, and sockets, because the kernel closes the descriptors
-//! in their receive queues. A closing thread closes both kinds, and no other thread waits for a closing thread.
+//! The last close of a descriptor can block for as long as its creator likes: a socket with
+//! `SO_LINGER` (`socket(7)`), or a file of a file system that a process serves. Two kinds of
+//! descriptors are affected: descriptors that peers passed to this process, and sockets, because
+//! the kernel closes the descriptors in their receive queues. A closing thread closes both kinds,
+//! and no other thread waits for a closing thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,8 @@ impl Drop for Passed {
     }
 }
 
-/// Starts a closing thread for `fds`. Without a thread (EAGAIN), the calling thread closes the descriptors.
+/// Starts a closing thread for `fds`. Without a thread (EAGAIN), the calling thread closes the
+/// descriptors.
 pub fn close_aside(fds: Vec<OwnedFd>) {
     if fds.is_empty() {
         return;
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_closed_in_the_end() {
+    fn untaken_descriptors_are_closed() {
         let (reader, writer) = std::io::pipe().unwrap();
         let passed = Passed::from(vec![event(), OwnedFd::from(writer)]);
         let passed = passed.take::<3>().unwrap_err();
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_too_many_to_close_is_behind() {
+    fn too_many_closing_threads_pause_the_acceptor() {
         count(MOST as i32);
         assert!(is_behind());
         count(-(MOST as i32));

@@ -1,4 +1,4 @@
-//! Directories held open, and the entries in them (`openat(2)` and its family).
+//! Open directories, and operations on their entries (`openat(2)` and related calls).
 
 use std::{
     ffi::CString,
@@ -18,14 +18,14 @@ use libc::{c_int, gid_t, mode_t, uid_t};
 
 use super::errno::{Errno, check, check_len, retry};
 
-/// An open directory; what happens in it happens in this one, even if its path is given to another.
+/// An open directory. Operations refer to this directory, even if its path is reused.
 #[derive(Debug)]
 pub struct Dir(OwnedFd);
 
-/// What `stat(2)` tells about a file.
+/// The result of `stat(2)`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// The file itself: device and inode number. No two files have the same at one time.
+    /// Device and inode number, which identify an existing file.
     pub id: (u64, u64),
     /// Owner.
     pub uid: uid_t,
@@ -33,11 +33,11 @@ pub struct Stat {
     pub gid: gid_t,
     /// Kind and permissions.
     pub mode: mode_t,
-    /// When it was written to last, or, a directory, when something in it was made, removed or renamed.
+    /// Time of the last write; for a directory, of the last change of its entries.
     pub changed: Stamp,
 }
 
-/// When something was changed, as its file system says: by a clock whose ticks are milliseconds.
+/// A modification time of a file system, whose clock has ticks of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     seconds: i64,
@@ -45,18 +45,19 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Whether that was so long ago that another change has another time; not if the clock was set back since.
+    /// Whether the time is so long ago that a later change has a different time. False if the clock
+    /// was set back since.
     pub fn is_past(self) -> bool {
         let at = Duration::new(self.seconds.try_into().unwrap_or(0), self.nanoseconds as u32);
         SystemTime::now().duration_since(UNIX_EPOCH + at).is_ok_and(|age| age > TICKS)
     }
 }
 
-/// Longer than the ticks of any clock of a file system; some count whole seconds, or two.
+/// Longer than the tick of any file system's clock; some count seconds, or two seconds.
 const TICKS: Duration = Duration::from_secs(3);
 
 impl Stat {
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
     }
@@ -71,9 +72,9 @@ impl fmt::Debug for Stat {
 /// Whether the last component of a path may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// It may.
+    /// A link is followed.
     Follow,
-    /// `ENOTDIR` or `ELOOP` if it is.
+    /// A link causes `ENOTDIR` or `ELOOP`.
     Refuse,
 }
 
@@ -93,15 +94,15 @@ impl Dir {
         open(self.0.as_raw_fd(), &c_path(name)?, flags, 0).map(Self)
     }
 
-    /// Opens the file `name` for reading and writing, and creates it if it is not there.
+    /// Opens the file `name` for reading and writing, and creates the file if necessary.
     pub fn open_file(&self, name: &Path, mode: mode_t) -> Result<OwnedFd, Errno> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
         open(self.0.as_raw_fd(), &c_path(name)?, flags, mode)
     }
 
-    /// What is in the file `name`, if it is one, and of at most `most` bytes; `EFBIG` or `EINVAL` if not.
+    /// Reads the regular file `name` of at most `most` bytes; `EFBIG` or `EINVAL` otherwise.
     pub fn read_file(&self, name: &Path, most: usize) -> Result<Vec<u8>, Errno> {
-        // Whoever put something else there keeps nobody waiting.
+        // Non-blocking, because another kind of file could block.
         let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let fd = open(self.0.as_raw_fd(), &c_path(name)?, flags, 0)?;
         if stat_fd(fd.as_fd())?.mode & libc::S_IFMT != libc::S_IFREG {
@@ -112,7 +113,7 @@ impl Dir {
         if text.len() > most { Err(Errno::from_raw(libc::EFBIG)) } else { Ok(text) }
     }
 
-    /// Gives `from` the name `to`, in place of what had it.
+    /// Renames `from` to `to`, replacing the latter.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
         let (from, to, dir) = (c_path(from)?, c_path(to)?, self.0.as_raw_fd());
         // SAFETY: both names are C strings that outlive the call.
@@ -120,7 +121,7 @@ impl Dir {
         Ok(())
     }
 
-    /// Makes the directory `name`.
+    /// Creates the directory `name`.
     pub fn make_dir(&self, name: &Path, mode: mode_t) -> Result<(), Errno> {
         let name = c_path(name)?;
         // SAFETY: `name` is a C string that outlives the call.
@@ -138,16 +139,16 @@ impl Dir {
         self.remove(name, libc::AT_REMOVEDIR)
     }
 
-    /// What `name` in this directory is; a symbolic link is itself.
+    /// The status of `name` in this directory; a symbolic link is not followed.
     pub fn stat(&self, name: &Path) -> Result<Stat, Errno> {
         let name = c_path(name)?;
         stat_at(self.0.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)
     }
 
-    /// Holds off cleaners of temporary directories, which skip one with a BSD lock on it
-    /// (`tmpfiles.d(5)`, "Age"), until this descriptor is closed.
+    /// Protects the directory from cleaners of temporary directories, which skip a directory with a
+    /// BSD lock (`tmpfiles.d(5)`, "Age"), until this descriptor is closed.
     pub fn keep_from_cleaners(&self) {
-        // SAFETY: plain integers. A file system without locks has nothing to be kept from.
+        // SAFETY: plain integers. A file system without locks needs no protection.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
     }
 
@@ -165,7 +166,7 @@ impl AsFd for Dir {
     }
 }
 
-/// Makes the directory `path`.
+/// Creates the directory `path`.
 pub fn make_dir(path: &Path, mode: mode_t) -> Result<(), Errno> {
     let path = c_path(path)?;
     // SAFETY: `path` is a C string that outlives the call.
@@ -181,26 +182,26 @@ pub fn remove_dir(path: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What `path` is; a symbolic link is what it points to.
+/// The status of `path`; a symbolic link is followed.
 pub fn stat(path: &Path) -> Result<Stat, Errno> {
     stat_at(libc::AT_FDCWD, &c_path(path)?, 0)
 }
 
-/// What an open file is.
+/// The status of an open file.
 pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     stat_at(fd.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
 }
 
-/// Sets the permissions of an open file or directory, whatever the umask is.
+/// Sets the permissions of an open file or directory, regardless of the umask.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: mode_t) -> Result<(), Errno> {
     // SAFETY: plain integers on an open descriptor.
     check(unsafe { libc::fchmod(fd.as_raw_fd(), mode) })?;
     Ok(())
 }
 
-/// Gives an open file or directory to a group.
+/// Sets the group of an open file or directory.
 pub fn set_group(fd: BorrowedFd<'_>, group: gid_t) -> Result<(), Errno> {
-    // SAFETY: plain integers on an open descriptor; an owner of all ones stays who it is.
+    // SAFETY: plain integers on an open descriptor; an owner of all ones stays unchanged.
     check(unsafe { libc::fchown(fd.as_raw_fd(), uid_t::MAX, group) })?;
     Ok(())
 }
@@ -217,7 +218,7 @@ pub fn set_path_mode(path: &Path, mode: mode_t, group: Option<gid_t>) -> Result<
     Ok(())
 }
 
-/// The first 8 bytes of a file; zeros where it ends before.
+/// The first 8 bytes of a file, padded with zeros.
 pub fn read_word(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
     retry(|| {
@@ -231,7 +232,7 @@ pub fn read_word(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 pub fn write_word(fd: BorrowedFd<'_>, word: u64) -> Result<(), Errno> {
     let bytes = word.to_ne_bytes();
     retry(|| {
-        // SAFETY: `bytes` has the 8 bytes to be written.
+        // SAFETY: `bytes` has 8 readable bytes.
         check_len(unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) })
     })?;
     Ok(())
@@ -243,11 +244,11 @@ fn c_path(path: &Path) -> Result<CString, Errno> {
 
 fn open(dir: c_int, path: &CString, flags: c_int, mode: mode_t) -> Result<OwnedFd, Errno> {
     let fd = retry(|| {
-        // SAFETY: `path` is a C string that outlives the call; the mode is passed as the int that a
-        // variadic call promotes it to.
+        // SAFETY: `path` is a C string that outlives the call; the mode has the type to which a
+        // variadic call promotes it.
         check(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
     })?;
-    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    // SAFETY: the kernel just made `fd`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -255,7 +256,7 @@ fn stat_at(dir: c_int, path: &std::ffi::CStr, flags: c_int) -> Result<Stat, Errn
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `path` is a C string that outlives the call; `stat` has room for the result.
     check(unsafe { libc::fstatat(dir, path.as_ptr(), stat.as_mut_ptr(), flags) })?;
-    // SAFETY: the call succeeded, so it has filled `stat`.
+    // SAFETY: the call succeeded, so it filled `stat`.
     let stat = unsafe { stat.assume_init() };
     Ok(Stat {
         id: (stat.st_dev, stat.st_ino),

@@ -1,4 +1,4 @@
-//! The error number of a failed system call (`errno(3)`).
+//! Conversion of failed system calls into [`Errno`] (`errno(3)`).
 
 use libc::c_int;
 
@@ -14,7 +14,7 @@ pub fn check_len(ret: isize) -> Result<usize, Errno> {
     usize::try_from(ret).map_err(|_| Errno::last())
 }
 
-/// Repeats a call for as long as a signal interrupts it.
+/// Repeats a call while a signal interrupts it.
 pub fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

@@ -1,4 +1,4 @@
-//! Wake-ups between threads and processes (`eventfd(2)`).
+//! Wake-ups between threads and processes by event counters (`eventfd(2)`).
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use cface::cancel::Uncancelled;
 
 use super::errno::{Errno, check, check_len, retry};
 
-/// A counter that makes its descriptor readable while it is not zero; never blocks.
+/// A counter whose descriptor is readable while the counter is not zero; never blocks.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
@@ -18,21 +18,20 @@ impl EventFd {
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: plain integers.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        // SAFETY: the kernel just made `fd`, which has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Takes a descriptor that came from someone else, if it is an event counter on which a
-    /// write cannot block.
+    /// Adopts a received descriptor, if it is an event counter on which a write cannot block.
     ///
     /// # Errors
-    /// `EINVAL` it is something else.
+    /// `EINVAL`: another kind of descriptor.
     pub fn verify(fd: OwnedFd) -> Result<Self, Errno> {
         Self::check(fd.as_fd())?;
         Ok(Self(fd))
     }
 
-    /// What [`verify`](Self::verify) would say.
+    /// Checks a descriptor as [`verify`](Self::verify) does.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
@@ -42,24 +41,24 @@ impl EventFd {
         if flags & libc::O_NONBLOCK == 0 || flags & libc::O_ACCMODE != libc::O_RDWR {
             return Err(Errno::EINVAL);
         }
-        // Without /proc nothing tells an event counter from a pipe; the flags have to do then.
+        // Without /proc an event counter looks like a pipe, so the flags must suffice.
         match fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
             Ok(target) if target.as_os_str() != "anon_inode:[eventfd]" => Err(Errno::EINVAL),
             _ => Ok(()),
         }
     }
 
-    /// Adds one, which wakes whoever polls the descriptor.
+    /// Adds one, which wakes threads that poll the descriptor.
     pub fn notify(&self) {
-        // Whoever sends a message may be who wakes, with locks held.
+        // The caller may be a sender that holds locks, so defer cancellation.
         let _whole = Uncancelled::begin();
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: `one` is 8 bytes that live through the call. The only failure of a non-blocking
-        // counter is EAGAIN at its maximum, and then the reader is awake already.
+        // SAFETY: `one` is 8 bytes that live through the call. A non-blocking counter only fails
+        // with EAGAIN at its maximum, and then its reader is awake.
         let _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Back to zero; true if it was not.
+    /// Resets the counter; returns whether it was not zero.
     pub fn drain(&self) -> bool {
         let _whole = Uncancelled::begin();
         let mut count = [0_u8; 8];

@@ -1,4 +1,4 @@
-//! Named pipes (`fifo(7)`) that others write lines into.
+//! Named pipes (`fifo(7)`) into which other programs write lines.
 
 use std::{
     ffi::CString,
@@ -17,22 +17,23 @@ use std::{
 use super::errno::{Errno, check};
 use super::process;
 
-/// The reading end of a named pipe. It has a writing end too, so that the pipe never ends.
+/// The reading end of a named pipe. A writing end is open too, so that reads never report the end.
 #[derive(Debug)]
 pub struct Fifo {
     file: File,
-    /// Where it is, if it was made here: it is removed again.
+    /// The path of a pipe that this process created and must remove.
     made: Option<PathBuf>,
 }
 
 impl Fifo {
-    /// Opens the pipe at `path`, or makes it, for this user alone.
+    /// Opens the pipe at `path`, or creates it for this user alone.
     ///
     /// # Errors
-    /// `EEXIST` something else is there; `EPERM` it is another user's, or others may write to it; those of `mkfifo(3)` and `open(2)`.
+    /// `EEXIST`: another kind of file. `EPERM`: another user owns the pipe, or others may write to
+    /// it. Otherwise the errno of `mkfifo(3)` or `open(2)`.
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: a string with its end.
+        // SAFETY: a NUL-terminated string.
         let made = match check(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }) {
             Ok(_) => true,
             Err(Errno::EEXIST) => false,
@@ -54,7 +55,7 @@ impl Fifo {
         Ok(Self { file, made: made.then(|| path.to_path_buf()) })
     }
 
-    /// Appends what was written to `to`; nothing if that is nothing.
+    /// Appends all written bytes to `to`.
     pub fn read(&self, to: &mut Vec<u8>) {
         let mut bytes = [0; 4096];
         loop {
@@ -67,10 +68,10 @@ impl Fifo {
         }
     }
 
-    /// Removes the pipe if it was made here.
+    /// Removes the pipe if this process created it.
     pub fn remove(&self) {
         if let Some(path) = &self.made {
-            // Somebody may have done so before.
+            // Another process may have removed it.
             let _ = fs::remove_file(path);
         }
     }
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_the_pipe_goes_with_who_made_it() {
+    fn written_lines_are_read_and_the_creator_removes_the_pipe() {
         let path = place("made");
         let fifo = Fifo::open(&path).unwrap();
         let again = Fifo::open(&path).unwrap();

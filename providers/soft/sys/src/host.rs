@@ -1,22 +1,22 @@
-//! Which host this is, and which network namespace of it.
+//! The identity of this host and of its network namespaces.
 
 use super::dir;
 use std::{fs, path::Path};
 
-/// What tells this machine from others: its id (`machine-id(5)`), or where it has none, as in many containers, that of
-/// its boot (`random(4)`). Nobody else may see it. Empty where there is neither.
+/// A secret of this machine: its id (`machine-id(5)`), or the id of its boot (`random(4)`) where it
+/// has none, as in many containers. Must not be revealed. Empty if neither exists.
 pub fn secret() -> Vec<u8> {
     let read = |path: &str| {
         let text = fs::read_to_string(path).ok()?;
         let id = text.trim();
-        // A machine that is set up just now has a word instead.
+        // During a machine's setup the file holds a word instead.
         let is_id = id.len() >= 32 && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
         is_id.then(|| id.as_bytes().to_vec())
     };
     read("/etc/machine-id").or_else(|| read(BOOT_ID)).unwrap_or_default()
 }
 
-/// Names the kernel that runs, the same in all its namespaces; "unknown" where /proc does not tell.
+/// The id of the running kernel, equal in all its namespaces; "unknown" without /proc.
 pub fn boot() -> String {
     let id = fs::read_to_string(BOOT_ID).unwrap_or_default();
     let id = id.trim();
@@ -24,7 +24,7 @@ pub fn boot() -> String {
     if is_name { id.to_string() } else { "unknown".to_string() }
 }
 
-/// The number of the calling thread's network namespace; 0 where /proc does not tell.
+/// The number of the calling thread's network namespace; 0 without /proc.
 pub fn network_namespace() -> u64 {
     ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
         .iter()
@@ -32,7 +32,7 @@ pub fn network_namespace() -> u64 {
         .map_or(0, |stat| stat.id.1)
 }
 
-/// Names the kernel that runs, until it is booted again.
+/// The file with the id of the running kernel, which changes at boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[cfg(test)]

@@ -1,7 +1,23 @@
-//! System calls of the software adapter, turned into small types that return [`Errno`].
+//! System calls of the software adapter, as small types that return [`Errno`].
 //!
-//! One file per concern, and no policy: what a segment, a slot or a peer *means* is decided above. What touches an application's
-//! memory is not here but in `soft_memory`.
+//! Each file covers one concern, and none contains policy: other crates decide what a segment, a
+//! slot or a peer *means*. Access to application memory is in `soft_memory`.
+//!
+//! - Descriptors and files: [`dir`], [`memfd`], [`map`], [`fifo`], [`closing`], [`unshared`].
+//! - Wake-ups and waiting: [`eventfd`], [`futex`], [`poll`], [`loop_socket`], [`unix`].
+//! - Locks and order: [`lock`] (between processes), [`spin_lock`], [`membarrier`].
+//! - Host and process: [`host`], [`interface`], [`addresses`], [`process`], [`thread`], [`clock`].
+//!
+//! ```
+//! use soft_sys::eventfd::EventFd;
+//!
+//! # fn main() -> Result<(), soft_sys::Errno> {
+//! let event = EventFd::new()?;
+//! event.notify();
+//! assert!(event.drain() && !event.drain());
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod addresses;
 pub mod clock;

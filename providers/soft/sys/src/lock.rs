@@ -1,9 +1,9 @@
-//! POSIX record locks (`fcntl(2)` "Traditional record locks").
+//! POSIX record locks between processes (`fcntl(2)` "Traditional record locks").
 //!
-//! The kernel drops such a lock when its process dies, and a forked child does not inherit it. It
-//! also drops it when the process closes *any* descriptor of the same file, and it does not keep
-//! threads of one process apart: whoever uses these functions has one descriptor per file and
-//! process, and a mutex where it matters.
+//! The kernel drops such a lock when its process dies, and a forked child does not inherit it. The
+//! kernel also drops it when the process closes *any* descriptor of the same file, and the lock
+//! does not exclude threads of one process from each other. Hence callers keep one descriptor per
+//! file and process, and a mutex where necessary.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -11,7 +11,7 @@ use libc::{c_int, c_short, off_t, pid_t};
 
 use super::errno::{Errno, check, retry};
 
-/// Takes the write lock on one byte; false if another process has it.
+/// Takes the write lock on one byte; false: another process has it.
 pub fn try_lock(fd: BorrowedFd<'_>, byte: u32) -> Result<bool, Errno> {
     match set(fd, libc::F_WRLCK, byte) {
         Ok(()) => Ok(true),
@@ -20,13 +20,13 @@ pub fn try_lock(fd: BorrowedFd<'_>, byte: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Gives the lock on one byte back.
+/// Releases the lock on one byte.
 pub fn unlock(fd: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     set(fd, libc::F_UNLCK, byte)
 }
 
-/// The *other* process that has a byte of `first..first + count` locked; `count` 0 means "to the
-/// end". A holder in a pid namespace that we cannot see is process 0.
+/// The *other* process that holds a lock on a byte of `first..first + count`; `count` 0 means "to
+/// the end". A holder in an invisible pid namespace is process 0.
 pub fn holder(fd: BorrowedFd<'_>, first: u32, count: u32) -> Result<Option<pid_t>, Errno> {
     let mut lock = range(libc::F_WRLCK, first, count)?;
     // SAFETY: F_GETLK reads and writes one `flock`, which `lock` is; `fd` is open.
@@ -34,7 +34,8 @@ pub fn holder(fd: BorrowedFd<'_>, first: u32, count: u32) -> Result<Option<pid_t
     Ok((c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
 
-/// Takes a read lock, which others may have too, on the byte at `offset`; false if another process has the write lock.
+/// Takes a read lock, which other processes may hold too, on the byte at `offset`; false: another
+/// process has the write lock.
 pub fn share_at(fd: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
     match set_at(fd, libc::F_RDLCK, offset, 1) {
         Ok(()) => Ok(true),
@@ -51,7 +52,7 @@ pub fn is_held_at(fd: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
     Ok(c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Gives the locks on `count` bytes at `offset` back; `count` 0 means "to the end".
+/// Releases the locks on `count` bytes at `offset`; `count` 0 means "to the end".
 pub fn unlock_at(fd: BorrowedFd<'_>, offset: u64, count: u64) -> Result<(), Errno> {
     set_at(fd, libc::F_UNLCK, offset, count)
 }
@@ -72,7 +73,7 @@ fn range(kind: c_int, first: u32, count: u32) -> Result<libc::flock, Errno> {
 }
 
 fn range_at(kind: c_int, first: u64, count: u64) -> Result<libc::flock, Errno> {
-    // SAFETY: `flock` is plain integers, for which all zeros is a value.
+    // SAFETY: all zeros are a valid value of `flock`, a structure of integers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = c_short::try_from(kind).map_err(|_| Errno::EINVAL)?;
     lock.l_whence = c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::EINVAL)?;

@@ -1,29 +1,29 @@
 //! A queue of records with one descriptor: a datagram socket that is connected to itself
 //! (`unix(7)`).
 //!
-//! The application reads, polls and sets flags of the descriptor as of one of the kernel's. The
-//! library needs calls that never block, whatever the application's flags are. A socket has them
-//! (`MSG_DONTWAIT`); a pipe has them only by a second description, from `/proc`.
+//! The application reads, polls and sets flags of the descriptor as of a kernel's event descriptor.
+//! The library needs calls that never block, regardless of the application's flags. A socket has
+//! them (`MSG_DONTWAIT`); a pipe has them only by a second description, from `/proc`.
 
 use super::errno::{Errno, check, check_len};
 use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_un, socklen_t};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Both ends of a queue of records, each of which is read whole.
+/// Both ends of a queue of records. Each read returns a whole record.
 #[derive(Debug)]
 pub struct LoopSocket {
     socket: OwnedFd,
-    /// The end that is written to, where the system forbids a socket that is connected to itself.
+    /// The writing end, if the system forbids a socket connected to itself.
     other: Option<OwnedFd>,
 }
 
 impl LoopSocket {
-    /// An empty queue. Only this process, and whoever it gives the descriptor to, can put a record
-    /// into it.
+    /// An empty queue. Only this process, and processes to which it passes the descriptor, can add
+    /// records.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM` the system has no more.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: the system has no more resources.
     pub fn new() -> Result<Self, Errno> {
         let connected = Self::deaf().and_then(|socket| {
             connect_to_itself(&socket)?;
@@ -38,27 +38,26 @@ impl LoopSocket {
         }
     }
 
-    /// A socket with a name that drops whatever it is sent. Names of this kind are visible to all
-    /// users, and an unconnected socket accepts datagrams of all of them.
+    /// A socket with a name that drops all received datagrams. Names of this kind are visible to
+    /// all users, and an unconnected socket accepts datagrams from all of them.
     fn deaf() -> Result<OwnedFd, Errno> {
         // SAFETY: plain integers.
         let fd = check(unsafe {
             libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
         })?;
-        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        // SAFETY: the kernel just made `fd`, which has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // `BPF_RET | BPF_K` with 0: no byte of any datagram is kept (socket(7), SO_ATTACH_FILTER).
         let mut keep_nothing = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
-        // The kernel reads all bytes, with those between the members: written in place, the padding
-        // stays zero.
+        // The kernel reads all bytes, including padding. Written in place, the padding stays zero.
         let mut program = mem::MaybeUninit::<sock_fprog>::zeroed();
-        // SAFETY: members of a structure of this frame.
+        // SAFETY: members of a local structure.
         unsafe {
             (&raw mut (*program.as_mut_ptr()).len).write(1);
             (&raw mut (*program.as_mut_ptr()).filter).write(keep_nothing.as_mut_ptr());
         }
         set(&socket, libc::SO_ATTACH_FILTER, &program)?;
-        // SAFETY: `sockaddr_un` is integers, for which zeros are a value.
+        // SAFETY: all zeros are a valid value of `sockaddr_un`, a structure of integers.
         let mut address: sockaddr_un = unsafe { mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let family_only = size_of::<libc::sa_family_t>() as socklen_t;
@@ -68,19 +67,19 @@ impl LoopSocket {
         Ok(socket)
     }
 
-    /// The same with two descriptors.
+    /// The same queue with two descriptors.
     fn pair() -> Result<Self, Errno> {
         let mut fds: [c_int; 2] = [0; 2];
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
         // SAFETY: `fds` has room for the two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-        // SAFETY: the kernel just made both, and nobody else knows them.
+        // SAFETY: the kernel just made both, which have no other owner.
         let (socket, other) =
             unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
         Ok(Self { socket, other: Some(other) })
     }
 
-    /// Puts one record at the end; `false`: there is no room. It never blocks.
+    /// Appends one record; `false`: no room. Never blocks.
     pub fn put(&self, record: &[u8]) -> bool {
         let end = self.other.as_ref().unwrap_or(&self.socket);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -91,7 +90,7 @@ impl LoopSocket {
         sent == record.len() as isize
     }
 
-    /// Takes the first record; `false`: there is none of this length. It never blocks.
+    /// Removes the first record; `false`: no record of this length. Never blocks.
     pub fn take(&self, record: &mut [u8]) -> bool {
         let len = record.len();
         // SAFETY: `record` is writable for its length.
@@ -102,32 +101,32 @@ impl LoopSocket {
         got.is_ok_and(|got| got == len)
     }
 
-    /// Another descriptor of the end that is read.
+    /// Another descriptor of the reading end.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE` there are no descriptors left.
+    /// `EMFILE`, `ENFILE`: no descriptors left.
     pub fn duplicate(&self) -> Result<OwnedFd, Errno> {
         self.socket.try_clone().map_err(Errno::from)
     }
 }
 
 impl AsFd for LoopSocket {
-    /// The end that is read.
+    /// The reading end.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Connects the socket to its own name. A connected socket accepts datagrams of its peer alone
+/// Connects the socket to its own name. A connected socket accepts only datagrams of its peer
 /// (`unix(7)`).
 fn connect_to_itself(socket: &OwnedFd) -> Result<(), Errno> {
     let fd = socket.as_raw_fd();
-    // SAFETY: `sockaddr_un` is integers, for which zeros are a value.
+    // SAFETY: all zeros are a valid value of `sockaddr_un`, a structure of integers.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     let mut len = size_of::<sockaddr_un>() as socklen_t;
     // SAFETY: `address` has `len` bytes, of which the kernel writes as many as the name has.
     check(unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) })?;
-    // SAFETY: `address` is the live address that the kernel wrote, of `len` bytes.
+    // SAFETY: `address` is the live address of `len` bytes that the kernel wrote.
     check(unsafe { libc::connect(fd, (&raw const address).cast(), len) })?;
     set(socket, libc::SO_DETACH_FILTER, &0)
 }

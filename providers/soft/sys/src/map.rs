@@ -1,4 +1,4 @@
-//! Shared mappings of a file (`mmap(2)`).
+//! Shared mappings of files (`mmap(2)`): whole, or lazily in windows.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd},
@@ -8,7 +8,7 @@ use std::{
 
 use super::{errno::Errno, memfd::Memfd};
 
-/// What a mapping lets this process do.
+/// The permissions of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read. A store through the mapping raises `SIGSEGV`.
@@ -28,15 +28,14 @@ pub struct Mapping {
     access: Access,
 }
 
-// SAFETY: the type only hands out addresses; whoever dereferences one answers for the access. The
-// mapping belongs to the process and not to a thread, so any thread may unmap it.
+// SAFETY: the type only hands out addresses; a user's contract covers the access. The mapping
+// belongs to the process and not to a thread, so any thread may unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` nothing is changed, and only address, length and access are read, which stay as they are
-// until it is dropped.
+// SAFETY: `&Mapping` only exposes address, length and access, which never change until the drop.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, wherever the kernel likes.
+    /// Maps the first `len` bytes of `fd` at an address that the kernel chooses.
     pub fn new(fd: BorrowedFd<'_>, len: usize, access: Access) -> Result<Self, Errno> {
         Self::part(fd, 0, len, access)
     }
@@ -48,7 +47,7 @@ impl Mapping {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a NULL address without MAP_FIXED never replaces a mapping that someone uses.
+        // SAFETY: a NULL address without MAP_FIXED never replaces a mapping.
         let base = unsafe {
             libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset)
         };
@@ -59,8 +58,8 @@ impl Mapping {
         Ok(Self { base, len, access })
     }
 
-    /// First byte; page aligned, and valid for as long as the mapping lives. A store through it
-    /// faults if the mapping [is not writable](Self::is_writable).
+    /// The first byte; page-aligned, and valid while the mapping lives. A store faults if the
+    /// mapping [is not writable](Self::is_writable).
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -72,7 +71,7 @@ impl Mapping {
         self.len
     }
 
-    /// Always false: the kernel makes no empty mapping.
+    /// Always false: the kernel makes no empty mappings.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -82,19 +81,20 @@ impl Mapping {
         self.access == Access::ReadWrite
     }
 
-    /// Gives the pages of `len` bytes from `at` on back to the system, for all who map the file; they read as zeros from
-    /// then on. Nothing happens if the bytes are not whole pages of the mapping, or the system cannot do it.
+    /// Frees the pages of `len` bytes from `at` on, for all processes that map the file; they read
+    /// as zeros afterwards. Does nothing if the bytes are not whole pages of the mapping, or if the
+    /// system does not support it.
     pub fn discard(&self, at: usize, len: usize) {
         let end = at.checked_add(len);
         if !self.is_writable() || end.is_none_or(|end| end > self.len) {
             return;
         }
-        // SAFETY: the range is in our own mapping (checked above). Its bytes change as if another process wrote them, which it may do at any
-        // time.
+        // SAFETY: the range is in our own mapping (checked above). Its bytes change as if another
+        // process wrote them, which may happen at any time.
         let _ = unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, libc::MADV_REMOVE) };
     }
 
-    /// Leaves the bytes out of core dumps; for memory that another process owns.
+    /// Excludes the bytes from core dumps, because another process owns the memory.
     pub fn exclude_from_dumps(&self) {
         // SAFETY: the range is exactly our own mapping, and the advice changes no byte of it.
         // A kernel that refuses the advice only makes dumps larger.
@@ -104,21 +104,22 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly what `part` mapped; that addresses taken from `base` are no
-        // longer used follows from its documentation.
+        // SAFETY: exactly the range that `part` mapped; addresses from `base` are no longer used,
+        // as its documentation requires.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// A shared mapping of another process's memory file for reading and writing, of which the front is mapped at once and the rest in
-/// windows, each when somebody first gets there: little address space is taken of a long file.
+/// A shared mapping of another process's memory file. The front is mapped at once and the rest in
+/// windows, each at its first use, so that a long file takes little address space.
 ///
-/// What is mapped stays where it is until all is unmapped, on drop. The file stays open for what is not.
+/// A mapped part keeps its address until the drop, which unmaps all parts. The file stays open for
+/// the unmapped parts.
 #[derive(Debug)]
 pub struct LazyMapping {
     file: Memfd,
     front: Mapping,
-    /// First bytes of the windows behind the front; NULL: not mapped yet.
+    /// First bytes of the windows behind the front; NULL: not mapped.
     windows: Box<[AtomicPtr<u8>]>,
 }
 
@@ -126,8 +127,8 @@ pub struct LazyMapping {
 pub const WINDOW: usize = 2 << 20;
 
 impl LazyMapping {
-    /// Maps the first `front` bytes of `file`, or all if there are fewer. Behind them are whole windows; of what is left over, nothing
-    /// can be mapped.
+    /// Maps the first `front` bytes of `file`, or all of a shorter file. Whole windows follow; a
+    /// remainder behind them cannot be mapped.
     pub fn new(file: Memfd, front: usize) -> Result<Self, Errno> {
         let front = file.len().min(front);
         let windows = (file.len() - front) / WINDOW;
@@ -135,17 +136,18 @@ impl LazyMapping {
         Ok(Self { file, front, windows: (0..windows).map(|_| AtomicPtr::default()).collect() })
     }
 
-    /// What was mapped at once.
+    /// The part that was mapped at once.
     pub fn front(&self) -> &Mapping {
         &self.front
     }
 
-    /// The first byte of window `index` behind the front, mapped now if it was not; valid for as long as this lives. `None`: the file
-    /// has no such window, or the process has no room for it.
+    /// The first byte of window `index` behind the front, which is mapped now if necessary; valid
+    /// while this mapping lives. `None`: no such window, or the address space is exhausted.
     #[inline]
     pub fn window(&self, index: usize) -> Option<*mut u8> {
         let place = self.windows.get(index)?;
-        // Only the address is used: what lies there is not what another thread wrote before it mapped it.
+        // Relaxed: only the address is used. The memory behind it does not depend on stores of the
+        // thread that mapped it.
         let base = place.load(Ordering::Relaxed);
         if base.is_null() { self.map_window(place, index) } else { Some(base) }
     }
@@ -155,9 +157,9 @@ impl LazyMapping {
         let window = Self::map(&self.file, self.front.len() + index * WINDOW, WINDOW).ok()?;
         let base = window.base();
         match place.compare_exchange(ptr::null_mut(), base, Ordering::Relaxed, Ordering::Relaxed) {
-            // Unmapped when all is dropped.
+            // The drop unmaps the window.
             Ok(_) => std::mem::forget(window),
-            // Another thread was faster, and ours is unmapped.
+            // Another thread mapped the window first; ours is unmapped.
             Err(theirs) => return Some(theirs),
         }
         Some(base)
@@ -174,7 +176,7 @@ impl Drop for LazyMapping {
     fn drop(&mut self) {
         for window in &mut self.windows {
             if let Some(base) = NonNull::new(*window.get_mut()) {
-                // What `map_window` forgot.
+                // The window that `map_window` forgot.
                 drop(Mapping { base, len: WINDOW, access: Access::ReadWrite });
             }
         }
@@ -191,10 +193,10 @@ mod tests {
         let one = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite).unwrap();
         let two = Mapping::new(file.as_fd(), file.len(), Access::ReadOnly).unwrap();
         assert!(one.is_writable() && !two.is_writable());
-        // SAFETY: offset 5000 is inside both 8192-byte mappings, which nobody else uses.
+        // SAFETY: offset 5000 is inside both 8192-byte mappings, which only this test uses.
         unsafe { one.base().add(5000).write_volatile(0x5a) };
-        // SAFETY: offset 5000 is inside the 8192 bytes of `two`, which is mapped to the end of the test; nobody writes
-        // them any more.
+        // SAFETY: offset 5000 is inside the 8192 bytes of `two`, which is mapped until the end of
+        // the test and not written any more.
         assert_eq!(unsafe { two.base().add(5000).read_volatile() }, 0x5a);
     }
 
@@ -206,23 +208,23 @@ mod tests {
         let blocks = || std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
         let pages = || std::os::unix::fs::MetadataExt::blocks(&blocks().metadata().unwrap()) / 8;
         for page in 0..4 {
-            // SAFETY: in the mapping, which nobody else uses.
+            // SAFETY: in the mapping, which only this test uses.
             unsafe { one.base().add(page * 4096).write_volatile(7) };
         }
         assert_eq!(pages(), 4);
         one.discard(4096, 2 * 4096);
         assert_eq!(pages(), 2);
-        // SAFETY: in the mapping, which nobody writes any more.
+        // SAFETY: in the mapping, which is not written any more.
         let seen = [0, 1, 2, 3].map(|page| unsafe { two.base().add(page * 4096).read_volatile() });
         assert_eq!(seen, [7, 0, 0, 7]);
         one.discard(2 * 4096, 3 * 4096);
         two.discard(0, 4096);
         assert!(pages() >= 2, "not beyond the end, nor of others' memory");
-        // SAFETY: as above.
+        // SAFETY: in the mapping, which is not written any more.
         assert_eq!(unsafe { two.base().add(3 * 4096).read_volatile() }, 7);
     }
 
-    /// A file of a front of `FRONT` bytes and three windows, whole and in parts.
+    /// A file with a front of `FRONT` bytes and three windows, mapped whole and lazily.
     fn whole_and_lazy() -> (Mapping, LazyMapping) {
         let file = Memfd::create(c"fv-test", FRONT + 3 * WINDOW).unwrap();
         let whole = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite).unwrap();
@@ -238,7 +240,7 @@ mod tests {
         for index in [2, 0, 1] {
             for at in [0, WINDOW - 1] {
                 let value = (index * 2 + at % 2 + 1) as u8;
-                // SAFETY: inside the file, which nobody else has mapped.
+                // SAFETY: inside the file, which only this test has mapped.
                 unsafe { whole.base().add(FRONT + index * WINDOW + at).write_volatile(value) };
                 let window = lazy.window(index).unwrap();
                 // SAFETY: the last byte of a window at most.
@@ -275,7 +277,7 @@ mod tests {
         };
         let file = Memfd::create(c"fv-test-windows", FRONT + 3 * WINDOW).unwrap();
         let inode = inode(&file);
-        // Bytes of the file that are mapped, as the kernel says.
+        // The number of mapped bytes of the file, as the kernel reports.
         let mapped = || {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let ours = maps.lines().filter(|line| {

@@ -1,4 +1,5 @@
-//! Anonymous memory files with a fixed size (`memfd_create(2)`, `fcntl(2)` "File Sealing").
+//! Memory files of fixed size (`memfd_create(2)`, `fcntl(2)` "File Sealing"): the storage of shared
+//! segments.
 
 use std::{
     ffi::CStr,
@@ -12,23 +13,23 @@ use super::errno::{Errno, check, retry};
 use super::process;
 
 bitflags::bitflags! {
-    /// What nobody may do to a memory file any more. A seal is never taken back.
+    /// Operations that are forbidden on a memory file. A seal is never removed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Seals: c_int {
-        /// No more seals.
+        /// No further seals.
         const SEAL = libc::F_SEAL_SEAL;
-        /// The file keeps at least its size: a mapping of it never raises `SIGBUS`.
+        /// The file does not shrink: a mapping of it never raises `SIGBUS`.
         const SHRINK = libc::F_SEAL_SHRINK;
-        /// The file keeps at most its size.
+        /// The file does not grow.
         const GROW = libc::F_SEAL_GROW;
-        /// No new writable mapping and no `write(2)`; writable mappings made before stay so
+        /// No new writable mapping and no `write(2)`; existing writable mappings stay writable
         /// (Linux 5.1).
         const FUTURE_WRITE = 0x10;
         const _ = !0;
     }
 }
 
-/// A memory file whose size is known.
+/// A memory file of known size.
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
@@ -39,14 +40,15 @@ impl Memfd {
     /// Creates a sparse file of `len` bytes; `name` is what `/proc/self/maps` shows.
     ///
     /// # Errors
-    /// `EFBIG` the limit on the size of files is below that; otherwise those of `memfd_create(2)`.
+    /// `EFBIG`: the limit on file sizes is smaller. Otherwise the errno of `memfd_create(2)`.
     pub fn create(name: &CStr, len: usize) -> Result<Self, Errno> {
         // Beyond the limit, ftruncate(2) sends SIGXFSZ, which ends the program.
         if process::file_size_limit() < len as u64 {
             return Err(Errno::from_raw(libc::EFBIG));
         }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // Asking for "not executable" keeps kernels from 6.3 on quiet; older ones do not know it.
+        // Request "not executable", else kernels from 6.3 on log a warning; older kernels do not
+        // know the flag.
         let fd = match create(name, flags | MFD_NOEXEC_SEAL) {
             Err(Errno::EINVAL) => create(name, flags)?,
             made => made?,
@@ -57,17 +59,17 @@ impl Memfd {
         Ok(Self { fd, len })
     }
 
-    /// Takes a descriptor that came from someone else, if it is a memory file of exactly `len`
-    /// bytes that has all of `required` seals.
+    /// Adopts a received descriptor, if it is a memory file of exactly `len` bytes with all
+    /// `required` seals.
     ///
     /// # Errors
-    /// `EINVAL` not a memory file, or of another size; `EPERM` a seal is missing.
+    /// `EINVAL`: not a memory file, or of another size. `EPERM`: a seal is missing.
     pub fn verify(fd: OwnedFd, len: usize, required: Seals) -> Result<Self, Errno> {
         Self::check(fd.as_fd(), len, required)?;
         Ok(Self { fd, len })
     }
 
-    /// What [`verify`](Self::verify) would say.
+    /// Checks a descriptor as [`verify`](Self::verify) does.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
@@ -75,7 +77,7 @@ impl Memfd {
         if !seals_of(fd)?.contains(required) {
             return Err(Errno::EPERM);
         }
-        // Only after the seals: an unsealed size may change at any time.
+        // Check the size after the seals: an unsealed size may change at any time.
         if u64::try_from(len) != Ok(size(fd)?) {
             return Err(Errno::EINVAL);
         }
@@ -89,7 +91,7 @@ impl Memfd {
         Ok(())
     }
 
-    /// The seals the file has; `EINVAL` if it is not a memory file.
+    /// The seals of the file; `EINVAL`: not a memory file.
     pub fn seals(&self) -> Result<Seals, Errno> {
         seals_of(self.fd.as_fd())
     }
@@ -99,7 +101,7 @@ impl Memfd {
         self.len
     }
 
-    /// Whether the file has no bytes at all.
+    /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -120,7 +122,7 @@ fn seals_of(fd: BorrowedFd<'_>) -> Result<Seals, Errno> {
 fn create(name: &CStr, flags: c_uint) -> Result<OwnedFd, Errno> {
     // SAFETY: `name` is a C string that outlives the call.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    // SAFETY: the kernel just made `fd`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -128,7 +130,7 @@ fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `stat` has room for what the call writes; `fd` is open.
     check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
-    // SAFETY: the call succeeded, so it has filled `stat`.
+    // SAFETY: the call succeeded, so it filled `stat`.
     u64::try_from(unsafe { stat.assume_init() }.st_size).map_err(|_| Errno::EINVAL)
 }
 
@@ -158,10 +160,10 @@ mod tests {
         file.seal(SIZE | Seals::FUTURE_WRITE).unwrap();
         assert!(Mapping::new(file.as_fd(), 4096, Access::ReadWrite).is_err());
         let theirs = Mapping::new(file.as_fd(), 4096, Access::ReadOnly).unwrap();
-        // SAFETY: both mappings are one page of the same live file; nobody else has it.
+        // SAFETY: both mappings are one page of the same live file, which only this test uses.
         unsafe { ours.base().write_volatile(7) };
-        // SAFETY: `theirs` is a page of the live file and stays mapped to the end of the test; nobody writes it any
-        // more.
+        // SAFETY: `theirs` is a page of the live file, mapped until the end of the test and not
+        // written any more.
         assert_eq!(unsafe { theirs.base().read_volatile() }, 7);
     }
 

@@ -1,6 +1,6 @@
-//! Lines for people, on stderr.
+//! Messages to the user on stderr.
 
-/// One line on stderr, with the library's name in front ([`cface::say!`]).
+/// Writes one line to stderr, with the library's name in front ([`cface::say!`]).
 #[macro_export]
 macro_rules! notice {
     ($($arg:tt)*) => {
@@ -8,7 +8,7 @@ macro_rules! notice {
     };
 }
 
-/// Behind [`notice!`].
+/// The function behind [`notice!`].
 pub fn line(text: core::fmt::Arguments<'_>) {
     cface::say!("libibverbs: soft: {text}");
 }

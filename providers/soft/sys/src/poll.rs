@@ -1,4 +1,4 @@
-//! Waiting for descriptors (`ppoll(2)`, `epoll(7)`).
+//! Waiting for descriptors to become readable (`ppoll(2)`, `epoll(7)`).
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -10,8 +10,8 @@ use cface::cancel::Uncancelled;
 
 use super::errno::{Errno, check};
 
-/// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: forever).
-/// Says for each descriptor whether it is ready; an interrupted sleep is one in which none is.
+/// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: no timeout).
+/// Returns for each descriptor whether it is ready; after a signal none is.
 pub fn wait<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     timeout: Option<Duration>,
@@ -21,13 +21,13 @@ pub fn wait<const N: usize>(
     Ok(polled.map(|fd| fd.revents != 0))
 }
 
-/// Like [`wait`], for a number of descriptors that is known at run time only.
+/// As [`wait`], for a variable number of descriptors.
 pub fn wait_any(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<(), Errno> {
     let mut polled: Vec<_> = fds.iter().map(|&fd| entry(fd)).collect();
     wait_for(&mut polled, timeout)
 }
 
-/// A set of descriptors of which it costs nothing to have many.
+/// A set of descriptors whose cost does not grow with their number.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
@@ -36,12 +36,12 @@ impl Epoll {
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: plain integers.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        // SAFETY: the kernel just made `fd`, which has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds `fd`, to be reported as `token` while it is readable or hung up. Adding it twice is
-    /// as good as once.
+    /// Adds `fd`, reported as `token` while it is readable or hung up. Adding it twice has no
+    /// effect.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         match self.control(libc::EPOLL_CTL_ADD, fd, &raw mut event) {
@@ -50,14 +50,14 @@ impl Epoll {
         }
     }
 
-    /// Takes `fd` out. To be called before it is closed: a copy that a forked child holds would
-    /// keep it in the set.
+    /// Removes `fd`. Must be called before its close: a copy in a forked child would keep it in the
+    /// set.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
-        // It may not be in the set, and that is what we want.
+        // Ignore that the descriptor may not be in the set.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, ptr::null_mut());
     }
 
-    /// The tokens of descriptors that are ready now; at most 64, the others next time.
+    /// The tokens of ready descriptors, at most 64; further ones follow in the next call.
     pub fn ready(&self) -> Vec<u64> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the array has room for the 64 events asked for; a timeout of 0 never sleeps.
@@ -97,8 +97,8 @@ fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<()
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the array and its length belong together; `timeout` is NULL or a live local; a NULL
-    // mask changes no signals.
+    // SAFETY: the length is the array's; `timeout` is NULL or a live local; a NULL mask changes no
+    // signals.
     let ret = unsafe {
         libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout, ptr::null())
     };

@@ -1,4 +1,4 @@
-//! What a process is and may do: ids, descriptors for processes, attach permission, randomness.
+//! Identity, limits and permissions of processes, pidfds, and random numbers.
 
 use std::{
     ffi::CString,
@@ -13,34 +13,34 @@ use super::errno::{Errno, check, check_len, retry};
 
 /// This process (`getpid(2)`).
 pub fn id() -> pid_t {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     unsafe { libc::getpid() }
 }
 
 /// The user whose rights this process has (`geteuid(2)`).
 pub fn user() -> uid_t {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The most bytes that a file of this process may have (`setrlimit(2)`, RLIMIT_FSIZE).
+/// The largest permitted size of a file in bytes (`setrlimit(2)`, RLIMIT_FSIZE).
 pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE)
 }
 
-/// How many descriptors this process may have (`setrlimit(2)`, RLIMIT_NOFILE).
+/// The largest permitted number of descriptors (`setrlimit(2)`, RLIMIT_NOFILE).
 pub fn descriptor_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE)
 }
 
-/// Whether this process may have only so much address space (`setrlimit(2)`, RLIMIT_AS).
+/// Whether the address space of this process is limited (`setrlimit(2)`, RLIMIT_AS).
 pub fn is_address_space_limited() -> bool {
     limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
 fn limit(of: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is writable, and stays as it is should the call fail.
+    // SAFETY: `limit` is writable, and keeps its value if the call fails.
     unsafe { libc::getrlimit(of, &raw mut limit) };
     limit.rlim_cur
 }
@@ -50,21 +50,21 @@ pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
     // SAFETY: plain integers; the descriptor comes with close-on-exec set.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = check(i32::try_from(fd).map_err(|_| Errno::EBADF)?)?;
-    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    // SAFETY: the kernel just made `fd`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Lets other processes of the user attach where the Yama security module would refuse it
-/// (`prctl(2)` PR_SET_PTRACER). A no-op unless its scope is 1, "only descendants".
+/// Permits other processes of the user to attach where the Yama security module would refuse
+/// (`prctl(2)` PR_SET_PTRACER). Only has an effect if Yama's scope is 1, "only descendants".
 pub fn allow_attach() {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     if scope.is_ok_and(|scope| scope.trim() == "1") {
-        // SAFETY: plain integers; failure leaves attach refused, which the probe will find out.
+        // SAFETY: plain integers; after a failure attach stays refused, which the probe detects.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
 }
 
-/// A number that nobody can guess (`getrandom(2)`).
+/// A random 64-bit number (`getrandom(2)`).
 pub fn random() -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
     let len = retry(|| {
@@ -74,36 +74,36 @@ pub fn random() -> Result<u64, Errno> {
     if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
-/// A number below `limit` that nobody can guess; 0 where the kernel has none to give.
+/// A random number below `limit`; 0 if the kernel provides none.
 pub fn random_below(limit: usize) -> usize {
-    // A limit is far below 2^32, so that all results are as likely as matters.
+    // The limit is far below 2^32, so the bias is negligible.
     random().map_or(0, |number| (number % limit.max(1) as u64) as usize)
 }
 
-/// Whether this process may give its files to a group: it is a member, or root (`chown(2)`). Where root lacks that
-/// capability the call itself will tell.
+/// Whether this process may give its files to a group: as a member, or as root (`chown(2)`). If
+/// root lacks the capability, the later call fails.
 pub fn may_give_to(group: gid_t) -> bool {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     let own = unsafe { libc::getegid() };
     if user() == 0 || own == group {
         return true;
     }
     let mut groups: Vec<gid_t> = vec![0; NGROUPS_MAX];
-    // SAFETY: `groups` has room for as many as are asked for.
+    // SAFETY: `groups` has room for as many as requested.
     let count = unsafe { libc::getgroups(NGROUPS_MAX as libc::c_int, groups.as_mut_ptr()) };
     groups.truncate(usize::try_from(count).unwrap_or(0));
     groups.contains(&group)
 }
 
-/// Most groups that a process can be a member of (`getgroups(2)`).
+/// The largest number of groups of a process (`getgroups(2)`).
 const NGROUPS_MAX: usize = 65536;
 
-/// The number of the group called `name` (`getgrnam_r(3)`), if there is one.
+/// The id of the group `name` (`getgrnam_r(3)`), if it exists.
 pub fn group_named(name: &str) -> Option<gid_t> {
     let name = CString::new(name).ok()?;
     let mut buffer: Vec<c_char> = vec![0; 1 << 10];
     loop {
-        // SAFETY: `group` is integers and pointers, for which zeros are a value.
+        // SAFETY: all zeros are a valid value of `group`, a structure of integers and pointers.
         let mut group: libc::group = unsafe { std::mem::zeroed() };
         let mut found = ptr::null_mut();
         // SAFETY: all pointers are to live locals, and the length is the buffer's.
@@ -127,12 +127,14 @@ pub fn group_named(name: &str) -> Option<gid_t> {
 /// `PR_SET_PTRACER_ANY` of `<linux/prctl.h>`.
 const PR_SET_PTRACER_ANY: c_ulong = c_ulong::MAX;
 
-/// Whether the kernel is taking process `pid` down (`proc(5)`, flags of /proc/pid/stat); `false` where that cannot be told.
+/// Whether the kernel is ending process `pid` (`proc(5)`, flags of /proc/pid/stat); `false` if
+/// unknown.
 pub fn is_exiting(pid: pid_t) -> bool {
     /// `PF_EXITING` of the kernel's task flags.
     const EXITING: u32 = 4;
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name before may hold anything; state, parent, group, session, terminal and its group come before the flags.
+    // The name may contain any character. State, parent, group, session, terminal and its group
+    // precede the flags.
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
     let state = fields.next();
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u32>().ok());
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_process_has_a_descriptor_and_number_zero_has_none() {
-        // A tool that emulates the kernel may not know the call.
+        // An emulator may not support the call.
         assert!(matches!(pidfd(id()).map(|_| ()), Ok(()) | Err(Errno::ENOSYS)));
         assert!(pidfd(0).is_err());
     }

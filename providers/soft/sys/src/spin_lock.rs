@@ -1,31 +1,32 @@
-//! A lock for what is held for some tens of instructions at a time.
+//! A lock that is held for some tens of instructions.
 //!
-//! Letting go of a lock at which others may sleep takes a second locked instruction, to learn whether somebody does. The locks that every
-//! message passes through several times, and that nobody holds while he copies more than a short message or waits for anything, do
-//! without: letting go is a plain store, and who finds the lock taken tries again. Nothing else may be guarded so: nobody is given his
-//! turn. (An event that was held back is sent under one, rarely: docs/design/locking-soft.md.)
+//! The release of a lock on which threads may sleep takes a second locked instruction, to learn
+//! whether a thread sleeps. The locks that every message takes several times use this type instead.
+//! Their holders never copy more than a short message and never wait. The release is a plain store,
+//! and a waiting thread retries. No other data may be guarded this way, because the lock is unfair.
+//! (A delayed event is sent under such a lock, rarely: docs/design/locking-soft.md.)
 
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often who waits looks before he lets others run, and before he sleeps in between.
+/// Number of attempts before a waiting thread yields, and before it sleeps between attempts.
 const SPINS: u32 = 100;
 const SLEEPS_FROM: u32 = 120;
-/// The holder may have to run on our processor, behind us by priority.
+/// The holder may need our processor at a lower priority, so sleep.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// See the module.
+/// The raw lock; see the module.
 #[derive(Debug)]
 pub struct RawSpinLock(AtomicBool);
 
-/// A mutex that is only held briefly.
+/// A mutex that is held briefly.
 pub type SpinLock<T> = lock_api::Mutex<RawSpinLock, T>;
-/// Who holds it.
+/// The guard of a held [`SpinLock`].
 pub type SpinLockGuard<'a, T> = lock_api::MutexGuard<'a, RawSpinLock, T>;
 
-// SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the swap that changes the word from
-// false to true is the only way in. It acquires what `unlock` released.
+// SAFETY: between two calls of `unlock`, `lock` and `try_lock` succeed for one thread only: the
+// swap from false to true is the only entry, and acquires the stores that `unlock` released.
 unsafe impl RawMutex for RawSpinLock {
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
@@ -74,7 +75,7 @@ impl RawSpinLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread::testing::Looked;
+    use crate::thread::testing::ThreadHandle;
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -86,7 +87,7 @@ mod tests {
                 let sum = Arc::clone(&sum);
                 std::thread::spawn(move || {
                     for _ in 0..20_000 {
-                        // Two steps, so that two threads inside would lose one.
+                        // Two steps, so that two threads inside the lock would lose an increment.
                         let mut guard = sum.lock();
                         let before = *guard;
                         std::hint::black_box(&before);
@@ -102,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_holder_that_does_not_run_sleeps_and_gets_it() {
+    fn a_waiter_sleeps_while_the_holder_does_not_run_and_gets_the_lock() {
         let lock = Arc::new(SpinLock::new(()));
         let held = lock.lock();
         assert!(lock.is_locked() && lock.try_lock().is_none());
         let other = Arc::clone(&lock);
         let (tell, told) = std::sync::mpsc::channel();
         let waiter = std::thread::spawn(move || {
-            tell.send(Looked::own()).expect("somebody listens");
+            tell.send(ThreadHandle::own()).expect("somebody listens");
             drop(other.lock());
         });
         let (looked, end) =

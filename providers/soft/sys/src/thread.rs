@@ -1,4 +1,4 @@
-//! Threads that an application does not know about.
+//! Threads of the library, which the application does not know.
 
 use std::{
     io,
@@ -8,18 +8,18 @@ use std::{
     time::Duration,
 };
 
-/// How long a thread that is to end has before it is called again: the first time, and at most.
+/// The first and the largest pause between two wake-ups of a thread that must end.
 const CALL_AGAIN: Duration = Duration::from_micros(20);
 const CALL_AGAIN_MOST: Duration = Duration::from_millis(5);
 
-/// Starts a thread in which no signal handler of the application ever runs: all signals are
-/// blocked, except those that a fault of the thread itself raises (blocking these would turn a
-/// handled fault into a kill, `sigprocmask(2)`).
+/// Starts a thread in which no signal handler of the application runs. All signals are blocked
+/// except those of the thread's own faults, because blocking these would turn a handled fault into
+/// a kill (`sigprocmask(2)`).
 ///
 /// `name` has at most 15 bytes (`pthread_setname_np(3)`).
 ///
 /// # Errors
-/// `ENOMEM` there is no memory; `EAGAIN` the limit on threads (`pthread_create(3)`).
+/// `ENOMEM`: no memory. `EAGAIN`: the limit on threads is reached (`pthread_create(3)`).
 pub fn spawn_quiet<F>(name: &str, stack_bytes: usize, body: F) -> io::Result<JoinHandle<()>>
 where
     F: FnOnce() + Send + 'static,
@@ -32,17 +32,17 @@ where
     thread
 }
 
-/// From now on this thread takes no processor from one that runs, only its turn (`SCHED_BATCH` of sched(7)).
+/// Makes this thread wait for its turn instead of preempting others (`SCHED_BATCH` of sched(7)).
 pub fn yield_to_others() {
-    // SAFETY: the structure is ours. Where it is refused the thread stays as it is.
+    // SAFETY: a local structure. If refused, the thread keeps its policy.
     unsafe {
         let nothing = MaybeUninit::<libc::sched_param>::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_BATCH, nothing.as_ptr());
     }
 }
 
-/// Waits until a thread has ended that ends when it is called. It is called until then: where other processes can write what calls it,
-/// or sleep on it, one call may be undone, or taken by somebody else.
+/// Waits until a thread has ended that ends when woken by `call`. Calls repeatedly: if other
+/// processes can write the wake-up object, or sleep on it, one wake-up may be lost.
 pub fn end_called(thread: JoinHandle<()>, call: impl Fn()) {
     let mut pause = CALL_AGAIN;
     loop {
@@ -53,27 +53,27 @@ pub fn end_called(thread: JoinHandle<()>, call: impl Fn()) {
         thread::sleep(pause);
         pause = (pause * 2).min(CALL_AGAIN_MOST);
     }
-    // A panic in it has been reported.
+    // A panic of the thread was already reported.
     let _ = thread.join();
 }
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
-    //! What tests want to know of threads.
+    //! Queries of threads for tests.
 
     use std::path::PathBuf;
 
-    /// A thread of this process, for others that look at it.
+    /// A thread of this process, as seen by other threads.
     #[derive(Clone, Debug)]
-    pub struct Looked(PathBuf);
+    pub struct ThreadHandle(PathBuf);
 
-    impl Looked {
+    impl ThreadHandle {
         /// The calling thread.
         pub fn own() -> Self {
             Self(std::fs::canonicalize("/proc/thread-self").expect("proc(5) is mounted"))
         }
 
-        /// Whether it sleeps in the kernel; not so if it has ended.
+        /// Whether the thread sleeps in the kernel; false after its end.
         pub fn sleeps(&self) -> bool {
             let status = std::fs::read_to_string(self.0.join("status")).unwrap_or_default();
             status.lines().any(|line| line.starts_with("State:\tS"))
@@ -81,7 +81,7 @@ pub mod testing {
     }
 }
 
-/// Blocks this thread's signals and returns the mask of before; a new thread inherits it.
+/// Blocks this thread's signals and returns the previous mask; a new thread inherits the mask.
 fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -105,7 +105,7 @@ mod tests {
 
     fn blocked(signal: libc::c_int) -> bool {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: a NULL new set only reads the mask into `mask`, which zeros initialise already.
+        // SAFETY: a NULL new set only reads the mask into `mask`, which zeros initialise.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
             libc::sigismember(mask.as_ptr(), signal) == 1

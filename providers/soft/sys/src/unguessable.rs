@@ -1,24 +1,25 @@
-//! Numbers that nobody can guess, some at a time: a system call for each would cost as much as what it is for.
+//! Random numbers in batches, because a system call for each would cost as much as the operation
+//! that needs it.
 
 use super::process::random;
 use std::hash::{DefaultHasher, Hasher};
 
-/// Numbers of 16 bits that nobody can guess.
+/// A source of random 16-bit numbers.
 #[derive(Debug, Default)]
 pub struct Unguessable {
-    /// Those at hand, the next one lowest; what was drawn is not kept.
+    /// Numbers in reserve, the next one lowest; used numbers are erased.
     bits: u64,
     left: u32,
 }
 
 impl Unguessable {
-    /// None is drawn yet.
+    /// An empty source.
     #[must_use]
     pub const fn new() -> Self {
         Self { bits: 0, left: 0 }
     }
 
-    /// The next one. Where the kernel has none to give it is 0.
+    /// The next number; 0 if the kernel provides none.
     pub fn draw(&mut self) -> u16 {
         if self.left == 0 {
             (self.bits, self.left) = (random().unwrap_or(0), u64::BITS / u16::BITS);
@@ -29,16 +30,17 @@ impl Unguessable {
     }
 }
 
-/// Orders of numbers: any count of lists, each of which has every number below `1 << BITS` once. Who knows some of a list, and other
-/// lists, cannot guess what comes next in it; and nothing has to be remembered of a list but how far one is.
+/// Permutations of the numbers below `1 << BITS`: any number of lists, each of which contains every
+/// number once. A part of a list and other lists do not reveal the next number. A user only stores
+/// its position in a list.
 #[derive(Clone, Debug)]
 pub struct Orders<const BITS: u32> {
-    /// Has taken a secret.
+    /// A hasher that has consumed a secret.
     keyed: DefaultHasher,
 }
 
 impl<const BITS: u32> Orders<BITS> {
-    /// Orders of their own. Where the kernel has no secret to give they are the same each time.
+    /// New permutations. If the kernel provides no secret, they are the same each time.
     #[must_use]
     pub fn new() -> Self {
         const { assert!(BITS >= 2 && BITS <= 32) };
@@ -48,10 +50,11 @@ impl<const BITS: u32> Orders<BITS> {
         Self { keyed }
     }
 
-    /// What is at place `at` of a list, whose places go round.
+    /// The number at position `at` of a list; positions wrap around.
     #[must_use]
     pub fn number(&self, list: u32, at: u32) -> u32 {
-        // A Feistel network: each half in turn is changed by what the other one is, which can be undone, so that no number comes twice.
+        // A Feistel network: each half in turn is changed by the other. That is invertible, so no
+        // number repeats.
         let low_bits = BITS / 2;
         let (low_mask, high_mask) = ((1 << low_bits) - 1, (1 << (BITS - low_bits)) - 1);
         let (mut low, mut high) = (at & low_mask, at >> low_bits & high_mask);
@@ -69,7 +72,7 @@ impl<const BITS: u32> Orders<BITS> {
     }
 }
 
-/// How often each half is changed.
+/// Number of changes of each half.
 const ROUNDS: u32 = 2;
 
 impl<const BITS: u32> Default for Orders<BITS> {
@@ -84,7 +87,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn hardly_any_comes_twice_and_none_is_kept() {
+    fn numbers_rarely_repeat_and_used_ones_are_erased() {
         let mut numbers = Unguessable::new();
         let seen: BTreeSet<u16> = (0..1000).map(|_| numbers.draw()).collect();
         assert!(seen.len() > 900, "{} of 1000 differ", seen.len());

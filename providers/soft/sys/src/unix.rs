@@ -1,4 +1,5 @@
-//! Unix sockets that keep message boundaries and carry descriptors (`unix(7)`, SOCK_SEQPACKET).
+//! Unix sockets that keep message boundaries and carry descriptors (`unix(7)`, SOCK_SEQPACKET): the
+//! meeting point of processes.
 
 use std::{
     io::IoSlice,
@@ -19,11 +20,11 @@ use super::{
     errno::{Errno, check, check_len, retry},
 };
 
-/// A socket of which no call blocks.
+/// A socket whose calls never block.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
-/// Something else that poses as one.
+/// For tests: another descriptor that poses as a socket.
 #[cfg(any(test, feature = "testing"))]
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
@@ -31,37 +32,37 @@ impl From<OwnedFd> for Socket {
     }
 }
 
-/// Who was at the other end when the connection was made (`unix(7)` SO_PEERCRED).
+/// The identity of the other end at the time of connection (`unix(7)` SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process, in our numbering; 0 if it is in a pid namespace that we cannot see.
+    /// The process in our pid namespace; 0: not visible there.
     pub pid: pid_t,
-    /// Its effective user.
+    /// The effective user.
     pub uid: uid_t,
-    /// Its effective group.
+    /// The effective group.
     pub gid: gid_t,
 }
 
 /// One message.
 #[derive(Debug)]
 pub struct Received {
-    /// How many bytes of it are in the buffer; 0 means that the other end is closed.
+    /// Number of bytes in the buffer; 0: the other end is closed.
     pub len: usize,
-    /// The descriptors that came with it.
+    /// The descriptors of the message.
     pub fds: Passed,
     /// Whether bytes or descriptors did not fit and are lost.
     pub truncated: bool,
 }
 
-/// The most descriptors that a message of ours brings.
+/// The largest number of descriptors of a message that this library sends.
 pub const MAX_FDS: usize = 4;
 
-/// The most descriptors of any message (`SCM_MAX_FD` of unix(7)). The buffer has room for all of them,
-/// because the kernel closes a descriptor without room in the receiving thread.
+/// The largest number of descriptors of any message (`SCM_MAX_FD` of unix(7)). The buffer has room
+/// for all, because the kernel closes a descriptor without room in the receiving thread.
 const MOST_FDS: usize = 253;
 
 impl Socket {
-    /// A socket that listens at the file `name` in `dir`, which is also `path`.
+    /// A socket that listens at the file `name` in `dir`, whose path is `path`.
     pub fn listen(dir: &Dir, path: &Path, name: &Path, backlog: c_int) -> Result<Self, Errno> {
         let socket = Self::new()?;
         let (address, len) = address(&reachable(dir, path, name))?;
@@ -73,10 +74,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// A connection to the socket that listens at the file `name` in `dir`, which is also `path`.
+    /// Connects to the socket that listens at the file `name` in `dir`, whose path is `path`.
     ///
     /// # Errors
-    /// `EAGAIN` too many wait there already; `ECONNREFUSED`, `ENOENT` nobody listens.
+    /// `EAGAIN`: the backlog is full. `ECONNREFUSED`, `ENOENT`: no process listens.
     pub fn connect(dir: &Dir, path: &Path, name: &Path) -> Result<Self, Errno> {
         let socket = Self::new()?;
         let (address, len) = address(&reachable(dir, path, name))?;
@@ -92,32 +93,32 @@ impl Socket {
         let mut fds = [0; 2];
         // SAFETY: `fds` has room for the two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, KIND, 0, fds.as_mut_ptr()) })?;
-        // SAFETY: the kernel just made both, and nobody else knows them.
+        // SAFETY: the kernel just made both, which have no other owner.
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(fds[0])), Self(OwnedFd::from_raw_fd(fds[1]))) })
     }
 
-    /// Takes the next connection of a listening socket; `EAGAIN` if there is none.
+    /// Accepts the next connection of a listening socket; `EAGAIN`: none.
     pub fn accept(&self) -> Result<Self, Errno> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let fd = retry(|| {
-            // SAFETY: NULL addresses are not written to.
+            // SAFETY: NULL addresses are not written.
             check(unsafe {
                 libc::accept4(self.0.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags)
             })
         })?;
-        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        // SAFETY: the kernel just made `fd`, which has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Sends one message with descriptors, whole or not at all.
+    /// Sends one message with descriptors, completely or not at all.
     ///
     /// # Errors
-    /// `EAGAIN` the other end reads too slowly; `EPIPE` it is closed; `ETOOMANYREFS` too many
-    /// descriptors of this user are on their way.
+    /// `EAGAIN`: the other end reads too slowly. `EPIPE`: the other end is closed. `ETOOMANYREFS`:
+    /// too many descriptors of this user are in transit.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut control = Control::new();
         let mut parts = [IoSlice::new(bytes)];
-        // SAFETY: `msghdr` is integers and pointers, for which zeros are a value.
+        // SAFETY: all zeros are a valid value of `msghdr`, a structure of integers and pointers.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         // An IoSlice is laid out as an iovec (its documentation).
         message.msg_iov = parts.as_mut_ptr().cast();
@@ -128,7 +129,7 @@ impl Socket {
             message.msg_controllen = len as _;
         }
         let sent = retry(|| {
-            // SAFETY: every pointer of `message` is to a live local, with its length beside it.
+            // SAFETY: every pointer of `message` is to a live local, with its length.
             check_len(unsafe {
                 libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
             })
@@ -136,29 +137,29 @@ impl Socket {
         if sent == bytes.len() { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// Takes the next message; `EAGAIN` if there is none.
+    /// Receives the next message; `EAGAIN`: none.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         let mut control = [0_u64; ROOM / 8];
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: `msghdr` is integers and pointers, for which zeros are a value.
+        // SAFETY: all zeros are a valid value of `msghdr`, a structure of integers and pointers.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = ROOM as _;
         let len = retry(|| {
-            // SAFETY: every pointer of `message` is to a live local, with its length beside it.
+            // SAFETY: every pointer of `message` is to a live local, with its length.
             check_len(unsafe {
                 libc::recvmsg(self.0.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC)
             })
         })?;
-        // SAFETY: the call succeeded, so `message` describes what it put into `control`.
+        // SAFETY: the call succeeded, so `message` describes the content of `control`.
         let fds = Passed::from(unsafe { take_fds(&message) });
         let truncated = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         Ok(Received { len, fds, truncated })
     }
 
-    /// Who is at the other end.
+    /// The identity of the other end.
     pub fn credentials(&self) -> Result<Credentials, Errno> {
         let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as socklen_t;
@@ -166,7 +167,7 @@ impl Socket {
         Ok(Credentials { pid: cred.pid, uid: cred.uid, gid: cred.gid })
     }
 
-    /// The supplementary groups of the other end (Linux 4.13); at most 1024 of them.
+    /// The supplementary groups of the other end (Linux 4.13), at most 1024.
     pub fn peer_groups(&self) -> Result<Vec<gid_t>, Errno> {
         let mut groups = vec![0; 1024];
         let mut len = (groups.len() * size_of::<gid_t>()) as socklen_t;
@@ -175,39 +176,39 @@ impl Socket {
         Ok(groups)
     }
 
-    /// A descriptor for the process at the other end (Linux 6.5): readable once it is dead.
+    /// A pidfd of the process at the other end (Linux 6.5), readable after its death.
     pub fn peer_pidfd(&self) -> Result<OwnedFd, Errno> {
         let mut fd: RawFd = -1;
         let mut len = size_of::<RawFd>() as socklen_t;
         self.option(SO_PEERPIDFD, (&raw mut fd).cast(), &mut len)?;
         check(fd)?;
-        // SAFETY: the kernel just made `fd` (with close-on-exec set), and nobody else knows it.
+        // SAFETY: the kernel just made `fd` (with close-on-exec), which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Ends the connection or the listening, and has a closing thread ([`close_aside`]) close the socket and
-    /// the messages in its receive queue.
+    /// Ends the connection or the listening. A closing thread ([`close_aside`]) closes the socket
+    /// and the messages in its receive queue.
     pub fn close(self) {
         self.shut_down();
         close_aside(vec![self.0]);
     }
 
-    /// Ends the connection for both ends, also where a forked child holds a copy of the socket.
+    /// Ends the connection for both ends, even if a forked child holds a copy of the socket.
     pub fn shut_down(&self) {
-        // SAFETY: plain integers. It fails only if there is no connection any more.
+        // SAFETY: plain integers. The call only fails if the connection has ended.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     fn new() -> Result<Self, Errno> {
         // SAFETY: plain integers.
         let fd = check(unsafe { libc::socket(libc::AF_UNIX, KIND, 0) })?;
-        // SAFETY: the kernel just made `fd`, and nobody else knows it.
+        // SAFETY: the kernel just made `fd`, which has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     fn option(&self, name: c_int, value: *mut c_void, len: &mut socklen_t) -> Result<(), Errno> {
         let fd = self.0.as_raw_fd();
-        // SAFETY: the callers above pass a value with room for `len` bytes.
+        // SAFETY: the callers in this file pass a value with room for `len` bytes.
         check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, value, len) })?;
         Ok(())
     }
@@ -219,14 +220,15 @@ impl AsFd for Socket {
     }
 }
 
-/// Bytes of a control message with [`MOST_FDS`] descriptors: a 16-byte header, 4 bytes for each, and what makes it whole words.
+/// Bytes of a control message with [`MOST_FDS`] descriptors: a 16-byte header, 4 bytes for each,
+/// rounded up to words.
 const ROOM: usize = (16 + MOST_FDS * size_of::<RawFd>()).next_multiple_of(8);
 
-/// Room for the control message that carries descriptors, aligned as `cmsghdr` wants it.
+/// Room for the control message with descriptors, aligned for `cmsghdr`.
 struct Control([u64; 8]);
 
 impl Control {
-    /// A message with [`MAX_FDS`] descriptors fits: a 16-byte header and 4 bytes for each.
+    /// Length of a message with [`MAX_FDS`] descriptors: a 16-byte header and 4 bytes for each.
     const LEN: usize = 16 + MAX_FDS * size_of::<RawFd>();
 
     fn new() -> Self {
@@ -237,15 +239,15 @@ impl Control {
         self.0.as_mut_ptr().cast()
     }
 
-    /// Writes the control message for `fds` and returns its length; `None` if they are too many.
+    /// Writes the control message for `fds` and returns its length; `None`: too many descriptors.
     fn put(&mut self, fds: &[BorrowedFd<'_>]) -> Option<usize> {
         if fds.len() > MAX_FDS {
             return None;
         }
         let bytes = size_of_val(fds) as u32;
         let header: *mut libc::cmsghdr = self.0.as_mut_ptr().cast();
-        // SAFETY: `header` is at the start of 64 aligned bytes, of which the message takes at
-        // most LEN, as the count was checked above; a BorrowedFd is laid out as its number.
+        // SAFETY: `header` is at the start of 64 aligned bytes, of which the message takes at most
+        // LEN (count checked above); a BorrowedFd is laid out as its number.
         unsafe {
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
@@ -261,14 +263,15 @@ impl Control {
 
 const _: () = assert!(Control::LEN <= size_of::<Control>());
 
-/// Takes the descriptors out of a received message, so that none is left open unowned.
+/// Takes ownership of all descriptors in a received message, so that none leaks.
 ///
 /// # Safety
-/// `recvmsg` has just filled `message`, whose control buffer is still live; called once for it.
+/// `recvmsg` has just filled `message`, whose control buffer is still live; called once per
+/// message.
 unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: the kernel wrote whole control messages and their total length, and nobody took the
-    // descriptors in them yet (contract above).
+    // SAFETY: the kernel wrote whole control messages and their total length, and their descriptors
+    // have no owner yet (contract).
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -286,8 +289,8 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// A path for the socket file that fits into an address: its own, or through our descriptor of
-/// its directory.
+/// A path of the socket file that fits into an address: its own, or through our descriptor of its
+/// directory.
 fn reachable(dir: &Dir, path: &Path, name: &Path) -> PathBuf {
     if path.as_os_str().len() < PATH_ROOM {
         return path.into();
@@ -297,7 +300,7 @@ fn reachable(dir: &Dir, path: &Path, name: &Path) -> PathBuf {
 
 fn address(path: &Path) -> Result<(sockaddr_un, socklen_t), Errno> {
     let bytes = path.as_os_str().as_bytes();
-    // SAFETY: `sockaddr_un` is plain integers, for which zeros are a value.
+    // SAFETY: all zeros are a valid value of `sockaddr_un`, a structure of integers.
     let mut address: sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     if bytes.len() >= PATH_ROOM {
@@ -312,7 +315,7 @@ fn address(path: &Path) -> Result<(sockaddr_un, socklen_t), Errno> {
 
 const KIND: c_int = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-/// `sizeof(sun_path)` in `<linux/un.h>`; the path ends with a zero byte in it.
+/// `sizeof(sun_path)` in `<linux/un.h>`, including the final zero byte.
 const PATH_ROOM: usize = 108;
 
 /// `SO_PEERPIDFD` of `<asm-generic/socket.h>`, Linux 6.5.

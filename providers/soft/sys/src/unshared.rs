@@ -1,25 +1,29 @@
-//! Descriptors that a child made by `fork(2)` does not keep. A socket at a port lives as long as any process has it, and gets what the kernel gives it: a child that
-//! knows nothing of it would have the port, and what comes there, when its parent is gone.
+//! Descriptors that a forked child must not keep (`fork(2)`).
+//!
+//! A bound socket lives while any process has it, and receives what the kernel delivers. A child
+//! that does not know the socket would keep the port, and its packets, after its parent's end.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// So many at most in a process; a child keeps those beyond.
+/// The largest number of such descriptors in a process; a child keeps further ones.
 const MOST: usize = 8;
 const NONE: RawFd = -1;
 
 static DESCRIPTORS: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 
-/// A descriptor that children do not keep, from now until this is dropped, which is to be before it is closed.
+/// Registers a descriptor that children must not keep, until the drop, which must precede the
+/// descriptor's close.
 #[derive(Debug)]
 pub struct Unshared(Option<&'static AtomicI32>);
 
 impl Unshared {
-    /// Of a descriptor that stays open for as long as this is there.
+    /// Registers a descriptor that stays open while the result lives.
     #[must_use]
     pub fn new(descriptor: BorrowedFd<'_>) -> Self {
         let fd = descriptor.as_raw_fd();
-        // Relaxed, here and below: whoever forks has what is his own, and a child has one thread.
+        // Relaxed, here and below: a forked child has its own copy of the array, and a single
+        // thread.
         let is_free = |place: &&AtomicI32| {
             place.compare_exchange(NONE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
@@ -35,8 +39,8 @@ impl Drop for Unshared {
     }
 }
 
-/// In a child that was just forked: something else that nobody reaches takes the place of each such descriptor. Their numbers stay taken, as copies of the parent's
-/// objects may close them. Calls nothing that is not safe in a signal handler.
+/// In a child after fork(2): replaces each registered descriptor by an unreachable one. The numbers
+/// stay occupied, because copies of the parent's objects may close them. Async-signal-safe.
 pub fn give_up_in_child() {
     let mut nothing = NONE;
     for place in &DESCRIPTORS {
@@ -44,19 +48,20 @@ pub fn give_up_in_child() {
         if fd == NONE {
             continue;
         }
-        // SAFETY: plain integers. `fd` is this child's copy of a descriptor of its parent's, which nothing in the child uses.
+        // SAFETY: plain integers. `fd` is this child's copy of its parent's descriptor, which the
+        // child does not use.
         unsafe {
             if nothing == NONE {
                 nothing = libc::eventfd(0, libc::EFD_CLOEXEC);
             }
-            // Without descriptors it keeps them.
+            // If descriptors are exhausted, the child keeps the copies.
             if nothing != NONE {
                 libc::dup3(nothing, fd, libc::O_CLOEXEC);
             }
         }
     }
     if nothing != NONE {
-        // SAFETY: it was made above, and nobody else knows it.
+        // SAFETY: created above, without another owner.
         unsafe { libc::close(nothing) };
     }
 }
@@ -73,7 +78,7 @@ mod tests {
         let kept = Unshared::new(socket.as_fd());
         let address = socket.local_addr().expect("bound");
         let fd = socket.as_raw_fd();
-        // SAFETY: the child calls what is safe in a signal handler, and ends.
+        // SAFETY: the child only makes async-signal-safe calls, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             give_up_in_child();
@@ -89,7 +94,7 @@ mod tests {
             }
         }
         let mut status = 0;
-        // SAFETY: our child, and a place for its status.
+        // SAFETY: our child, and a variable for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "its copy is no socket, and its number is taken");
         assert!(UdpSocket::bind(address).is_err(), "the parent has the port");

@@ -96,8 +96,8 @@ impl Core {
     fn connect(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         let deadline = Instant::now() + self.config.connect_timeout;
         loop {
-            // The other process may connect to us while we connect to it. Then none of its threads
-            // may be free to answer, because they may wait for one another.
+            // The other process may connect to this process at the same time. Then none of its
+            // threads may be free to answer, because they may wait for one another.
             if let Some(peer) = self.known(slot) {
                 return Ok(peer);
             }
@@ -175,7 +175,7 @@ impl Core {
             if self.is_stopped() {
                 return Err(PeerError::Left);
             }
-            // Wait in slices: no wake-up reports that the other process met us or that we left.
+            // Wait in slices: neither a meeting nor a `leave` wakes this thread.
             self.wait_while_accepting(socket, left.min(SLICE));
             if self.known(slot).is_some() {
                 return Ok(None);

@@ -290,8 +290,8 @@ impl Fabric {
     /// as the other process needs to answer, at most [`FabricConfig::connect_timeout`]. Our own
     /// slot is a peer too, but no handler is called for it.
     ///
-    /// The other process learns of us at the latest when its `on_wake` runs for a kick that we send
-    /// now. Its threads that read shared memory may see our writes earlier.
+    /// The other process learns of this process at the latest when `on_wake` runs there for a kick
+    /// sent now. Its threads that read shared memory may see our writes earlier.
     ///
     /// Any thread may call this function, with any of its own locks held. The waiting thread drives
     /// the acceptor for the service thread, so two processes that connect to each other always

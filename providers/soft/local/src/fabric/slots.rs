@@ -260,7 +260,7 @@ struct SlotFile {
 type FileId = (u64, u64);
 
 /// The slots that this process holds, for each file: a record lock does not exclude a process from
-/// itself. One list serves all files, so that a thread that forks can hold its lock.
+/// itself. One list serves all files, because a forking thread must hold the list's lock.
 static HELD: Mutex<HeldSlots> = Mutex::new(HeldSlots { pid: 0, slots: Vec::new() });
 
 #[derive(Debug)]

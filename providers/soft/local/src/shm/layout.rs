@@ -1,8 +1,8 @@
 //! Layout of a process's two shared segments: structures, offsets and sizes.
 //!
-//! *tables*: only the owner writes it; peers map it read-only. It tells peers about the owner:
-//! whether to wake it, its QPs, its memory regions, and its one-sided operations in flight (so that
-//! their targets can wait for them).
+//! *tables*: only the owner writes it; peers map it read-only. Peers read there
+//! whether to wake the owner, and the owner's QPs, memory regions and one-sided operations in
+//! flight (whose targets wait for their end).
 //!
 //! *rings*: peers write it too. It holds the receive ring of each QP, one datagram ring per peer
 //! process, doorbells, the lock of atomics, and the bounce buffers ("chunks") of outgoing messages.
@@ -124,7 +124,7 @@ pub const ATTENTION_ACKS: u32 = 2;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct QpEntry {
-    /// The packed [`Life`] of the QP: one word, so that peers read it in one load.
+    /// The packed [`Life`] of the QP: one word, which peers read in one load.
     pub life: Owned<AtomicU64>,
     /// Protection domain number (upper half) and `IBV_ACCESS_*` flags (lower half).
     pub rights: Owned<AtomicU64>,
@@ -142,10 +142,11 @@ pub struct QpEntry {
     pub domain: Owned<[AtomicU64; 2]>,
     /// `rq_psn` of ibv_qp_attr: the PSN of the first request of the present connection.
     pub rq_psn: Owned<AtomicU32>,
-    /// The end of an XRC receive QP: its owner is destroying it ([`CLOSING`]), or has destroyed it
-    /// while other processes have it open ([`ORPHANED`]).
+    /// The end of an XRC receive QP: the owner is destroying the QP ([`CLOSING`]), or has
+    /// destroyed the QP while other processes have it open ([`ORPHANED`]).
     pub closing: Owned<AtomicU8>,
-    /// The number of the XRC receive QP: of this QP, or of the QP that this one stands in for.
+    /// The number of the XRC receive QP: this QP's own number, or the number of the QP behind a
+    /// stand-in.
     pub stands_for: Owned<AtomicU32>,
     /// The event channel of the queue that receives complete on ([`CHANNELS`]); 0: none.
     pub recv_channel: Owned<AtomicU16>,

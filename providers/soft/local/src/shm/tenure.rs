@@ -50,8 +50,8 @@ pub fn opener(noted: &AtomicU32) -> u32 {
     noted.load(Ordering::Acquire)
 }
 
-/// Owner: announces that it destroys a QP unless a process has it open. The load of the openers
-/// comes afterwards.
+/// Owner: announces the destruction of a QP, which happens unless a process has the QP open. The
+/// load of the openers comes afterwards.
 pub fn begin_to_destroy(closing: &AtomicU8, destroyed: u8) {
     closing.store(destroyed, Ordering::SeqCst);
     // Pairs with the fence in `note_opener`.

@@ -39,8 +39,8 @@ pub(super) fn arm() {
     }
 }
 
-/// `sigaction(2)` of the C library itself. Some libraries, UCX among them, define a `sigaction` that
-/// ignores new handlers for error signals. Our handler passes their faults on.
+/// `sigaction(2)` of the C library itself. Some libraries, UCX among them, define a `sigaction`
+/// that ignores new handlers for error signals. Our handler passes their faults on.
 fn of_libc() -> SigAction {
     // SAFETY: the strings end with NUL; the library is loaded already; the symbol has this type.
     unsafe {
@@ -68,8 +68,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
 /// The arguments are those of the signal handler.
 unsafe fn end_copy(info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
     let (begin, end) = (&raw const routines::BEGIN as usize, &raw const routines::END as usize);
-    // SAFETY: the pointers are valid by contract. The routines push nothing, so the stack pointer leads
-    // to the return address.
+    // SAFETY: the pointers are valid by contract. The routines push nothing, so the stack pointer
+    // leads to the return address.
     unsafe {
         let context = &mut (*context).uc_mcontext;
         let at = instruction(context);
@@ -143,8 +143,8 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         }
     }
     if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
-        // The faulting instruction runs again after the return. A signal from kill(2) is sent again, and
-        // stays blocked until the return.
+        // The faulting instruction runs again after the return. A signal from kill(2) is sent
+        // again, and stays blocked until the return.
         if is_sent {
             // SAFETY: raise(3) touches no memory of ours.
             unsafe { libc::raise(signal) };

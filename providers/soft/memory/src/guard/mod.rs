@@ -1,14 +1,14 @@
 //! Copies of application memory that survive a page fault.
 //!
 //! An adapter pins registered pages. `soft` does not, and a program can unmap registered pages, so
-//! each copy may fault. A check by a system call before each copy (`msync(2)`, 400 ns) costs more than
-//! a short message, and leaves a race. Therefore all copies run in a few assembly routines, and a
-//! handler of SIGSEGV and SIGBUS ends the routine that faulted. A copy without a fault costs nothing
-//! more.
+//! each copy may fault. A check by a system call before each copy (`msync(2)`, 400 ns) costs more
+//! than a short message, and leaves a race. Therefore all copies run in a few assembly routines,
+//! and a handler of SIGSEGV and SIGBUS ends the routine that faulted. A copy without a fault has no
+//! extra cost.
 //!
 //! The handler passes every other fault to the handler that the program had before [`arm`]
-//! (`sigaction(2)`), or takes the default action. A handler that a program installs later runs first.
-//! The kernel ends a thread that faults while SIGSEGV is blocked (`sigaction(2)`).
+//! (`sigaction(2)`), or takes the default action. A handler that a program installs later runs
+//! first. The kernel ends a thread that faults while SIGSEGV is blocked (`sigaction(2)`).
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod handler;
@@ -80,8 +80,8 @@ pub unsafe fn store(to: *mut u64, value: u64) -> bool {
     unsafe { routines::store(to, value) == 0 }
 }
 
-/// Replaces the word `old` by `new` atomically. The address is a multiple of 8. Returns the word before
-/// the call, or `None` if the address is unmapped.
+/// Replaces the word `old` by `new` atomically. The address is a multiple of 8. Returns the
+/// previous word, or `None` if the address is unmapped.
 ///
 /// # Safety
 /// As for [`store`].

@@ -1,8 +1,11 @@
-//! The assembly routines. Each returns 0, or the address that faulted. The routines push nothing and
-//! call nothing, so the handler can end a routine at any instruction by a return.
+//! The assembly routines of [`guard`](super). Each returns 0, or the address that faulted.
 //!
-//! A short copy loads all bytes before the first store, so overlaps do not matter. A longer copy moves
-//! blocks of 64 bytes, and loads the rest before the first block.
+//! The routines push nothing and call nothing, so the handler can end a routine at any instruction
+//! by a return. A short copy loads all bytes before the first store, so overlaps do not matter. A
+//! longer copy moves blocks of 64 bytes, and loads the rest before the first block.
+//!
+//! Map of this file: the routines of x86-64 with the choice of register width, those of aarch64,
+//! and plain Rust for other targets, where a fault ends the program.
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(super) use assembly::*;
@@ -224,17 +227,18 @@ mod assembly {
         long_for_wide = const LONG_FOR_WIDE,
     );
 
-    /// 1 where the processor has AVX.
+    /// 1 if the processor has AVX.
     #[cfg(target_arch = "x86_64")]
     static WIDE: AtomicU8 = AtomicU8::new(0);
 
-    /// Chooses the widest registers that the processor has.
+    /// Chooses the widest registers of the processor.
     pub(in super::super) fn choose() {
         #[cfg(target_arch = "x86_64")]
         WIDE.store(u8::from(std::arch::is_x86_feature_detected!("avx")), Ordering::Relaxed);
     }
 
-    /// From how many bytes on the processor's own copy is faster than blocks: it need not read the lines that it fills.
+    /// From this length on, `rep movsb` is faster than blocks, because it does not read the lines
+    /// that it fills.
     #[cfg(target_arch = "x86_64")]
     const LONG: usize = 1536;
     #[cfg(target_arch = "x86_64")]
@@ -380,7 +384,7 @@ mod assembly {
     );
 }
 
-/// Where the routines have not been written yet, a fault is the program's end.
+/// Targets without routines: a fault ends the program.
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 mod plain {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -406,7 +410,7 @@ mod plain {
         // SAFETY: the contract of `super::super::compare_exchange`.
         let at = unsafe { AtomicU64::from_ptr(at) };
         let found = at.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
-        // SAFETY: a word of the caller's.
+        // SAFETY: a word of the caller.
         unsafe { seen.write(found.unwrap_or_else(|found| found)) };
         0
     }

@@ -1,13 +1,18 @@
-//! Faults on purpose: which operations of which queue pairs are to fail, and how. Pure: nothing here knows the time or another thread.
+//! Fault injection: which requests of which queue pairs fail, and how. Pure: no clock and no other
+//! thread.
 //!
-//! A [`Plan`] has the rules of the whole adapter. Each queue pair goes through them with a [`Stream`] of its own, which is asked
-//! once for each request that is posted, in the order of posting: the answer depends on that order and on nothing else.
+//! A [`Plan`] holds the rules of the adapter. Each queue pair has its own [`Stream`] of the rules,
+//! which is queried once for each posted request, in the order of posting. The result depends only
+//! on that order.
+//!
+//! Map of this file: [`Fault`], [`When`], [`Rule`] and [`Statement`]; [`Plan`] and [`Stream`];
+//! matching of rules; [`RequestDelay`], the delay of a request.
 
 mod parse;
 mod strikes;
 
 pub use parse::parse;
-pub use strikes::{Blow, Retries, Strikes};
+pub use strikes::{FaultEffect, Retries, Strikes};
 
 use crate::inbound::Nak;
 use crate::state::{Kind, give_up_us, rnr_timer_us};
@@ -17,50 +22,50 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of `times`: until the sender gives up.
+/// Value of `times`: until the sender gives up.
 pub const ALL: u32 = u32::MAX;
 
-/// What happens to a request.
+/// The effect on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is lost this many times in a row.
+    /// The request is lost this many times in a row.
     Drop {
-        /// Or [`ALL`].
+        /// A count, or [`ALL`].
         times: u32,
     },
-    /// It leaves later, and with it what is behind it.
+    /// The request leaves later, and so do all later requests.
     Delay(Duration),
-    /// The receiver says this many times in a row that it has no receive for it.
+    /// The receiver reports this many times in a row that it has no receive.
     Rnr {
-        /// Or [`ALL`].
+        /// A count, or [`ALL`].
         times: u32,
     },
-    /// The remote queue pair refuses it.
+    /// The remote queue pair refuses the request.
     Refuse(Nak),
-    /// Its own list of memory is found wrong (`IBV_WC_LOC_PROT_ERR`).
+    /// The request's own memory list is invalid (`IBV_WC_LOC_PROT_ERR`).
     Local,
-    /// The queue pair breaks (`IBV_EVENT_QP_FATAL`).
+    /// The queue pair fails (`IBV_EVENT_QP_FATAL`).
     QpError,
-    /// The port goes down before it leaves; for ever, or for so long.
+    /// The port goes down before the request leaves; for ever, or for the given time.
     PortDown(Option<Duration>),
-    /// The device breaks before it leaves.
+    /// The device fails before the request leaves.
     DeviceFatal,
 }
 
-/// To which of the operations that a rule counts it applies.
+/// Which of the counted operations a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// To this one; the first is 1.
+    /// The operation with this number; the first is 1.
     Nth(u64),
-    /// To each whose number this divides.
+    /// Every operation whose number is divisible by this.
     Every(u64),
-    /// To `hits` in `of`, by a stream of pseudo-random numbers.
+    /// `hits` in `of` operations, drawn from pseudo-random numbers.
     Rate {
-        /// So many are struck,
+        /// Number of operations hit.
         hits: u32,
-        /// of so many.
+        /// Number of operations in total.
         of: u32,
-        /// What the numbers come from.
+        /// The seed of the pseudo-random numbers.
         seed: u64,
     },
 }
@@ -80,7 +85,7 @@ pub enum Class {
     Flush,
 }
 
-/// Kinds of queue pairs as a rule names them.
+/// Kinds of queue pairs in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Reliable connection.
@@ -95,71 +100,72 @@ pub enum Transport {
     Xrc,
 }
 
-/// One rule: what, when, and for which requests.
+/// One rule: effect, time, and the requests concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What happens.
+    /// The effect.
     pub fault: Fault,
-    /// When.
+    /// Which operations are hit.
     pub when: When,
-    /// Only queue pair number so-and-so of this process in the order of creation; the first is 1.
+    /// Only this queue pair of the process, numbered from 1 in the order of creation.
     pub qp: Option<u32>,
     /// Only requests of this class.
     pub class: Option<Class>,
     /// Only queue pairs of this kind.
     pub transport: Option<Transport>,
-    /// Operations of all queue pairs are counted together.
+    /// Whether operations of all queue pairs are counted together.
     pub per_device: bool,
 }
 
-/// A completion queue that is to overrun.
+/// A planned overrun of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun {
     /// The completion that finds no room; the first is 1.
     pub nth: u64,
-    /// Only completion queue number so-and-so of this process; the first is 1.
+    /// Only this completion queue of the process, numbered from 1.
     pub cq: Option<u32>,
 }
 
-/// What is done at once.
+/// An action that happens at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The port goes down; for ever, or for so long.
+    /// The port goes down; for ever, or for the given time.
     PortDown(Option<Duration>),
     /// The port comes up.
     PortUp,
-    /// An `ibv_event_type` of the port is reported. Where it is of GIDs, the host's addresses are looked for again; nothing else
-    /// changes.
+    /// Report an `ibv_event_type` of the port. For GID events the host's addresses are read again;
+    /// otherwise no state changes.
     PortEvent(u32),
-    /// The device breaks (`IBV_EVENT_DEVICE_FATAL`).
+    /// The device fails (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }
 
-/// What a person can say in one statement.
+/// One statement of the fault language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement {
-    /// From now on.
+    /// A rule that holds from now on.
     Rule(Rule),
-    /// Of a completion queue, once.
+    /// A single overrun of a completion queue.
     Overrun(Overrun),
-    /// At once.
+    /// An action that happens at once.
     Order(Order),
-    /// All rules are forgotten.
+    /// Removes all rules.
     Clear,
 }
 
-/// A rule with its count for the whole device.
+/// A rule with its device-wide count.
 #[derive(Debug)]
 struct Live<C> {
     rule: Rule,
-    /// Its place among the rules: each draws random numbers of its own.
+    /// Index of the rule: each rule draws its own random numbers.
     index: u64,
     counted: C,
 }
 
-/// A count that the streams of one device share. Who goes through them in several threads brings one that threads can share.
+/// A count that the streams of one device share. Callers with several threads provide a thread-safe
+/// count.
 pub trait Count: Debug + Default {
-    /// Counts one more, and says the how manieth that is; the first is 1.
+    /// Increments the count and returns it; the first result is 1.
     fn count(&self) -> u64;
 }
 
@@ -170,7 +176,7 @@ impl Count for Cell<u64> {
     }
 }
 
-/// All rules of an adapter, in the order in which they were given.
+/// All rules of an adapter, in the order of addition.
 #[derive(Debug)]
 pub struct Plan<C = Cell<u64>> {
     rules: Vec<Arc<Live<C>>>,
@@ -184,29 +190,29 @@ impl<C> Default for Plan<C> {
 }
 
 impl<C: Count> Plan<C> {
-    /// Adds a rule behind all others.
+    /// Appends a rule.
     pub fn add(&mut self, rule: Rule) {
         let index = self.rules.len() as u64;
         self.rules.push(Arc::new(Live { rule, index, counted: C::default() }));
     }
 
-    /// Whether it says nothing.
+    /// Whether the plan has neither rules nor overruns.
     pub const fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.overruns.is_empty()
     }
 
-    /// Adds a completion queue that is to overrun.
+    /// Adds a planned overrun of a completion queue.
     pub fn add_overrun(&mut self, overrun: Overrun) {
         self.overruns.push(overrun);
     }
 
-    /// At which of its completions queue number `cq` overruns, if at any.
+    /// The number of the completion at which queue `cq` overruns, if any.
     pub fn overrun_of(&self, cq: u32) -> Option<u64> {
         let meant = self.overruns.iter().filter(|o| o.cq.is_none_or(|only| only == cq));
         meant.map(|o| o.nth).min()
     }
 
-    /// The way of queue pair number `qp` through the rules that concern it; `None`: none does.
+    /// The stream of the rules that concern queue pair `qp`; `None`: none does.
     pub fn stream(&self, qp: u32, kind: Kind) -> Option<Stream<C>> {
         let mut stream = Stream { qp, kind, rules: vec![], seen: 0 };
         stream.extend(self);
@@ -214,19 +220,19 @@ impl<C: Count> Plan<C> {
     }
 }
 
-/// Where one queue pair is with the rules.
+/// The progress of one queue pair through the rules.
 #[derive(Debug)]
 pub struct Stream<C = Cell<u64>> {
     qp: u32,
     kind: Kind,
-    /// With how many operations of this queue pair each has counted.
+    /// Each rule with the number of this queue pair's operations that it counted.
     rules: Vec<(Arc<Live<C>>, u64)>,
-    /// Rules of the plan that were looked at.
+    /// Number of the plan's rules that were examined.
     seen: usize,
 }
 
 impl<C: Count> Stream<C> {
-    /// Takes up rules that were added since; they begin to count now.
+    /// Adds the rules that are new in `plan`; they start counting now.
     pub fn extend(&mut self, plan: &Plan<C>) {
         for live in plan.rules.iter().skip(self.seen) {
             if live.rule.concerns(self.qp, self.kind) {
@@ -236,7 +242,8 @@ impl<C: Count> Stream<C> {
         self.seen = self.seen.max(plan.rules.len());
     }
 
-    /// What happens to the request that is posted next. All rules count it, and the first that applies is carried out.
+    /// The fault of the next posted request. All rules count the request; the first that applies
+    /// decides.
     pub fn next(&mut self, opcode: u32) -> Option<Fault> {
         let class = Class::of(opcode)?;
         let mut struck = None;
@@ -273,14 +280,15 @@ impl Rule {
 }
 
 impl When {
-    /// Whether a rule applies to operation `number`, counting from 1. `index` and `qp` are whose random numbers are drawn.
+    /// Whether a rule applies to operation `number`, counted from 1. `index` and `qp` select the
+    /// random numbers.
     fn applies(self, number: u64, index: u64, qp: u32) -> bool {
         match self {
             Self::Nth(nth) => number == nth,
             Self::Every(every) => number.is_multiple_of(every),
             Self::Rate { hits, of, seed } => {
                 let drawn = mix(mix(mix(seed ^ index) ^ u64::from(qp)) ^ number);
-                // A number below `of`, each as likely as any.
+                // A uniform number below `of`.
                 ((u128::from(drawn) * u128::from(of)) >> 64) < u128::from(hits)
             }
         }
@@ -288,7 +296,7 @@ impl When {
 }
 
 impl Class {
-    /// The class of a request with this `ibv_wr_opcode`; `None` for what never leaves the queue pair's own adapter.
+    /// The class of a request with this `ibv_wr_opcode`; `None`: a request that stays local.
     pub const fn of(opcode: u32) -> Option<Self> {
         Some(match opcode {
             IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => return None,
@@ -309,24 +317,24 @@ impl Transport {
             Kind::Ud => Self::Ud,
             Kind::Raw => Self::Raw,
             Kind::XrcSend => Self::Xrc,
-            // It sends nothing.
+            // An XRC receive QP sends no requests.
             Kind::XrcRecv => return None,
         })
     }
 }
 
-/// How long a request is held up by failures of the wire, and how that ends.
+/// How long transport failures delay a request, and the final result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ordeal {
-    /// `None`: for ever.
+pub struct RequestDelay {
+    /// The delay; `None`: for ever.
     pub span: Option<Duration>,
-    /// The status that it fails with; `None`: then it leaves after all.
+    /// The status of the failed request; `None`: the request is sent after the delay.
     pub status: Option<u32>,
 }
 
-impl Ordeal {
-    /// A request that is lost `times` in a row: each costs the time-out of `ibv_qp_attr` (0: for ever), and it is sent again
-    /// up to `retry_cnt` times.
+impl RequestDelay {
+    /// A request that is lost `times` in a row. Each loss costs the timeout of `ibv_qp_attr` (0:
+    /// for ever), and the request is repeated up to `retry_cnt` times.
     pub fn lost(times: u32, timeout: u8, retry_cnt: u8) -> Self {
         let survives = times <= u32::from(retry_cnt);
         let waits = if survives { times as u8 } else { retry_cnt.saturating_add(1) };
@@ -334,8 +342,8 @@ impl Ordeal {
         Self { span, status: (!survives).then_some(IBV_WC_RETRY_EXC_ERR) }
     }
 
-    /// A request that finds no receive `times` in a row: each costs the receiver's `min_rnr_timer`, and it is sent again up to
-    /// `rnr_retry` times (7: for ever).
+    /// A request that finds no receive `times` in a row. Each attempt costs the receiver's
+    /// `min_rnr_timer`, and the request is repeated up to `rnr_retry` times (7: without limit).
     pub fn not_ready(times: u32, min_rnr_timer: u8, rnr_retry: u8) -> Self {
         let survives = rnr_retry >= 7 || times <= u32::from(rnr_retry);
         let waits = if survives { times } else { u32::from(rnr_retry) };
@@ -344,13 +352,13 @@ impl Ordeal {
         Self { span, status: (!survives).then_some(IBV_WC_RNR_RETRY_EXC_ERR) }
     }
 
-    /// A request that leaves so much later.
+    /// A request that is delayed by `span`.
     pub const fn delay(span: Duration) -> Self {
         Self { span: Some(span), status: None }
     }
 }
 
-/// Scatters the bits of a number (the finaliser of splitmix64, public domain).
+/// Mixes the bits of a number (the finaliser of splitmix64, public domain).
 const fn mix(word: u64) -> u64 {
     let x = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -374,7 +382,7 @@ mod tests {
         plan
     }
 
-    /// The numbers of the operations, from 1, that something happens to among the first `count`.
+    /// The numbers of the operations among the first `count` that a rule hits, from 1.
     fn struck(stream: &mut Stream, opcode: u32, count: u64) -> Vec<u64> {
         (1..=count).filter(|_| stream.next(opcode).is_some()).collect()
     }
@@ -423,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_takes_a_receive_can_find_none() {
+    fn rnr_faults_hit_only_requests_that_need_a_receive() {
         let plan = plan("rnr every=1");
         let mut stream = rc(&plan, 1);
         assert_eq!(stream.next(IBV_WR_RDMA_WRITE), None);
@@ -441,7 +449,8 @@ mod tests {
         let other_qp = struck(&mut rc(&plan(text), 2), IBV_WR_SEND, 10_000);
         let other_seed = struck(&mut rc(&plan("drop rate=1/10 seed=43"), 1), IBV_WR_SEND, 10_000);
         assert!(first != other_qp && first != other_seed);
-        // The same by a program in another language: the stream must not change between versions.
+        // The expected values come from a program in another language: the stream must not change
+        // between versions.
         assert_eq!(first[..6], [8, 12, 14, 31, 38, 52]);
     }
 
@@ -474,26 +483,32 @@ mod tests {
     #[test]
     fn a_lost_request_costs_time_outs_until_the_retries_are_used_up() {
         let us = |n| Some(Duration::from_micros(n));
-        let survives = |span| Ordeal { span, status: None };
-        assert_eq!(Ordeal::lost(1, 14, 7), survives(us(67_108)));
-        assert_eq!(Ordeal::lost(7, 14, 7), survives(us(7 * 67_108)));
-        let fails = Ordeal { span: us(8 * 67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
-        assert_eq!(Ordeal::lost(8, 14, 7), fails);
-        assert_eq!(Ordeal::lost(ALL, 14, 7), fails);
-        let at_once = Ordeal { span: us(67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
-        assert_eq!(Ordeal::lost(1, 14, 0), at_once);
-        assert_eq!(Ordeal::lost(1, 0, 7), survives(None), "no time-out: never sent again");
+        let survives = |span| RequestDelay { span, status: None };
+        assert_eq!(RequestDelay::lost(1, 14, 7), survives(us(67_108)));
+        assert_eq!(RequestDelay::lost(7, 14, 7), survives(us(7 * 67_108)));
+        let fails = RequestDelay { span: us(8 * 67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
+        assert_eq!(RequestDelay::lost(8, 14, 7), fails);
+        assert_eq!(RequestDelay::lost(ALL, 14, 7), fails);
+        let at_once = RequestDelay { span: us(67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
+        assert_eq!(RequestDelay::lost(1, 14, 0), at_once);
+        assert_eq!(RequestDelay::lost(1, 0, 7), survives(None), "no time-out: never sent again");
     }
 
     #[test]
     fn a_missing_receive_costs_timers_until_the_retries_are_used_up() {
         let us = |n| Some(Duration::from_micros(n));
-        assert_eq!(Ordeal::not_ready(2, 12, 3), Ordeal { span: us(1280), status: None });
-        let fails = Ordeal { span: us(1920), status: Some(IBV_WC_RNR_RETRY_EXC_ERR) };
-        assert_eq!(Ordeal::not_ready(4, 12, 3), fails);
-        assert_eq!(Ordeal::not_ready(ALL, 12, 3), fails);
-        assert_eq!(Ordeal::not_ready(1, 12, 0), Ordeal { span: us(0), ..fails });
-        assert_eq!(Ordeal::not_ready(100, 12, 7), Ordeal { span: us(64_000), status: None });
-        assert_eq!(Ordeal::not_ready(ALL, 12, 7), Ordeal { span: None, status: None });
+        assert_eq!(
+            RequestDelay::not_ready(2, 12, 3),
+            RequestDelay { span: us(1280), status: None }
+        );
+        let fails = RequestDelay { span: us(1920), status: Some(IBV_WC_RNR_RETRY_EXC_ERR) };
+        assert_eq!(RequestDelay::not_ready(4, 12, 3), fails);
+        assert_eq!(RequestDelay::not_ready(ALL, 12, 3), fails);
+        assert_eq!(RequestDelay::not_ready(1, 12, 0), RequestDelay { span: us(0), ..fails });
+        assert_eq!(
+            RequestDelay::not_ready(100, 12, 7),
+            RequestDelay { span: us(64_000), status: None }
+        );
+        assert_eq!(RequestDelay::not_ready(ALL, 12, 7), RequestDelay { span: None, status: None });
     }
 }

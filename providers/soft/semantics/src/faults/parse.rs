@@ -1,15 +1,18 @@
-//! The language of faults (ferroverbs-soft(7), "Faults"): statements between semicolons or line ends, each a word that says what,
-//! then `name=value`. Strict: whatever is not understood is an error, as a test that believes in a fault must not run without.
+//! The parser of the fault language (ferroverbs-soft(7), "Faults").
+//!
+//! Statements are separated by semicolons or line ends. Each is an action word and options
+//! `name=value`. The parser is strict: unknown text is an error, because a test that expects a
+//! fault must not run without one.
 
 use super::{ALL, Class, Fault, Order, Overrun, Rule, Statement, Transport, When};
 use crate::inbound::Nak;
 use abi::*;
 use std::time::Duration;
 
-/// What the statements of `text` say, in order.
+/// Parses the statements of `text`, in order.
 ///
 /// # Errors
-/// One line: the statement, what is wrong with it, and what would be right.
+/// One line: the statement, its error, and the correct form.
 pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
     let statements = text.split([';', '\n']).map(str::trim);
     let told = statements.filter(|s| !s.is_empty());
@@ -68,7 +71,7 @@ fn event(event: u32) -> Result<Statement, String> {
     Ok(Statement::Order(Order::PortEvent(event)))
 }
 
-/// What the words behind the first one say; taken out when used.
+/// The options behind the action word; removed when used.
 #[derive(Debug, Default)]
 struct Options {
     when: Option<When>,
@@ -80,7 +83,7 @@ struct Options {
     per_device: Option<bool>,
     times: Option<u32>,
     span: Option<Duration>,
-    /// `qp=any` and the like: said, and nothing to remember.
+    /// Options with the value `any`, which restrict nothing.
     any: Vec<&'static str>,
 }
 
@@ -140,7 +143,7 @@ impl Options {
         fresh
     }
 
-    /// A rule, which must say when.
+    /// A rule, which requires an option that says when.
     fn rule(&mut self, fault: impl FnOnce(&mut Self) -> Fault) -> Result<Statement, String> {
         let when = match (self.when.take(), self.seed.take()) {
             (None, _) => return Err("when? Say nth=3, every=10 or rate=1/100".into()),
@@ -162,12 +165,12 @@ impl Options {
         }))
     }
 
-    /// A rule if it says when; otherwise it is done at once.
+    /// A rule if an option says when; otherwise an action that happens at once.
     fn rule_or(&mut self, fault: Fault, order: Order) -> Result<Statement, String> {
         if self.when.is_some() { self.rule(|_| fault) } else { Ok(Statement::Order(order)) }
     }
 
-    /// Checks that every word was of use.
+    /// Checks that every option was used.
     fn nothing_left(&mut self, what: &str) -> Result<(), String> {
         if what == "cq-overrun" {
             self.any.retain(|name| *name != "cq");
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error_that_names_it_and_what_would_be_right() {
+    fn unknown_text_is_an_error_that_names_it_and_the_correct_form() {
         assert!(
             error("drp nth=3").starts_with("\"drp nth=3\": nothing is called so; there are drop")
         );

@@ -1,6 +1,8 @@
-//! The faults that strike one send queue: which of its requests, and how long each holds one back.
+//! The faults of one send queue: which requests they hit, and how long each request is delayed.
+//!
+//! The send queue asks before it issues a request.
 
-use super::{Count, Fault, Ordeal, Plan, Stream};
+use super::{Count, Fault, Plan, RequestDelay, Stream};
 use crate::Time;
 use crate::inbound::Nak;
 use crate::state::Kind;
@@ -8,46 +10,46 @@ use abi::IBV_WC_LOC_PROT_ERR;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-/// The faults of one send queue. Requests are counted as they are posted, and struck when their turn comes; what is before one goes on, and what
-/// is behind it waits, as on a wire that keeps the order.
+/// The faults of one send queue. Requests are counted when posted and hit when issued. Earlier
+/// requests proceed, and later ones wait, as on a link that keeps the order.
 #[derive(Debug)]
 pub struct Strikes<C = Cell<u64>> {
     stream: Option<Stream<C>>,
-    /// Requests that were posted and that a fault is to strike.
+    /// Posted requests that a fault will hit.
     struck: VecDeque<(u64, Fault)>,
     held: Option<Held>,
 }
 
-/// A request that is held back, and until when; `None`: for ever.
+/// A delayed request, and until when; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     n: u64,
     until: Option<Time>,
 }
 
-/// What a fault does to the request whose turn has come.
+/// The effect of a fault on the request to be issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
-    /// The request is lost, and no end reports the loss.
+pub enum FaultEffect {
+    /// The request is lost, and neither end reports the loss.
     Lost,
-    /// It waits, and then leaves or fails.
-    Wait(Ordeal),
-    /// The remote queue pair refuses it.
+    /// The request waits, and then leaves or fails.
+    Wait(RequestDelay),
+    /// The remote queue pair refuses the request.
     Refused(Nak),
-    /// It fails with this `ibv_wc_status`.
+    /// The request fails with this `ibv_wc_status`.
     Fails(u32),
-    /// Something greater breaks, once all before it is complete.
+    /// The QP, port or device fails, once all earlier requests are complete.
     Breaks,
 }
 
-/// What a sender goes by, and what its receiver asked for.
+/// The retry attributes of the sender, and the timer of its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retries {
-    /// Requests are acknowledged.
+    /// Whether requests are acknowledged.
     pub reliable: bool,
-    /// `timeout` and `retry_cnt` of ibv_qp_attr.
+    /// `timeout` of ibv_qp_attr.
     pub timeout: u8,
-    /// As `timeout`.
+    /// `retry_cnt` of ibv_qp_attr.
     pub retry_cnt: u8,
     /// `rnr_retry` of ibv_qp_attr.
     pub rnr_retry: u8,
@@ -56,19 +58,23 @@ pub struct Retries {
 }
 
 impl Fault {
-    /// What it does to a request of a queue pair with these attributes.
+    /// The effect on a request of a queue pair with these attributes.
     #[must_use]
-    pub fn strikes(self, by: &Retries) -> Blow {
+    pub fn strikes(self, by: &Retries) -> FaultEffect {
         match self {
-            Self::Drop { .. } | Self::Rnr { .. } | Self::Refuse(_) if !by.reliable => Blow::Lost,
-            Self::Delay(span) => Blow::Wait(Ordeal::delay(span)),
-            Self::Drop { times } => Blow::Wait(Ordeal::lost(times, by.timeout, by.retry_cnt)),
-            Self::Rnr { times } => {
-                Blow::Wait(Ordeal::not_ready(times, by.min_rnr_timer, by.rnr_retry))
+            Self::Drop { .. } | Self::Rnr { .. } | Self::Refuse(_) if !by.reliable => {
+                FaultEffect::Lost
             }
-            Self::Refuse(nak) => Blow::Refused(nak),
-            Self::Local => Blow::Fails(IBV_WC_LOC_PROT_ERR),
-            Self::QpError | Self::PortDown(_) | Self::DeviceFatal => Blow::Breaks,
+            Self::Delay(span) => FaultEffect::Wait(RequestDelay::delay(span)),
+            Self::Drop { times } => {
+                FaultEffect::Wait(RequestDelay::lost(times, by.timeout, by.retry_cnt))
+            }
+            Self::Rnr { times } => {
+                FaultEffect::Wait(RequestDelay::not_ready(times, by.min_rnr_timer, by.rnr_retry))
+            }
+            Self::Refuse(nak) => FaultEffect::Refused(nak),
+            Self::Local => FaultEffect::Fails(IBV_WC_LOC_PROT_ERR),
+            Self::QpError | Self::PortDown(_) | Self::DeviceFatal => FaultEffect::Breaks,
         }
     }
 }
@@ -80,7 +86,8 @@ impl<C> Default for Strikes<C> {
 }
 
 impl<C: Count> Strikes<C> {
-    /// Takes up the rules of a plan for queue pair number `qp`, or those that are new in it. Returns whether there are any.
+    /// Adopts the rules of a plan for queue pair `qp`, or the rules that are new in it. Returns
+    /// whether any rule applies.
     pub fn take_plan(&mut self, plan: &Plan<C>, qp: u32, kind: Kind) -> bool {
         match &mut self.stream {
             Some(stream) => stream.extend(plan),
@@ -89,7 +96,7 @@ impl<C: Count> Strikes<C> {
         self.stream.is_some()
     }
 
-    /// Forgets all rules, and the faults of what was posted.
+    /// Drops all rules and the faults of posted requests.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -99,38 +106,39 @@ impl<C: Count> Strikes<C> {
         self.stream.is_none()
     }
 
-    /// Request `n` is posted: counts it, and decides whether a fault will strike it.
+    /// Counts the posted request `n`, and decides whether a fault will hit it.
     pub fn note(&mut self, n: u64, opcode: u32) {
         if let Some(fault) = self.stream.as_mut().and_then(|stream| stream.next(opcode)) {
             self.struck.push_back((n, fault));
         }
     }
 
-    /// The first request from `n` on that a fault is to strike.
+    /// The first request from `n` on that a fault will hit.
     pub fn next_struck(&mut self, n: u64) -> Option<(u64, Fault)> {
-        // Those before it were flushed.
+        // Earlier requests were flushed.
         while self.struck.front().is_some_and(|(at, _)| *at < n) {
             self.struck.pop_front();
         }
         self.struck.front().copied()
     }
 
-    /// The fault of the first request struck is over.
+    /// Ends the fault of the first request to be hit.
     pub fn spend(&mut self) {
         self.struck.pop_front();
         self.held = None;
     }
 
-    /// Holds request `n` back for as long as `ordeal` says, from the first time that this is said. Returns whether that is over by `now`.
-    pub fn hold(&mut self, n: u64, ordeal: &Ordeal, now: Time) -> bool {
+    /// Delays request `n` as `delay` says, from the first call on. Returns whether the delay is
+    /// over by `now`.
+    pub fn hold(&mut self, n: u64, delay: &RequestDelay, now: Time) -> bool {
         let held = match &mut self.held {
             Some(held) if held.n == n => *held,
-            other => *other.insert(Held { n, until: ordeal.span.map(|span| now.after(span)) }),
+            other => *other.insert(Held { n, until: delay.span.map(|span| now.after(span)) }),
         };
         held.until.is_some_and(|until| now >= until)
     }
 
-    /// Until when request `n` is held back; `None`: it is not, or for ever.
+    /// Until when request `n` is delayed; `None`: not delayed, or for ever.
     pub fn held_until(&self, n: u64) -> Option<Time> {
         self.held.filter(|held| held.n == n)?.until
     }
@@ -148,27 +156,27 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_held_from_its_turn_on_and_no_longer_than_it_shall_be() {
+    fn a_request_is_delayed_from_its_issue_for_the_given_time() {
         let mut strikes = Strikes::<Cell<u64>>::default();
-        let ordeal = Ordeal::delay(Duration::from_millis(5));
-        assert!(!strikes.hold(7, &ordeal, at(0)));
+        let delay = RequestDelay::delay(Duration::from_millis(5));
+        assert!(!strikes.hold(7, &delay, at(0)));
         assert_eq!((strikes.held_until(7), strikes.held_until(8)), (Some(at(5)), None));
-        assert!(!strikes.hold(7, &ordeal, at(4)));
-        assert!(strikes.hold(7, &ordeal, at(5)));
+        assert!(!strikes.hold(7, &delay, at(4)));
+        assert!(strikes.hold(7, &delay, at(5)));
         strikes.spend();
         assert_eq!(strikes.held_until(7), None);
-        // The next one has a time of its own.
-        assert!(!strikes.hold(8, &ordeal, at(6)));
-        assert!(!strikes.hold(8, &ordeal, at(10)));
-        assert!(strikes.hold(8, &ordeal, at(11)));
+        // The next request has a delay of its own.
+        assert!(!strikes.hold(8, &delay, at(6)));
+        assert!(!strikes.hold(8, &delay, at(10)));
+        assert!(strikes.hold(8, &delay, at(11)));
     }
 
     #[test]
-    fn what_is_held_for_ever_is_not_let_go() {
+    fn a_request_delayed_for_ever_is_never_released() {
         let mut strikes = Strikes::<Cell<u64>>::default();
-        let ordeal = Ordeal::lost(1, 0, 7);
-        assert!(!strikes.hold(1, &ordeal, at(0)));
-        assert!(!strikes.hold(1, &ordeal, at(1_000_000_000)));
+        let delay = RequestDelay::lost(1, 0, 7);
+        assert!(!strikes.hold(1, &delay, at(0)));
+        assert!(!strikes.hold(1, &delay, at(1_000_000_000)));
         assert_eq!(strikes.held_until(1), None);
     }
 
@@ -221,17 +229,20 @@ mod tests {
         let drop = Fault::Drop { times: ALL };
         let rnr = Fault::Rnr { times: 2 };
         let refuse = Fault::Refuse(Nak::Access);
-        assert_eq!(drop.strikes(&by), Blow::Wait(Ordeal::lost(ALL, 14, 7)));
-        assert_eq!(rnr.strikes(&by), Blow::Wait(Ordeal::not_ready(2, 12, 3)));
-        assert_eq!(refuse.strikes(&by), Blow::Refused(Nak::Access));
+        assert_eq!(drop.strikes(&by), FaultEffect::Wait(RequestDelay::lost(ALL, 14, 7)));
+        assert_eq!(rnr.strikes(&by), FaultEffect::Wait(RequestDelay::not_ready(2, 12, 3)));
+        assert_eq!(refuse.strikes(&by), FaultEffect::Refused(Nak::Access));
         for fault in [drop, rnr, refuse] {
-            assert_eq!(fault.strikes(&unreliable), Blow::Lost);
+            assert_eq!(fault.strikes(&unreliable), FaultEffect::Lost);
         }
         for by in [by, unreliable] {
-            assert_eq!(Fault::Delay(span).strikes(&by), Blow::Wait(Ordeal::delay(span)));
-            assert_eq!(Fault::Local.strikes(&by), Blow::Fails(IBV_WC_LOC_PROT_ERR));
+            assert_eq!(
+                Fault::Delay(span).strikes(&by),
+                FaultEffect::Wait(RequestDelay::delay(span))
+            );
+            assert_eq!(Fault::Local.strikes(&by), FaultEffect::Fails(IBV_WC_LOC_PROT_ERR));
             for fault in [Fault::QpError, Fault::PortDown(None), Fault::DeviceFatal] {
-                assert_eq!(fault.strikes(&by), Blow::Breaks);
+                assert_eq!(fault.strikes(&by), FaultEffect::Breaks);
             }
         }
     }

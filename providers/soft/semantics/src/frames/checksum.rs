@@ -1,22 +1,24 @@
-//! Checksums of IPv4 headers, TCP and UDP (RFC 1071), what an adapter does about them, the frame check sequence, and cutting a long TCP packet
-//! into frames (segmentation offload).
+//! Checksums of IPv4 headers, TCP and UDP (RFC 1071), the frame check sequence, and TCP
+//! segmentation.
+//!
+//! The software adapter does here what an adapter's offload engine does for RAW_PACKET QPs.
 
 use super::headers::{Framing, IPV4, IPV6, Ip, Places, TCP, UDP, packet};
 
-/// The one's complement sum of bytes in network order, not yet folded.
+/// The one's complement sum of bytes in network order, not folded.
 fn sum(bytes: &[u8]) -> u32 {
     let (pairs, last) = bytes.as_chunks::<2>();
     let pairs: u32 = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum();
     pairs + last.first().map_or(0, |byte| u32::from(*byte) << 8)
 }
 
-/// What stands in a checksum field for a sum.
+/// The checksum field for a sum.
 const fn folded(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     !((once & 0xffff) + (once >> 16)) as u16
 }
 
-/// Where the checksum of a TCP or UDP packet lies in it.
+/// Offset of the checksum in a TCP or UDP packet.
 const fn field(proto: u8) -> Option<usize> {
     match proto {
         TCP => Some(16),
@@ -35,7 +37,8 @@ fn pseudo(frame: &[u8], ip: &Ip) -> u32 {
         + u32::from(ip.proto)
 }
 
-/// Whether the checksums of an IPv4 header and of TCP or UDP in it are right: what `IBV_WC_IP_CSUM_OK` says. A UDP packet without one is right.
+/// Whether the checksums of an IPv4 header and its TCP or UDP packet are correct
+/// (`IBV_WC_IP_CSUM_OK`). A UDP packet without checksum is correct.
 pub fn are_right(frame: &[u8], places: &Places) -> bool {
     let Some(ip) = places.ip.filter(|ip| !ip.is_v6 && !ip.fragment) else { return false };
     let Some(at) = field(ip.proto) else { return false };
@@ -49,7 +52,8 @@ pub fn are_right(frame: &[u8], places: &Places) -> bool {
     folded(sum(header)) == 0 && (absent || folded(sum(payload) + pseudo(frame, &ip)) == 0)
 }
 
-/// Fills in the checksums of the outer packet: of an IPv4 header, and of TCP or UDP over either version (`IBV_SEND_IP_CSUM`).
+/// Sets the checksums of the outer packet: of an IPv4 header, and of TCP or UDP over IPv4 or IPv6
+/// (`IBV_SEND_IP_CSUM`).
 pub fn fill(frame: &mut [u8], places: &Places) {
     let Some(ip) = places.ip else { return };
     if !ip.is_v6
@@ -70,7 +74,7 @@ pub fn fill(frame: &mut [u8], places: &Places) {
     let Some(place) = payload.get_mut(at..at + 2) else { return };
     place.fill(0);
     let check = match folded(sum(payload) + pseudo) {
-        // In UDP 0 would say that there is none (RFC 768).
+        // In UDP, 0 means that the packet has no checksum (RFC 768).
         0 if ip.proto == UDP => 0xffff,
         check => check,
     };
@@ -79,7 +83,7 @@ pub fn fill(frame: &mut [u8], places: &Places) {
     }
 }
 
-/// The frame check sequence as it follows a frame on a wire (IEEE 802.3, 3.2.9).
+/// The frame check sequence in the order of sending (IEEE 802.3, 3.2.9).
 pub fn frame_check(frame: &[u8]) -> [u8; 4] {
     let crc = frame.iter().fold(u32::MAX, |crc, byte| {
         let at = (crc ^ u32::from(*byte)) & 0xff;
@@ -104,25 +108,26 @@ const CRC: [u32; 256] = {
     table
 };
 
-/// Which part of a segmented send a frame is.
+/// The position of a frame in a segmented send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Frames before it.
+    /// Number of earlier frames.
     pub index: u32,
-    /// Bytes of payload before it.
+    /// Number of earlier payload bytes.
     pub offset: u32,
-    /// No frame follows it.
+    /// Whether the frame is the last.
     pub last: bool,
 }
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// Makes `frame`, which begins with the headers given for the whole send, one of its segments: lengths, the IPv4 identification, TCP sequence
-/// number and flags (FIN and PSH with the last segment only, CWR with the first), and checksums.
+/// Turns `frame`, which begins with the headers of the whole send, into one of its segments. Sets
+/// lengths, the IPv4 identification, TCP sequence number and flags (FIN and PSH only in the last
+/// segment, CWR only in the first), and checksums.
 pub fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
     let len = frame.len();
-    // The lengths in the header given may be anything.
+    // The lengths in the given header may be arbitrary.
     let Some((start, ether_type)) = framing.network_layer(frame) else { return };
     let total = len.saturating_sub(start) as u16;
     let version = frame.get(start).map(|byte| byte >> 4);
@@ -134,7 +139,7 @@ pub fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
     match (ether_type, version) {
         (IPV4, Some(4)) => put(start + 2, &total.to_be_bytes()),
         (IPV6, Some(6)) => put(start + 4, &total.saturating_sub(40).to_be_bytes()),
-        // Another protocol's header is the same before each segment.
+        // Headers of other protocols are equal in all segments.
         _ => return,
     }
     let Some(ip) = packet(frame, start, ether_type) else { return };
@@ -208,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_check_sequence_is_that_of_ieee_802_3() {
-        // The check value of CRC-32: 0xcbf43926.
+        // The published check value of CRC-32: 0xcbf43926.
         assert_eq!(frame_check(b"123456789"), 0xcbf4_3926u32.to_le_bytes());
     }
 
@@ -240,7 +245,7 @@ mod tests {
         );
     }
 
-    /// `packet` in an Ethernet frame, where its checksums are found.
+    /// `packet` in an Ethernet frame, as the checksum functions expect.
     fn framed(ether_type: u16, packet: &[u8]) -> Vec<u8> {
         [&golden::UDP4[..12], &ether_type.to_be_bytes(), packet].concat()
     }
@@ -278,7 +283,7 @@ mod tests {
             assert_eq!(folded(sum(&datagram[ip.payload..]) + pseudo(&datagram, &ip)), 0);
             datagram
         };
-        // 8 bytes of options hop by hop, 20 of TCP, 3 of data; the sequence number begins at 1.
+        // 8 bytes of hop-by-hop options, 20 of TCP, 3 of data; the sequence number begins at 1.
         let first = make(0, 0, false);
         assert_eq!((&first[8..10], &first[56..60]), (&[0, 31][..], &[0, 0, 0, 1][..]));
         let second = make(1, 3, true);
@@ -292,7 +297,7 @@ mod tests {
             [[8, 6, 0, 0], [0, 0, 0, 0], [0xff, 0xff, 0xff, 0xff], [8, 0, 0, 0], [0x86, 0xdd, 0, 0]]
         {
             for len in 0..70 {
-                // A version of IP that is none.
+                // An invalid IP version.
                 let whole = [&start[..], &vec![0x99; len]].concat();
                 let mut datagram = whole.clone();
                 make_segment(&mut datagram, Framing::Ipoib, segment);

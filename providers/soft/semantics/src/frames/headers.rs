@@ -1,10 +1,14 @@
-//! What a frame says: Ethernet, VLAN, IPv4 (RFC 791), IPv6 (RFC 8200), TCP, UDP, ESP, and the tunnels VXLAN (RFC 7348), GRE (RFC 2784 and
-//! 2890) and MPLS (RFC 3032), taken apart into a [`Key`] of fixed places. Steering rules are patterns over keys.
+//! Parsing of frames: Ethernet, VLAN, IPv4 (RFC 791), IPv6 (RFC 8200), TCP, UDP, ESP, and the
+//! tunnels VXLAN (RFC 7348), GRE (RFC 2784, RFC 2890) and MPLS (RFC 3032).
+//!
+//! [`dissect`] puts all fields at fixed offsets of a [`Key`]. Steering rules are patterns over
+//! keys. Map of this file: offsets, [`Key`], [`Places`] and [`Framing`], then one function for each
+//! layer.
 
 /// Words of a [`Key`].
 pub const KEY_WORDS: usize = 18;
 
-/// Bytes of an Ethernet header without tags: what every frame has.
+/// Bytes of an Ethernet header without tags, which every frame has.
 pub const ETHERNET: usize = 14;
 /// Bytes of the header of IP over InfiniBand.
 const IPOIB: usize = 4;
@@ -14,9 +18,9 @@ pub const VLAN: usize = 4;
 pub(super) const IPV4: u16 = 0x0800;
 pub(super) const IPV6: u16 = 0x86dd;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
-/// Customer and service tags (IEEE 802.1Q), and the old number of the latter.
+/// Customer and service tags (IEEE 802.1Q), and the former number of the latter.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// GRE protocol of whole Ethernet frames (RFC 1701).
+/// The GRE protocol of whole Ethernet frames (RFC 1701).
 const BRIDGED: u16 = 0x6558;
 
 pub(super) const TCP: u8 = 6;
@@ -26,18 +30,18 @@ pub(super) const ESP: u8 = 50;
 const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 
-/// Places in the bytes of a key; those of the inner packet of a tunnel are [`at::INNER`] further on. Addresses of IPv4 take the last four
-/// of sixteen bytes. An ESP index takes the place of the ports.
+/// Offsets in a key. The fields of a tunnel's inner packet follow [`at::INNER`] further. IPv4
+/// addresses take the last four of sixteen bytes. An ESP index takes the place of the ports.
 pub(super) mod at {
     pub(in super::super) const DST_MAC: usize = 0;
     pub(in super::super) const SRC_MAC: usize = 6;
-    /// Behind all tags.
+    /// The type behind all tags.
     pub(in super::super) const ETHER_TYPE: usize = 12;
-    /// Of the outermost tag: priority, DEI, number.
+    /// The outermost tag: priority, DEI, number.
     pub(in super::super) const VLAN_TAG: usize = 14;
     pub(in super::super) const SRC_IP: usize = 16;
     pub(in super::super) const DST_IP: usize = 32;
-    /// Protocol of what follows, behind all extension headers.
+    /// The protocol behind all extension headers.
     pub(in super::super) const PROTO: usize = 48;
     pub(in super::super) const TOS: usize = 49;
     pub(in super::super) const TTL: usize = 50;
@@ -69,14 +73,14 @@ pub(super) const TUNNEL_VXLAN: u8 = 1;
 pub(super) const TUNNEL_GRE: u8 = 2;
 pub(super) const TUNNEL_MPLS: u8 = 4;
 
-/// All fields of a frame that a rule can name, each at its place; 0 where there is none.
+/// All fields of a frame that a rule can name, at fixed offsets; 0 for absent fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub(super) [u8; KEY_WORDS * 8]);
 
 impl Key {
     pub(super) const EMPTY: Self = Self([0; KEY_WORDS * 8]);
 
-    /// In units for comparison.
+    /// The key as words for comparison.
     pub fn words(&self) -> [u64; KEY_WORDS] {
         let mut words = [0; KEY_WORDS];
         for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
@@ -105,32 +109,32 @@ impl Key {
         self.bytes::<1>(at)[0] & bit != 0
     }
 
-    /// Whether the frame is for more than one station.
+    /// Whether the frame has a multicast destination.
     pub fn is_multicast(&self) -> bool {
         self.has(at::DST_MAC, 1)
     }
 }
 
-/// Where the outer packet of a frame lies in it.
+/// The position of the outer packet in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// The tag control information of the outermost VLAN tag, which lies at byte 12.
+    /// The tag control information of the outermost VLAN tag, at byte 12.
     pub vlan: Option<u16>,
     /// The IP header.
     pub(super) ip: Option<Ip>,
 }
 
-/// An IP packet within a frame.
+/// The position of an IP packet in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) is_v6: bool,
-    /// First byte of its header, and of what follows all its headers.
+    /// Offset of the header, and of the payload behind all headers.
     pub(super) at: usize,
     pub(super) payload: usize,
-    /// First byte behind the packet: a frame may be padded.
+    /// Offset behind the packet: a frame may have padding.
     pub(super) end: usize,
     pub(super) proto: u8,
-    /// Not the whole packet.
+    /// Whether the packet is a fragment.
     pub(super) fragment: bool,
 }
 
@@ -142,18 +146,18 @@ fn be16(frame: &[u8], at: usize) -> Option<u16> {
     read(frame, at).map(u16::from_be_bytes)
 }
 
-/// What stands before the network layer.
+/// The link layer of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// Two addresses and an EtherType.
     #[default]
     Ethernet,
-    /// Of IP over InfiniBand: an EtherType, and two bytes that are reserved (RFC 4391, 6).
+    /// IP over InfiniBand: an EtherType and two reserved bytes (RFC 4391, 6).
     Ipoib,
 }
 
 impl Framing {
-    /// Bytes of it, without tags.
+    /// Bytes of the link header, without tags.
     pub const fn header_len(self) -> usize {
         match self {
             Self::Ethernet => ETHERNET,
@@ -161,7 +165,7 @@ impl Framing {
         }
     }
 
-    /// Where the network layer of a frame begins, and its type.
+    /// Offset and type of the network layer of a frame.
     pub(super) fn network_layer(self, frame: &[u8]) -> Option<(usize, u16)> {
         match self {
             Self::Ethernet => ethernet(frame, 0, 0, &mut Key::EMPTY.clone()),
@@ -170,12 +174,12 @@ impl Framing {
     }
 }
 
-/// The IP packet at `start` of a frame, if it is one.
+/// The IP packet at `start` of a frame, if it is valid.
 pub(super) fn packet(frame: &[u8], start: usize, ether_type: u16) -> Option<Ip> {
     network(frame, start, ether_type, 0, &mut Key::EMPTY.clone())
 }
 
-/// Takes a frame apart; `None` when it has no Ethernet header. What is cut off or makes no sense further in is as if it were not there.
+/// Parses a frame; `None`: no Ethernet header. A truncated or invalid inner layer counts as absent.
 pub fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
     let mut key = Key::EMPTY;
     let mut places = Places::default();
@@ -190,7 +194,7 @@ pub fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
     Some((key, places))
 }
 
-/// The link layer at `start`; returns where the next one begins, and its type.
+/// Parses the link layer at `start`. Returns offset and type of the next layer.
 fn ethernet(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<(usize, u16)> {
     let addresses: [u8; 12] = read(frame, start)?;
     let mut at = start + 12;
@@ -214,7 +218,7 @@ fn ethernet(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<(u
     Some((at + 2, ether_type))
 }
 
-/// The network layer at `start` and what follows it.
+/// Parses the network layer at `start` and the layers behind it.
 fn network(frame: &[u8], start: usize, ether_type: u16, base: usize, key: &mut Key) -> Option<Ip> {
     let ip = match ether_type {
         IPV4 => ipv4(frame, start, base, key)?,
@@ -260,7 +264,7 @@ fn ipv4(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     let ip = Ip {
         is_v6: false,
         at: start,
-        // A later fragment has no header of the next layer.
+        // A later fragment has no transport header.
         payload: if offset == 0 { start + header_len } else { end },
         end,
         proto: header[9],
@@ -310,7 +314,7 @@ fn ipv6(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     Some(Ip { is_v6: true, at: start, payload, end, proto, fragment })
 }
 
-/// A label stack: its outermost entry counts, and what is below it is told by the version of IP.
+/// Parses a label stack: only its outermost entry counts, and the IP version tells the payload.
 fn mpls(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     let mut at = start;
     let outermost: [u8; 4] = read(frame, at)?;
@@ -326,12 +330,12 @@ fn mpls(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
         6 => IPV6,
         _ => return None,
     };
-    // The packet below is the inner one of a tunnel over Ethernet.
+    // The packet below is the inner packet of a tunnel.
     network(frame, at + 4, below, at::INNER.max(base), key)?;
     None
 }
 
-/// What a packet carries if it is a tunnel.
+/// Parses the content of a tunnel packet.
 fn tunnel(frame: &[u8], ip: &Ip, key: &mut Key) {
     match ip.proto {
         UDP if key.has(at::LAYERS, LAYER_UDP) => {
@@ -384,16 +388,18 @@ fn gre(frame: &[u8], start: usize, key: &mut Key) -> Option<()> {
 
 #[cfg(test)]
 pub(super) mod golden {
-    //! Frames as they are on a wire.
+    //! Sample frames.
 
-    /// 02:..:02 to 02:..:01, VLAN 0x6123, IPv4 10.0.0.2 to 10.0.0.1, DF, TTL 64, TOS 0x10, UDP 1111 to 2222, "hello".
+    /// 02:..:02 to 02:..:01, VLAN 0x6123, IPv4 10.0.0.2 to 10.0.0.1, DF, TTL 64, TOS 0x10, UDP 1111
+    /// to 2222, "hello".
     pub(in super::super) const UDP4: &[u8] = &[
         2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x61, 0x23, 8, 0, 0x45, 0x10, 0, 33, 0x12,
         0x34, 0x40, 0, 64, 17, 0x14, 0x86, 10, 0, 0, 2, 10, 0, 0, 1, 0x04, 0x57, 0x08, 0xae, 0, 13,
         0x9a, 0xfa, b'h', b'e', b'l', b'l', b'o',
     ];
 
-    /// An IPv6 packet from fe80::2 to ff02::1, class 0x12, label 0x34567, a hop-by-hop header, TCP 80 to 443 with SYN.
+    /// An IPv6 packet from fe80::2 to ff02::1, class 0x12, label 0x34567, a hop-by-hop header, TCP
+    /// 80 to 443 with SYN.
     pub(in super::super) fn tcp6() -> Vec<u8> {
         let mut frame = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
         frame.extend([0x61, 0x23, 0x45, 0x67, 0, 28, 0, 255]);
@@ -417,7 +423,7 @@ pub(super) mod golden {
         frame
     }
 
-    /// An IPv4 packet (the one of [`UDP4`]) in GRE with key 7.
+    /// The IPv4 packet of [`UDP4`] in GRE with key 7.
     pub(in super::super) fn gre() -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0];
         frame.extend([0x45, 0, 0, 61, 0, 0, 0, 0, 64, 47, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);

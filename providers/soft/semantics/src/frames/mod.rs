@@ -1,4 +1,5 @@
-//! Ethernet frames of RAW_PACKET QPs, and what is cut into them.
+//! Ethernet frames of RAW_PACKET QPs: parsing, checksums, segmentation, steering rules, and
+//! hashing.
 
 mod checksum;
 mod headers;

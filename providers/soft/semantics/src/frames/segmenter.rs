@@ -1,4 +1,5 @@
-//! What a QP makes the frames or datagrams of a segmented send with (`IBV_WR_TSO`, ibv_post_send(3)).
+//! The state of a QP for segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): limits, kept headers,
+//! and the frame being built.
 
 use super::headers::Framing;
 use crate::Refused;
@@ -6,29 +7,30 @@ use crate::request::{Request, What};
 use crate::storage::filled;
 use abi::*;
 
-/// Payload of a segmented send.
+/// The largest payload of a segmented send.
 pub const MAX_TSO: u32 = 256 * 1024;
-/// Headers of a segmented send.
+/// The largest header of a segmented send.
 pub const MAX_TSO_HEADER: u16 = 512;
 
-/// What a QP makes segments with.
+/// The state of a QP for segmented sends.
 #[derive(Debug, Default)]
 pub struct Segmenter {
-    /// What each begins with.
+    /// The link layer of the segments.
     pub framing: Framing,
-    /// Bytes that a frame or a datagram may have.
+    /// The largest length of a frame or datagram.
     longest: usize,
-    /// The one that is being made.
+    /// The segment being built.
     pub frame: Vec<u8>,
-    /// Headers of requests that wait, one place for each request of the queue.
+    /// Headers of waiting requests, one place for each request of the queue.
     headers: Vec<u8>,
     max_header: usize,
 }
 
 impl Segmenter {
-    /// For a queue of `max_wr` requests with headers of up to `max_header` bytes, which become frames or datagrams of up to `longest` bytes.
+    /// The state for a queue of `max_wr` requests with headers of up to `max_header` bytes, and
+    /// frames or datagrams of up to `longest` bytes.
     ///
-    /// `None`: there is no memory.
+    /// `None`: out of memory.
     pub fn new(framing: Framing, longest: usize, max_wr: usize, max_header: usize) -> Option<Self> {
         // As many places as the send queue has.
         let places = max_wr.next_power_of_two();
@@ -37,11 +39,11 @@ impl Segmenter {
         Some(Self { framing, longest, frame, headers, max_header })
     }
 
-    /// Whether a segmented send of `len` bytes can be carried out.
+    /// Whether a segmented send of `len` bytes is valid.
     ///
     /// # Errors
-    /// `Invalid` no header, or one that is too short for its link layer or longer than the QP was made for; segments of no bytes, or of
-    /// more than there is room for; too much data, or inline data.
+    /// `Invalid`: no header; a header too short for its link layer or longer than the QP's limit;
+    /// segments without payload or too long; too much data; inline data.
     pub fn check(&self, request: &Request, len: u64) -> Result<(), Refused> {
         let What::Segments(cut) = request.what else { return Err(Refused::Invalid) };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_datagrams_is_refused() {
+    fn invalid_segmented_sends_are_refused() {
         let segmenter = Segmenter::new(Framing::Ipoib, MTU, 3, 64).expect("memory");
         let check = |request: &Request, len| segmenter.check(request, len);
         let most = u64::from(MAX_TSO);

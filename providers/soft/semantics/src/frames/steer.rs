@@ -1,4 +1,9 @@
-//! Steering rules (ibv_create_flow(3)): a pattern over the fields of a frame, and a rank among all rules of the segment.
+//! Steering rules (ibv_create_flow(3)): a pattern over a frame's fields, and a rank among all rules
+//! of the segment.
+//!
+//! [`check`] turns an application's rule into a pattern; [`Winner`] decides which rules get a
+//! frame. Map of this file: [`Pattern`], [`Rank`], [`Winner`], [`Wanted`]; then parsing of
+//! specifications.
 
 use super::headers::{
     ESP, GRE, IPV4, IPV6, KEY_WORDS, Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP,
@@ -7,22 +12,22 @@ use super::headers::{
 use crate::Refused;
 use abi::*;
 
-/// Which bits of a key must have which values.
+/// The required values of a key's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// 0 wherever `mask` is.
+    /// The values; 0 outside of `mask`.
     pub value: [u64; KEY_WORDS],
-    /// Which bits count.
+    /// The bits to compare.
     pub mask: [u64; KEY_WORDS],
 }
 
 impl Pattern {
-    /// Whether a frame with this key is meant.
+    /// Whether the pattern matches a frame with this key.
     pub fn matches(&self, key: &[u64; KEY_WORDS]) -> bool {
         key.iter().zip(&self.mask).zip(&self.value).all(|((k, m), v)| k & m == *v)
     }
 
-    /// Tells patterns apart: two that are equal have the same.
+    /// A hash of the pattern; equal patterns have equal hashes.
     pub fn shape(&self) -> u64 {
         shape(self.value.iter().chain(&self.mask).copied())
     }
@@ -33,38 +38,38 @@ pub fn shape(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What kind of rule: `ibv_flow_attr_type`.
+/// The kind of a rule: `ibv_flow_attr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
-    /// What its pattern matches.
+    /// Frames that match the pattern.
     Normal = 0,
-    /// Whatever no other rule got.
+    /// Frames that no other rule took.
     AllDefault = 1,
-    /// As that, of frames for more than one station.
+    /// Multicast frames that no other rule took.
     MulticastDefault = 2,
-    /// Gets a copy of everything, whatever the others do.
+    /// A copy of every frame, independent of other rules.
     Sniffer = 3,
 }
 
-/// Where a rule stands among all.
+/// The position of a rule among all rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// What kind of rule.
+    /// The kind of the rule.
     pub class: Class,
-    /// The frame goes on to rules behind this one as well.
+    /// Whether the frame continues to later rules.
     pub dont_trap: bool,
-    /// 0 is first.
+    /// The priority; 0 is first.
     pub priority: u16,
 }
 
 impl Rank {
-    /// Never 0.
+    /// Encodes the rank into a non-zero word.
     pub const fn pack(self) -> u64 {
         1 << 63 | (self.dont_trap as u64) << 24 | (self.class as u64) << 16 | self.priority as u64
     }
 
-    /// `None`: not a rule.
+    /// Decodes a word; `None`: no rule.
     pub const fn unpack(word: u64) -> Option<Self> {
         if word >> 63 == 0 {
             return None;
@@ -79,7 +84,7 @@ impl Rank {
         Some(Self { class, dont_trap: word >> 24 & 1 == 1, priority: word as u16 })
     }
 
-    /// Smaller comes first: rules in order of priority, then the default ones, all alike.
+    /// The order of evaluation: normal rules by priority, then all default rules.
     pub const fn precedence(self) -> u32 {
         match self.class {
             Class::Normal => self.priority as u32,
@@ -88,22 +93,23 @@ impl Rank {
     }
 }
 
-/// The rule that a frame stops at: it goes to all rules of this precedence and pattern, and to no later one.
+/// The rule at which a frame stops. The frame goes to all rules of this precedence and pattern, and
+/// to no later rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Winner {
-    /// Of its rank.
+    /// The precedence of the rule's rank.
     pub precedence: u32,
-    /// Of the pattern; 0 among default rules, which do not compete.
+    /// The hash of the rule's pattern; 0 for default rules, which do not compete.
     pub shape: u64,
-    /// When the rule was made, in the order of all rules.
+    /// The time of the rule's creation, in the order of all rules.
     pub born: u64,
 }
 
 impl Winner {
-    /// No rule: nothing stops the frame.
+    /// No rule stops the frame.
     pub const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
 
-    /// Takes part in the contest for a frame that a rule matches. Among rules of one priority the oldest wins.
+    /// Offers a matching rule. Among rules of one priority the oldest wins.
     pub fn challenge(&mut self, rank: Rank, born: u64, shape: impl FnOnce() -> u64) {
         if rank.class == Class::Sniffer || rank.dont_trap {
             return;
@@ -115,7 +121,7 @@ impl Winner {
         }
     }
 
-    /// Whether a rule that matches gets the frame.
+    /// Whether a matching rule gets the frame.
     pub fn lets(&self, rank: Rank, shape: impl FnOnce() -> u64) -> bool {
         match rank.class {
             Class::Sniffer => true,
@@ -126,29 +132,31 @@ impl Winner {
     }
 }
 
-/// A rule as an application asks for it, checked.
+/// A checked rule of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Where it stands.
+    /// The rule's rank.
     pub rank: Rank,
-    /// What it matches.
+    /// The rule's pattern.
     pub pattern: Pattern,
-    /// What completions of matching frames say.
+    /// The tag in completions of matching frames.
     pub tag: Option<u32>,
-    /// Matching frames are dropped.
+    /// Whether matching frames are dropped.
     pub drop: bool,
 }
 
-/// One specification of ibv_create_flow(3): its type, and its bytes behind type and size (six bytes).
+/// One specification of ibv_create_flow(3): its type, and its bytes behind type and size (six
+/// bytes).
 #[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
     /// `ibv_flow_spec_type`.
     pub kind: u32,
-    /// What follows type and size.
+    /// The bytes behind type and size.
     pub body: &'a [u8],
 }
 
-/// Bytes of a specification of this type, head included; `None`: there is no such type. Those that grew over time may be longer.
+/// Size of a specification of this type with its head; `None`: unknown type. Types that grew over
+/// time may be longer.
 pub const fn spec_size(kind: u32) -> Option<usize> {
     Some(match kind & !IBV_FLOW_SPEC_INNER {
         IBV_FLOW_SPEC_ETH => size_of::<ibv_flow_spec_eth>(),
@@ -170,17 +178,17 @@ pub const fn spec_size(kind: u32) -> Option<usize> {
     })
 }
 
-/// A pattern under construction, byte by byte.
+/// A pattern under construction.
 struct Draft {
     value: Key,
     mask: Key,
 }
 
 impl Draft {
-    /// Demands `value` under `mask`.
+    /// Requires `value` in the bits of `mask`.
     ///
     /// # Errors
-    /// `Invalid` something else was demanded there before.
+    /// `Invalid`: an earlier requirement contradicts.
     fn demand(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Refused> {
         for (i, (value, mask)) in value.iter().zip(mask).enumerate() {
             let (Some(v), Some(m)) = (self.value.0.get_mut(at + i), self.mask.0.get_mut(at + i))
@@ -196,17 +204,17 @@ impl Draft {
         Ok(())
     }
 
-    /// Demands exactly this.
+    /// Requires exactly `value`.
     fn exactly(&mut self, at: usize, value: &[u8]) -> Result<(), Refused> {
         value.iter().enumerate().try_for_each(|(i, byte)| self.demand(at + i, &[*byte], &[0xff]))
     }
 
-    /// Demands bits.
+    /// Requires the bits of `bit`.
     fn bit(&mut self, at: usize, bit: u8) -> Result<(), Refused> {
         self.demand(at, &[bit], &[bit])
     }
 
-    /// Demands a field of a specification, whose value and mask both begin with fields at the same places.
+    /// Requires a field of a specification. Value and mask have the same field layout.
     fn field(
         &mut self,
         at: usize,
@@ -251,8 +259,9 @@ impl Filter<'_> {
 /// Checks a rule.
 ///
 /// # Errors
-/// `Invalid` an unknown type, specifications that contradict each other, or a default rule with any; `Unsupported` something that no rule can do
-/// here: matching ESP sequence numbers or labels within tunnels, actions with handles, egress rules.
+/// `Invalid`: unknown type, contradicting specifications, or a default rule with specifications.
+/// `Unsupported`: ESP sequence numbers, labels within tunnels, actions with handles, and egress
+/// rules.
 pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result<Wanted, Refused> {
     let class = match kind {
         IBV_FLOW_ATTR_NORMAL => Class::Normal,
@@ -281,7 +290,7 @@ pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result
             IBV_FLOW_SPEC_ACTION_TAG => {
                 let bytes: &[u8; 4] =
                     spec.body.get(2..6).and_then(|b| b.try_into().ok()).ok_or(Refused::Invalid)?;
-                // 24 bits, as much as a completion of an adapter has room for.
+                // 24 bits, as much as an adapter's completion has room for.
                 tag = Some(u32::from_ne_bytes(*bytes)).filter(|tag| *tag < 1 << 24);
                 if tag.is_none() {
                     return Err(Refused::Invalid);
@@ -300,11 +309,12 @@ pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result
     Ok(Wanted { rank: Rank { class, dont_trap, priority }, pattern: draft.finish(), tag, drop })
 }
 
-/// What one specification demands.
+/// Adds the requirements of one specification.
 fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Refused> {
     let base = if spec.kind & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
     let kind = spec.kind & !IBV_FLOW_SPEC_INNER;
-    // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple of four.
+    // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple
+    // of four.
     let (from, len) = match kind {
         IBV_FLOW_SPEC_ETH => (0, size_of::<ibv_flow_eth_filter>()),
         IBV_FLOW_SPEC_IPV4 => (2, size_of::<ibv_flow_ipv4_filter>()),
@@ -392,7 +402,7 @@ mod tests {
     use super::super::headers::{dissect, golden};
     use super::*;
 
-    /// A specification from its fields: value then mask, each a list of bytes.
+    /// A specification from its fields: value, then mask, as byte lists.
     fn spec(skip: usize, value: &[u8], mask: &[u8]) -> Vec<u8> {
         [&vec![0; skip][..], value, mask].concat()
     }
@@ -472,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_and_what_is_not_there_are_refused() {
+    fn contradicting_and_unknown_specifications_are_refused() {
         let mut ip6_type = eth(1, [0, 0]);
         ip6_type.1[12..14].copy_from_slice(&[0x86, 0xdd]);
         ip6_type.1[28..30].fill(0xff);

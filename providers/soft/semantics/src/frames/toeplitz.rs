@@ -1,4 +1,5 @@
-//! The hash by which frames are spread over receive queues: Toeplitz, as Microsoft's "Receive Side Scaling" specifies it.
+//! The Toeplitz hash of Microsoft's "Receive Side Scaling", which spreads frames over receive
+//! queues.
 
 use super::headers::{Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP, at};
 use abi::*;
@@ -7,16 +8,16 @@ use arrayvec::ArrayVec;
 /// Bytes of a hash key: enough for two IPv6 addresses and two ports.
 pub const KEY_BYTES: usize = 40;
 
-/// Which fields are hashed with which key.
+/// The hashed fields and the hash key.
 #[derive(Clone, Debug)]
 pub struct Hash {
-    /// The secret.
+    /// The secret key.
     pub key: [u8; KEY_BYTES],
     /// `ibv_rx_hash_fields`.
     pub fields: u32,
 }
 
-/// Fields that can be asked for.
+/// All supported fields.
 pub const FIELDS: u32 = IBV_RX_HASH_SRC_IPV4
     | IBV_RX_HASH_DST_IPV4
     | IBV_RX_HASH_SRC_IPV6
@@ -29,7 +30,8 @@ pub const FIELDS: u32 = IBV_RX_HASH_SRC_IPV4
     | IBV_RX_HASH_INNER;
 
 impl Hash {
-    /// Whether a set of fields makes sense: one version of IP, one protocol above it, as adapters have it.
+    /// Whether a set of fields is valid: one IP version and one protocol above it, as with
+    /// adapters.
     pub const fn permits(fields: u32) -> bool {
         let v4 = fields & (IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4) != 0;
         let v6 = fields & (IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6) != 0;
@@ -39,13 +41,13 @@ impl Hash {
         fields & !FIELDS == 0 && !(v4 && v6) && tcp as u8 + udp as u8 + esp as u8 <= 1
     }
 
-    /// The hash of a frame: of those of the fields that it has, in the specification's order.
+    /// The hash of a frame over its requested fields, in the specification's order.
     pub fn of(&self, key: &Key) -> u32 {
         let base = if self.fields & IBV_RX_HASH_INNER != 0 { at::INNER } else { 0 };
         let mut data = ArrayVec::<u8, KEY_BYTES>::new();
         let mut add = |field: u32, layer: u8, bytes: &[u8]| {
             if self.fields & field != 0 && key.has(base + at::LAYERS, layer) {
-                // Addresses of one version and the ports: never more than a key has.
+                // Addresses of one version and the ports never exceed the key's length.
                 let _ = data.try_extend_from_slice(bytes);
             }
         };
@@ -65,7 +67,7 @@ impl Hash {
     }
 }
 
-/// For each bit of `data` that is set, the 32 bits of the key that begin there, all added up modulo 2.
+/// The XOR of the 32 key bits at the position of each set bit of `data`.
 fn toeplitz(key: &[u8; KEY_BYTES], data: &[u8]) -> u32 {
     let (head, rest) = key.split_at(4);
     let mut window = head.iter().fold(0u64, |w, byte| w << 8 | u64::from(*byte)) << 8;

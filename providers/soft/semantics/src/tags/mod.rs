@@ -1,16 +1,18 @@
-//! The tag list of a tag matching shared receive queue (ibv_post_srq_ops(3)): which posted entry a message belongs to, and
-//! whether software has seen what came before it.
+//! The tag list of a tag matching shared receive queue (ibv_post_srq_ops(3)): which entry a message
+//! matches, and whether software is in step.
 //!
-//! **Matching.** An entry matches when `tag & mask` of the message is the entry's tag; of several, the one that was added first. Entries
-//! with the same mask and tag form a queue, and the heads of these queues are in one hash table. A message is looked up
-//! once for each mask that any entry has, and the earliest of what is found wins: the cost depends on how many different masks are
-//! in use, one to four in practice, and never on how many entries there are.
+//! **Matching.** An entry matches a message if `tag & mask` of the message equals the entry's tag.
+//! Of several matches the oldest wins. Entries with equal mask and tag form a queue, and one hash
+//! table holds the heads of these queues. A message needs one lookup for each mask in use, and the
+//! oldest result wins. The cost depends on the number of different masks, one to four in practice,
+//! and not on the number of entries.
 //!
-//! **Phases.** Software learns of an unexpected message when it polls its completion, and until then may add an entry that the message
-//! should have had. Such an entry must not match a later message. So entries added while software has not reported all
-//! unexpected messages wait aside; once it has, they go into the table, in order.
+//! **Phases.** Software learns of an unexpected message when it polls its completion. Until then it
+//! may add an entry that the message should have matched. Such an entry must not match a later
+//! message. Hence entries wait in a separate list while software has unreported unexpected
+//! messages. Later they enter the table in order.
 //!
-//! Nothing is allocated after creation but up to as many entries as are in use at the same time.
+//! The list allocates at creation, and later only for more entries in use at the same time.
 
 pub mod wire;
 
@@ -21,13 +23,14 @@ use abi::ibv_sge;
 #[cfg(test)]
 mod tests;
 
-/// Entries that a list can have: as many as a handle has indices.
+/// The largest number of entries: as many as a handle has indices.
 pub const MAX_TAGS: usize = 1 << 16;
 
-/// Ranges that a tag list's entry may name: with the place that a header takes up, no more than the engine's lists have.
+/// The largest number of ranges of an entry. With one range for the header, it stays within the
+/// engine's lists.
 pub const MAX_TAG_SGE: usize = 16;
 
-/// No entry: links are an index plus one.
+/// The null link: a link is an index plus one.
 const NONE: u32 = 0;
 
 /// A tag list.
@@ -37,18 +40,20 @@ pub struct TagList {
     max_sge: usize,
     /// All entries that were ever in use.
     entries: Vec<Entry>,
-    /// `max_sge` for each entry.
+    /// `max_sge` ranges for each entry.
     sges: Vec<ibv_sge>,
-    /// Entries that are not in use, through `next`: the longest unused one is used next, so that handles come back late.
+    /// Unused entries, linked by `next`. The entry unused for longest is used next, so that handles
+    /// repeat late.
     free: Line,
-    /// Entries that wait for software to be in step, through `next` and `prev`.
+    /// Entries that wait until software is in step, linked by `next` and `prev`.
     waiting: Line,
-    /// Hash table: heads of the queues of equal entries, chained through `chain_next` and `chain_prev`.
+    /// The hash table: heads of the queues of equal entries, linked by `chain_next` and
+    /// `chain_prev`.
     buckets: Box<[u32]>,
-    /// Different masks in the table, with the number of entries that have each.
+    /// The different masks in the table, with the number of entries of each.
     masks: Vec<(u64, u32)>,
     seed: u64,
-    /// Entries added so far.
+    /// Number of entries added so far.
     added: u64,
     phase: Phase,
 }
@@ -56,10 +61,10 @@ pub struct TagList {
 /// How far software is behind the messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Phase {
-    /// Unexpected messages, modulo 2^16.
+    /// Number of unexpected messages, modulo 2^16.
     unexpected: u16,
-    /// Those that software has not reported: 0 means in step. What software reports is modulo 2^16; this is not, so a list
-    /// that is left alone does not come into step by going round.
+    /// Number of those that software has not reported; 0: in step. Software reports modulo 2^16,
+    /// but this count does not wrap, so a list without reports does not come into step by overflow.
     unreported: u64,
 }
 
@@ -76,7 +81,7 @@ enum State {
     Waiting,
     /// In the table.
     Listed,
-    /// A message has it.
+    /// Matched by a message.
     Taken {
         refused_removal: bool,
     },
@@ -87,44 +92,46 @@ struct Entry {
     tag: u64,
     mask: u64,
     wr_id: u64,
-    /// Its place in the order of additions.
+    /// The entry's position in the order of additions.
     order: u64,
-    /// Listed: the next and the previous of the queue of equal entries, a ring. Waiting, free: the line's.
+    /// In the table: next and previous entry of the ring of equal entries. Waiting or unused: links
+    /// of that list.
     next: u32,
     prev: u32,
-    /// Heads of queues of equal entries: the bucket's chain.
+    /// Heads of queues of equal entries: links of the bucket's chain.
     chain_next: u32,
     chain_prev: u32,
-    /// Counts the uses of this place, so that an old handle is known as such.
+    /// Number of uses of this index, which detects old handles.
     generation: u16,
     sges: u8,
     is_head: bool,
     state: State,
 }
 
-/// What became of an attempt to remove an entry.
+/// The result of removing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone: no message will have it.
+    /// The entry is removed; no message will match it.
     Removed,
-    /// A message had it, or it was removed before.
+    /// A message has matched the entry, or it was removed before.
     TooLate,
-    /// No such handle was ever given out.
+    /// The handle was never issued.
     Unknown,
 }
 
-/// What becomes of an entry whose message was not finished.
+/// The result for an entry whose message was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restored {
-    /// It is in the list as before.
+    /// The entry is in the list as before.
     Listed,
-    /// Its removal was refused on the ground that its receive would complete: so it must, and this is its `recv_wr_id`.
+    /// The entry's removal was refused because its receive would complete. Hence it must complete;
+    /// the value is its `recv_wr_id`.
     MustComplete(u64),
 }
 
 impl TagList {
-    /// A list of up to `capacity` entries of up to `max_sge` ranges each. `seed` keeps those who choose tags from choosing
-    /// where they meet in the table. `None`: there is no memory.
+    /// A list of up to `capacity` entries of up to `max_sge` ranges each. `seed` prevents senders
+    /// from provoking hash collisions. `None`: out of memory.
     pub fn new(capacity: usize, max_sge: usize, seed: u64) -> Option<Self> {
         let capacity = capacity.min(MAX_TAGS);
         Some(Self {
@@ -147,7 +154,7 @@ impl TagList {
         self.free.head == NONE && self.entries.len() == self.capacity
     }
 
-    /// Adds an entry and returns its handle; `None` when the list is full.
+    /// Adds an entry and returns its handle; `None`: the list is full.
     pub fn add(&mut self, tag: u64, mask: u64, wr_id: u64, list: &[ibv_sge]) -> Option<u32> {
         debug_assert!(list.len() <= self.max_sge, "checked where operations are posted");
         let place = self.unused()?;
@@ -174,7 +181,7 @@ impl TagList {
         Some(handle)
     }
 
-    /// A place that is not in use.
+    /// An unused index.
     fn unused(&mut self) -> Option<u32> {
         let place = self.free.head;
         if place != NONE {
@@ -193,18 +200,18 @@ impl TagList {
         Some(self.entries.len() as u32)
     }
 
-    /// Takes the entry of `handle` away, unless a message has it.
+    /// Removes the entry of `handle`, unless a message has matched it.
     pub fn remove(&mut self, handle: u32) -> Removal {
         let place = (handle & 0xffff) + 1;
         let Some(entry) = self.entries.get_mut(index(place)) else { return Removal::Unknown };
         let generation = (handle >> 16) as u16;
         if entry.generation != generation {
-            // Modulo 2^16: half of the numbers are in the past.
+            // Modulo 2^16: half of the numbers count as past.
             let age = entry.generation.wrapping_sub(generation) as i16;
             return if age > 0 { Removal::TooLate } else { Removal::Unknown };
         }
         match &mut entry.state {
-            // This use of the place is still to come.
+            // The handle belongs to a future use of the index.
             State::Free => return Removal::Unknown,
             State::Taken { refused_removal } => {
                 *refused_removal = true;
@@ -217,7 +224,7 @@ impl TagList {
         Removal::Removed
     }
 
-    /// Finds the entry for a message with `tag` and takes it; its handle.
+    /// Finds and takes the entry for a message with `tag`; returns its handle.
     pub fn take(&mut self, tag: u64) -> Option<u32> {
         let mut found = NONE;
         let mut order = u64::MAX;
@@ -237,7 +244,7 @@ impl TagList {
         Some(handle(found, entry.generation))
     }
 
-    /// Copies the receive of a taken entry to `to`; `false` when there is no such entry.
+    /// Copies the receive of a taken entry to `to`; `false`: no such entry.
     pub fn describe(&self, handle: u32, to: &mut Receive) -> bool {
         let Some(place) = self.taken(handle) else { return false };
         let entry = &self.entries[index(place)];
@@ -247,14 +254,14 @@ impl TagList {
         to.sges.try_extend_from_slice(list).is_ok()
     }
 
-    /// A taken entry's message is complete: its place is free. Returns its `recv_wr_id`.
+    /// Frees a taken entry whose message is complete. Returns its `recv_wr_id`.
     pub fn finish(&mut self, handle: u32) -> Option<u64> {
         let place = self.taken(handle)?;
         self.release(place);
         Some(self.entries[index(place)].wr_id)
     }
 
-    /// A taken entry's message will not be finished.
+    /// Restores a taken entry whose message was abandoned.
     pub fn restore(&mut self, handle: u32) -> Option<Restored> {
         let place = self.taken(handle)?;
         let Entry { wr_id, state, .. } = self.entries[index(place)];
@@ -273,22 +280,22 @@ impl TagList {
         (taken && u32::from(entry.generation) == handle >> 16).then_some(place)
     }
 
-    /// A tagged message found no entry.
+    /// Counts a tagged message that matched no entry.
     pub fn count_unexpected(&mut self) {
         self.phase.unexpected = self.phase.unexpected.wrapping_add(1);
         self.phase.unreported += 1;
     }
 
-    /// An unexpected message was not finished: nobody will hear of it.
+    /// Uncounts an unexpected message that was abandoned and will not be reported.
     pub fn discount_unexpected(&mut self) {
         self.phase.unexpected = self.phase.unexpected.wrapping_sub(1);
-        // It was not reported yet, unless software counts wrongly.
+        // The message was unreported, unless software counts wrongly.
         let unreported = self.phase.unreported;
         self.phase.unreported = unreported.checked_sub(1).unwrap_or(u64::from(u16::MAX));
         self.settle();
     }
 
-    /// Software says how many unexpected messages it has seen, modulo 2^16.
+    /// Records that software has seen `seen` unexpected messages, modulo 2^16.
     pub fn sync(&mut self, seen: u32) {
         self.phase.unreported = u64::from(self.phase.unexpected.wrapping_sub(seen as u16));
         self.settle();
@@ -299,7 +306,7 @@ impl TagList {
         self.phase.unreported == 0
     }
 
-    /// In step, entries that waited can be matched.
+    /// Moves waiting entries to the table once software is in step.
     fn settle(&mut self) {
         while self.in_step() && self.waiting.head != NONE {
             let place = self.waiting.head;
@@ -344,7 +351,7 @@ impl TagList {
     }
 
     fn bucket(&self, mask: u64, tag: u64) -> usize {
-        // Two multiplications that spread every bit of both into the upper half.
+        // Two multiplications spread every bit of tag and mask into the upper half.
         let mixed = (tag ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed =
             (mixed ^ mixed >> 32 ^ mask.rotate_left(17)).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -364,7 +371,7 @@ impl TagList {
         place
     }
 
-    /// Puts an entry into the table, at its place in the order of additions.
+    /// Inserts an entry into the table, at its position in the order of additions.
     fn enlist(&mut self, place: u32) {
         let Entry { mask, tag, order, .. } = self.entries[index(place)];
         self.entries[index(place)].state = State::Listed;
@@ -379,7 +386,7 @@ impl TagList {
             return self.make_head(place);
         }
         let tail = self.entries[index(head)].prev;
-        // Behind all others, but for one that comes back.
+        // At the end, unless the entry is restored.
         let mut behind = tail;
         if self.entries[index(tail)].order > order {
             let mut next = head;
@@ -398,7 +405,7 @@ impl TagList {
         self.entries[index(ahead)].prev = place;
     }
 
-    /// Takes an entry out of the table.
+    /// Removes an entry from the table.
     fn delist(&mut self, place: u32) {
         let Entry { mask, next, prev, is_head, .. } = self.entries[index(place)];
         if let Some(at) = self.masks.iter().position(|(m, _)| *m == mask) {
@@ -417,7 +424,7 @@ impl TagList {
         }
     }
 
-    /// Begins a chain link for a new queue of equal entries.
+    /// Inserts the head of a new queue of equal entries into its chain.
     fn make_head(&mut self, place: u32) {
         let Entry { mask, tag, .. } = self.entries[index(place)];
         let bucket = self.bucket(mask, tag);
@@ -429,7 +436,7 @@ impl TagList {
         }
     }
 
-    /// `new` stands in the chain where `old` stood, which has the same mask and tag.
+    /// Replaces `old` in its chain by `new`, which has the same mask and tag.
     fn replace_head(&mut self, old: u32, new: u32) {
         let Entry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(old)];
         self.entries[index(old)].is_head = false;
@@ -438,14 +445,14 @@ impl TagList {
         self.relink(mask, tag, chain_prev, chain_next, new, new);
     }
 
-    /// Takes the last of a queue of equal entries out of its chain.
+    /// Removes the last entry of a queue of equal entries from its chain.
     fn unchain(&mut self, place: u32) {
         let Entry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(place)];
         self.entries[index(place)].is_head = false;
         self.relink(mask, tag, chain_prev, chain_next, chain_next, chain_prev);
     }
 
-    /// Points the neighbours `prev` and `next` in a chain at what is between them now.
+    /// Sets the links of the neighbours `prev` and `next` in a chain.
     fn relink(&mut self, mask: u64, tag: u64, prev: u32, next: u32, after: u32, before: u32) {
         match prev {
             NONE => {

@@ -1,4 +1,4 @@
-//! The tag list against what ibv_post_srq_ops(3) says, and against a list that is searched from end to end.
+//! Tests of the tag list against ibv_post_srq_ops(3), and against a linear search.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn add(list: &mut TagList, tag: u64, mask: u64, id: u64) -> u32 {
     list.add(tag, mask, id, &[]).expect("room")
 }
 
-/// The `recv_wr_id` that a message with `tag` goes to.
+/// The `recv_wr_id` of the entry that a message with `tag` matches.
 fn arrives(list: &mut TagList, tag: u64) -> Option<u64> {
     let handle = list.take(tag)?;
     list.finish(handle)
@@ -190,7 +190,7 @@ fn reports_are_compared_modulo_two_to_the_sixteen() {
 }
 
 #[test]
-fn a_list_that_nobody_reports_to_does_not_come_into_step_by_going_round() {
+fn a_list_without_reports_does_not_come_into_step_by_overflow() {
     let mut list = list(4);
     for _ in 0..1 << 16 {
         list.count_unexpected();
@@ -249,10 +249,10 @@ fn no_chain_grows_long_with_tags_that_differ_in_few_bits() {
     }
 }
 
-/// What the list should do, by searching from end to end.
+/// The expected behaviour, by linear search.
 #[derive(Default)]
 struct Oracle {
-    /// Handle, tag, mask, id, and whether it can be matched; in order of addition.
+    /// Handle, tag, mask, id, and whether the entry can be matched; in the order of addition.
     entries: Vec<(u32, u64, u64, u64, bool)>,
     taken: Vec<(u32, u64, u64, u64, bool)>,
     unexpected: u16,
@@ -290,7 +290,7 @@ impl Random {
 }
 
 #[test]
-fn a_random_history_goes_as_a_search_from_end_to_end_would_have_it() {
+fn a_random_history_agrees_with_a_linear_search() {
     for seed in 1..=40u64 {
         let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let capacity = 1 + random.below(200) as usize;

@@ -1,4 +1,5 @@
-//! Headers of tagged messages: `struct ibv_tmh` and `struct ibv_rvh` of `<infiniband/tm_types.h>`, big-endian.
+//! Headers of tagged messages, big-endian: `struct ibv_tmh` and `struct ibv_rvh` of
+//! `<infiniband/tm_types.h>`.
 
 use abi::{IBV_TMH_EAGER, IBV_TMH_FIN, IBV_TMH_RNDV};
 
@@ -6,42 +7,44 @@ use abi::{IBV_TMH_EAGER, IBV_TMH_FIN, IBV_TMH_RNDV};
 pub const TMH_LEN: usize = 16;
 /// Bytes of a rendezvous header.
 pub const RVH_LEN: usize = 16;
-/// What must be known of a message before it can be matched.
+/// Bytes of a message that matching needs.
 pub const HEADERS_LEN: usize = TMH_LEN + RVH_LEN;
 
-/// What a sender tags a message with.
+/// The tag of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tagged {
-    /// What is matched.
+    /// The value to match.
     pub tag: u64,
-    /// Handed through to the receiver.
+    /// Data that the receiver gets unchanged.
     pub app_ctx: u32,
 }
 
-/// Where the data of a rendezvous lies in the sender's memory.
+/// The location of a rendezvous' data in the sender's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Remote address.
     pub va: u64,
-    /// Its key.
+    /// The rkey.
     pub rkey: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// What the first bytes of a message say.
+/// The headers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagHeaders {
-    /// Not to be matched: it asks for that, is the answer to a rendezvous, or makes no sense, so that software shall see it.
+    /// Not to be matched: the sender requests that, or the message answers a rendezvous, or its
+    /// headers are invalid. Software gets it.
     Untagged,
     /// The payload follows the header.
     Eager(Tagged),
-    /// The receiver fetches the payload.
+    /// The receiver reads the payload from the sender.
     Rendezvous(Tagged, Offer),
 }
 
 impl TagHeaders {
-    /// Reads the headers at the beginning of a message. `start` has [`HEADERS_LEN`] bytes of it, or all.
+    /// Parses the headers of a message. `start` holds its first [`HEADERS_LEN`] bytes, or all of a
+    /// shorter message.
     pub fn parse(start: &[u8]) -> Self {
         let Some((&[opcode, _, _, _, a, b, c, d, ref tag @ ..], rest)) =
             start.split_first_chunk::<TMH_LEN>()
@@ -53,8 +56,8 @@ impl TagHeaders {
         match (u32::from(opcode), Offer::parse(rest)) {
             (IBV_TMH_EAGER, _) => Self::Eager(tagged),
             (IBV_TMH_RNDV, Some(offer)) => Self::Rendezvous(tagged, offer),
-            // NO_TAG asks for it; a FIN ends a rendezvous of the software above; a request that is too short to say where its data is
-            // cannot be served, and other opcodes are not defined.
+            // NO_TAG requests no matching. A FIN ends a rendezvous of the software above. A
+            // rendezvous without the data's location cannot be served. Other opcodes are undefined.
             _ => Self::Untagged,
         }
     }
@@ -72,7 +75,7 @@ impl Offer {
     }
 }
 
-/// The message that tells a rendezvous' sender that its data was fetched.
+/// The message that tells a rendezvous' sender that its data was read.
 pub fn fin(tagged: Tagged, offer: Offer) -> [u8; HEADERS_LEN] {
     headers(IBV_TMH_FIN as u8, tagged, offer)
 }
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_emitted_is_parsed_and_reserved_bytes_do_not_count() {
+    fn headers_round_trip_and_reserved_bytes_are_ignored() {
         let mut bytes = headers(IBV_TMH_RNDV as u8, TAGGED, OFFER);
         assert_eq!(TagHeaders::parse(&bytes), TagHeaders::Rendezvous(TAGGED, OFFER));
         bytes[1..4].fill(0xee);
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_matched_or_too_short_is_untagged() {
+    fn headers_without_a_tag_or_too_short_are_untagged() {
         let eager = headers(IBV_TMH_EAGER as u8, TAGGED, OFFER);
         for len in 0..TMH_LEN {
             assert_eq!(TagHeaders::parse(&eager[..len]), TagHeaders::Untagged, "{len} bytes");

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::helper::Hand;
 use crate::engine::objects::helping::Helping;
 use soft_sys::futex;
-use soft_sys::thread::testing::Looked;
+use soft_sys::thread::testing::ThreadHandle;
 use std::sync::atomic::AtomicBool;
 
 const MOST: usize = 1 << 20;
@@ -246,7 +246,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
     hold_helper(&a, &b);
     let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
     let over = AtomicBool::new(false);
-    let flusher = Looked::own();
+    let flusher = ThreadHandle::own();
     std::thread::scope(|scope| {
         let putter = scope.spawn(|| {
             until("it waits", || over.load(Ordering::Relaxed) || flusher.sleeps());
