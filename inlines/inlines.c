@@ -1,8 +1,8 @@
 /*
- * The inline functions of <infiniband/verbs.h> as functions of a library: for bindings of other languages, which have no C compiler to
- * inline them (docs/guide/debugging-tools.md).
+ * The inline functions of <infiniband/verbs.h> as functions of a library, for language bindings
+ * without a C compiler (docs/guide/debugging-tools.md).
  *
- * What that header includes comes first, so that its own functions alone lose `static inline`.
+ * Include the header's own includes first: only the header's functions may lose `static inline`.
  */
 #include <errno.h>
 #include <linux/types.h>

@@ -1,4 +1,5 @@
-//! What fuzz targets call (`fuzz/`): everything here takes any bytes and must not panic.
+//! Entry points of fuzz targets (`fuzz/`): all accept any bytes and must not panic. Each covers one
+//! parser of data from the kernel or from files.
 
 pub mod commands;
 
@@ -11,7 +12,7 @@ use crate::sys::{netlink, rdma_netlink, release, rtnetlink, smaps, sysfs};
 /// A datagram of the RDMA or the routing subsystem.
 pub fn netlink(data: &[u8]) {
     let all = netlink::messages(data);
-    // What a length of the framing hides is looked at, too.
+    // Parse also the bytes that a framing length hides.
     for body in all.iter().map(|message| message.body.as_slice()).chain([data]) {
         if let Some(device) = rdma_netlink::parse_device(body) {
             assert!(device.name.len() <= body.len() * 3);
@@ -26,7 +27,7 @@ pub fn netlink(data: &[u8]) {
     }
 }
 
-/// A file of sysfs, as each of its readers reads it.
+/// A sysfs file, read by each reader.
 pub fn sysfs(data: &[u8]) {
     let Some((path, _file)) = as_file(data) else { return };
     if let Ok(text) = sysfs::read_text(&path) {
@@ -49,12 +50,12 @@ pub fn smaps(data: &[u8]) {
     }
 }
 
-/// The real name of a plugin's file, which tells the release that it is of.
+/// The real name of a plugin's file, which contains the release.
 pub fn plugin_name(data: &[u8]) {
     release::of_name(&String::from_utf8_lossy(data));
 }
 
-/// What the kernel writes for an asynchronous event.
+/// The kernel's record of an asynchronous event.
 pub fn event(data: &[u8]) {
     if let Some(record) = data.first_chunk() {
         crate::verbs::event::decode(*record);
@@ -68,7 +69,7 @@ fn as_file(data: &[u8]) -> Option<(PathBuf, std::fs::File)> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just created, without another owner.
     let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.write_all(data).ok()?;
     Some((PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())), file))

@@ -27,17 +27,9 @@ const fn limit(mean: f64, percent: f64, wide: usize) -> Limit {
 /// A folder belongs to the longest row that begins its path. Lower a row whenever its folder gets
 /// better, and remove the row when the folder has reached [`GOAL`].
 const LIMITS: &[(&str, Limit)] = &[
-    ("abi", limit(0.07, 6.0, 100)),
     ("bench", limit(0.125, 15.0, 75)),
-    ("cface", limit(0.12, 12.0, 100)),
     ("fuzz", limit(0.14, 16.0, 50)),
-    ("headers", limit(0.105, 10.0, 75)),
-    ("include", limit(0.07, 3.0, 75)),
-    ("inlines", limit(0.17, 34.0, 50)),
-    ("provider-loader", limit(0.12, 8.0, 75)),
-    ("providers/soft/net", limit(0.13, 14.0, 125)),
     ("providers/soft/src", limit(0.14, 17.0, 1125)),
-    ("src", limit(0.085, 6.0, 525)),
     ("system-tests", limit(0.14, 16.0, 250)),
     ("tests", limit(0.125, 14.0, 50)),
     ("xtask", limit(0.125, 15.0, 125)),

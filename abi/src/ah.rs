@@ -1,4 +1,5 @@
 //! GIDs, address vectors and the global routing header: `ibv_query_gid_ex(3)`, `ibv_create_ah(3)`.
+//! Part of the application interface `<infiniband/verbs.h>`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -60,7 +61,7 @@ pub struct ibv_gid_entry {
     pub port_num: u32,
     /// A value of [`ibv_gid_type`].
     pub gid_type: u32,
-    /// Network interface index; 0 when there is none.
+    /// Network interface index; 0: none.
     pub ndev_ifindex: u32,
 }
 layout!(ibv_gid_entry: 32 {
@@ -81,7 +82,7 @@ layout!(ibv_global_route: 24 {
     dgid @ 0, flow_label @ 16, sgid_index @ 20, hop_limit @ 21, traffic_class @ 22,
 });
 
-/// Global routing header as received (IBTA vol 1, 8.3); big endian fields.
+/// Global routing header as received (IBTA 1.7 8.3); big endian fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_grh {

@@ -1,9 +1,12 @@
-//! Our interface for layers of librdmacm: shared objects that stand between a program and `librdmacm.so.1`. A layer exports one *data* symbol,
-//! [`CM_LAYER_SYMBOL`], of type [`ferroverbs_cm_layer`]; the same object may be a layer of verbs, too ([`crate::layer`]). docs/reference/layers.md says what it may do.
+//! The interface for layers of librdmacm: shared objects between a program and `librdmacm.so.1`. A
+//! layer exports one *data* symbol, [`CM_LAYER_SYMBOL`], of type [`ferroverbs_cm_layer`]. The same
+//! object may be a layer of verbs too ([`crate::layer`]). docs/reference/layers.md has the rules
+//! for layers.
 //!
-//! `attach` is called once in a process. `next` has what lies beneath: no entry is NULL, and none changes. `mine` is all NULL: what the layer puts there is
-//! called in place of the entry of `next`; what it leaves NULL is passed on. Both tables live as long as the process. It returns 0, or an errno: then the
-//! layer is left out.
+//! `attach` is called once in a process. `next` has the functions beneath the layer: no entry is
+//! NULL, and none changes. `mine` is all NULL at first. A function that the layer stores there
+//! replaces the entry of `next`; a NULL entry passes calls on. Both tables live until the process
+//! ends. `attach` returns 0, or an errno, which excludes the layer.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -18,8 +21,9 @@ use crate::{
 /// [`ferroverbs_cm_layer::size`] and [`ferroverbs_cm_layer::calls`].
 pub const CM_LAYER_SYMBOL: &core::ffi::CStr = c"ferroverbs_cm_layer_v1";
 
-/// Calls a macro with a row for each call that layers can stand before, in the order of the table. The types are those of this crate, which the caller has
-/// in scope. A thread that waits in `get_cm_event` may be cancelled, so that unwinding goes through it.
+/// Calls a macro with a row for each call that layers can replace, in the order of the table. The
+/// caller has the types of this crate in scope. `get_cm_event` is a cancellation point, so
+/// unwinding may pass through it.
 #[macro_export]
 macro_rules! each_cm_call {
     ($then:ident) => {
@@ -71,7 +75,8 @@ macro_rules! each_cm_call {
 
 macro_rules! table {
     ($($abi:literal $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
-        /// The calls of librdmacm that layers can stand before, each without `rdma_` in front. New ones come last.
+        /// The calls of librdmacm that layers can replace, without the prefix `rdma_`. New calls
+        /// come last.
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct ferroverbs_cm_calls {
@@ -82,7 +87,7 @@ macro_rules! table {
         }
 
         impl ferroverbs_cm_calls {
-            /// Their names, in their order.
+            /// The names of the calls, in the order of the table.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
         }
     };
@@ -95,7 +100,7 @@ const _: () = assert!(
     size_of::<ferroverbs_cm_calls>() == ferroverbs_cm_calls::NAMES.len() * size_of::<usize>()
 );
 
-/// What a layer exports.
+/// The exported table of a layer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ferroverbs_cm_layer {
@@ -103,7 +108,7 @@ pub struct ferroverbs_cm_layer {
     pub size: usize,
     /// Bytes of [`ferroverbs_cm_calls`] it was built with; calls beyond are passed on.
     pub calls: usize,
-    /// What diagnoses call it, NUL terminated.
+    /// The layer's name in messages, NUL terminated.
     pub name: *const c_char,
     /// Called once, before the first call that makes something returns: see the module.
     pub attach: Option<
@@ -115,5 +120,5 @@ pub struct ferroverbs_cm_layer {
 }
 layout!(ferroverbs_cm_layer: 32 { size @ 0, calls @ 8, name @ 16, attach @ 24 });
 
-// SAFETY: constant data of a layer that is never unloaded, and it points at such data.
+// SAFETY: constant data of a layer that is never unloaded, pointing only at such data.
 unsafe impl Sync for ferroverbs_cm_layer {}

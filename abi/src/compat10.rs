@@ -1,9 +1,9 @@
-//! The objects of libibverbs 1.0 (2006) as its binaries see them: what the functions under the node
-//! `IBVERBS_1.0` take and return. Layouts: `<infiniband/verbs.h>` of libibverbs 1.0.
+//! The objects of libibverbs 1.0 (2006) in the layout of its binaries: arguments and results of the
+//! functions under the node `IBVERBS_1.0`. Layouts: `<infiniband/verbs.h>` of libibverbs 1.0.
 //!
-//! Each ends with a pointer to the object of today that stands behind it; in 1.0 that word was private
-//! to the library or behind the end. What 1.0 and later releases have in common (`ibv_ah_attr`,
-//! `ibv_qp_cap`, `ibv_srq_init_attr`, `ibv_wc`, …) has no second form here.
+//! Each ends with a pointer to the current object behind it; in 1.0 that word was private to the
+//! library, or behind the end. Types that 1.0 shares with later releases (`ibv_ah_attr`,
+//! `ibv_qp_cap`, `ibv_srq_init_attr`, `ibv_wc`, …) have no second form here.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."

@@ -1,5 +1,5 @@
-//! An open device and the tables inline code of applications reaches through:
-//! `ibv_open_device(3)`; layouts of `<infiniband/verbs.h>`.
+//! An open device, and the tables that inline code of applications uses: `ibv_open_device(3)`;
+//! layouts of `<infiniband/verbs.h>`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -110,7 +110,8 @@ pub struct ibv_context {
     pub ops: ibv_context_ops,
     /// Descriptor of the kernel device, or -1.
     pub cmd_fd: c_int,
-    /// Delivers [`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc) records; applications poll it.
+    /// Delivers [`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc) records;
+    /// applications poll it.
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: libc::pthread_mutex_t,
@@ -122,7 +123,7 @@ layout!(ibv_context: 328 {
     abi_compat @ 320,
 });
 
-/// The extended context: it grows at the *front*, so each slot sits at a constant negative distance
+/// The extended context: it grows at the *front*, so each slot has a constant negative distance
 /// from [`ibv_context`]. This is the newest form (private ABI 64 and 65); providers of private ABI
 /// 34 and 57 start at `query_port` (648 bytes), 59 at `reg_mr_ex` (672) or, from rdma-core 62, at
 /// `dm_export_dmabuf_fd` (680).
@@ -305,7 +306,7 @@ pub struct verbs_context {
     pub _abi_placeholder3: u64,
     /// Bytes of the whole struct *as the provider was built*.
     pub sz: usize,
-    /// The anchor: everything before it is found at a negative distance from it.
+    /// The anchor: earlier fields have negative distances from this field.
     pub context: ibv_context,
 }
 layout!(verbs_context: 696 {
@@ -322,7 +323,7 @@ layout!(verbs_context: 696 {
     close_xrcd @ 344, _abi_placeholder3 @ 352, sz @ 360, context @ 368,
 });
 
-/// The front-end's private part of a context; never dereferenced outside it.
+/// The front-end's private part of a context; only the front-end dereferences it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct verbs_ex_private {

@@ -1,4 +1,5 @@
-//! Counters and completion counters: `ibv_create_counters(3)`.
+//! Counters and completion counters: `ibv_create_counters(3)`. Counters count the packets or bytes
+//! of flow rules; completion counters count completions.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -24,7 +25,7 @@ pub struct ibv_counters {
 }
 layout!(ibv_counters: 8 { context @ 0 });
 
-/// What a counter counts (`ibv_attach_counters_point_flow(3)`).
+/// The quantity that a counter counts (`ibv_attach_counters_point_flow(3)`).
 pub type ibv_counter_description = c_uint;
 pub const IBV_COUNTER_PACKETS: ibv_counter_description = 0;
 pub const IBV_COUNTER_BYTES: ibv_counter_description = 1;

@@ -14,7 +14,8 @@ use crate::{be32, ibv_context, ibv_pd, ibv_wc_opcode, ibv_wc_status};
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
-    /// Delivers 8-byte records, each the address of an [`ibv_cq`]; applications poll it.
+    /// Delivers 8-byte records, each the address of an [`ibv_cq`]; applications poll this
+    /// descriptor.
     pub fd: c_int,
     /// CQs that use the channel; guarded by `context.mutex`.
     pub refcnt: c_int,
@@ -121,7 +122,7 @@ pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: ibv_create_cq_wc_flags 
 
 /// The fields that [`ibv_wc`](crate::ibv_wc) has.
 pub const IBV_WC_STANDARD_FLAGS: ibv_create_cq_wc_flags = 0x7f;
-/// All fields this release knows.
+/// All fields of this release.
 pub const IBV_CREATE_CQ_SUP_WC_FLAGS: ibv_create_cq_wc_flags = 0xfff;
 
 /// Bits of `ibv_cq_init_attr_ex.comp_mask`.

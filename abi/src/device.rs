@@ -1,5 +1,8 @@
-//! Devices, their attributes and their ports: `ibv_get_device_list(3)`, `ibv_query_device_ex(3)`,
+//! Devices, device attributes and ports: `ibv_get_device_list(3)`, `ibv_query_device_ex(3)`,
 //! `ibv_query_port(3)`; layouts of `<infiniband/verbs.h>`.
+//!
+//! Map of this file: the device, its capability flags, the attributes (the classic structure, then
+//! one structure for each extended capability), and the ports.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -9,7 +12,7 @@ use core::ffi::{c_char, c_int, c_uint};
 
 use crate::{be64, ibv_context, ibv_tm_caps};
 
-/// What a device is (`ibv_get_device_list(3)`).
+/// The kind of a device (`ibv_get_device_list(3)`).
 pub type ibv_node_type = c_int;
 pub const IBV_NODE_UNKNOWN: ibv_node_type = -1;
 pub const IBV_NODE_CA: ibv_node_type = 1;
@@ -20,7 +23,7 @@ pub const IBV_NODE_USNIC: ibv_node_type = 5;
 pub const IBV_NODE_USNIC_UDP: ibv_node_type = 6;
 pub const IBV_NODE_UNSPECIFIED: ibv_node_type = 7;
 
-/// How a device talks (`ibv_get_device_list(3)`).
+/// The transport of a device (`ibv_get_device_list(3)`).
 pub type ibv_transport_type = c_int;
 pub const IBV_TRANSPORT_UNKNOWN: ibv_transport_type = -1;
 pub const IBV_TRANSPORT_IB: ibv_transport_type = 0;
@@ -95,7 +98,7 @@ pub const IBV_DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 pub const IBV_DEVICE_CC_DMA_BOUNCE: u64 = 1 << 41;
 
-/// How far atomics are atomic (`ibv_query_device(3)`).
+/// The scope of atomic operations (`ibv_query_device(3)`).
 pub type ibv_atomic_cap = c_uint;
 pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
@@ -146,7 +149,7 @@ pub struct ibv_device_attr {
     pub max_srq_wr: c_int,
     pub max_srq_sge: c_int,
     pub max_pkeys: u16,
-    /// Exponent: 4.096 us * 2^n (IBTA vol 1, 9.7.6.1.3).
+    /// Exponent: 4.096 us * 2^n (IBTA 1.7 9.7.6.1.3).
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
 }
@@ -426,8 +429,8 @@ layout!(ibv_port_attr: 56 {
     active_speed_ex @ 52,
 });
 
-/// The part of [`ibv_port_attr`] that the exported `ibv_query_port` fills: it ends with `flags`, as in
-/// libibverbs 1.1.
+/// The part of [`ibv_port_attr`] that the exported `ibv_query_port` fills: it ends with `flags`, as
+/// in libibverbs 1.1.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct compat_ibv_port_attr {

@@ -1,5 +1,5 @@
-//! What a provider plugin and the front-end agree on: private ABI of rdma-core, newest generation
-//! (65). Sizes that differ in older generations are named on the type.
+//! The interface between provider plugins and the front-end: private ABI of rdma-core, newest
+//! generation (65). Types name sizes that differ in older generations.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; each type says what it is for."
@@ -18,7 +18,7 @@ pub const VERBS_MATCH_PCI: c_uint = 1;
 pub const VERBS_MATCH_MODALIAS: c_uint = 2;
 pub const VERBS_MATCH_DRIVER_ID: c_uint = 3;
 
-/// What a match entry compares with, by its kind.
+/// The value that a match entry compares, by the entry's kind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union verbs_match_ent_u {
@@ -44,7 +44,8 @@ layout!(verbs_match_ent: 24 { driver_data @ 0, u @ 8, vendor @ 16, device @ 18, 
 // SAFETY: a match table is constant data of a plugin that is never unloaded.
 unsafe impl Sync for verbs_match_ent {}
 
-/// Link of an intrusive list (ccan style). The front-end keeps its own lists and leaves it NULL.
+/// Link of an intrusive list (ccan style). The front-end keeps its own lists and leaves the link
+/// NULL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct list_node {
@@ -53,7 +54,7 @@ pub struct list_node {
 }
 layout!(list_node: 16 { next @ 0, prev @ 8 });
 
-// Bits of `verbs_sysfs_dev.flags`: what was read already.
+// Bits of `verbs_sysfs_dev.flags`: the values that were read already.
 pub const VSYSFS_READ_MODALIAS: c_uint = 1;
 pub const VSYSFS_READ_NODE_GUID: c_uint = 2;
 
@@ -94,10 +95,10 @@ layout!(verbs_sysfs_dev: 992 {
 pub struct verbs_device {
     pub device: ibv_device,
     pub ops: *const verbs_device_ops,
-    /// Device list, its copies and open contexts hold one each.
+    /// The device list, each copy of it, and each open context hold a reference.
     pub refcount: c_int,
     pub entry: list_node,
-    /// NULL for a device that has no kernel device behind it.
+    /// NULL for a device without a kernel device.
     pub sysfs: *mut verbs_sysfs_dev,
     /// Bits of [`ib_uverbs_core_support`](crate::ib_uverbs_core_support).
     pub core_support: u64,
@@ -106,7 +107,8 @@ layout!(verbs_device: 712 {
     device @ 0, ops @ 664, refcount @ 672, entry @ 680, sysfs @ 696, core_support @ 704,
 });
 
-/// What a provider registers: how to match and open its devices. Same in all generations.
+/// The table that a provider registers: how to match and open its devices. Equal in all
+/// generations.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct verbs_device_ops {
@@ -138,7 +140,7 @@ layout!(verbs_device_ops: 72 {
 // SAFETY: a registered table is constant data of a plugin that is never unloaded.
 unsafe impl Sync for verbs_device_ops {}
 
-/// Origin of a region; decides what the front-end may do with it.
+/// Origin of a region; decides the operations that the front-end permits.
 pub type ibv_mr_type = c_uint;
 pub const IBV_MR_TYPE_MR: ibv_mr_type = 0;
 pub const IBV_MR_TYPE_NULL_MR: ibv_mr_type = 1;

@@ -1,6 +1,9 @@
-//! What plugins call: the functions that `libibverbs.so.1` exports under `IBVERBS_PRIVATE_65`, as
-//! `<infiniband-provider/driver.h>` declares them. Some had fewer parameters in older generations; these are
-//! the newest forms.
+//! Functions for plugins, which `libibverbs.so.1` exports under `IBVERBS_PRIVATE_65` and
+//! `<infiniband-provider/driver.h>` declares. Some had fewer parameters in older generations; the
+//! newest forms are here.
+//!
+//! Map of this file: the functions are in the order of their names; the DMA-BUF heaps and the
+//! registration of a driver come last.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -30,13 +33,14 @@ use crate::{
 };
 
 unsafe extern "C" {
-    /// How many attributes a command and those linked to it have.
+    /// Number of attributes of a command and of all linked commands.
     pub fn __ioctl_final_num_attrs(num_attrs: c_uint, link: *mut ibv_command_buffer) -> c_uint;
 
     /// Writes a line of a level (`VERBS_LOG_*`) to where `VERBS_LOG_FILE` says.
     pub fn __verbs_log(ctx: *mut verbs_context, level: u32, fmt: *const c_char, ...);
 
-    /// Zeroed memory of `alloc_size` bytes with an initialised context at `context_offset` bytes; NULL and errno.
+    /// Zeroed memory of `alloc_size` bytes with an initialised context at `context_offset` bytes;
+    /// NULL and errno.
     pub fn _verbs_init_and_alloc_context(
         device: *mut ibv_device,
         cmd_fd: c_int,
@@ -298,7 +302,7 @@ unsafe extern "C" {
     /// Asks the kernel to detach a multicast group. 0 or an errno.
     pub fn ibv_cmd_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
 
-    /// Asks the kernel for a DMA-BUF of device memory. Its descriptor, or -1 and errno.
+    /// Exports device memory as a DMA-BUF. Returns the descriptor, or -1 and errno.
     pub fn ibv_cmd_export_dmabuf_fd(ctx: *mut ibv_context, pg_off: libc::off_t) -> c_int;
 
     /// Asks the kernel to free device memory. 0 or an errno.
@@ -597,7 +601,7 @@ unsafe extern "C" {
         ...
     ) -> c_int;
 
-    /// Initialises the members of a CQ that are not its provider's.
+    /// Initialises the front-end's members of a CQ.
     pub fn verbs_init_cq(
         cq: *mut ibv_cq,
         context: *mut ibv_context,
@@ -627,12 +631,13 @@ unsafe extern "C" {
         dmabuf_fd: *mut c_int,
     ) -> *mut c_void;
 
-    /// Unmaps such memory and closes its descriptor.
+    /// Unmaps memory of a DMA-BUF heap and closes the descriptor.
     pub fn ibv_dmabuf_heap_free(memory: *mut c_void, size: usize, dmabuf_fd: c_int);
 
     /// Closes the heap.
     pub fn ibv_dmabuf_heap_destroy(heap: *mut ibv_dmabuf_heap);
 
-    /// Adds a driver to the library's list; the number is the generation that the plugin is built for.
+    /// Adds a driver to the library's list; the number is the generation that the plugin is built
+    /// for.
     pub fn verbs_register_driver_65(ops: *const verbs_device_ops);
 }

@@ -1,4 +1,5 @@
-//! Asynchronous events: `ibv_get_async_event(3)`.
+//! Asynchronous events: `ibv_get_async_event(3)`. Part of the application interface
+//! `<infiniband/verbs.h>`, which names the object of an event by a union.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -32,7 +33,7 @@ pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
 pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
 pub const IBV_EVENT_DEVICE_SPEED_CHANGE: ibv_event_type = 20;
 
-/// Whom an event is about; the type of the event decides.
+/// The object of an event, selected by the event's type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {

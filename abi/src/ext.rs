@@ -1,16 +1,16 @@
-//! Our extension of the provider ABI: how a plugin announces devices that have no kernel device, and
-//! answers for them what the front-end would otherwise ask sysfs or the kernel.
+//! The extension of the provider ABI: a plugin announces devices without a kernel device, and
+//! answers the front-end's queries of sysfs and the kernel for these devices.
 //!
-//! A plugin that wants this exports one *data* symbol, [`PLUGIN_EXT_SYMBOL`], of type
-//! [`ferroverbs_plugin_ext`], next to registering its `verbs_device_ops` in the usual way. Everything
-//! else about it is an ordinary provider of the private ABI generation it was built for.
+//! Such a plugin exports one *data* symbol, [`PLUGIN_EXT_SYMBOL`], of type
+//! [`ferroverbs_plugin_ext`], and registers its `verbs_device_ops` as usual. Otherwise the plugin
+//! is an ordinary provider of its private ABI generation.
 //!
-//! For each announced device the front-end builds a [`verbs_sysfs_dev`](crate::verbs_sysfs_dev) with the
-//! announced names, GUID, node type and port count, passes it to `alloc_device`, and completes the
-//! `verbs_device` with `sysfs` left NULL, so `alloc_context` is later called with `cmd_fd == -1`; a plugin
-//! may put a descriptor of its own there that other processes can import. The
-//! plugin sets `ibv_context.async_fd` itself: a readable descriptor that delivers 16-byte records
-//! ([`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc)).
+//! For each announced device the front-end builds a [`verbs_sysfs_dev`](crate::verbs_sysfs_dev)
+//! with the announced names, GUID, node type and port count, passes it to `alloc_device`, and
+//! completes the `verbs_device` with `sysfs` left NULL, so `alloc_context` is later called with
+//! `cmd_fd == -1`. A plugin may replace the value by its own descriptor, which other processes can
+//! import. The plugin sets `ibv_context.async_fd` itself: a readable descriptor that delivers
+//! 16-byte records ([`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc)).
 
 use core::ffi::{c_char, c_int};
 
@@ -22,22 +22,23 @@ use crate::{
 /// [`ferroverbs_plugin_ext::size`].
 pub const PLUGIN_EXT_SYMBOL: &core::ffi::CStr = c"ferroverbs_plugin_ext_v1";
 
-/// The group that stands for queue pair 1, by which connections are managed (IBTA vol 1, 3.5.10 and 13.4.5), on a device that is shared by
-/// processes and has no kernel. Each UD queue pair that `ibv_attach_mcast(3)` puts into it gets what other hosts send to number 1 of this
-/// host, if it has their Q_Key, `0x80010000`; it has the addresses in the 40 bytes in front. What is sent to number 1 of an address of this host
-/// comes to all members, and what goes to another host has the number 1 as its source. The address is of the scope of an interface:
-/// datagrams to it go nowhere else.
+/// The multicast group that represents queue pair 1, for connection management (IBTA 1.7 3.5.10,
+/// 13.4.5), on a shared device without a kernel device. `ibv_attach_mcast(3)` attaches UD queue
+/// pairs with Q_Key `0x80010000` to the group. Each member receives the datagrams that other hosts
+/// send to QP 1 of this host, with the addresses in the 40 bytes in front. A datagram to QP 1 of a
+/// local address reaches all members. A datagram to another host has QP 1 as its source. The
+/// address has interface scope, so datagrams to the group do not leave the host.
 pub const GSI_GROUP: [u8; 16] = [0xff, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'V', 0, 1];
 
 /// One announced device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ferroverbs_device_info {
-    /// What `ibv_get_device_name(3)` returns, NUL terminated.
+    /// The result of `ibv_get_device_name(3)`, NUL terminated.
     pub name: [c_char; 64],
-    /// What `ibv_device.dev_name` holds (a kernel device has `uverbsN` there), NUL terminated.
+    /// The content of `ibv_device.dev_name` (`uverbsN` for a kernel device), NUL terminated.
     pub dev_name: [c_char; 64],
-    /// What `ibv_get_device_guid(3)` returns; big endian.
+    /// The result of `ibv_get_device_guid(3)`; big endian.
     pub node_guid: be64,
     /// [`ibv_node_type`](crate::ibv_node_type).
     pub node_type: c_int,
@@ -46,7 +47,7 @@ pub struct ferroverbs_device_info {
 }
 layout!(ferroverbs_device_info: 144 { name @ 0, dev_name @ 64, node_guid @ 128, node_type @ 136, num_ports @ 140 });
 
-/// A packet of the RoCE wire that a plugin tells of (`tell_packets`). What it points at is there during the call.
+/// A RoCE packet that a plugin reports (`tell_packets`). Its pointers are valid during the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ferroverbs_packet {
@@ -54,15 +55,16 @@ pub struct ferroverbs_packet {
     pub size: usize,
     /// From the base header (BTH) on, padding included, without the ICRC.
     pub bytes: *const u8,
-    /// How many.
+    /// Number of those bytes.
     pub length: u32,
     /// The ICRC, as it stands on the wire.
     pub icrc: [u8; 4],
-    /// Who sent it; IPv4 addresses are mapped.
+    /// The sender's address; IPv4 addresses are mapped.
     pub source: [u8; 16],
-    /// To whom.
+    /// The receiver's address.
     pub destination: [u8; 16],
-    /// UDP source port; 0 where it is not known, and neither is the ICRC: another process took it from the socket.
+    /// UDP source port; 0 where it is not known, and neither is the ICRC: another process took it
+    /// from the socket.
     pub source_port: u16,
     /// Of the IPv4 header.
     pub identification: u16,
@@ -70,7 +72,7 @@ pub struct ferroverbs_packet {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
-    /// 1: it goes; 0: it came.
+    /// 1: sent; 0: received.
     pub is_sent: u8,
     /// 0.
     pub reserved: u8,
@@ -80,40 +82,42 @@ layout!(ferroverbs_packet: 64 {
     identification @ 58, traffic_class @ 60, hop_limit @ 61, is_sent @ 62, reserved @ 63,
 });
 
-/// Who is told of packets. It is called under locks of the plugin by any of its threads, and calls no verbs.
+/// The receiver of packet reports. Any thread of the plugin calls the function, under locks of the
+/// plugin; the function calls no verbs.
 pub type ferroverbs_packet_sink = unsafe extern "C" fn(packet: *const ferroverbs_packet);
 
-/// What a plugin knows of the other end of a connection (`other_end`): what the process there publishes, as it is at this moment.
+/// The state of a connection's remote end (`other_end`), as the remote process publishes it now.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ferroverbs_other_end {
-    /// Bytes of this struct that who asks knows; no more are written.
+    /// Size of the caller's structure in bytes; no more bytes are written.
     pub size: usize,
-    /// Where it is: one of [`OTHER_END_WIRE`] and the like.
+    /// The location of the remote end: [`OTHER_END_WIRE`] or another `OTHER_END_*`.
     pub place: u32,
-    /// Its process, as this one numbers processes; 0: not known.
+    /// The remote process in the local pid namespace; 0: not known.
     pub pid: c_int,
-    /// [`ibv_qp_state`](crate::ibv_qp_state) of the QP there, as that process said last; -1: there is no such QP, or that is not known.
+    /// [`ibv_qp_state`](crate::ibv_qp_state) of the remote QP, as last published; -1: no such QP,
+    /// or not known.
     pub qp_state: c_int,
-    /// The QP that it is connected to; 0: none.
+    /// The QP to which the remote QP is connected; 0: none.
     pub dest_qp_num: u32,
     /// Its `qp_access_flags`.
     pub access: u32,
-    /// What the key is there: one of [`OTHER_KEY_GOOD`] and the like.
+    /// The state of the key: [`OTHER_KEY_GOOD`] or another `OTHER_KEY_*`.
     pub key: u32,
-    /// `IBV_ACCESS_*` flags of what the key names, where it names anything.
+    /// `IBV_ACCESS_*` flags of the key's region or window, if any.
     pub key_access: u32,
     /// 0.
     pub reserved: u32,
-    /// The first address that it covers.
+    /// The first address of the key's range.
     pub key_addr: u64,
     /// Bytes.
     pub key_length: u64,
-    /// `rq_psn` of the QP there; counts only where `path_mtu` is not 0.
+    /// `rq_psn` of the remote QP; only valid if `path_mtu` is not 0.
     pub rq_psn: u32,
     /// `path_mtu` of the QP there, an [`ibv_mtu`](crate::ibv_mtu); 0: not known.
     pub path_mtu: u8,
-    /// `max_dest_rd_atomic` of the QP there; counts only where `path_mtu` is not 0.
+    /// `max_dest_rd_atomic` of the remote QP; only valid if `path_mtu` is not 0.
     pub max_dest_rd_atomic: u8,
     /// 0.
     pub reserved2: u16,
@@ -129,11 +133,11 @@ pub const OTHER_END_UNKNOWN: u32 = 0;
 pub const OTHER_END_HERE: u32 = 1;
 /// Of `place`: another process of this host.
 pub const OTHER_END_PROCESS: u32 = 2;
-/// Of `place`: another process of this host that this one has not met, or that does not let it look.
+/// Of `place`: another process of this host that this process has not met or may not read.
 pub const OTHER_END_CLOSED: u32 = 3;
-/// Of `place`: a process that has ended. What it said before is still there.
+/// Of `place`: a process that has ended. The last published values remain.
 pub const OTHER_END_GONE: u32 = 4;
-/// Of `place`: no process of this host has QPs of such numbers.
+/// Of `place`: no process of this host owns the QP number.
 pub const OTHER_END_NOBODY: u32 = 5;
 /// Of `place`: it is reached by the wire between hosts, which tells nothing.
 pub const OTHER_END_WIRE: u32 = 6;
@@ -158,10 +162,11 @@ pub const OTHER_KEY_QP: u32 = 5;
 pub struct ferroverbs_plugin_ext {
     /// Bytes of this struct the plugin was built with; fields beyond are absent.
     pub size: usize,
-    /// The very pointer that the plugin registered; names the driver, and its generation with it.
+    /// The pointer that the plugin registered; identifies the driver and the driver's generation.
     pub device_ops: *const verbs_device_ops,
-    /// Fills at most `max` entries of `out` and returns how many there are, or `-errno` after having
-    /// printed its own line of diagnosis. `kernel_devices` is the number of RDMA devices the kernel has.
+    /// Fills at most `max` entries of `out` and returns how many there are, or `-errno` after
+    /// having printed its own line of diagnosis. `kernel_devices` is the number of RDMA devices the
+    /// kernel has.
     pub announce: Option<
         unsafe extern "C" fn(
             kernel_devices: c_int,
@@ -191,25 +196,28 @@ pub struct ferroverbs_plugin_ext {
     /// A readable descriptor that delivers 8-byte records, each the address of the `ibv_cq` with an
     /// event; or `-errno`.
     pub create_comp_channel: Option<unsafe extern "C" fn(context: *mut ibv_context) -> c_int>,
-    /// Closes such a descriptor. 0 or an errno.
+    /// Closes a descriptor of `create_comp_channel`. 0 or an errno.
     pub destroy_comp_channel:
         Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
-    /// Whether `fd`, which belongs to somebody else and is none of the kernel's devices, is the `cmd_fd` of a context of this
-    /// device, so that `import_context` can be called with it: 1 or 0.
+    /// Whether `fd`, which the caller owns and which is no kernel device, is the `cmd_fd` of a
+    /// context of this device and valid for `import_context`: 1 or 0.
     pub is_cmd_fd: Option<unsafe extern "C" fn(device: *mut ibv_device, fd: c_int) -> c_int>,
-    /// Called by `ibv_get_cq_event(3)` before it reads such a descriptor: where that would block, sleeps until there is a record. 0 or an
-    /// errno, for example `EINTR`. A thread may be cancelled in it.
+    /// Called by `ibv_get_cq_event(3)` before it reads such a descriptor. If the read would block,
+    /// sleeps until a record arrives. 0 or an errno, for example `EINTR`. A cancellation point.
     pub await_comp_event:
         Option<unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
-    /// For layers, not for the front-end: from now on `sink` is told of each packet of a wire between hosts that goes, or came for this process.
-    /// 0, or `EBUSY` when there is another one, which stays for good.
+    /// For layers, not for the front-end: reports each packet between hosts that this process sends
+    /// or receives to `sink`, from now on. 0, or `EBUSY`: another sink is set, which cannot be
+    /// replaced.
     pub tell_packets: Option<unsafe extern "C" fn(sink: ferroverbs_packet_sink) -> c_int>,
-    /// For layers: whether what this queue pair sends goes over such a wire, to `ah` where that says it: 1 or 0. From RTR on.
+    /// For layers: whether messages of this queue pair, to `ah` for datagrams, go to another host:
+    /// 1 or 0. Valid from RTR on.
     pub is_wired: Option<unsafe extern "C" fn(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_int>,
     /// For layers: how many completions `ibv_poll_cq(3)` would find now.
     pub waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
-    /// For layers: what is known of the other end of this connected queue pair, and of `rkey` there (0: nothing is asked of a key). It never waits for
-    /// the other end. 0 or an errno: `EINVAL` for a queue pair that has none.
+    /// For layers: the state of the remote end of this connected queue pair, and of `rkey` there
+    /// (0: no key). Never waits for the remote process. 0 or an errno: `EINVAL` for a queue pair
+    /// without a remote end.
     pub other_end: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
     >,
@@ -221,16 +229,18 @@ layout!(ferroverbs_plugin_ext: 104 {
 });
 
 impl ferroverbs_plugin_ext {
-    /// A whole copy of a plugin's table: what is beyond the size that the plugin knows is absent.
+    /// A complete copy of a plugin's table; fields beyond the plugin's size are absent.
     ///
     /// # Safety
-    /// `table` points to constant data of a plugin that is never unloaded, as long as its `size` says.
+    /// `table` points to constant data of a plugin that is never unloaded, with the length of its
+    /// `size`.
     #[must_use]
     pub unsafe fn adopt(table: *const Self) -> Self {
         let mut copy = Self::zeroed();
         // SAFETY: every plugin knows the first field.
         let known = unsafe { (&raw const (*table).size).read() }.min(size_of::<Self>());
-        // SAFETY: the plugin has at least that many bytes, and so have we. Whole fields are copied, as its structure is a prefix of ours.
+        // SAFETY: both structures have at least that many bytes. Whole fields are copied, because
+        // the plugin's structure is a prefix of ours.
         unsafe {
             core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut copy).cast::<u8>(), known);
         }
@@ -238,7 +248,8 @@ impl ferroverbs_plugin_ext {
     }
 }
 
-// SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.
+// SAFETY: the table is constant data of a plugin that is never unloaded, pointing only at such
+// data.
 unsafe impl Sync for ferroverbs_plugin_ext {}
 // SAFETY: as above.
 unsafe impl Send for ferroverbs_plugin_ext {}

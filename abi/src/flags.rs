@@ -1,5 +1,5 @@
-//! Bit masks that Rust code computes with. The C structs keep plain integers; `from_bits_retain` turns
-//! one into these and never loses a bit we don't know.
+//! Bit masks that Rust code computes with. The C structs keep plain integers; `from_bits_retain`
+//! converts from an integer and keeps unknown bits.
 
 use bitflags::bitflags;
 

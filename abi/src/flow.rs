@@ -1,4 +1,5 @@
-//! Flow steering: `ibv_create_flow(3)`, `ibv_flow_action_esp(3)`.
+//! Flow steering: `ibv_create_flow(3)`, `ibv_flow_action_esp(3)`. Part of the application interface
+//! `<infiniband/verbs.h>`. The kernel's form of the rules is in `kernel/flow.rs`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -299,7 +300,7 @@ pub struct ibv_flow_spec_counter_action {
 }
 layout!(ibv_flow_spec_counter_action: 16 { type_ @ 0, size @ 4, counters @ 8 });
 
-/// What every specification starts with.
+/// The head of every specification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_flow_spec_hdr {

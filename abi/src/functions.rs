@@ -1,8 +1,13 @@
-//! What programs call: the functions that `libibverbs.so.1` exports under its public versions, up to
-//! rdma-core 65 (`IBVERBS_1.18`), as `<infiniband/verbs.h>` declares them. Inline functions of that header
-//! are not here. The library defines these; nobody who only uses the types links to them.
+//! Functions for programs, which `libibverbs.so.1` exports under its public versions up to
+//! rdma-core 65 (`IBVERBS_1.18`) and `<infiniband/verbs.h>` declares. Inline functions of that
+//! header are not here. The library defines the functions; crates that only use types do not link
+//! to the library.
 //!
-//! Their manual pages have their names, unless the text says otherwise.
+//! Each function has a manual page of its name, unless the text says otherwise.
+//!
+//! Map of this file: texts and rates, devices, imports, events, queries, protection domains and
+//! regions, completion queues and counters, shared receive queues, queue pairs, buffers, address
+//! handles, fork, names and ECE.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -42,10 +47,12 @@ unsafe extern "C" {
     /// The work request builder of a QP, or NULL if it was created without.
     pub fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
-    /// The RDMA devices, ended by NULL, and their number if `num_devices` is not NULL; NULL and errno.
+    /// The RDMA devices, ended by NULL, and their number if `num_devices` is not NULL; NULL and
+    /// errno.
     pub fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
 
-    /// Gives back what `ibv_get_device_list` returned. Devices that were not opened are gone.
+    /// Frees the array of `ibv_get_device_list`. Devices that were not opened are invalid
+    /// afterwards.
     pub fn ibv_free_device_list(list: *mut *mut ibv_device);
 
     /// The name of a device, valid as long as the device.
@@ -87,13 +94,14 @@ unsafe extern "C" {
     /// Waits for the next asynchronous event. 0, or -1 and errno. Each must be acknowledged.
     pub fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
 
-    /// Acknowledges an event. Destroying the object it is about waits for that.
+    /// Acknowledges an event. The destruction of the event's object waits for the acknowledgement.
     pub fn ibv_ack_async_event(event: *mut ibv_async_event);
 
     /// Limits and identity of a device. 0 or an errno.
     pub fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
 
-    /// State of a port, as far as libibverbs 1.1 knew it; the macro of this name asks for all. 0 or an errno.
+    /// State of a port in the layout of libibverbs 1.1; the macro of this name queries all fields.
+    /// 0 or an errno.
     pub fn ibv_query_port(
         context: *mut ibv_context,
         port_num: u8,
@@ -190,7 +198,8 @@ unsafe extern "C" {
     /// Registers memory of any kind, as the attributes say; NULL and errno.
     pub fn ibv_reg_mr_ex(pd: *mut ibv_pd, mr_init_attr: *mut ibv_mr_init_attr) -> *mut ibv_mr;
 
-    /// Changes what `flags` (`enum ibv_rereg_mr_flags`) select of a region. 0 or an `enum ibv_rereg_mr_err_code`.
+    /// Changes what `flags` (`enum ibv_rereg_mr_flags`) select of a region. 0 or an `enum
+    /// ibv_rereg_mr_err_code`.
     pub fn ibv_rereg_mr(
         mr: *mut ibv_mr,
         flags: c_int,
@@ -224,7 +233,8 @@ unsafe extern "C" {
     /// Changes the size of a CQ to at least `cqe` entries. 0 or an errno.
     pub fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
 
-    /// Destroys a CQ after all its events were acknowledged. 0 or an errno: `EBUSY` as long as a QP uses it.
+    /// Destroys a CQ after all its events were acknowledged. 0 or an errno: `EBUSY` as long as a QP
+    /// uses it.
     pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
 
     /// Waits for the next completion event of a channel. 0, or -1 and errno.
@@ -284,19 +294,21 @@ unsafe extern "C" {
     /// Size and limit of an SRQ. 0 or an errno.
     pub fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int;
 
-    /// Destroys an SRQ after its events were acknowledged. 0 or an errno: `EBUSY` as long as a QP uses it.
+    /// Destroys an SRQ after its events were acknowledged. 0 or an errno: `EBUSY` as long as a QP
+    /// uses it.
     pub fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
 
     /// Creates a QP in RESET and writes the capacities it got into the attributes; NULL and errno.
     pub fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
 
-    /// Allocates `size` bytes that can be registered with `ibv_reg_buf_mr`, and a handle; NULL and errno.
+    /// Allocates `size` bytes that can be registered with `ibv_reg_buf_mr`, and a handle; NULL and
+    /// errno.
     pub fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void;
 
     /// A new DMA-BUF descriptor of such a buffer, or -1 and errno.
     pub fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int;
 
-    /// Frees such a buffer.
+    /// Frees a buffer of `ibv_alloc_buf`.
     pub fn ibv_free_buf(buf: *mut ibv_buf);
 
     /// Registers a range of such a buffer; NULL and errno.
@@ -344,7 +356,8 @@ unsafe extern "C" {
     /// Creates an address handle; NULL and errno.
     pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
 
-    /// The address of a datagram's sender. `grh`: the first 40 bytes that were received. 0, or -1 and errno.
+    /// The address of a datagram's sender. `grh`: the first 40 bytes that were received. 0, or -1
+    /// and errno.
     pub fn ibv_init_ah_from_wc(
         context: *mut ibv_context,
         port_num: u8,

@@ -1,4 +1,5 @@
 //! Addresses of InfiniBand as sockets' addresses: `<infiniband/ib.h>`, which is librdmacm's.
+//! Applications give librdmacm such addresses with the family `AF_IB`.
 #![allow(
     missing_docs,
     reason = "Fields carry their C names; rdma_cm(7) says what such an address is."

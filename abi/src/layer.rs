@@ -1,9 +1,12 @@
-//! Our interface for layers: shared objects that stand between a program and its provider. A layer exports one *data*
-//! symbol, [`LAYER_SYMBOL`], of type [`ferroverbs_layer`]; docs/reference/layers.md and ferroverbs-layers(7) say what it may do.
+//! The interface for layers: shared objects between a program and its provider. A layer exports one
+//! *data* symbol, [`LAYER_SYMBOL`], of type [`ferroverbs_layer`]; docs/reference/layers.md and
+//! ferroverbs-layers(7) have the rules for layers.
 //!
-//! `attach` gets two tables, which live until `free_context` of `next` is called. `next` is that of what lies beneath: no entry is NULL, and an entry may
-//! change as long as the context is open, so that each call reads its entry anew (as an atomic word). `mine` is all NULL: what the layer puts there is
-//! called in place of the entry of `next`; what it leaves NULL is passed on. It returns 0, or an errno: then the layer is left out of this context.
+//! `attach` gets two tables, which live until `free_context` of `next` is called. `next` has the
+//! functions beneath the layer: no entry is NULL. An entry may change while the context is open, so
+//! each call must load the entry again (as an atomic word). `mine` is all NULL at first. A function
+//! that the layer stores there replaces the entry of `next`; a NULL entry passes calls on. `attach`
+//! returns 0, or an errno, which excludes the layer from this context.
 
 use core::ffi::{c_char, c_int};
 
@@ -13,7 +16,7 @@ use crate::{ibv_context, verbs_context_ops};
 /// [`ferroverbs_layer::size`].
 pub const LAYER_SYMBOL: &core::ffi::CStr = c"ferroverbs_layer_v1";
 
-/// What a layer exports.
+/// The exported table of a layer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ferroverbs_layer {
@@ -23,9 +26,10 @@ pub struct ferroverbs_layer {
     pub generation: u32,
     /// 0.
     pub reserved: u32,
-    /// What diagnoses call it, NUL terminated.
+    /// The layer's name in messages, NUL terminated.
     pub name: *const c_char,
-    /// Called once for each context, after the provider made it and before the program has it: see the module.
+    /// Called once for each context, after the provider made it and before the program has it: see
+    /// the module.
     pub attach: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
@@ -33,15 +37,16 @@ pub struct ferroverbs_layer {
             mine: *mut verbs_context_ops,
         ) -> c_int,
     >,
-    /// NULL, or called by `ibv_get_cq_event(3)` before it reads `fd`, the descriptor of a completion channel of this context, and maybe sleeps there:
-    /// of all layers in their order, whose device's `attach` returned 0. 0: go on; an errno is what the call fails with, `EINTR` for example. The
-    /// thread cannot be cancelled in it.
+    /// NULL, or called by `ibv_get_cq_event(3)` before it reads `fd`, the descriptor of a
+    /// completion channel of this context, and possibly sleeps. All attached layers are called in
+    /// order. 0: continue; an errno, for example `EINTR`, becomes the error of the call. No
+    /// cancellation point.
     pub awaits: Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
 }
 layout!(ferroverbs_layer: 40 { size @ 0, generation @ 8, reserved @ 12, name @ 16, attach @ 24, awaits @ 32 });
 
-/// Bytes that the first version of it had: all up to `attach`.
+/// Bytes of the table's first version: all fields up to `attach`.
 pub const LAYER_SIZE_LEAST: usize = 32;
 
-// SAFETY: constant data of a layer that is never unloaded, and it points at such data.
+// SAFETY: constant data of a layer that is never unloaded, pointing only at such data.
 unsafe impl Sync for ferroverbs_layer {}

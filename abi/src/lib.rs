@@ -1,15 +1,18 @@
-//! `repr(C)` mirrors of everything that crosses the verbs ABI: what applications see
-//! (`<infiniband/verbs.h>`, `<rdma/rdma_cma.h>`, rdma-core 44 to 65), what provider plugins see (rdma-core's private
-//! `driver.h` and `cmd_ioctl.h`), what the kernel reads and writes (`<rdma/*.h>`), and our own plugin
-//! extension ([`ferroverbs_plugin_ext`]).
+//! `repr(C)` mirrors of everything that crosses the verbs ABI: the application interface
+//! (`<infiniband/verbs.h>`, `<rdma/rdma_cma.h>`, rdma-core 44 to 65), the provider interface
+//! (rdma-core's private `driver.h` and `cmd_ioctl.h`), the kernel interface (`<rdma/*.h>`), and the
+//! plugin extension ([`ferroverbs_plugin_ext`]). For example, `abi::ibv_qp` has the layout of C's
+//! `struct ibv_qp`.
 //!
-//! No logic lives here. Each type is followed by its size and field offsets, checked at compile time on
-//! x86_64; all names but those of the modules `*functions` are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
-//! since a value from C may be none of the names. Types whose layout depends on the generation of the
-//! provider have the newest form here; the front-end knows the older ones.
+//! No logic lives here. Each type is followed by its size and field offsets, checked at compile
+//! time on x86_64; all names but those of the modules `*functions` are re-exported flat
+//! (`abi::ibv_qp`). C enums are integer aliases with constants, because a value from C may have no
+//! name. Types whose layout depends on the generation of the provider have the newest form here;
+//! the front-end knows the older ones.
 
 /// Checks size and offsets of a type on the architecture the numbers were taken from, and promises
-/// that all-zero bytes are a value of it (integers, raw pointers and nullable function pointers only).
+/// that all-zero bytes are a value of it (integers, raw pointers and nullable function pointers
+/// only).
 macro_rules! layout {
     ($ty:ident: $size:literal { $($field:ident @ $offset:literal),* $(,)? }) => {
         #[cfg(target_arch = "x86_64")]
@@ -17,13 +20,13 @@ macro_rules! layout {
             assert!(size_of::<$ty>() == $size);
             $(assert!(core::mem::offset_of!($ty, $field) == $offset);)*
         };
-        // SAFETY: every field is an integer, a raw pointer, an Option of a function pointer, or made of
-        // these; zero is a value of each.
+        // SAFETY: every field is an integer, a raw pointer, an Option of a function pointer, or
+        // made of these; zero is a value of each.
         unsafe impl $crate::Zeroed for $ty {}
     };
 }
 
-/// `Debug` for a union: its name, since nobody knows which view is valid.
+/// `Debug` for a union: its name, because the valid view is unknown.
 macro_rules! opaque_debug {
     ($ty:ident) => {
         impl core::fmt::Debug for $ty {

@@ -23,7 +23,7 @@ pub const IBV_ACCESS_FLUSH_GLOBAL: ibv_access_flags = 1 << 8;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 1 << 9;
 pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1 << 20;
 
-/// Access bits a kernel may ignore; stripped for kernels that would refuse them.
+/// Optional access bits; removed for kernels that would refuse the bits.
 pub const IBV_ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;
 /// First of the optional bits.
 pub const IBV_ACCESS_OPTIONAL_FIRST: ibv_access_flags = 1 << 20;
@@ -44,7 +44,7 @@ layout!(ibv_mr: 48 {
     context @ 0, pd @ 8, addr @ 16, length @ 24, handle @ 32, lkey @ 36, rkey @ 40,
 });
 
-/// What `ibv_rereg_mr(3)` changes.
+/// The properties that `ibv_rereg_mr(3)` changes.
 pub type ibv_rereg_mr_flags = c_uint;
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1 << 0;
 pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 1 << 1;
@@ -155,7 +155,7 @@ pub struct ibv_mw {
 }
 layout!(ibv_mw: 32 { context @ 0, pd @ 8, rkey @ 16, handle @ 20, type_ @ 24 });
 
-/// What a window covers (`ibv_bind_mw(3)`).
+/// The memory of a window (`ibv_bind_mw(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_mw_bind_info {

@@ -1,5 +1,5 @@
 //! The operations table of a provider: private ABI of rdma-core, newest generation (65). The slots
-//! are sorted by name; a generation only ever inserts, so an index differs from one to the next.
+//! are sorted by name; generations only insert slots, so an index may differ between generations.
 #![allow(missing_docs, reason = "Slots carry the names of the verbs they implement.")]
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -19,8 +19,8 @@ use crate::{
     ibv_xrcd, ibv_xrcd_init_attr, verbs_mr,
 };
 
-/// What a provider does for an open device. NULL leaves the slot to the layer below; the front-end
-/// installs defaults first. 73 to 81 slots in older generations.
+/// The operations of a provider for an open device. NULL leaves the slot to the layer below; the
+/// front-end installs defaults first. 73 to 81 slots in older generations.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct verbs_context_ops {

@@ -41,7 +41,7 @@ pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_ma
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: ibv_parent_domain_init_attr_mask =
     1 << 2;
 
-/// Returned by a custom allocator that wants the default one: `(void *)-1`.
+/// Returned by a custom allocator to select the default allocator: `(void *)-1`.
 pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
 
 /// Attributes of `ibv_alloc_parent_domain(3)`.

@@ -1,4 +1,5 @@
 //! Queue pairs: `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`, `ibv_modify_qp(3)`, `ibv_wr_post(3)`.
+//! Part of the application interface `<infiniband/verbs.h>`. Work requests are in `wr.rs`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -213,7 +214,7 @@ pub struct ibv_qp_attr {
     pub sq_draining: u8,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
-    /// Code of IBTA vol 1, table 46.
+    /// Code of IBTA 1.7 9.7.5.2.8.
     pub min_rnr_timer: u8,
     pub port_num: u8,
     /// Exponent: 4.096 us * 2^n; 0 waits for ever.

@@ -1,4 +1,6 @@
-//! What programs see of librdmacm: `<rdma/rdma_cma.h>`, `<rdma/rsocket.h>` (rdma-core 44 to 65).
+//! The types of librdmacm: `<rdma/rdma_cma.h>`, `<rdma/rsocket.h>` (rdma-core 44 to 65). The
+//! functions of the library are in `rdmacm_functions.rs`, and its kernel interface is in
+//! `kernel/rdmacm.rs`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."
@@ -11,7 +13,7 @@ use crate::{
     ibv_sa_path_rec, ibv_srq,
 };
 
-/// What happened to an id: `rdma_get_cm_event(3)`.
+/// The kind of an event of an id: `rdma_get_cm_event(3)`.
 pub type rdma_cm_event_type = c_uint;
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
@@ -41,7 +43,7 @@ pub const RDMA_PS_TCP: rdma_port_space = 0x0106;
 pub const RDMA_PS_UDP: rdma_port_space = 0x0111;
 pub const RDMA_PS_IB: rdma_port_space = 0x013f;
 
-// Services of the port spaces (IBTA annex A11).
+// Services of the port spaces (IBTA 1.7 A11).
 pub const RDMA_IB_IP_PS_MASK: u64 = 0xffff_ffff_ffff_0000;
 pub const RDMA_IB_IP_PORT_MASK: u64 = 0xffff;
 pub const RDMA_IB_IP_PS_TCP: u64 = 0x0106_0000;
@@ -67,7 +69,7 @@ layout!(rdma_ib_addr: 40 { sgid @ 0, dgid @ 16, pkey @ 32 });
 pub struct rdma_addr {
     pub src_storage: libc::sockaddr_storage,
     pub dst_storage: libc::sockaddr_storage,
-    /// A union of this one in C.
+    /// In C, a union with this member.
     pub addr: rdma_ib_addr,
 }
 layout!(rdma_addr: 296 { src_storage @ 0, dst_storage @ 128, addr @ 256 });
@@ -116,11 +118,11 @@ layout!(rdma_cm_id: 416 {
     srq @ 392, pd @ 400, qp_type @ 408,
 });
 
-// The most that a device has.
+// The largest values of any device.
 pub const RDMA_MAX_RESP_RES: c_uint = 0xff;
 pub const RDMA_MAX_INIT_DEPTH: c_uint = 0xff;
 
-/// What a connection is to be: `rdma_connect(3)`, `rdma_accept(3)`.
+/// The parameters of a connection: `rdma_connect(3)`, `rdma_accept(3)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdma_conn_param {
@@ -139,7 +141,7 @@ layout!(rdma_conn_param: 24 {
     flow_control @ 11, retry_count @ 12, rnr_retry_count @ 13, srq @ 14, qp_num @ 16,
 });
 
-/// Whom datagrams go to: `rdma_get_cm_event(3)`.
+/// The destination of datagrams: `rdma_get_cm_event(3)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdma_ud_param {
@@ -153,7 +155,7 @@ layout!(rdma_ud_param: 56 {
     private_data @ 0, private_data_len @ 8, ah_attr @ 16, qp_num @ 48, qkey @ 52,
 });
 
-/// What an event brings, by the id's port space.
+/// The parameters of an event, by the port space of the identifier.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
@@ -218,7 +220,7 @@ pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: rdma_cm_join_mc_attr_mask = 1;
 pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: rdma_cm_join_mc_attr_mask = 2;
 pub const RDMA_CM_JOIN_MC_ATTR_RESERVED: rdma_cm_join_mc_attr_mask = 4;
 
-/// How a multicast group is joined.
+/// The role of a member of a multicast group.
 pub type rdma_cm_mc_join_flags = c_uint;
 pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: rdma_cm_mc_join_flags = 0;
 pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: rdma_cm_mc_join_flags = 1;

@@ -1,7 +1,9 @@
-//! What `librdmacm.so.1` exports for ids and event channels, up to rdma-core 65, as `<rdma/rdma_cma.h>` and `<rdma/rdma_verbs.h>`
-//! declare it. The library defines these; nobody who only uses the types links to them.
+//! Functions of `librdmacm.so.1` for ids and event channels, up to rdma-core 65, as declared in
+//! `<rdma/rdma_cma.h>` and `<rdma/rdma_verbs.h>`. The library defines the functions; crates that
+//! only use types do not link to the library.
 //!
-//! Their manual pages have their names, unless the text says otherwise. Those with an `int` return 0, or -1 and errno.
+//! Each function has a manual page of its name, unless the text says otherwise. Functions with an
+//! `int` return 0, or -1 and errno.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -19,7 +21,7 @@ unsafe extern "C" {
     /// Closes a channel, after all its ids were destroyed.
     pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
 
-    /// Creates an id. Without a channel its calls wait for their results.
+    /// Creates an id. Calls of an id without a channel wait for their results.
     pub fn rdma_create_id(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
@@ -27,7 +29,8 @@ unsafe extern "C" {
         ps: rdma_port_space,
     ) -> c_int;
 
-    /// Creates an id that is resolved, or bound, as the address information says, with a QP if attributes are given.
+    /// Creates an id that is resolved, or bound, as the address information says, with a QP if
+    /// attributes are given.
     pub fn rdma_create_ep(
         id: *mut *mut rdma_cm_id,
         res: *mut rdma_addrinfo,
@@ -100,7 +103,7 @@ unsafe extern "C" {
     /// Tells the connection manager of an event of the QP.
     pub fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
 
-    /// Ends a connection; what is posted is flushed.
+    /// Ends a connection; posted requests are flushed.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
 
     /// Joins a multicast group, and attaches the QP to it.
@@ -126,7 +129,7 @@ unsafe extern "C" {
         event: *mut *mut rdma_cm_event,
     ) -> c_int;
 
-    /// Gives an event back. Nothing in it is valid afterwards.
+    /// Frees an event. Its content is invalid afterwards.
     pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
 
     /// The source port of an id; 0 without one.
@@ -135,10 +138,10 @@ unsafe extern "C" {
     /// The destination port of an id; 0 without one.
     pub fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16;
 
-    /// All devices that ids can use, with a NULL behind them; NULL and errno.
+    /// All devices for ids, as a NULL-terminated array; NULL and errno on failure.
     pub fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context;
 
-    /// Frees such a list: `rdma_free_devices(3)`.
+    /// Frees an array of `rdma_get_devices`: `rdma_free_devices(3)`.
     pub fn rdma_free_devices(list: *mut *mut ibv_context);
 
     /// The name of an event. Never NULL.
@@ -167,7 +170,7 @@ unsafe extern "C" {
     /// Frees them: `rdma_getaddrinfo(3)`.
     pub fn rdma_freeaddrinfo(res: *mut rdma_addrinfo);
 
-    /// What a QP of the program's own needs for the state in `qp_attr`.
+    /// The attributes that a QP of the program's own needs for the state in `qp_attr`.
     pub fn rdma_init_qp_attr(
         id: *mut rdma_cm_id,
         qp_attr: *mut ibv_qp_attr,
@@ -196,7 +199,7 @@ unsafe extern "C" {
         hints: *const rdma_addrinfo,
     ) -> c_int;
 
-    /// What `rdma_resolve_addrinfo(3)` found, to be freed by `rdma_freeaddrinfo`.
+    /// The result of `rdma_resolve_addrinfo(3)`, to be freed by `rdma_freeaddrinfo`.
     pub fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int;
 
     /// Creates an SRQ of an id.

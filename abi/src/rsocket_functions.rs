@@ -1,5 +1,6 @@
-//! What `librdmacm.so.1` exports for sockets over RDMA, as `<rdma/rsocket.h>` declares it: each is the call of the C library with an `r` in front, for
-//! descriptors of `rsocket`. All of them are in `rsocket(7)`. Those of epoll came with rdma-core 65 (`RDMACM_1.5`).
+//! Functions of `librdmacm.so.1` for sockets over RDMA, as declared in `<rdma/rsocket.h>`: calls of
+//! the C library with the prefix `r`, for descriptors of `rsocket`. See `rsocket(7)`. The epoll
+//! functions came with rdma-core 65 (`RDMACM_1.5`).
 
 use core::ffi::{c_int, c_void};
 
@@ -120,7 +121,8 @@ unsafe extern "C" {
     /// fcntl(2)
     pub fn rfcntl(socket: c_int, cmd: c_int, ...) -> c_int;
 
-    /// Lets the peer write into memory; its name for that is an offset, which is returned, or -1 and errno.
+    /// Lets the peer write into memory; its name for that is an offset, which is returned, or -1
+    /// and errno.
     pub fn riomap(
         socket: c_int,
         buf: *mut c_void,

@@ -1,4 +1,5 @@
-//! Shared receive queues and tag matching: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
+//! Shared receive queues and tag matching: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`. Part of the
+//! application interface `<infiniband/verbs.h>`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."

@@ -1,4 +1,5 @@
-//! Work queues and indirection tables: `ibv_create_wq(3)`, `ibv_create_rwq_ind_table(3)`.
+//! Work queues and indirection tables: `ibv_create_wq(3)`, `ibv_create_rwq_ind_table(3)`. Part of
+//! the application interface `<infiniband/verbs.h>`.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the manual page named on each type describes them."

@@ -1,8 +1,8 @@
-//! Keeping cancellations of threads out of calls that cannot be left half done (`pthread_setcancelstate(3)`).
+//! Defers thread cancellation during calls that must not end early (`pthread_setcancelstate(3)`).
 //!
-//! A thread that is cancelled unwinds from whatever cancellation point it is in: write(2), which wakes a peer, is one. That must not be
-//! where locks are held or destructors wait. One call may be left so, as upstream's may: the sleep in ibv_get_cq_event(3)
-//! of our adapter, and the reads of events.
+//! A cancelled thread unwinds from its present cancellation point, such as the write(2) that wakes
+//! a peer. Unwinding must not happen while locks are held or destructors are pending. Exceptions,
+//! as upstream: the sleep in ibv_get_cq_event(3) of the software adapter, and the reads of events.
 
 use std::ffi::c_int;
 
@@ -14,7 +14,7 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 const DISABLE: c_int = 1;
 
-/// While it lives, a cancellation of this thread waits.
+/// Defers a cancellation of this thread until the drop.
 #[derive(Debug)]
 pub struct Uncancelled(c_int);
 
@@ -22,7 +22,7 @@ impl Uncancelled {
     /// From now on.
     pub fn begin() -> Self {
         let mut before = DISABLE;
-        // SAFETY: `before` is writable. Where it is refused nothing changes, then or when it ends.
+        // SAFETY: `before` is writable. A refused call changes nothing, here or at the drop.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self(before)
     }
@@ -31,7 +31,7 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut ours = DISABLE;
-        // SAFETY: the state is one that this very thread had.
+        // SAFETY: the state was this thread's own.
         unsafe { pthread_setcancelstate(self.0, &raw mut ours) };
     }
 }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_before_comes_back_with_the_outermost() {
+    fn the_previous_state_returns_when_the_outermost_guard_ends() {
         let at_first = state();
         let outer = Uncancelled::begin();
         let inner = Uncancelled::begin();

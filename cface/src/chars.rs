@@ -1,4 +1,5 @@
-//! Fixed-size C strings inside structures.
+//! Fixed-size C strings inside structures, as the kernel and providers read them. Enumeration and
+//! the list of devices store names and sysfs paths with these functions.
 
 use core::ffi::c_char;
 use std::path::Path;
@@ -8,7 +9,7 @@ pub fn bytes(chars: &[c_char]) -> Vec<u8> {
     chars.iter().take_while(|&&c| c != 0).map(|&c| c.cast_unsigned()).collect()
 }
 
-/// Stores `text` with its NUL; `None`, with nothing stored, when it does not fit.
+/// Stores `text` with a NUL; `None`: too long, and nothing was stored.
 #[must_use]
 pub fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
     if text.len() >= into.len() || text.contains(&0) {
@@ -21,7 +22,7 @@ pub fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Stores a path with its NUL.
+/// Stores a path with a NUL.
 #[must_use]
 pub fn store_path(into: &mut [c_char], path: &Path) -> Option<()> {
     use std::os::unix::ffi::OsStrExt;

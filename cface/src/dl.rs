@@ -1,4 +1,5 @@
-//! Which file an address belongs to (`dladdr(3)`), and what else the file exports.
+//! The file to which an address belongs (`dladdr(3)`), and other symbols of this file. Messages and
+//! searches for plugins use it to name the file of a driver or of the library itself.
 
 use core::ffi::{CStr, c_void};
 use std::ffi::{CString, OsStr};
@@ -22,8 +23,8 @@ pub fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// The address of the symbol `name` of the shared object that `address` lies in. `None` if no shared
-/// object has the address, or if the object and its dependencies export no such symbol.
+/// The address of the symbol `name` of the shared object that `address` lies in. `None` if no
+/// shared object has the address, or if the object and its dependencies export no such symbol.
 #[must_use]
 #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "it is looked up, not followed")]
 pub fn symbol_beside(address: *const c_void, name: &CStr) -> Option<*const c_void> {

@@ -1,4 +1,5 @@
-//! The C errno as a value (`errno(3)`).
+//! The C errno as a value (`errno(3)`). A `verb!` reports errors with this type; `ret.rs`
+//! turns the error into the C failure value.
 
 use core::ffi::c_int;
 use std::{fmt, io};
@@ -34,15 +35,16 @@ names! {
 }
 
 impl Errno {
-    /// From a value the kernel, libc or a provider gave; 0 and negative values become `EIO`, so that a
-    /// failure can never read as success.
+    /// From an errno of the kernel, libc or a provider. 0 and negative values become `EIO`, because
+    /// a failure must never read as success.
     pub const fn from_raw(raw: c_int) -> Self {
         if raw > 0 { Self(raw) } else { Self::EIO }
     }
 
-    /// What the calling thread's last failed libc call left behind.
+    /// The error of the calling thread's last failed libc call.
     pub fn last() -> Self {
-        // SAFETY: libc returns the address of this thread's errno, which lives as long as the thread.
+        // SAFETY: libc returns the address of this thread's errno, which lives as long as the
+        // thread.
         Self::from_raw(unsafe { *libc::__errno_location() })
     }
 
@@ -51,9 +53,10 @@ impl Errno {
         self.0
     }
 
-    /// Stores it as the calling thread's errno.
+    /// Stores the value as the calling thread's errno.
     pub fn set(self) {
-        // SAFETY: libc returns the address of this thread's errno, which lives as long as the thread.
+        // SAFETY: libc returns the address of this thread's errno, which lives as long as the
+        // thread.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn errno_is_the_threads_own() {
+    fn errno_belongs_to_the_thread() {
         Errno::ENODATA.set();
         assert_eq!(Errno::last(), Errno::ENODATA);
         assert!(

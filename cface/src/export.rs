@@ -1,12 +1,12 @@
-//! Versioned symbols.
+//! Versioned symbols of the shared libraries: from rows of an export table to assembler directives.
 //!
-//! rustc can neither put `@` into an exported name nor combine its own list with named nodes under every
-//! linker, so nothing of ours is `no_mangle`. Each row of an export table becomes a trampoline in assembly
-//! (one direct jump) and a `.symver` directive that renames it to `name@node` and removes the plain name.
-//! The build script passes the version map ([`crate::version_map`]) and the SONAME to the linker. Assembler
-//! and map agree because both come from the very same rows.
+//! rustc can neither put `@` into an exported name nor combine its own list with named nodes under
+//! every linker, so no function is `no_mangle`. Each row of an export table becomes a trampoline in
+//! assembly (one direct jump), and a `.symver` directive that renames the trampoline to `name@node`
+//! and removes the plain name. The build script passes the version map ([`crate::version_map`]) and
+//! the SONAME to the linker. Assembler and map agree because both come from the same rows.
 //!
-//! All rows of a library must end up in one object, so they stand in one module.
+//! All rows of a library must be in one object file, hence in one module.
 
 /// The trampoline's only instruction.
 #[cfg(target_arch = "x86_64")]
@@ -28,7 +28,7 @@ macro_rules! jump {
     };
 }
 
-/// The trampoline of a call that goes by a table: it jumps to where the entry says, which is one instruction as well.
+/// The trampoline of a call through a table: one instruction, a jump to the entry's address.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 #[macro_export]
@@ -68,7 +68,8 @@ macro_rules! export {
     };
 }
 
-/// As [`exports!`](crate::exports), for symbols that call what a table of function pointers has: the table, its type, and rows with the table's member.
+/// As [`exports!`](crate::exports), for symbols that call through a table of function pointers: the
+/// table, its type, and rows with the table's member.
 #[macro_export]
 macro_rules! exports_through {
     ($table:path, $type:ty; $($name:literal $at:literal $node:literal => $member:ident;)*) => {$(
@@ -77,8 +78,9 @@ macro_rules! exports_through {
     )*};
 }
 
-/// Turns rows into symbols: `"name" "@@" "node" => function;`, or `"name" since N => function;` for a function
-/// of the private ABI. The second kind needs `since!` of [`crate::version_map::Nodes::macros`] in scope.
+/// Turns rows into symbols: `"name" "@@" "node" => function;`, or `"name" since N => function;` for
+/// a function of the private ABI. The second kind needs `since!` of
+/// [`crate::version_map::Nodes::macros`] in scope.
 #[macro_export]
 macro_rules! exports {
     (@row $name:literal since $first:tt => $func:path) => {

@@ -1,12 +1,13 @@
-//! The generations of rdma-core's private provider ABI, as data: the one list of them. Everything that knows
-//! a generation's number or layout reads it here: the version map and the export table of
-//! `libibverbs.so.1`, its operations tables, the search for plugins, and what we build plugins for.
+//! The generations of rdma-core's private provider ABI, as data, in a single list. All users of a
+//! generation's number or layout read this list: the version map and the export table of
+//! `libibverbs.so.1`, the operations tables, the search for plugins, and the build of plugins.
 //!
-//! Five numbers were used since release 34, but the layouts changed more often than the number: eleven
-//! variants differ in something that we must know. All distances are anchored at `ibv_context`: the
-//! extended context in front of it grows at its front, so what every variant has is at the same distance.
+//! Five numbers were used since release 34, but the layouts changed more often: eleven variants
+//! differ in relevant fields. All distances are anchored at `ibv_context`: the extended context
+//! grows at its front, so common fields have equal distances in all variants.
 //!
-//! Source: rdma-core's releases 34 to 65, `libibverbs/driver.h` and `verbs.h`, measured with their compilers.
+//! Source: rdma-core's releases 34 to 65, `libibverbs/driver.h` and `verbs.h`, measured with their
+//! compilers.
 
 /// A distinguishable state of the private ABI, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,14 +36,15 @@ pub enum Variant {
     V65,
 }
 
-/// Everything that differs between variants.
+/// The fields that differ between variants.
 #[derive(Clone, Copy, Debug)]
 pub struct Generation {
-    /// Which one this is.
+    /// The variant.
     pub variant: Variant,
     /// The number in `IBVERBS_PRIVATE_<n>`, `verbs_register_driver_<n>` and `-rdmav<n>.so`.
     pub pabi: u32,
-    /// The first release of rdma-core that has it; the last is the one before the next variant's.
+    /// The first release of rdma-core with this variant. The last release precedes the next
+    /// variant's first.
     pub since: u32,
     /// Bytes of the extended context in front of `ibv_context`.
     pub context_offset: usize,
@@ -51,18 +53,19 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// `sizeof(struct verbs_context)`: what inline code expects in `sz`.
+    /// `sizeof(struct verbs_context)`, the value that inline code expects in `sz`.
     pub const fn context_size(&self) -> usize {
         self.context_offset + size_of::<abi::ibv_context>()
     }
 
-    /// Whether `ibv_cmd_reg_dmabuf_mr` has an eighth argument; before, that register is garbage.
+    /// Whether `ibv_cmd_reg_dmabuf_mr` has an eighth argument; in older variants the register is
+    /// undefined.
     pub fn reg_dmabuf_mr_has_link(&self) -> bool {
         self.variant >= Variant::V34f
     }
 
-    /// The variant of number `pabi` that release `release` of rdma-core has. A release that never had
-    /// this number gets the nearest variant of it. `None` for a number that never existed.
+    /// The variant of number `pabi` in release `release` of rdma-core. For a release without this
+    /// number, the nearest variant. `None`: the number never existed.
     pub fn of_release(pabi: u32, release: u32) -> Option<&'static Self> {
         let of_number = || GENERATIONS.iter().filter(|generation| generation.pabi == pabi);
         of_number().rev().find(|generation| generation.since <= release).or(of_number().next())
@@ -94,11 +97,11 @@ pub static GENERATIONS: [Generation; 11] = [
     generation(Variant::V65, 65, 65, 368, 360),
 ];
 
-/// The newest one, which our own plugins use and our own tables have.
+/// The newest variant, which our own plugins and tables use.
 pub static NEWEST: &Generation = &GENERATIONS[GENERATIONS.len() - 1];
 
-/// The release to assume for the plugins of a number when nothing tells it: for 34 that of Debian 12, for 59
-/// the longer-lived layout.
+/// The release to assume for the plugins of a number when nothing tells it: for 34 that of Debian
+/// 12, for 59 the longer-lived layout.
 pub const fn likely_release(pabi: u32) -> u32 {
     match pabi {
         34 => 44,

@@ -1,18 +1,21 @@
-//! The face that C sees: what every library of ours with a C interface needs, and has in this one place.
+//! The C interface layer that all shared libraries of the project use: errors, entry points,
+//! versioned symbols, memory and locks. Example: `verb!` defines an entry point whose `Err` becomes
+//! the C failure value, and [`exports!`] gives it a versioned symbol.
 //!
-//! - [`Errno`] and [`Ret`]: an error, and how a function's return type tells it to its C caller.
-//! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and out of which no panic gets.
-//! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`] makes
-//!   the linker's map of the same rows, in a build script.
-//! - [`stand_in`]: what a build script links against in place of a library that is built beside it.
+//! - [`Errno`] and [`Ret`]: an error, and its C representation by a function's return type.
+//! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and which contains panics.
+//! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`]
+//!   makes the linker's map of the same rows, in a build script.
+//! - [`stand_in`]: a stub library for linking, in place of a library that is built at the same
+//!   time.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
-//! - [`cancel`]: what a thread that is cancelled must not leave half done.
-//! - [`dl`], [`mod@env`]: which file an address is in, and what the environment may say about files.
+//! - [`cancel`]: deferral of thread cancellation.
+//! - [`dl`], [`mod@env`]: the file of an address, and trusted environment variables.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
-//! - [`names`]: names of a network namespace, at which nothing can be delivered.
-//! - [`reserve`]: where memory comes from, and what happens when there is none.
-//! - [`say!`]: a line for people, whatever forks and whoever has stopped to listen.
-//! - [`sync`]: locks of our own at which threads sleep, whatever forks.
+//! - [`names`]: names in a network namespace, which receive no messages.
+//! - [`reserve`]: the memory allocator and its reserve.
+//! - [`say!`]: a message on stderr, safe after fork(2) and with a closed reader.
+//! - [`sync`]: sleeping locks that stay usable after fork(2).
 
 pub mod cancel;
 pub mod chars;
@@ -35,9 +38,10 @@ pub mod version_map;
 pub use errno::Errno;
 pub use ret::{MinusOne, MinusOneLong, Negative, Ret};
 
-/// Runs the body of an entry point: an `Err` and a panic both become the failure value of the return
-/// type. A call that creates something fails with `ENOMEM` while memory is short ([`reserve`]). A panic is a defect of ours; it has already printed its message and becomes `EIO`. A thread that is cancelled meanwhile ends
-/// at its next cancellation point after that.
+/// Runs the body of an entry point: an `Err` and a panic both become the failure value of the
+/// return type. A call that creates an object fails with `ENOMEM` while memory is short
+/// ([`reserve`]). A panic is a defect of the library; its message was printed, and it becomes
+/// `EIO`. A cancellation of the thread takes effect at the next cancellation point afterwards.
 pub fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     let _whole = cancel::Uncancelled::begin();
     if R::CREATES

@@ -1,5 +1,5 @@
-//! The pthread locks inside C objects. Providers and inline code use them too, so they must be the real
-//! ones.
+//! The pthread locks inside C objects, which providers and inline code use too. Rust code of the
+//! project takes them with [`Guard`], and counts acknowledged events with [`acknowledge`].
 
 /// Holds a `pthread_mutex_t` until dropped.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ impl Guard {
     /// Locks `mutex`.
     ///
     /// # Safety
-    /// An initialised mutex that outlives the guard.
+    /// `mutex` is initialised and outlives the guard.
     pub unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> Self {
         // SAFETY: initialised, by the contract above.
         unsafe { libc::pthread_mutex_lock(mutex) };
@@ -27,7 +27,7 @@ impl Drop for Guard {
 /// Initialises the lock and condition of a fresh object with default attributes.
 ///
 /// # Safety
-/// Both point to memory that nobody else uses yet.
+/// Both point to memory that is not in use yet.
 pub unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pthread_cond_t) {
     // SAFETY: writable by the contract above.
     unsafe {
@@ -36,17 +36,18 @@ pub unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pthread_c
     }
 }
 
-/// Adds `count` to a counter that a destroying thread waits for, and wakes it: events were acknowledged.
+/// Adds `count` acknowledged events to a counter, and wakes the destroying thread that waits for
+/// it.
 ///
 /// # Safety
-/// All three belong to one live object.
+/// All three pointers belong to one live object.
 pub unsafe fn acknowledge(
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,
     counter: *mut u32,
     count: u32,
 ) {
-    // SAFETY: an initialised lock of a live object; the counter is only touched under it.
+    // SAFETY: an initialised lock of a live object; the counter is only accessed under the lock.
     unsafe {
         let guard = Guard::lock(mutex);
         *counter = (*counter).wrapping_add(count);

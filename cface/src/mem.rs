@@ -1,5 +1,5 @@
-//! C memory: what crosses the border is freed with `free(3)` by whoever holds it last, so it comes from
-//! libc's allocator and not from Rust's.
+//! C memory: objects that cross the C interface are freed by `free(3)`, so they come from libc's
+//! allocator.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -31,7 +31,7 @@ pub fn alloc_pages(bytes: usize) -> Result<NonNull<c_void>, Errno> {
 /// `free(3)`; NULL is fine.
 ///
 /// # Safety
-/// `memory` is NULL, or came from libc's allocator and nobody uses it any more.
+/// `memory` is NULL, or an unused block of libc's allocator.
 pub unsafe fn free(memory: *mut c_void) {
     // SAFETY: by the contract above.
     unsafe { libc::free(memory) };

@@ -1,8 +1,10 @@
-//! Names of a network namespace: abstract Unix sockets (`unix(7)`), of which the kernel gives a name to one, shows all names to everybody in
-//! `/proc/net/unix`, and forgets a name with the last descriptor of its socket.
+//! Names of a network namespace: abstract Unix sockets (`unix(7)`), whose names are unique, visible
+//! to all users in `/proc/net/unix`, and free again after the close of the socket's last
+//! descriptor.
 //!
-//! Every process of the namespace can send to an abstract socket, whoever its user is. A message can carry a descriptor whose last close takes as
-//! long as its sender likes (`SO_LINGER` of `socket(7)`), and the thread that closes the name would wait for that. So these sockets receive nothing.
+//! Every process of the namespace, of any user, can send to an abstract socket. A message can carry
+//! a descriptor whose last close takes arbitrarily long (`SO_LINGER` of `socket(7)`), and the
+//! thread that closes the name would wait. Hence these sockets receive no messages.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -18,7 +20,7 @@ impl Name {
     /// Takes `name`, which has at most 107 bytes.
     ///
     /// # Errors
-    /// `EADDRINUSE` another socket has it; `ENAMETOOLONG`; the system's.
+    /// `EADDRINUSE`: another socket has the name; `ENAMETOOLONG`; other errnos of the system.
     pub fn take(name: &str) -> Result<Self, Errno> {
         let (address, len) = address(name)?;
         let socket = socket(libc::SOCK_DGRAM)?;
@@ -41,7 +43,7 @@ impl AsFd for Name {
 /// Whether a process of this network namespace has `name`.
 ///
 /// # Errors
-/// The system's: it cannot be seen.
+/// The errno of the system; the answer is unknown then.
 pub fn is_taken(name: &str) -> Result<bool, Errno> {
     let (address, len) = address(name)?;
     let socket = socket(libc::SOCK_DGRAM)?;
@@ -54,9 +56,9 @@ pub fn is_taken(name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// A listening socket at which other processes see the end of this process ([`watch`]). No thread accepts
-/// the connections. Keep the socket until the process ends: closing the socket closes the messages in
-/// its connections.
+/// A listening socket at which other processes see the end of this process ([`watch`]). No thread
+/// accepts the connections. Keep the socket until the process ends: closing the socket closes the
+/// messages in its connections.
 #[derive(Debug)]
 pub struct Life(#[expect(dead_code, reason = "the kernel closes it")] OwnedFd);
 
@@ -77,10 +79,12 @@ impl Life {
     }
 }
 
-/// A descriptor on which the kernel hangs up (`EPOLLHUP`) when the process that shows its life under `name` ends. It receives nothing.
+/// A descriptor on which the kernel reports `EPOLLHUP` at the end of the process that shows its
+/// life under `name`. The descriptor receives no messages.
 ///
 /// # Errors
-/// `ECONNREFUSED` nobody shows it, or a process that `is_owner` does not know by its user; `EAGAIN` too many watch it; the system's.
+/// `ECONNREFUSED`: no process shows the name, or `is_owner` rejects its user; `EAGAIN`: too many
+/// processes watch it; other errnos of the system.
 pub fn watch(name: &str, is_owner: impl FnOnce(libc::uid_t) -> bool) -> Result<OwnedFd, Errno> {
     let (address, len) = address(name)?;
     let socket = socket(libc::SOCK_STREAM)?;
@@ -89,7 +93,7 @@ pub fn watch(name: &str, is_owner: impl FnOnce(libc::uid_t) -> bool) -> Result<O
     unsafe { libc::shutdown(fd, libc::SHUT_RD) };
     // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
     check(unsafe { libc::connect(fd, (&raw const address).cast(), len) })?;
-    // Who listened, as of then.
+    // The credentials of the listener at the time of listen(2).
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as socklen_t;
     // SAFETY: `who` has room for `size` bytes.
@@ -109,7 +113,7 @@ fn socket(kind: c_int) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain integers.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind | flags, 0) })?;
-    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    // SAFETY: the kernel just made `fd`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_owners_and_seen_until_it_is_dropped() {
+    fn a_name_has_one_owner_and_is_visible_until_dropped() {
         let name = name("owned");
         assert_eq!(is_taken(&name), Ok(false));
         let owned = Name::take(&name).expect("free");
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_sent_to_a_name() {
+    fn a_name_receives_no_messages() {
         let name = name("deaf");
         let _owned = Name::take(&name).expect("free");
         let to = SocketAddr::from_abstract_name(&name).expect("short");
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_seen_by_those_who_watch_it() {
+    fn the_end_of_a_process_is_seen_by_its_watchers() {
         let name = name("life");
         let refused = Err(Errno::from_raw(libc::ECONNREFUSED));
         assert_eq!(watch(&name, |_| true).map(drop), refused);
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_a_stranger_gets_nothing_from_him() {
+    fn the_process_behind_a_name_cannot_send_to_its_watchers() {
         let name = name("liar");
         let to = SocketAddr::from_abstract_name(&name).expect("short");
         let stranger = UnixListener::bind_addr(&to).expect("nobody has the name");

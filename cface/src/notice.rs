@@ -1,14 +1,16 @@
-//! Lines for people, on stderr.
+//! Messages to the user on stderr.
 //!
-//! Not by `std::io::stderr()`: its lock is the process's, so that a child of fork(2) would wait for ever for one that another thread had. And not by
-//! `eprintln!`, which panics where nobody reads what is written.
+//! `std::io::stderr()` has a process-wide lock; a child of fork(2) would wait for ever if another
+//! thread held the lock. `eprintln!` panics if stderr has no reader. Hence this module calls
+//! write(2).
 
 use core::ffi::c_int;
 use core::fmt::Arguments;
 
 use crate::cancel::Uncancelled;
 
-/// One line on stderr, in one piece: processes of a job often share stderr, and tell of the same thing at once. What cannot be written is left out; errno stays.
+/// Writes one line to stderr in a single write, because processes of a job often share stderr.
+/// Failures are ignored; errno stays unchanged.
 #[macro_export]
 macro_rules! say {
     ($($arg:tt)*) => {
@@ -31,7 +33,7 @@ fn put(to: c_int, mut bytes: &[u8]) {
     // SAFETY: the calling thread's own.
     let saved = unsafe { *libc::__errno_location() };
     while !bytes.is_empty() {
-        // SAFETY: bytes of ours. Whatever the descriptor is, write(2) says so.
+        // SAFETY: our own bytes; write(2) reports an invalid descriptor.
         let got = unsafe { libc::write(to, bytes.as_ptr().cast(), bytes.len()) };
         match usize::try_from(got) {
             Ok(got) if got > 0 => bytes = bytes.get(got..).unwrap_or_default(),
@@ -51,7 +53,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_is_said_comes_in_one_piece_and_nobody_who_listens_is_no_reason_to_fail() {
+    fn a_message_is_one_write_and_a_closed_stderr_is_no_failure() {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         put(writer.as_raw_fd(), b"soft: /tmp/fabric: not there\n");
         let mut got = [0; 64];
@@ -60,7 +62,7 @@ mod tests {
         drop(reader);
         // SAFETY: the calling thread's own.
         unsafe { *libc::__errno_location() = libc::EXDEV };
-        // Programs of Rust ignore SIGPIPE, and so do those of Python: it fails with EPIPE.
+        // Rust and Python programs ignore SIGPIPE, so the write fails with EPIPE.
         put(writer.as_raw_fd(), b"again\n");
         put(-1, b"nowhere\n");
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EXDEV));

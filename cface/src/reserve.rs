@@ -1,48 +1,45 @@
-//! The memory allocator of our libraries: malloc(3), and a reserve for when that fails.
+//! The memory allocator of the shared libraries: malloc(3), and a reserve for its failures.
 //!
-//! A Rust collection that gets no memory ends the process, and a library must not end the program
-//! that uses it. Stable Rust has no hook that could unwind instead, and checking each allocation
-//! would leave out those of the standard library. So a small allocation that malloc(3) refuses is
-//! served from memory that the library has from its start. The call that met the refusal goes on.
-//! From then on [`admit`] fails with `ENOMEM`, by which each verb that creates something begins,
-//! until malloc(3) has memory again. What remains is for calls that must not fail: destruction,
-//! progress, events.
+//! A Rust collection without memory ends the process, and a library must not end its program.
+//! Stable Rust has no hook that could unwind instead, and checked allocations would not cover the
+//! standard library. Hence a small allocation that malloc(3) refuses comes from a static reserve,
+//! and the call continues. Afterwards [`admit`], with which each creating verb begins, fails with
+//! `ENOMEM` until malloc(3) has memory again. The rest of the reserve is for calls that must not
+//! fail: destruction, progress, events.
 //!
-//! Allocations above [`LARGEST`] are never served from the reserve: their size is an application's choice (`ibv_create_cq(3)`), and they are made by
-//! `try_reserve`, which reports the refusal.
+//! Allocations above [`LARGEST`] are never served from the reserve: applications choose such sizes
+//! (`ibv_create_cq(3)`), and `try_reserve` reports their failure.
 
 use crate::Errno;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// What each library of ours allocates with. The attribute counts for whatever is linked with this
-/// crate.
+/// The allocator of each library. The attribute applies to every artifact that links this crate.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 /// Bytes that are given out at least, and the largest alignment.
 const GRANULE: usize = 256;
-/// Granules that one word of the map stands for.
+/// Granules in one word of the map.
 const PER_WORD: usize = 64;
-/// Bytes of the largest allocation that the reserve serves: what one word stands for, several
-/// times.
+/// Bytes of the largest allocation from the reserve: several whole words of the map.
 pub const LARGEST: usize = 4 * PER_WORD * GRANULE;
-/// Words of the map: 2 MiB. Pages that are never used are never made.
+/// Words of the map: 2 MiB. Unused pages take no memory.
 const WORDS: usize = 128;
-/// Granules that are left when [`admit`] says no, whatever malloc(3) says.
+/// Number of free granules below which [`admit`] fails, regardless of malloc(3).
 const LAST: usize = WORDS * PER_WORD / 4;
 /// Bytes that malloc(3) must have again before verbs create anything.
 const PROBE: usize = 256 * 1024;
 
-/// malloc(3) with the reserve behind it.
+/// malloc(3), backed by the reserve.
 #[derive(Debug)]
 struct Allocator;
 
 #[repr(C, align(4096))]
 struct Pool(UnsafeCell<[u8; WORDS * PER_WORD * GRANULE]>);
 
-// SAFETY: the bytes of a granule are those of whoever set its bit in `MAP`; this module forms no
+// SAFETY: a granule's bytes belong to the thread that set its bit in `MAP`; this module forms no
 // reference to them.
 unsafe impl Sync for Pool {}
 
@@ -54,10 +51,10 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 /// malloc(3) failed, and has not been seen to work since.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-/// Whether something may be created that lasts.
+/// Whether a lasting object may be created.
 ///
 /// # Errors
-/// `ENOMEM` malloc(3) failed and still does, or the reserve is nearly used up.
+/// `ENOMEM`: malloc(3) still fails, or the reserve is nearly used up.
 pub fn admit() -> Result<(), Errno> {
     if IS_SHORT.load(Ordering::Relaxed) { probe() } else { Ok(()) }
 }
@@ -75,11 +72,11 @@ fn probe() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether malloc(3) has some memory, before something that cannot use the reserve: the standard
-/// library starts a thread with memory of malloc(3) alone, and ends the process without it.
+/// Whether malloc(3) has some memory, for operations that cannot use the reserve: the standard
+/// library starts threads with memory of malloc(3), and ends the process on failure.
 ///
 /// # Errors
-/// `ENOMEM` it has none.
+/// `ENOMEM`: malloc(3) has no memory.
 pub fn look_for_memory() -> Result<(), Errno> {
     // SAFETY: `malloc` has no requirements, and `free` takes what it returned.
     let has_memory = unsafe {
@@ -90,8 +87,8 @@ pub fn look_for_memory() -> Result<(), Errno> {
     if has_memory { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
-// SAFETY: blocks come from `System`, or are granules of `POOL` whose bits were clear and that this
-// call set: no two blocks overlap. Size and alignment fit (`claim`). Nothing here unwinds.
+// SAFETY: blocks come from `System`, or are granules of `POOL` whose clear bits this call set: no
+// two blocks overlap. Size and alignment fit (`claim`). Nothing here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -109,7 +106,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let block = claim(layout);
         if !block.is_null() {
-            // SAFETY: a block of this size that nobody else has.
+            // SAFETY: a block of this size with one owner.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -118,7 +115,7 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match offset(block) {
-            // SAFETY: the caller's promise; it is a block of `System`.
+            // SAFETY: the caller's contract; a block of `System`.
             None => unsafe { System.dealloc(block, layout) },
             Some(at) => give_back(at, layout),
         }
@@ -127,19 +124,20 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if offset(block).is_none() {
-            // SAFETY: the caller's promise; it is a block of `System`.
+            // SAFETY: the caller's contract; a block of `System`.
             let moved = unsafe { System.realloc(block, layout, size) };
             if !moved.is_null() {
                 return moved;
             }
         }
-        // SAFETY: as above; a failed realloc leaves the block as it was.
+        // SAFETY: as above; a failed realloc leaves the block unchanged.
         unsafe { self.moved(block, layout, size) }
     }
 }
 
 impl Allocator {
-    /// A new block with the contents of `block`, which is given back; NULL: `block` is as it was.
+    /// Moves the contents to a new block, and frees `block`; NULL: failed, and `block` is
+    /// unchanged.
     ///
     /// # Safety
     /// As `GlobalAlloc::realloc`.
@@ -151,7 +149,7 @@ impl Allocator {
         // SAFETY: `size` is not zero, by the caller's promise.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: two blocks of at least so many bytes, of which one is new; the old one is not
+            // SAFETY: two blocks of at least that many bytes, one of them new; the old block is not
             // used afterwards.
             unsafe {
                 moved.copy_from_nonoverlapping(block, layout.size().min(size));
@@ -162,7 +160,7 @@ impl Allocator {
     }
 }
 
-/// Where in the reserve a block is; `None`: it is one of malloc(3).
+/// The offset of a block in the reserve; `None`: a block of malloc(3).
 #[inline]
 fn offset(block: *mut u8) -> Option<usize> {
     let at = block.addr().wrapping_sub(POOL.0.get().addr());
@@ -178,7 +176,7 @@ const fn run(count: usize) -> u64 {
     if count >= PER_WORD { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// A block of the reserve; NULL: there is none.
+/// A block of the reserve; NULL: none is free.
 #[cold]
 fn claim(layout: Layout) -> *mut u8 {
     IS_SHORT.store(true, Ordering::Relaxed);
@@ -193,14 +191,15 @@ fn claim(layout: Layout) -> *mut u8 {
     unsafe { POOL.0.get().cast::<u8>().add(granule * GRANULE) }
 }
 
-/// The first of `count` granules of one word.
+/// Claims `count` granules within one word; returns the first.
 fn claim_in_word(count: usize) -> Option<usize> {
     for (at, word) in MAP.iter().enumerate() {
         let mut bits = word.load(Ordering::Relaxed);
         while let Some(shift) = (0..=PER_WORD - count).find(|shift| bits & run(count) << shift == 0)
         {
             let taken = bits | run(count) << shift;
-            // Acquire and Release: who gets a granule comes after who gave it back.
+            // AcqRel: pairs with the release of a granule, so the previous owner's accesses precede
+            // the next owner's.
             match word.compare_exchange(bits, taken, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some(at * PER_WORD + shift),
                 Err(now) => bits = now,
@@ -249,7 +248,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Tests of the one reserve, one at a time.
+    /// Serialises the tests of the reserve.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn layout(size: usize, align: usize) -> Layout {
@@ -305,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_serves_no_block_that_an_application_chose_the_size_of() {
+    fn the_reserve_serves_only_small_blocks_of_ordinary_alignment() {
         let _alone = ALONE.lock();
         assert!(claim(layout(LARGEST + 1, 8)).is_null());
         assert!(claim(layout(64, 4096)).is_null());
     }
 
     #[test]
-    fn verbs_that_create_something_fail_until_there_is_memory() {
+    fn creating_verbs_fail_until_the_reserve_has_memory_again() {
         let _alone = ALONE.lock();
         let all: Vec<_> = std::iter::from_fn(|| {
             let block = claim(layout(LARGEST, 8));

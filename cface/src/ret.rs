@@ -1,10 +1,11 @@
-//! How a failed verb tells its C caller: the return type decides.
+//! The C failure value of each return type. The macro `verb!` converts an [`Errno`](crate::Errno)
+//! into this value.
 
 use core::ffi::{c_char, c_int};
 
 use super::Errno;
 
-/// A return type of an exported function, and what it returns on failure.
+/// A return type of an exported function, with its failure value.
 pub trait Ret {
     /// Whether a call with this return type creates an object.
     const CREATES: bool = false;
@@ -13,7 +14,8 @@ pub trait Ret {
     fn fail(error: Errno) -> Self;
 }
 
-/// `int` verbs return the positive errno itself; errno is set too, as callers of either habit exist.
+/// `int` verbs return the positive errno itself; errno is set too, as callers of either habit
+/// exist.
 impl Ret for c_int {
     fn fail(error: Errno) -> Self {
         error.set();
@@ -64,7 +66,7 @@ impl Ret for MinusOne {
     }
 }
 
-/// The same for calls that count bytes: `rsend(3)` and the like (`ssize_t`, `off_t`).
+/// The failure convention of calls that count bytes: `rsend(3)` and the like (`ssize_t`, `off_t`).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinusOneLong(pub isize);

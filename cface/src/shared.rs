@@ -1,19 +1,21 @@
-//! Data of this library that all threads share. The locks are C's: a lock that a thread holds while it forks
-//! can be given back in the child (`fork(2)`, `pthread_atfork(3)`), and the thread sanitizer sees them.
+//! Static data that all threads of a library share. The locks are pthread mutexes: a lock that a
+//! thread holds during fork(2) can be released in the child (`pthread_atfork(3)`), and the thread
+//! sanitizer knows these locks.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
 use super::lock::Guard;
 
-/// A value behind a lock, for statics only: the lock must not move once it was used. It is not recursive.
+/// A value behind a lock, for statics only: the lock must not move after its first use. The lock is
+/// not recursive.
 #[derive(Debug)]
 pub struct Shared<T> {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: whoever reaches the value holds the lock.
+// SAFETY: the value is only reachable under the lock.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -23,12 +25,12 @@ impl<T> Shared<T> {
         Self { lock, value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock; it is held until the result is dropped.
+    /// Waits for the lock, and holds it until the result is dropped.
     pub fn lock(&'static self) -> Held<T> {
         Held { _lock: self.hold(), value: self.value.get() }
     }
 
-    /// Only keeps others away until the result is dropped.
+    /// Holds the lock without access to the value, until the result is dropped.
     pub fn hold(&'static self) -> Guard {
         // SAFETY: initialised statically, and a static lives for ever.
         unsafe { Guard::lock(self.lock.get()) }
@@ -46,14 +48,14 @@ impl<T> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: of a static; the lock that we hold keeps all others away.
+        // SAFETY: of a static; the held lock excludes other threads.
         unsafe { &*self.value }
     }
 }
 
 impl<T> DerefMut for Held<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: of a static; the lock that we hold keeps all others away, and `self` is the only way to it that we gave.
+        // SAFETY: of a static; the held lock excludes other threads, and `self` is the only access.
         unsafe { &mut *self.value }
     }
 }

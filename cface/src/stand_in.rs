@@ -1,15 +1,17 @@
-//! For build scripts: a shared library that is not there yet when we are linked against it. The linker gets a stand-in with its soname, its versions
-//! and the names that are used, and nothing else; at run time the loader finds the library itself, ours or upstream's.
+//! For build scripts: a stub of a shared library that does not exist yet at link time. The linker
+//! gets a stub with the soname, the versions and the used names. At run time the loader finds the
+//! real library, ours or upstream's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Makes the stand-in `soname` in the script's `OUT_DIR`, with functions `names`, by the C compiler `compiler`; `map` is the linker's version script.
-/// Says to cargo that this package's cdylib is linked against it.
+/// Builds the stub `soname` in the script's `OUT_DIR`, with functions `names`, by the C compiler
+/// `compiler`; `map` is the linker's version script. Tells cargo to link the package's cdylib
+/// against the stub.
 ///
 /// # Panics
-/// When the folder cannot be written, or the compiler fails: a build script has no better way to say so.
+/// When the folder cannot be written, or the compiler fails: a build script fails by a panic.
 pub fn link<'a>(
     mut compiler: Command,
     soname: &str,

@@ -1,8 +1,9 @@
-//! Locks at which threads sleep, with the interface of `lock_api`.
+//! Sleeping locks with the interface of `lock_api`, usable after fork(2).
 //!
-//! They have no state but their own words, and the kernel's queues belong to these (`futex(2)`). So what threads of a parent did with its locks when it
-//! forked is nothing to a child that has locks of its own. A library that keeps its sleepers in a table of the process (`parking_lot`) is no choice
-//! for us: the table's locks may be taken at a fork, and a child then hangs at the first lock for which two of its threads meet.
+//! The locks have no state except their own words and the kernel's queues of these words
+//! (`futex(2)`). Hence a child that creates new locks is independent of its parent's locks at the
+//! fork. A library with a process-wide table of sleepers (`parking_lot`) does not suffice: the
+//! table's locks may be held during a fork, and the child then hangs at its first contended lock.
 
 use lock_api::{GuardNoSend, RawMutex as _};
 use std::hint::spin_loop;
@@ -11,9 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-/// A mutex; a panic of who holds it gives it back.
+/// A mutex, which a panic of its holder releases.
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
-/// Who holds it.
+/// The guard of a held [`Mutex`].
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 
 /// The word of a [`Mutex`].
@@ -22,15 +23,17 @@ pub struct RawMutex(AtomicU32);
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody may sleep until it is free.
+/// Taken, and a thread may sleep until the release.
 const AWAITED: u32 = 2;
 
-/// Rounds in which who waits looks again, at first after longer and longer pauses, then after others ran; then it sleeps.
+/// Number of attempts of a waiting thread: first after growing pauses, then after yielding; then it
+/// sleeps.
 const PAUSES: u32 = 3;
 const ROUNDS: u32 = 10;
 
-// SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the exchanges that find the word FREE and leave it taken
-// are the only way in. They acquire what `unlock` released.
+// SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the
+// exchanges from FREE to a taken value are the only entry. The exchanges acquire the stores that
+// `unlock` released.
 unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: Self = Self(AtomicU32::new(FREE));
     type GuardMarker = GuardNoSend;
@@ -76,19 +79,19 @@ unsafe impl lock_api::RawMutexTimed for RawMutex {
 }
 
 impl RawMutex {
-    /// Waits until the lock is taken, or until `end`. Whether it is taken.
+    /// Waits for the lock, until `end` at most. Returns whether the lock was taken.
     #[cold]
     fn lock_by(&self, end: Option<Instant>) -> bool {
         for round in 0..ROUNDS {
             match self.0.load(Ordering::Relaxed) {
                 FREE if self.try_lock() => return true,
-                // Others sleep: it takes as long as that.
+                // Other threads sleep already, so this thread sleeps too.
                 AWAITED => break,
                 _ if round < PAUSES => (0..2 << round).for_each(|_| spin_loop()),
                 _ => yield_now(),
             }
         }
-        // Whoever slept cannot know whether others still do.
+        // A woken thread does not know whether others still sleep, so it sets AWAITED.
         while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -100,7 +103,7 @@ impl RawMutex {
     }
 }
 
-/// Where threads that hold a [`Mutex`] wait for others to change what it guards.
+/// A condition variable: threads that hold a [`Mutex`] wait for changes of the guarded data.
 #[derive(Debug, Default)]
 pub struct Condvar(AtomicU32);
 
@@ -112,12 +115,13 @@ impl Condvar {
 
     /// Lets go of the mutex until somebody notifies, or for no reason.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        // Read while the mutex is held: who changes what it guards afterwards changes this number after that.
+        // Read under the mutex: a later change of the guarded data is followed by a change of this
+        // number, so the sleep ends.
         let before = self.0.load(Ordering::Relaxed);
         MutexGuard::unlocked(guard, || sleep(&self.0, before, None));
     }
 
-    /// The same for `patience` at most. Whether nobody notified within that time, as far as can be told.
+    /// As `wait`, for `patience` at most. Returns whether the time passed without a notification.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         // As in `wait`.
@@ -126,7 +130,7 @@ impl Condvar {
         Instant::now() >= end
     }
 
-    /// Wakes all who wait. What was changed was changed under the mutex.
+    /// Wakes all waiting threads. The caller changed the guarded data under the mutex.
     pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
         wake(&self.0, i32::MAX);
@@ -138,18 +142,18 @@ impl Condvar {
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Nobody has it.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(std::sync::RwLock::new(value))
     }
 
-    /// To read, beside others who do.
+    /// Locks for reading, shared with other readers.
     #[inline]
     pub fn read(&self) -> std::sync::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To change it, alone.
+    /// Locks for writing, exclusively.
     #[inline]
     pub fn write(&self) -> std::sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
@@ -163,7 +167,8 @@ fn sleep(word: &AtomicU32, value: u32, patience: Option<Duration>) {
         tv_nsec: patience.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word and the time outlive the call, which writes neither. However it ends, the caller looks at the word again.
+    // SAFETY: the word and the time outlive the call, which writes neither. However it ends, the
+    // caller looks at the word again.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -178,7 +183,8 @@ fn sleep(word: &AtomicU32, value: u32, patience: Option<Duration>) {
 /// Wakes `most` threads that sleep at `word`.
 #[cold]
 fn wake(word: &AtomicU32, most: i32) {
-    // SAFETY: the address only says where they sleep; it may be another object's by now, whose sleepers look at their word again.
+    // SAFETY: the kernel only uses the address; if another object has the address by now, its
+    // sleepers check their word again.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -205,7 +211,7 @@ mod tests {
                         let mut count = count.lock();
                         let before = *count;
                         if i % 500 == 0 {
-                            // Long enough for the others to fall asleep.
+                            // Long enough for the other threads to fall asleep.
                             thread::sleep(Duration::from_millis(2));
                         }
                         *count = before + 1;
@@ -217,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_it_is_seen_to() {
+    fn a_held_lock_is_visible_and_cannot_be_taken() {
         let value = Mutex::new(1);
         let guard = value.lock();
         assert!(value.is_locked() && value.try_lock().is_none());
@@ -228,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_others_their_turn() {
+    fn a_waiter_that_gives_up_does_not_block_the_others() {
         let value = Arc::new(Mutex::new(()));
         let guard = value.lock();
         let other = thread::spawn({
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_notified() {
+    fn a_waiting_thread_is_notified() {
         let (count, changed) = (Mutex::new(0), Condvar::new());
         thread::scope(|scope| {
             for _ in 0..3 {
@@ -260,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_notified_wakes_when_the_time_is_over() {
+    fn a_thread_without_notification_wakes_at_its_timeout() {
         let (value, changed) = (Mutex::new(0), Condvar::new());
         let mut value = value.lock();
         // Sleepers may wake for no reason.
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_takes_nothing_away() {
+    fn a_panic_leaves_the_lock_usable() {
         let (one, two) = (Mutex::new(1), RwLock::new(2));
         let panicked = thread::scope(|scope| {
             scope

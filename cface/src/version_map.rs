@@ -1,27 +1,28 @@
-//! The linker's version map (`ld(1)`, "VERSION") of a library, made in its build script from the same rows of
-//! the export table that [`exports!`](crate::exports) turns into symbols; and the lists of generations that
-//! macros need, as Rust text.
+//! The linker's version map (`ld(1)`, "VERSION") of a library, made in its build script from the
+//! same rows of the export table that [`exports!`](crate::exports) turns into symbols; and Rust
+//! macros with lists of generations.
 //!
-//! A build script fails the build by a panic, so what is wrong with a row is one here.
+//! A build script fails by a panic, so an invalid row panics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::generations;
 
-/// What the version nodes of a library are called.
+/// The names of a library's version nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Nodes {
-    /// What the public nodes begin with; a minor number follows (`IBVERBS_1.`). They are chained in order.
+    /// The prefix of public nodes; a minor number follows (`IBVERBS_1.`). They are chained in
+    /// order.
     pub public: &'static str,
-    /// What the private nodes begin with; the number of a generation follows (`IBVERBS_PRIVATE_`).
+    /// The prefix of private nodes; a generation's number follows (`IBVERBS_PRIVATE_`).
     pub private: &'static str,
 }
 
-/// Those of `libibverbs.so.1`.
+/// The nodes of `libibverbs.so.1`.
 pub const IBVERBS: Nodes = Nodes { public: "IBVERBS_1.", private: "IBVERBS_PRIVATE_" };
 
-/// Those of `librdmacm.so.1`, which has no private ones.
+/// The nodes of `librdmacm.so.1`, which has no private nodes.
 pub const RDMACM: Nodes = Nodes { public: "RDMACM_1.", private: "RDMACM_PRIVATE_" };
 
 impl Nodes {
@@ -39,9 +40,11 @@ impl Nodes {
         }
         for row in table.lines().filter_map(|line| self.row(line)) {
             match row.place {
-                Place::Public(minor) => public.entry(minor).or_default().push(row.name),
-                Place::Private(generation) => private.entry(generation).or_default().push(row.name),
-                Place::Since(first) => {
+                VersionNode::Public(minor) => public.entry(minor).or_default().push(row.name),
+                VersionNode::Private(generation) => {
+                    private.entry(generation).or_default().push(row.name)
+                }
+                VersionNode::Since(first) => {
                     for generation in generations::numbers().filter(|&number| number >= first) {
                         private.entry(generation).or_default().push(row.name);
                     }
@@ -61,9 +64,10 @@ impl Nodes {
         map
     }
 
-    /// Two macros for [`exports!`](crate::exports) and its like, in Rust. `since!(N "name" function)` gives
-    /// a function the private node of each generation from N on, the oldest as the default.
-    /// `private_nodes!(callback)` calls `callback!` with all private nodes, as `"@@" "node"`.
+    /// Two macros for [`exports!`](crate::exports) and its like, in Rust. `since!(N "name"
+    /// function)` gives a function the private node of each generation from N on, the oldest as the
+    /// default. `private_nodes!(callback)` calls `callback!` with all private nodes, as `"@@"
+    /// "node"`.
     pub fn macros(self) -> String {
         let nodes = |first: u32| {
             generations::numbers().filter(move |&number| number >= first).enumerate().map(
@@ -96,12 +100,12 @@ impl Nodes {
         let rest = rest.trim();
         let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("bad row: {line}"));
         let place = if let Some(first) = rest.strip_prefix("since ") {
-            Place::Since(number(first.trim()))
+            VersionNode::Since(number(first.trim()))
         } else {
             let node = rest.rsplit('"').nth(1)?;
             match (node.strip_prefix(self.public), node.strip_prefix(self.private)) {
-                (Some(minor), _) => Place::Public(number(minor)),
-                (_, Some(generation)) => Place::Private(number(generation)),
+                (Some(minor), _) => VersionNode::Public(number(minor)),
+                (_, Some(generation)) => VersionNode::Private(number(generation)),
                 _ => panic!("unknown node: {line}"),
             }
         };
@@ -119,10 +123,10 @@ fn write_node(map: &mut String, node: &str, mut names: Vec<&str>, parent: &str) 
 
 struct Row<'a> {
     name: &'a str,
-    place: Place,
+    place: VersionNode,
 }
 
-enum Place {
+enum VersionNode {
     Public(u32),
     Private(u32),
     Since(u32),

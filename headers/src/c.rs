@@ -1,4 +1,5 @@
-//! What cbindgen writes, taken apart into definitions by name.
+//! Splits cbindgen's output into definitions by name. The template then places each definition at
+//! its position in a header.
 
 use crate::names::{self, IN_PLACE, TAGGED, UNNAMED, WRAPPED};
 use crate::rust::{Abi, Kind};
@@ -19,7 +20,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Its name among all: types and functions may share one.
+    /// The key among all definitions: types and functions may share a name.
     fn key(&self) -> String {
         if self.keyword.is_empty() { function(&self.name) } else { self.name.clone() }
     }
@@ -33,7 +34,7 @@ pub fn function(name: &str) -> String {
 /// All definitions of the crate, by their C names; functions as [`function`] writes them.
 ///
 /// # Errors
-/// What cbindgen says.
+/// The error text of cbindgen.
 pub fn definitions(abi: &Abi, settings: &Path) -> Result<BTreeMap<String, Definition>> {
     let written = cbindgen(abi, settings)?;
     let mut definitions: BTreeMap<String, Definition> =
@@ -99,7 +100,7 @@ fn split(text: &str) -> Result<Vec<Definition>> {
             let text = part.replacen("extern ", "", 1) + "\n";
             definitions.push(Definition { keyword: String::new(), name, text });
         } else if first == "struct" && code.ends_with(';') {
-            // An opaque type; templates get it from those who mention it.
+            // An opaque type; templates declare it where other definitions mention it.
         } else {
             return Err(format!("cbindgen wrote what nobody expected: {part}"));
         }
@@ -107,9 +108,9 @@ fn split(text: &str) -> Result<Vec<Definition>> {
     Ok(definitions)
 }
 
-/// Replaces members of types that C does not name by their text.
+/// Replaces members whose types have no name in C by the types' text.
 fn put_in_place(definitions: &mut BTreeMap<String, Definition>) -> Result<()> {
-    // Innermost first: a type without such members of its own can be put into others.
+    // Innermost first: insert a type once its own members are complete.
     let mut waiting: Vec<&str> = IN_PLACE.to_vec();
     let mut bodies: BTreeMap<String, (String, String)> = BTreeMap::new();
     while !waiting.is_empty() {
@@ -216,7 +217,7 @@ fn finish(definition: &mut Definition) {
             text = text.replace(pointer, array);
         }
     }
-    // An enumerator that is no int; a pedantic compiler accepts it only where it is told so.
+    // An enumerator beyond int; a pedantic compiler accepts it only as an extension.
     if definition.keyword == "enum" && text.contains("= 0x8") {
         text = text.replacen("\nenum ", "\n__extension__ enum ", 1);
     }
@@ -250,7 +251,7 @@ fn words(line: &str) -> String {
     out
 }
 
-/// A comment of one line takes one line; the lines of longer ones begin with a star.
+/// Formats comments: a short comment takes one line; lines of longer comments begin with a star.
 fn comments(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     let mut out = String::new();

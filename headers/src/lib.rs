@@ -1,11 +1,12 @@
-//! The C headers of `include/`, written from the `abi` crate and from `templates/`.
+//! Generates the C headers of `include/` from the `abi` crate and from `templates/`. [`generate`]
+//! returns all headers for a repository: `for header in generate(root)? { … }`.
 //!
-//! 1. [`rust`] reads the crate's items and rewrites what cbindgen would not see as C means it: integer aliases with their constants
-//!    become enums, documentation loses its Rust markup.
-//! 2. [`c`] lets cbindgen write them, takes its text apart into definitions by name, and puts in place what only C can say
-//!    ([`names`] has the lists).
-//! 3. [`template`] puts the definitions where a template asks for them. Everything else in a header (macros, inline functions,
-//!    the order) is the template's own text.
+//! 1. [`rust`] reads the crate's items and rewrites Rust forms for cbindgen: integer aliases with
+//!    constants become enums, and documentation loses Rust markup.
+//! 2. [`c`] runs cbindgen, splits the output into definitions by name, and inserts forms that only
+//!    C has ([`names`] has the lists).
+//! 3. [`template`] inserts the definitions at a template's directives. Macros, inline functions and
+//!    the order come from the template.
 //!
 //! docs/design/headers.md explains the directives of a template.
 
@@ -21,22 +22,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What went wrong, ready to be shown to a person.
+/// An error text for the user.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// A header: where it belongs, below `include/`, and its text.
+/// A header: its path below `include/`, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Relative to `include/`.
     pub path: PathBuf,
-    /// What should be there.
+    /// The generated text.
     pub text: String,
 }
 
 /// All headers, from the repository at `root`.
 ///
 /// # Errors
-/// The file and what is wrong in it.
+/// The file and its error.
 pub fn generate(root: &Path) -> Result<Vec<Header>> {
     let sources = Sources::read(root)?;
     let mut headers = Vec::new();
@@ -48,7 +49,7 @@ pub fn generate(root: &Path) -> Result<Vec<Header>> {
     Ok(headers)
 }
 
-/// What headers are made of.
+/// The sources of all headers.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// Path below `include/`, and text.
@@ -63,7 +64,7 @@ impl Sources {
     /// Reads templates and crate, and runs cbindgen.
     ///
     /// # Errors
-    /// The file and what is wrong in it.
+    /// The file and its error.
     pub fn read(root: &Path) -> Result<Self> {
         let folder = root.join("headers/templates");
         let mut files = Vec::new();

@@ -1,4 +1,5 @@
-//! Writes `include/`; with `--check` only tells which headers are not what would be written.
+//! Writes `include/`; with `--check` only lists outdated headers. `cargo xtask headers` runs it.
+//! All work is in the library of this crate.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all headers are (now) what they should be.
+/// Writes or checks all headers. Returns whether all are up to date.
 fn run(root: &Path, check: bool) -> ferroverbs_headers::Result<bool> {
     let mut current = true;
     for header in ferroverbs_headers::generate(root)? {

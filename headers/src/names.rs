@@ -1,6 +1,7 @@
-//! What C says differently from the Rust form of a type. cbindgen has no notion of these.
+//! Differences between the C form and the Rust form of types, which cbindgen cannot express.
+//! `rust.rs` and `c.rs` consult these tables for each definition.
 
-/// Types that C declares where they are used, without a name of their own.
+/// Types that C declares at their use, without a name.
 pub const IN_PLACE: &[&str] = &[
     "ib_uverbs_attr_enum_data",
     "ib_uverbs_odp_per_transport_caps",
@@ -34,7 +35,7 @@ pub const IN_PLACE: &[&str] = &[
     "verbs_qp_base",
 ];
 
-/// Members (type, Rust name) that have no name in C: their own members are used as if they were the type's.
+/// Members (type, Rust name) without a name in C (anonymous structures and unions).
 pub const UNNAMED: &[(&str, &str)] = &[
     ("ibv_send_wr", "imm"),
     ("ibv_send_wr", "tail"),
@@ -62,8 +63,8 @@ pub fn spelling(name: &str) -> &str {
     SPELLING.iter().find(|(rust, _)| *rust == name).map_or(name, |(_, c)| c)
 }
 
-/// Types that C writes with a keyword but cbindgen does not see: a C library's structures, and an enum that is a macro for the
-/// kernel's.
+/// Types that C writes with a keyword but cbindgen does not see: a C library's structures, and an
+/// enum that is a macro for the kernel's.
 pub const TAGGED: &[(&str, &str)] = &[
     ("ibv_advise_mr_advice", "enum"),
     ("epoll_event", "struct"),
@@ -75,6 +76,6 @@ pub const TAGGED: &[(&str, &str)] = &[
     ("timeval", "struct"),
 ];
 
-/// Parameters (function, as cbindgen writes it, as C has it) that tell a compiler how many elements there are.
+/// Array parameters: function, cbindgen's text, and C text with the number of elements.
 pub const ARRAYS: &[(&str, &str, &str)] =
     &[("ibv_resolve_eth_l2_from_gid", "uint8_t *eth_mac", "uint8_t eth_mac[ETHERNET_LL_SIZE]")];

@@ -1,4 +1,5 @@
-//! The items of the `abi` crate, in a form that cbindgen writes as C wants it.
+//! The items of the `abi` crate, rewritten for cbindgen. The first step of the generation; `c.rs`
+//! passes the rewritten items to cbindgen.
 
 use crate::value::{evaluate, written};
 use crate::{Result, names};
@@ -16,7 +17,7 @@ pub struct Entry {
     pub module: String,
     /// The Rust name.
     pub name: String,
-    /// What it is.
+    /// The kind of the definition.
     pub kind: Kind,
     /// The Rust text for cbindgen.
     pub source: String,
@@ -51,15 +52,15 @@ pub struct Constant {
     pub value: i128,
     /// How C writes it.
     pub written: String,
-    /// The alias that is its type, or a primitive type.
+    /// The constant's type: an alias or a primitive type.
     pub of: String,
 }
 
-/// Reads the crate at `source`. Names in `macros` are macros in C, and constants in `listed` belong to enumerations without a
-/// tag: neither are enumerators of their type.
+/// Reads the crate at `source`. Names in `macros` are macros in C, and constants in `listed` belong
+/// to enumerations without a tag: neither are enumerators of their type.
 ///
 /// # Errors
-/// The file and what cannot be read.
+/// The unreadable file and the error.
 pub fn read(source: &Path, macros: &BTreeSet<String>, listed: &BTreeSet<String>) -> Result<Abi> {
     let mut items = Vec::new();
     read_module(source, &source.join("lib.rs"), "", &mut items)?;
@@ -120,11 +121,11 @@ pub fn read(source: &Path, macros: &BTreeSet<String>, listed: &BTreeSet<String>)
     Ok(abi)
 }
 
-/// The crate's types and integer constants as one file without dependencies, for a tool that checks them against C (ctest); and the
-/// names of the items by module.
+/// The crate's types and integer constants as one file without dependencies, for comparison with C
+/// (ctest); and the names of the items by module.
 ///
 /// # Errors
-/// The file and what cannot be read.
+/// The unreadable file and the error.
 pub fn flat(source: &Path) -> Result<(String, BTreeMap<String, BTreeSet<String>>)> {
     let mut items = Vec::new();
     read_module(source, &source.join("lib.rs"), "", &mut items)?;
@@ -169,10 +170,11 @@ pub fn flat(source: &Path) -> Result<(String, BTreeMap<String, BTreeSet<String>>
 /// A type's size, and the offsets of its members by name.
 pub type Layout = (usize, BTreeMap<String, usize>);
 
-/// Sizes and offsets that the crate promises at compile time (`layout!`): by type, its size and its members.
+/// Sizes and offsets that the crate promises at compile time (`layout!`): by type: size and
+/// members.
 ///
 /// # Errors
-/// The file and what cannot be read.
+/// The unreadable file and the error.
 pub fn layouts(source: &Path) -> Result<BTreeMap<String, Layout>> {
     let mut items = Vec::new();
     read_module(source, &source.join("lib.rs"), "", &mut items)?;
@@ -217,8 +219,8 @@ fn enumerators(
         .collect()
 }
 
-/// Aliases that C does not have: what they stand for is written instead. Those with constants are enums, and those that
-/// cbindgen.toml renames exist in C.
+/// Aliases without a C name, which are replaced by their targets. Aliases with constants are enums,
+/// and cbindgen.toml renames others to C types.
 fn plain_aliases(items: &[(String, Item)], abi: &Abi) -> BTreeMap<String, Type> {
     let with_constants: BTreeSet<_> = abi.constants.iter().map(|c| c.of.as_str()).collect();
     items
@@ -251,7 +253,8 @@ impl VisitMut for Rewrite {
                 let text = for_c(&text);
                 *attribute = syn::parse_quote!(#[doc = #text]);
             } else {
-                // An alignment is that of an array without elements behind the structure, which no header of ours has.
+                // An alignment is that of an array without elements behind the structure, which no
+                // header of ours has.
                 *attribute = syn::parse_quote!(#[repr(C)]);
             }
         }
@@ -279,7 +282,8 @@ fn documentation(attributes: &[Attribute]) -> String {
     lines.map(|line| format!("#[doc = {:?}]", for_c(&line))).collect()
 }
 
-/// Documentation without links and quotes: ``[`ibv_qp`](crate::ibv_qp)`` is `ibv_qp`, and a Rust name is the C one.
+/// Documentation without links and quotes: ``[`ibv_qp`](crate::ibv_qp)`` is `ibv_qp`, and a Rust
+/// name is the C one.
 fn for_c(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -320,7 +324,7 @@ fn last_segment(ty: &Type) -> Option<String> {
     path.path.segments.last().map(|segment| segment.ident.to_string())
 }
 
-/// Reads a file and the modules that it names.
+/// Reads a file and its modules.
 fn read_module(
     folder: &Path,
     file: &Path,

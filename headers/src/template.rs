@@ -1,11 +1,13 @@
-//! Templates: C text with lines that begin with `@`, which stand for generated definitions.
+//! Templates: C text with directives, which are lines that begin with `@` and expand to generated
+//! definitions.
 //!
-//! - `@types WORD...`: types, each after what it needs. A word is a module of the crate (`device`, `kernel/mr`), a type, or with a minus
-//!   in front one that is left out. A backslash at the end continues the line. Types that are mentioned before they are
-//!   defined, or not defined at all, are declared first.
+//! - `@types WORD...`: types, each after its dependencies. A word is a module of the crate
+//!   (`device`, `kernel/mr`), a type, or a type to omit (with a minus). A backslash at the end
+//!   continues the line. Types used before their definition, or without one, are declared first.
 //! - `@kernel-types WORD...`: the same in the kernel's integer types.
 //! - `@functions WORD...`: prototypes.
-//! - `@enum NAME...`: an enumeration without a tag; a name with a slash in it at the end (`opcode/`) is a module: all its constants.
+//! - `@enum NAME...`: an enumeration without a tag. A name with a final slash (`opcode/`) stands
+//!   for all constants of a module.
 //! - `@versions WORD...`: lets the linker take the newest private version of functions.
 
 use crate::Result;
@@ -59,7 +61,7 @@ fn directives(text: &str) -> Vec<String> {
 /// The header that a template stands for.
 ///
 /// # Errors
-/// A word that means nothing, and the line it is in.
+/// An unknown word, and its line.
 pub fn expand(text: &str, abi: &Abi, definitions: &BTreeMap<String, Definition>) -> Result<String> {
     let mut out = String::new();
     for line in directives(text) {
@@ -139,7 +141,7 @@ fn untagged(abi: &Abi, words: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The definitions, each after those that it needs, and declarations in front.
+/// The definitions, each after its dependencies, and declarations in front.
 fn types(names: &[String], definitions: &BTreeMap<String, Definition>) -> Result<String> {
     let mut ordered = Vec::new();
     let mut open = BTreeSet::new();
@@ -174,7 +176,7 @@ fn types(names: &[String], definitions: &BTreeMap<String, Definition>) -> Result
     Ok(out)
 }
 
-/// Depth first: what a definition contains comes before it.
+/// Depth first: a definition's parts precede the definition.
 fn place(
     name: &str,
     names: &[String],
@@ -195,7 +197,7 @@ fn place(
     Ok(())
 }
 
-/// The tagged types in a text: keyword, name, and whether it is a pointer to it.
+/// The tagged types in a text: keyword, name, and whether the use is a pointer.
 fn mentions(text: &str) -> Vec<(String, String, bool)> {
     let code: String = text
         .split("/*")
@@ -225,7 +227,8 @@ fn mentions(text: &str) -> Vec<(String, String, bool)> {
         .collect()
 }
 
-/// `uint64_t` is `unsigned long` to a C library and `unsigned long long` to the kernel: the same bits, another type.
+/// `uint64_t` is `unsigned long` to a C library and `unsigned long long` to the kernel: the same
+/// bits, another type.
 fn kernel_integers(text: &str) -> String {
     [
         ("uint8_t", "__u8"),

@@ -1,9 +1,10 @@
-//! Values of constant expressions: integers, shifts, alternatives, names of other constants.
+//! Values of constant expressions: integers, shifts, bitwise or, and names of constants. `rust.rs`
+//! needs the values of constants, which become enumerators in C.
 
 use std::collections::BTreeMap;
 use syn::{BinOp, Expr, Lit, UnOp};
 
-/// The value of an expression, if it is of the kinds that the crate uses for C constants.
+/// The value of an expression, if the expression has a supported form.
 pub(crate) fn evaluate(expr: &Expr, known: &BTreeMap<String, i128>) -> Option<i128> {
     match expr {
         Expr::Lit(lit) => match &lit.lit {

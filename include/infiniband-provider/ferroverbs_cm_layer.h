@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A layer of librdmacm, by Ferroverbs: a shared object between a program and librdmacm.so.1, which FERROVERBS_LAYERS names (ferroverbs-layers(7),
- * docs/reference/layers.md). The same object may be a layer of verbs (ferroverbs_layer.h), too. The Rust form is abi/src/cm_layer.rs.
+ * A layer of librdmacm, by Ferroverbs: a shared object between a program and librdmacm.so.1. The
+ * variable FERROVERBS_LAYERS names the layers (ferroverbs-layers(7), docs/reference/layers.md). The
+ * same object may also be a layer of verbs (ferroverbs_layer.h). The Rust form is
+ * abi/src/cm_layer.rs.
  */
 #ifndef INFINIBAND_FERROVERBS_CM_LAYER_H
 #define INFINIBAND_FERROVERBS_CM_LAYER_H
@@ -12,7 +14,7 @@
 extern "C" {
 #endif
 
-/* The calls that layers can stand before, each without rdma_ in front. New ones come last. */
+/* The functions that a layer can replace, named without the prefix rdma_. New ones come last. */
 struct ferroverbs_cm_calls {
 	struct rdma_event_channel *(*create_event_channel)(void);
 	void (*destroy_event_channel)(struct rdma_event_channel *channel);
@@ -59,12 +61,14 @@ struct ferroverbs_cm_calls {
 
 struct ferroverbs_cm_layer {
 	size_t size;		/* of this structure, as the layer knows it */
-	size_t calls;		/* of struct ferroverbs_cm_calls, as the layer knows it: what comes after is passed on */
+	size_t calls;		/* of struct ferroverbs_cm_calls, as the layer knows it: later calls are passed on */
 	const char *name;	/* for diagnoses */
 	/*
-	 * Called once in a process, by the first call that makes something. It calls nothing of librdmacm itself.
-	 * next: what lies beneath. No entry is NULL, and none changes.
-	 * mine: all NULL. What the layer puts there is called instead of the entry of next; what stays NULL is passed on.
+	 * Called once in a process, by the first call that creates an object. The layer must not
+	 * call librdmacm in it.
+	 * next: the functions beneath the layer. No entry is NULL, and no entry changes.
+	 * mine: all NULL. A function that the layer stores here is called instead of the entry of
+	 * next. Calls of entries that stay NULL are passed on.
 	 * Both tables live as long as the process. 0, or an errno: the layer is left out.
 	 */
 	int (*attach)(const struct ferroverbs_cm_calls *next, struct ferroverbs_cm_calls *mine);

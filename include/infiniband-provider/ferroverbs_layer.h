@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A layer of Ferroverbs: a shared object between a program and the provider of its device, which
- * FERROVERBS_LAYERS names (ferroverbs-layers(7), docs/reference/layers.md). The Rust form is abi/src/layer.rs.
+ * A layer of Ferroverbs: a shared object between a program and the provider of its device. The
+ * variable FERROVERBS_LAYERS names the layers (ferroverbs-layers(7), docs/reference/layers.md). The
+ * Rust form is abi/src/layer.rs.
  */
 #ifndef INFINIBAND_FERROVERBS_LAYER_H
 #define INFINIBAND_FERROVERBS_LAYER_H
@@ -22,14 +23,19 @@ struct ferroverbs_layer {
 	const char *name;	/* for diagnoses */
 	/*
 	 * Called once for each context, after the provider made it and before the program has it.
-	 * next: what lies beneath. No entry is NULL. An entry may change while the context is open: each call reads it anew.
-	 * mine: all NULL. What the layer puts there is called instead of the entry of next; what stays NULL is passed on.
-	 * Both tables live until free_context of next was called. 0, or an errno: the layer is left out of this context.
+	 * next: the functions beneath the layer. No entry is NULL. An entry may change while the
+	 * context is open, so read the entry at each call.
+	 * mine: all NULL. A function that the layer stores here is called instead of the entry of
+	 * next. Calls of entries that stay NULL are passed on.
+	 * Both tables live until free_context of next was called. 0, or an errno: the layer is left
+	 * out of this context.
 	 */
 	int (*attach)(struct ibv_context *context, const struct verbs_context_ops *next, struct verbs_context_ops *mine);
 	/*
-	 * NULL, or called by ibv_get_cq_event before it reads fd, the descriptor of a completion channel of this context, and maybe
-	 * sleeps there. 0: go on; an errno is what the call fails with, EINTR for example. The thread cannot be cancelled in it.
+	 * May be NULL. ibv_get_cq_event calls the function before it reads, and perhaps sleeps at,
+	 * fd: the descriptor of a completion channel of this context. 0: continue. An errno, EINTR
+	 * for example: ibv_get_cq_event fails with it. The thread cannot be cancelled in this
+	 * function.
 	 */
 	int (*awaits)(struct ibv_context *context, int fd);
 };

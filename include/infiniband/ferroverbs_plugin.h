@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * How a provider plugin announces devices that have no kernel device, and answers for them what
- * libibverbs otherwise asks sysfs or the kernel. Ferroverbs' extension of the provider interface;
- * a plugin that uses it still registers in the usual way and works with other libraries, which
- * do not look for the symbol. The Rust form is abi/src/ext.rs.
+ * The extension of the provider interface by Ferroverbs. A provider plugin announces devices that
+ * have no kernel device, and answers the questions that libibverbs otherwise asks sysfs or the
+ * kernel. Such a plugin still registers in the usual way, and works with other libraries, which do
+ * not look for the symbol. The Rust form is abi/src/ext.rs.
  */
 #ifndef INFINIBAND_FERROVERBS_PLUGIN_H
 #define INFINIBAND_FERROVERBS_PLUGIN_H
@@ -28,7 +28,10 @@ struct ferroverbs_device_info {
 	uint32_t num_ports;	/* numbered from 1 */
 };
 
-/* What the plugin exports as the data symbol ferroverbs_plugin_ext_v1. A NULL function: nothing of the kind. */
+/*
+ * The plugin exports this structure as the data symbol ferroverbs_plugin_ext_v1. A NULL function
+ * means that the plugin does not support it.
+ */
 struct ferroverbs_plugin_ext {
 	/* sizeof of this struct as the plugin knows it; fields beyond are absent. */
 	size_t size;
@@ -43,7 +46,10 @@ struct ferroverbs_plugin_ext {
 	int (*query_gid)(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry);
 	/* An entry of a pkey table, big endian. 0 or an errno. */
 	int (*query_pkey)(struct ibv_context *context, uint8_t port, int index, uint16_t *pkey);
-	/* A descriptor to read 8-byte records from, each the address of the ibv_cq with an event; or -errno. */
+	/*
+	 * A descriptor from which 8-byte records are read, or -errno. A record is the address of the
+	 * ibv_cq with an event.
+	 */
 	int (*create_comp_channel)(struct ibv_context *context);
 	/* Closes such a descriptor. 0 or an errno. */
 	int (*destroy_comp_channel)(struct ibv_context *context, int fd);

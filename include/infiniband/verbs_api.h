@@ -12,10 +12,13 @@
 
 #include <linux/types.h>
 
-/* Kernel headers that were included before have a plainer one. */
+/* Kernel headers included earlier define a simpler form. */
 #undef RDMA_UAPI_PTR
 
-/* A pointer that the kernel always sees as 64 bits, by its name and (with _data_u64 at the end) as these bits. */
+/*
+ * A pointer of 64 bits for the kernel, accessible as a pointer and (with the suffix _data_u64) as
+ * an integer.
+ */
 #if UINTPTR_MAX == UINT64_MAX
 #define RDMA_UAPI_PTR(_type, _name)                                                                                    \
 	__extension__ union {                                                                                          \

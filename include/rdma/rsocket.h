@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* The level of options that other sockets do not have, and these. */
+/* The level of options specific to rsockets, and the options. */
 #define SOL_RDMA 0x10000
 enum {
 	RDMA_SQSIZE = 0,
@@ -113,7 +113,10 @@ int rgetsockopt(int socket, int level, int optname, void *optval, socklen_t *opt
 /* fcntl(2) */
 int rfcntl(int socket, int cmd, ...);
 
-/* Lets the peer write into memory; its name for that is an offset, which is returned, or -1 and errno. */
+/*
+ * Lets the peer write into memory; its name for that is an offset, which is returned, or -1
+ * and errno.
+ */
 off_t riomap(int socket, void *buf, size_t len, int prot, int flags, off_t offset);
 
 /* Ends that. */

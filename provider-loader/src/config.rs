@@ -1,13 +1,13 @@
 //! The files of a `libibverbs.d` directory.
 //!
-//! Grammar, as rdma-core reads it: leading blanks are skipped, empty lines and lines that start with `#`
-//! are ignored, anything else must be the word `driver` and a name. Every regular file of the directory
-//! counts, whatever it is called.
+//! Grammar, as rdma-core reads it: leading blanks are skipped, empty lines and lines that start
+//! with `#` are ignored, anything else must be the word `driver` and a name. Every regular file of
+//! the directory counts, under any name.
 //!
 //! Two comments have a meaning that rdma-core does not know. `# ferroverbs: announces-devices`: the
-//! drivers of this file are worth loading where the kernel has no RDMA device.
-//! `# ferroverbs: only-without-kernel-devices, unless VARIABLE is set`: where the kernel has a device,
-//! the drivers need not be loaded.
+//! drivers of this file are worth loading where the kernel has no RDMA device. `# ferroverbs:
+//! only-without-kernel-devices, unless VARIABLE is set`: where the kernel has a device, the drivers
+//! need not be loaded.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 /// The comment that marks drivers of devices without a kernel device.
 pub const ANNOUNCES: &str = "ferroverbs: announces-devices";
 
-/// The beginning of the comment that marks drivers with nothing to announce beside devices of the kernel.
+/// The beginning of the comment that marks drivers with nothing to announce beside devices of the
+/// kernel.
 pub const ONLY_WITHOUT: &str = "ferroverbs: only-without-kernel-devices";
 
 /// A driver that a file enables.
@@ -31,25 +32,26 @@ pub struct Directive {
     pub only_without: Option<OnlyWithout>,
 }
 
-/// Drivers that announce nothing beside devices of the kernel, unless they are told to.
+/// Drivers that announce no devices beside kernel devices, unless a variable requests them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlyWithout {
-    /// The environment variable that asks for these devices beside kernel devices, if the file names a variable.
+    /// The environment variable that requests the drivers beside kernel devices, if the file names
+    /// one.
     pub unless: Option<String>,
 }
 
-/// Something in a file that is ignored. One line for a person, whatever the file holds.
+/// An ignored part of a file, for a message of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// Lines nobody understands.
+    /// Lines with invalid syntax.
     Lines {
         /// The file.
         file: PathBuf,
-        /// The first such line, from 1.
+        /// The number of the first line, from 1.
         line: usize,
-        /// What it says, as far as it is worth repeating.
+        /// The beginning of the line's text.
         text: String,
-        /// How many more there are.
+        /// Number of further lines.
         more: usize,
     },
     /// A file that is too long to be a configuration file; all of it is ignored.
@@ -73,19 +75,19 @@ impl std::fmt::Display for Ignored {
     }
 }
 
-/// Bytes of a file that can be meant; distributions' files have one line.
+/// The largest accepted size of a file in bytes; distributions' files have one line.
 pub const LARGEST_FILE: u64 = 64 * 1024;
 /// Bytes of a driver's name, which may be the beginning of a path.
 const LONGEST_NAME: usize = 1024;
 /// Characters of a line that are repeated to a person.
 const SHOWN: usize = 60;
 
-/// What a directory says.
+/// The content of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Drivers in the order in which they are loaded: rdma-core's, the last one read first.
     pub directives: Vec<Directive>,
-    /// What was ignored, at most one for each file.
+    /// Ignored parts, at most one for each file.
     pub ignored: Vec<Ignored>,
 }
 
@@ -121,8 +123,8 @@ pub fn read(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> std::io::Result<C
     Ok(contents)
 }
 
-/// A regular file, or as much of it as shows that it is too long. Most are read at one go: every program
-/// reads them all.
+/// Reads a regular file, or enough bytes to show that the file is too long. One read suffices for
+/// most files, because every program reads all of them.
 fn read_start(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
     let mut text = vec![0; 1024];
@@ -135,7 +137,7 @@ fn read_start(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Appends what one file says, in reading order.
+/// Appends the directives of one file, in reading order.
 pub(crate) fn parse(file: &Path, text: &str, into: &mut Contents) {
     let blank = is_blank;
     let announces = text.lines().any(|line| {
@@ -176,7 +178,7 @@ pub(crate) fn parse(file: &Path, text: &str, into: &mut Contents) {
     }
 }
 
-/// What separates words: isspace(3), which has the vertical tab besides what Rust counts.
+/// Whether a character separates words: isspace(3), which includes the vertical tab, unlike Rust.
 pub(crate) fn is_blank(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0b'
 }
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_tells_when_a_driver_has_nothing_to_announce() {
+    fn a_comment_restricts_a_driver_to_hosts_without_kernel_devices() {
         let of = |text| parsed(text).directives.remove(0).only_without;
         assert_eq!(of("driver soft\n"), None);
         let plain = "driver soft\n# ferroverbs: only-without-kernel-devices\n";
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_told_in_one_short_line() {
+    fn control_characters_and_long_lines_are_reported_in_one_short_line() {
         let contents = parsed(&format!("\u{1b}[2J\0{}", "x".repeat(10_000)));
         let told = contents.ignored[0].to_string();
         assert!(told.len() < 200 && told.chars().all(|c| !c.is_control()), "{told:?}");
@@ -260,11 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_end_is_not_read_to_its_end() {
+    fn an_endless_file_is_not_read_to_its_end() {
         let folder = std::env::temp_dir().join(format!("fv-config-long-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a directory");
         let path = folder.join("endless.driver");
-        // A terabyte that takes no room.
+        // A sparse file of a terabyte.
         std::fs::File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
         std::fs::write(folder.join("good"), "driver a\n").expect("a file");
         let contents = read(&folder, |_| true).expect("readable");

@@ -1,13 +1,13 @@
-//! A look at a shared object before it is opened. The dynamic loader maps what the program headers say;
-//! when the file ends earlier (a copy that ran out of space), touching it kills the process with `SIGBUS`.
-//! So the headers are checked against the file's length first (ELF specification, 64-bit little endian;
-//! other files are left to the loader, which refuses them).
+//! A look at a shared object before it is opened. The dynamic loader maps what the program headers
+//! say; if the file is truncated (a copy that ran out of space), an access kills the process with
+//! `SIGBUS`. Hence the headers are checked against the file's length first (ELF specification,
+//! 64-bit little endian; other files are left to the loader, which refuses them).
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Whether all that the loader would map is there; the error says what is wrong.
+/// Checks that the file contains all bytes that the loader would map; the error is a text.
 ///
 /// # Errors
 /// The file can't be read, or ends too early.
@@ -21,7 +21,7 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
 /// The same of an open file of `len` bytes.
 pub(crate) fn check_file(file: &mut (impl Read + Seek), len: u64) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
-    // One read has all of it in every library that a linker made.
+    // One read covers all headers of a library made by a linker.
     let mut start = Vec::with_capacity(START);
     file.by_ref().take(START as u64).read_to_end(&mut start).map_err(text)?;
     let Some(header) = start.first_chunk::<HEADER>() else {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complete_library_passes_and_every_shorter_copy_is_told() {
+    fn a_complete_library_passes_and_every_shorter_copy_is_refused() {
         let myself = std::env::current_exe().expect("a running test");
         assert_eq!(check(&myself), Ok(()));
         let whole = std::fs::read(&myself).expect("readable");

@@ -1,4 +1,5 @@
-//! One line that explains why a plugin is not there.
+//! The explanation, in one line, why a plugin could not be loaded. `loader.rs` builds it from the
+//! results of all candidates, and its text is a message to the user.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -9,27 +10,27 @@ use std::path::PathBuf;
 pub struct Failure {
     /// The driver's name.
     pub driver: String,
-    /// Directories that were searched, in order; the dynamic loader's own path came last.
+    /// The searched directories, in order; the dynamic loader's own path came last.
     pub folders: Vec<PathBuf>,
     /// Generations of the private ABI that were looked for, in order.
     pub generations: Vec<u32>,
-    /// What was there instead.
+    /// The result of the search.
     pub found: Found,
 }
 
-/// What a search for a plugin came to.
+/// The result of a search for a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// No file of the driver.
     Nothing,
-    /// A plugin of it, of a generation that nobody here knows.
+    /// A plugin of the driver, but of an unknown generation.
     Foreign(PathBuf),
-    /// The first file that exists, and the loader's words about it.
+    /// The first existing file, and the dynamic loader's error text.
     Broken(PathBuf, String),
 }
 
 impl Failure {
-    /// Whether a file was there and could not be loaded, as opposed to there being none.
+    /// Whether a file exists but could not be loaded.
     pub fn is_broken(&self) -> bool {
         matches!(self.found, Found::Broken(..))
     }

@@ -1,14 +1,15 @@
-//! Layers that the environment names (docs/reference/layers.md): which files they are, and what they export. Both of our libraries that have a chain of layers ask here.
+//! Layers named by the environment (docs/reference/layers.md): their files and their exported
+//! tables. Both libraries with a chain of layers use this module.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 use crate::Plugin;
-use crate::places::{Places, Wishes};
+use crate::places::{Places, SearchSettings};
 
 /// Names or paths of layers, a comma between; the first is nearest to the program.
 pub const SETTING: &str = "FERROVERBS_LAYERS";
-/// More than anybody means.
+/// The largest number of layers; a sanity limit.
 pub const MOST: usize = 16;
 
 /// The words of the setting, each once.
@@ -23,15 +24,16 @@ pub fn names(text: &str) -> Vec<&str> {
     names
 }
 
-/// Opens a layer by its name, among our own files, or by its path. `library` is the file of the library that asks.
+/// Opens a layer by its name, among our own files, or by its path. `library` is the file of the
+/// calling library.
 ///
 /// # Errors
-/// What is wrong, for a person.
+/// A text for the user.
 pub fn open(name: &str, library: Option<&Path>) -> Result<Plugin, String> {
     Plugin::open_path(&find(name, library)?)
 }
 
-/// The file of a layer that the setting names. `library` is the file of the library that looks for the layer.
+/// The file of a layer that the setting names. `library` is the file of the calling library.
 ///
 /// # Errors
 /// The name has no slash, and no folder of plugins has a layer of the name.
@@ -42,7 +44,7 @@ pub fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
     let plugins = cface::env::trusted("FERROVERBS_PROVIDER_DIR");
     let plugins = plugins.and_then(|value| value.into_string().ok());
     // Ours are beside the plugins.
-    let places = Places::new(library, &Wishes { config: None, plugins });
+    let places = Places::new(library, &SearchSettings { config: None, plugins });
     let folders: Vec<PathBuf> = places.plugins.into_iter().map(|place| place.path).collect();
     let file = format!("libferroverbs-layer-{name}.so");
     let found = folders.iter().map(|folder| folder.join(&file)).find(|path| path.exists());
@@ -55,20 +57,21 @@ pub fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
     })
 }
 
-/// A layer's data symbol, which begins with its own size. `None` when there is no such symbol.
+/// A layer's data symbol, which begins with its own size. `None`: no such symbol.
 ///
 /// # Errors
-/// It is smaller than what the caller knows.
+/// The table is smaller than the caller's type.
 pub fn table<T>(plugin: &Plugin, symbol: &CStr) -> Option<Result<&'static T, String>> {
     let found = sized::<T>(plugin, symbol, size_of::<T>())?;
     // SAFETY: as large as `T` (checked), constant, never unloaded.
     Some(found.map(|(table, _)| unsafe { &*table }))
 }
 
-/// As `table`, of one that has grown since its first version, which had `least` bytes. What an older layer does not have is as in `absent`.
+/// As `table`, for a table that has grown since its first version of `least` bytes. Missing fields
+/// of an older layer come from `absent`.
 ///
 /// # Errors
-/// It is smaller than the first version.
+/// The table is smaller than the first version.
 pub fn grown<T: Copy>(
     plugin: &Plugin,
     symbol: &CStr,
@@ -79,7 +82,8 @@ pub fn grown<T: Copy>(
     Some(found.map(|(table, size)| {
         let mut known = absent;
         let length = size.min(size_of::<T>());
-        // SAFETY: as many bytes of a `T` as the layer has, which are constant data, over one of ours.
+        // SAFETY: as many bytes of a `T` as the layer has, which are constant data, over one of
+        // ours.
         unsafe { (&raw mut known).cast::<u8>().copy_from_nonoverlapping(table.cast(), length) };
         known
     }))
@@ -92,7 +96,7 @@ fn sized<T>(
     least: usize,
 ) -> Option<Result<(*const T, usize), String>> {
     let table = plugin.data::<T>(symbol)?;
-    // SAFETY: constant data of an object that is never closed; each version of it begins with `size`.
+    // SAFETY: constant data of an object that is never closed; each version begins with `size`.
     let size = unsafe { table.cast::<usize>().read() };
     if size < least {
         let file = plugin.file().display();

@@ -1,12 +1,15 @@
-//! Finds, explains and loads provider plugins of rdma-core's verbs stack.
+//! Finds and loads provider plugins of rdma-core's verbs stack, and explains failures.
+//! `Loader::new(&places)` takes the directories in order, and `load("mlx5")` opens a plugin or
+//! returns a [`Failure`] of one line.
 //!
-//! - [`config`]: which drivers the administrator enabled (`/etc/libibverbs.d`, one `driver NAME` per line).
-//! - [`places`]: where configuration and plugins are looked for, relative to the library first.
-//! - [`layers`]: which shared objects `FERROVERBS_LAYERS` names.
-//! - [`Loader`]: opens a plugin, trying each place and each generation of the private ABI in order, and
-//!   says in one line what went wrong when none opens.
+//! - [`config`]: which drivers the administrator enabled (`/etc/libibverbs.d`, one `driver NAME`
+//!   per line).
+//! - [`places`]: directories of configuration and plugins, first those relative to the library.
+//! - [`layers`]: the shared objects named by `FERROVERBS_LAYERS`.
+//! - [`Loader`]: opens a plugin, trying each place and each generation of the private ABI in order,
+//!   and explains in one line why none opens.
 //!
-//! Nothing is printed here; the caller decides whether a [`Failure`] matters.
+//! The crate prints no messages; the caller decides whether a [`Failure`] matters.
 
 pub mod config;
 mod dl;
@@ -20,7 +23,7 @@ pub use dl::Plugin;
 pub use failure::{Failure, Found};
 pub use loader::Loader;
 
-/// What fuzz targets call: everything here takes any bytes and must not panic.
+/// Entry points of fuzz targets: all accept any bytes and must not panic.
 #[doc(hidden)]
 pub mod fuzzing {
     use std::path::Path;
@@ -40,7 +43,7 @@ pub mod fuzzing {
         crate::config::split_list(&String::from_utf8_lossy(data));
     }
 
-    /// A plugin's file: what passes ends where its program headers say, or behind.
+    /// A plugin's file: an accepted file is at least as long as its program headers say.
     pub fn plugin_file(data: &[u8]) {
         let _ = crate::elf::check_file(&mut std::io::Cursor::new(data), data.len() as u64);
     }

@@ -1,8 +1,8 @@
 //! From a driver's name to an opened plugin.
 //!
-//! A plugin is `lib<name>-rdmav<generation>.so`. In our own directories the newest generation is tried
-//! first. A distribution ships one generation, so in its directories the generation of most files goes
-//! first. The first file that opens wins: loading two generations of one provider would
+//! A plugin is `lib<name>-rdmav<generation>.so`. In our own directories the newest generation is
+//! tried first. A distribution ships one generation, so in its directories the generation of most
+//! files goes first. The first file that opens wins: loading two generations of one provider would
 //! register it twice.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::dl::Plugin;
 use crate::elf;
 use crate::failure::{Failure, Found};
-use crate::places::{Origin, Place};
+use crate::places::{Origin, SearchDir};
 
 /// The numbers a plugin can be built for, newest first.
 fn generations() -> Vec<u32> {
@@ -24,7 +24,7 @@ fn generations() -> Vec<u32> {
 /// Opens plugins from a list of directories.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    /// In the order in which they are tried.
+    /// In the order of the search.
     folders: Vec<Folder>,
 }
 
@@ -33,12 +33,12 @@ pub struct Loader {
 struct Folder {
     path: PathBuf,
     origin: Origin,
-    /// Known when a plugin is first looked for in it, as a distribution's directory is read for it.
+    /// Computed at the first search of the folder, because a distribution's directory must be read.
     order: OnceCell<Vec<u32>>,
 }
 
 impl Folder {
-    /// Generations in the order in which they are tried.
+    /// Generations in the order of the search.
     fn order(&self) -> &[u32] {
         match self.origin {
             Origin::Own => self.order.get_or_init(generations),
@@ -49,8 +49,8 @@ impl Folder {
 
 impl Loader {
     /// For plugin directories in the order of `places`.
-    pub fn new(places: &[Place]) -> Self {
-        let folder = |place: &Place| Folder {
+    pub fn new(places: &[SearchDir]) -> Self {
+        let folder = |place: &SearchDir| Folder {
             path: place.path.clone(),
             origin: place.origin,
             order: OnceCell::new(),
@@ -70,7 +70,8 @@ impl Loader {
             found: Found::Nothing,
         };
         for file in self.candidates(name) {
-            // A bare name is for the dynamic loader's own search, which does not look into the current directory; nor do we.
+            // A bare name is for the dynamic loader's own search, which skips the current
+            // directory; so does this check.
             let bare = file.components().count() == 1;
             let exists = !bare && file.exists();
             if exists || bare {
@@ -92,7 +93,7 @@ impl Loader {
         Err(failure)
     }
 
-    /// A file that would be the plugin of driver `name`, of whatever generation.
+    /// A file that would be the plugin of driver `name`, of any generation.
     fn foreign(&self, name: &str) -> Option<PathBuf> {
         let whole = Path::new(name);
         let (stem, folders) = match (name.starts_with('/'), whole.parent(), whole.file_name()) {
@@ -111,10 +112,10 @@ impl Loader {
         })
     }
 
-    /// Files to try, in order; the last ones are bare names for the dynamic loader's own search. A directory
-    /// is not looked at before its turn.
+    /// Files to try, in order; the last ones are bare names for the dynamic loader's own search. A
+    /// directory is not read before its turn.
     fn candidates<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
-        // A name that is a path is taken as it is, whatever the directories.
+        // A path is used unchanged, without the directories.
         let (stem, folders) = match name.starts_with('/') {
             true => (name.to_owned(), [].as_slice()),
             false => (format!("lib{name}"), self.folders.as_slice()),
@@ -168,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn our_directory_is_tried_newest_first_and_bare_names_last() {
+    fn the_projects_directory_is_tried_newest_first_and_bare_names_last() {
         let path = folder("candidates", &["libx-rdmav34.so"]);
         let loader = Loader::new(&[
-            Place { path: PathBuf::from("/own"), origin: Origin::Own },
-            Place { path: path.clone(), origin: Origin::System },
+            SearchDir { path: PathBuf::from("/own"), origin: Origin::Own },
+            SearchDir { path: path.clone(), origin: Origin::System },
         ]);
         let files: Vec<_> = loader.candidates("soft").collect();
         assert_eq!(files[0], Path::new("/own/libsoft-rdmav65.so"));
@@ -188,8 +189,8 @@ mod tests {
     fn a_distributions_directory_is_not_read_before_something_is_looked_for_in_it() {
         let path = folder("lazy", &["libx-rdmav34.so"]);
         let loader = Loader::new(&[
-            Place { path: PathBuf::from("/own"), origin: Origin::Own },
-            Place { path: path.clone(), origin: Origin::System },
+            SearchDir { path: PathBuf::from("/own"), origin: Origin::Own },
+            SearchDir { path: path.clone(), origin: Origin::System },
         ]);
         let mut files = loader.candidates("soft");
         assert!(files.by_ref().take(5).all(|file| file.starts_with("/own")));
@@ -205,7 +206,7 @@ mod tests {
     fn a_plugin_of_an_unknown_generation_is_named_in_the_failure() {
         let path =
             folder("foreign", &["libnew-rdmav99.so", "libnewer-rdmav99.so", "libnew-rdmavx.so"]);
-        let loader = Loader::new(&[Place { path: path.clone(), origin: Origin::System }]);
+        let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::System }]);
         let named = |name: &str| loader.load(name).expect_err("nothing to open").found;
         assert_eq!(named("new"), Found::Foreign(path.join("libnew-rdmav99.so")));
         assert_eq!(named(path.join("libnew").to_str().expect("a name")), named("new"));
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn a_file_that_is_no_library_is_named_in_the_failure() {
         let path = folder("broken", &["libnothing-rdmav65.so"]);
-        let loader = Loader::new(&[Place { path: path.clone(), origin: Origin::Own }]);
+        let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::Own }]);
         let failure = loader.load("nothing").expect_err("not a library");
         let Found::Broken(file, error) = failure.found else { panic!("{failure:?}") };
         assert_eq!(file, path.join("libnothing-rdmav65.so"));

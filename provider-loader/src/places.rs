@@ -1,17 +1,18 @@
-//! Where configuration and plugins are looked for.
+//! The directories of configuration files and plugins, in the order of the search.
 //!
-//! The library finds its own tree relative to itself, so that a tree works wherever it is put: for
-//! `<prefix>/lib/libibverbs.so.1` the plugins are in `<prefix>/lib/libibverbs` and the configuration in
-//! `<prefix>/etc/libibverbs.d`. The distribution's directories come after.
+//! The library finds its own tree relative to its file, so a tree works at any location: for
+//! `<prefix>/lib/libibverbs.so.1` the plugins are in `<prefix>/lib/libibverbs` and the
+//! configuration in `<prefix>/etc/libibverbs.d`. The distribution's directories come after.
 //!
-//! The system has two directories of configuration: what is in `/etc` belongs to the administrator and outlives its package, so
-//! that packages of ours put their files into `/usr/share`. There a file says nothing if `/etc` has one of the same name.
+//! The system has two directories of configuration: files in `/etc` belong to the administrator and
+//! outlive their package, so our packages use `/usr/share`. A file there is ignored if `/etc` has a
+//! file of the same name.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Whose directory it is.
+/// The owner of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Part of our tree, or named by the user: its drivers are meant for us.
@@ -22,19 +23,19 @@ pub enum Origin {
 
 /// A directory to look into.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SearchDir {
     /// The directory.
     pub path: PathBuf,
-    /// Whose it is.
+    /// The owner of the directory.
     pub origin: Origin,
 }
 
-/// What the environment asks for; gathered by the caller, who knows whether it may be trusted.
+/// Settings of the environment, read by the caller, who knows whether they are trusted.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
-    /// `FERROVERBS_CONFIG_DIR`: directories (`:` between) instead of all others.
+pub struct SearchSettings {
+    /// `FERROVERBS_CONFIG_DIR`: directories, separated by `:`, instead of all others.
     pub config: Option<String>,
-    /// `FERROVERBS_PROVIDER_DIR`: directories (`:` between) before all others.
+    /// `FERROVERBS_PROVIDER_DIR`: directories, separated by `:`, before all others.
     pub plugins: Option<String>,
 }
 
@@ -44,8 +45,8 @@ pub const SYSTEM_CONFIG: &str = "/etc/libibverbs.d";
 /// Where files are that come and go with a package.
 pub const PACKAGED_CONFIG: &str = "/usr/share/ferroverbs/libibverbs.d";
 
-impl Place {
-    /// Whether a file of this directory is replaced by one of the same name in `/etc`.
+impl SearchDir {
+    /// Whether a file of the same name in `/etc` replaces a file of this directory.
     pub fn is_replaced(&self, file: &OsStr) -> bool {
         self.is_replaced_by(file, Path::new(PACKAGED_CONFIG), Path::new(SYSTEM_CONFIG))
     }
@@ -54,7 +55,7 @@ impl Place {
         self.path == packaged && system.join(file).exists()
     }
 
-    /// Whether it may be missing without anything being wrong.
+    /// Whether the directory may be missing.
     pub fn is_optional(&self) -> bool {
         self.path == Path::new(PACKAGED_CONFIG)
     }
@@ -64,20 +65,20 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// Configuration directories.
-    pub config: Vec<Place>,
+    pub config: Vec<SearchDir>,
     /// Plugin directories.
-    pub plugins: Vec<Place>,
+    pub plugins: Vec<SearchDir>,
 }
 
 impl Places {
     /// The places for a library at `library` (as the loader names it).
-    pub fn new(library: Option<&Path>, wishes: &Wishes) -> Self {
+    pub fn new(library: Option<&Path>, wishes: &SearchSettings) -> Self {
         Self::with_system(library, wishes, Path::new(SYSTEM_CONFIG), &system_plugin_folders())
     }
 
     fn with_system(
         library: Option<&Path>,
-        wishes: &Wishes,
+        wishes: &SearchSettings,
         system_config: &Path,
         system_plugins: &[PathBuf],
     ) -> Self {
@@ -108,7 +109,7 @@ impl Places {
     }
 }
 
-/// The directory of the library as it was named, and the one it really lies in.
+/// The directory in the library's name, and the directory of its real path.
 fn library_folders(library: Option<&Path>) -> Vec<PathBuf> {
     let Some(library) = library else { return Vec::new() };
     let absolute = std::path::absolute(library).ok();
@@ -122,15 +123,15 @@ fn library_folders(library: Option<&Path>) -> Vec<PathBuf> {
     folders
 }
 
-fn add_list(places: &mut Vec<Place>, list: Option<&str>) {
+fn add_list(places: &mut Vec<SearchDir>, list: Option<&str>) {
     for folder in list.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()) {
         add(places, PathBuf::from(folder), Origin::Own);
     }
 }
 
-fn add(places: &mut Vec<Place>, path: PathBuf, origin: Origin) {
+fn add(places: &mut Vec<SearchDir>, path: PathBuf, origin: Origin) {
     if !places.iter().any(|place| place.path == path) {
-        places.push(Place { path, origin });
+        places.push(SearchDir { path, origin });
     }
 }
 
@@ -150,18 +151,18 @@ mod tests {
 
     const ETC: &str = "/etc/libibverbs.d";
 
-    fn places(library: &str, wishes: &Wishes) -> Places {
+    fn places(library: &str, wishes: &SearchSettings) -> Places {
         let system = [PathBuf::from("/usr/lib/x86_64-linux-gnu/libibverbs")];
         Places::with_system(Some(Path::new(library)), wishes, Path::new(ETC), &system)
     }
 
-    fn paths(places: &[Place]) -> Vec<(&str, Origin)> {
+    fn paths(places: &[SearchDir]) -> Vec<(&str, Origin)> {
         places.iter().map(|place| (place.path.to_str().unwrap_or_default(), place.origin)).collect()
     }
 
     #[test]
-    fn a_tree_of_our_own_comes_before_the_distributions() {
-        let places = places("/opt/fv/lib/libibverbs.so.1", &Wishes::default());
+    fn the_projects_directory_comes_before_the_distributions() {
+        let places = places("/opt/fv/lib/libibverbs.so.1", &SearchSettings::default());
         assert_eq!(
             paths(&places.plugins),
             [
@@ -184,7 +185,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ferroverbs-places-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("soft.driver"), "").unwrap();
-        let place = |path: &str| Place { path: PathBuf::from(path), origin: Origin::System };
+        let place = |path: &str| SearchDir { path: PathBuf::from(path), origin: Origin::System };
         let replaced = |path: &str, file: &str| {
             place(path).is_replaced_by(OsStr::new(file), Path::new("/usr/share/x"), &folder)
         };
@@ -196,7 +197,8 @@ mod tests {
 
     #[test]
     fn installed_in_the_distributions_place_its_directory_stays_the_distributions() {
-        let places = places("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.99", &Wishes::default());
+        let places =
+            places("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.99", &SearchSettings::default());
         assert_eq!(
             paths(&places.plugins),
             [("/usr/lib/x86_64-linux-gnu/libibverbs", Origin::System)]
@@ -204,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn wishes_replace_the_configuration_and_precede_the_plugins() {
-        let wishes = Wishes { config: Some("/a:/b".into()), plugins: Some("/p".into()) };
+    fn environment_settings_replace_the_configuration_and_precede_the_plugins() {
+        let wishes = SearchSettings { config: Some("/a:/b".into()), plugins: Some("/p".into()) };
         let places = places("/opt/fv/lib/libibverbs.so.1", &wishes);
         assert_eq!(paths(&places.config), [("/a", Origin::Own), ("/b", Origin::Own)]);
         assert_eq!(paths(&places.plugins)[0], ("/p", Origin::Own));

@@ -1,5 +1,6 @@
-//! The one exported variable, `verbs_allow_disassociate_destroy`: a byte that providers read through
-//! the GOT, under the private node of every generation. [`crate::front::disassociate`] reads and writes it.
+//! The one exported variable, `verbs_allow_disassociate_destroy`: a byte that providers read
+//! through the GOT, under the private node of every generation. [`crate::front::disassociate`]
+//! reads and writes it.
 
 macro_rules! versions {
     ($($at:literal $node:literal)*) => {

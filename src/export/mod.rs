@@ -1,7 +1,9 @@
-//! What C sees: every symbol of `libibverbs.so.1` under its exact version node ([`cface::exports`]).
+//! The exported symbols of `libibverbs.so.1`, each under its exact version node
+//! ([`cface::exports`]).
 //!
-//! `build.rs` writes the version map from the rows of [`table`], and the two macros with the numbers of the
-//! generations. rust-lld, rustc's default linker on x86_64 Linux, combines all of it.
+//! `build.rs` writes the version map from the rows of [`table`], and the two macros with the
+//! numbers of the generations. rust-lld, rustc's default linker on x86_64 Linux, combines all of
+//! it.
 
 include!(concat!(env!("OUT_DIR"), "/generations.rs"));
 

@@ -1,10 +1,10 @@
-//! The export table: one row per versioned name, and the only list of them. `build.rs` reads the rows to
-//! write the version map, so keep a row on one line.
+//! The export table: one row per versioned name, and the only such list. `build.rs` reads the rows
+//! and writes the version map. Keep each row on one line.
 //!
 //! A row is `"name" "@@" "node" => function;` (`@` for a version that only old binaries ask for) or
-//! `"name" since N => function;` for a function of the private ABI that is the same in each generation
-//! from N on. Of its versions the oldest is the default one (`@@`), as in the release of that generation;
-//! plugins ask for theirs by name, so this matters to nobody but symbol listings.
+//! `"name" since N => function;` for a function of the private ABI that is the same in each
+//! generation from N on. The oldest version is the default (`@@`), as in the release of that
+//! generation. Plugins name their version, so the default only affects symbol listings.
 
 use super::{compat10, variadic};
 use crate::{kabi, verbs};
@@ -157,7 +157,8 @@ cface::exports! {
     "ibv_set_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::set;
     "ibv_set_err_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::set_err;
 
-    // What provider plugins call. `since` N: under the private node of every generation from N on.
+    // Functions for provider plugins. `since` N: under the private node of every generation from N
+    // on.
     "__ioctl_final_num_attrs" since 34 => kabi::cmd::execute::final_num_attrs;
     "__verbs_log" since 34 => variadic::verbs_log;
     "_verbs_init_and_alloc_context" "@@" "IBVERBS_PRIVATE_34" => kabi::context::init_and_alloc::<34>;

@@ -1,4 +1,5 @@
-//! The Rust half of `variadic.c`: `__verbs_log` and `ibv_read_ibdev_sysfs_file`.
+//! The Rust half of `variadic.c`: `__verbs_log` and `ibv_read_ibdev_sysfs_file`. The C half takes
+//! the variable arguments, which stable Rust cannot take.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -8,10 +9,10 @@ use crate::sys::log;
 use cface::verb;
 
 unsafe extern "C" {
-    /// `__verbs_log`; called by C only, so its arguments don't matter here.
+    /// `__verbs_log`; only C calls the function, so the arguments are omitted.
     #[link_name = "fv_verbs_log"]
     pub(super) fn verbs_log();
-    /// `ibv_read_ibdev_sysfs_file`; called by C only, so its arguments don't matter here.
+    /// `ibv_read_ibdev_sysfs_file`; only C calls the function, so the arguments are omitted.
     #[link_name = "fv_read_ibdev_sysfs_file"]
     pub(super) fn read_ibdev_sysfs_file();
 }
@@ -42,7 +43,7 @@ extern "C" fn log_is_wanted(level: u32) -> c_int {
 /// # Safety
 /// `text` is readable for `len` bytes.
 unsafe extern "C" fn log_write(text: *const u8, len: usize) {
-    // SAFETY: variadic.c made these `len` bytes with vasprintf and frees them only after we return.
+    // SAFETY: `len` bytes of vasprintf, which variadic.c frees after our return.
     log::write(unsafe { core::slice::from_raw_parts(text, len) });
 }
 
@@ -57,9 +58,10 @@ verb! {
         dev: *const verbs_sysfs_dev,
         name: *const c_char,
     ) -> cface::MinusOne {
-        // SAFETY: the device's own path is a C string (stored as one when it was enumerated).
+        // SAFETY: the device's own path is a C string (stored so by the enumeration).
         let path = unsafe { CStr::from_ptr((&raw const (*dev).ibdev_path).cast()) };
-        // SAFETY: `name` is what variadic.c formatted, a C string, and the plugin gave it a buffer of `size` bytes.
+        // SAFETY: `name` is what variadic.c formatted, a C string, and the plugin gave it a buffer
+        // of `size` bytes.
         Ok(unsafe { crate::verbs::sysfs::read_file(path.as_ptr(), name, buf, size) })
     }
 }

@@ -1,6 +1,6 @@
-//! The global part of a reply address, from the 40 bytes that precede a received datagram: a GRH or IPv6
-//! header, or an IPv4 header in the second half (`ibv_create_ah_from_wc(3)`; IBTA annex A17, RFC 791,
-//! RFC 8200).
+//! The global part of a reply address, from the 40 bytes that precede a received datagram: a GRH or
+//! IPv6 header, or an IPv4 header in the second half (`ibv_create_ah_from_wc(3)`; IBTA 1.7 A17, RFC
+//! 791, RFC 8200).
 
 use abi::{
     IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, ibv_ah_attr, ibv_gid,
@@ -11,7 +11,7 @@ use super::context::Context;
 use super::gid;
 use cface::Errno;
 
-/// What the header says about the sender and about the address it sent to.
+/// The sender's address, and the destination address, of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reply {
     sender: [u8; 16],
@@ -27,8 +27,8 @@ const NEXT_HEADER_IBA: u8 = 0x1b;
 /// Fills the global part of `attr`.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` neither header; `EINVAL` a multicast address; of the GID table when it does not
-/// have the local address.
+/// `EPROTONOSUPPORT` neither header; `EINVAL` a multicast address; of the GID table when it does
+/// not have the local address.
 pub(crate) fn global_part(
     context: Context,
     port_num: u8,
@@ -44,8 +44,8 @@ pub(crate) fn global_part(
     Ok(())
 }
 
-/// Searches until the table ends, whose error is ours. As in rdma-core, the type of each entry on the
-/// way must be readable, also of the empty ones, which count as zeros.
+/// Searches until the table ends, and returns the error at its end. As in rdma-core, the type of
+/// each entry on the way must be readable, also of the empty ones, which count as zeros.
 fn find_gid(context: Context, port: u32, reply: &Reply) -> Result<u8, Errno> {
     for index in 0..=u8::MAX {
         let entry = u32::from(index);
@@ -102,8 +102,9 @@ fn parse_v4(header: &[u8; 20]) -> Result<Reply, Errno> {
     })
 }
 
-/// What starts like IPv6 may be what was in the buffer before an IPv4 header. As in rdma-core, the shortest
-/// header length and a right checksum make it IPv4, whatever its version says; the sum is folded once.
+/// A header that starts like IPv6 may be old buffer content before an IPv4 header. As in rdma-core,
+/// the shortest header length and a correct checksum decide for IPv4, regardless of the version
+/// field. The sum is folded once.
 fn is_ipv4(header: &[u8; 20]) -> bool {
     let (words, _) = header.as_chunks::<2>();
     let word = |at: usize| words.get(at).map_or(0, |&word| u16::from_be_bytes(word));
@@ -113,7 +114,7 @@ fn is_ipv4(header: &[u8; 20]) -> bool {
     header.first().is_some_and(|first| first & 0xf == 5) && word(CHECKSUM) == !(folded as u16)
 }
 
-/// The word of an IPv4 header that is the checksum of the others.
+/// Index of the checksum word of an IPv4 header.
 const CHECKSUM: usize = 5;
 
 /// The low 20 bits of the first word; meaningful with a GRH only, but told in either case.

@@ -1,6 +1,6 @@
-//! Forking while other threads list devices or use a lock of ours (`pthread_atfork(3)`): the child has only the
-//! thread that forked, so nobody in it would give back what another thread held. That thread therefore
-//! takes all of the front-end's locks first, and both processes give them back.
+//! Forking while other threads list devices or use a lock of ours (`pthread_atfork(3)`): the child
+//! has only the forking thread, so locks of other threads would stay held for ever. The forking
+//! thread therefore takes all locks of the front-end first, and both processes release them.
 
 use core::cell::{Cell, RefCell};
 
@@ -8,9 +8,10 @@ use super::{ext, fork, layers, list, registry};
 use crate::sys::log::notice;
 use cface::lock::Guard;
 
-/// What a thread that forks holds meanwhile. The list's lock is the outermost one; the others are innermost.
+/// The locks that a forking thread holds during the fork. The list's lock is the outermost one; the
+/// others are innermost.
 #[derive(Debug)]
-struct All {
+struct HeldLocks {
     _chains: Guard,
     _ranges: Guard,
     _devices: Guard,
@@ -19,13 +20,13 @@ struct All {
 }
 
 thread_local! {
-    static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<HeldLocks>> = const { RefCell::new(None) };
     static LISTING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From now on forks wait for the front-end's locks. To be called once.
 pub(crate) fn register() {
-    // SAFETY: functions of this library; glibc forgets them should it be unloaded.
+    // SAFETY: functions of this library; glibc removes them if the library is unloaded.
     let result = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     if result != 0 {
         // ENOMEM: as without it, only a fork at a bad moment is at risk.
@@ -35,8 +36,8 @@ pub(crate) fn register() {
     }
 }
 
-/// Marks the calling thread as one that lists devices, until dropped: a plugin's constructor that forks must
-/// not wait for the lock that its own thread holds.
+/// Marks the calling thread as listing devices, until dropped. A plugin's constructor that forks
+/// must not wait for a lock of its own thread.
 #[derive(Debug)]
 pub(crate) struct Listing(());
 
@@ -55,14 +56,15 @@ impl Drop for Listing {
 
 extern "C" fn before() {
     let list = (!LISTING.get()).then(list::hold);
-    let all = All {
+    let all = HeldLocks {
         _list: list,
         _drivers: registry::hold(),
         _devices: ext::hold(),
         _ranges: fork::hold(),
         _chains: layers::hold(),
     };
-    // A thread that forks while it ends has no place for them any more: they are given back at once.
+    // A forking thread whose thread-local storage is gone cannot keep the locks, so they are
+    // released at once.
     let _ = HELD.try_with(|held| held.replace(Some(all)));
 }
 

@@ -1,9 +1,11 @@
 //! An open device as the front-end sees it: the `ibv_context` an application holds, and the private
 //! block behind it.
 //!
-//! A provider allocates its own context structure through us, with a `verbs_context` somewhere inside
-//! it, and that ends with the `ibv_context`. The one fixed point is the `ibv_context`; all else is at a
-//! constant distance from it (see [`super::generation`]).
+//! The front-end allocates a provider's own context structure, which contains a `verbs_context`
+//! that ends with the `ibv_context`. The fixed point is the `ibv_context`; all fields have a
+//! constant distance from it (see [`super::generation`]). Map of this file: [`Private`], the block
+//! behind a context; [`Context`] with lookup, installation of operations, and the end of a context;
+//! [`Shadow`], the context of a 1.0 binary; [`store`] and [`load`] of table entries.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -22,8 +24,7 @@ use super::layers::Chain;
 use super::op::{OP_COUNT, OPS, Slot, operations};
 use cface::Errno;
 
-/// What the front-end knows about a context; reached through `verbs_context.priv`, opaque to everyone
-/// else.
+/// The front-end's state of a context; reached through `verbs_context.priv`, opaque to other code.
 #[derive(Debug)]
 pub(crate) struct Private {
     /// Layouts of the provider that owns the context.
@@ -34,22 +35,27 @@ pub(crate) struct Private {
     pub(crate) ext: Option<&'static ferroverbs_plugin_ext>,
     /// The kernel takes write commands wrapped in an ioctl.
     pub(crate) use_ioctl_write: AtomicBool,
-    /// Made by `ibv_import_device(3)`: objects must name the event descriptor, so only ioctls will do.
+    /// Made by `ibv_import_device(3)`: objects must name the event descriptor, so only ioctls will
+    /// do.
     pub(crate) imported: AtomicBool,
     /// Ioctls the kernel refused for good, one bit per [`Op`](super::op::Op).
     unsupported: [AtomicU64; OP_COUNT.div_ceil(64)],
-    /// Canonical table. Only touched by [`load`] and [`store`]: a provider may replace entries at any time.
+    /// Canonical table. Only touched by [`load`] and [`store`]: a provider may replace entries at
+    /// any time.
     ops: core::cell::UnsafeCell<verbs_context_ops>,
-    /// What stands between the table above and the provider; set while the context is opened, if ever.
+    /// The layers between the table above and the provider; set while the context is opened, if at
+    /// all.
     chain: OnceCell<Chain>,
-    /// What `ibv_get_cq_event(3)` calls before it reads; the plugin's own (`await_comp_event`), unless a layer stands before it.
+    /// The function that `ibv_get_cq_event(3)` calls before reading: the plugin's
+    /// `await_comp_event`, or a layer's.
     awaits: AtomicPtr<c_void>,
 }
 
-/// What may sleep until a completion channel has a record: 0 or an errno.
+/// A function that may sleep until a completion channel has a record; returns 0 or an errno.
 pub(crate) type Await = unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int;
 
-// SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`); all else is atomic or constant.
+// SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`);
+// all else is atomic or constant.
 unsafe impl Sync for Private {}
 
 impl Private {
@@ -75,7 +81,8 @@ impl Private {
         }
     }
 
-    /// What to call before a completion channel is read, with the context and its descriptor.
+    /// The function to call before a completion channel is read, with the context and the channel's
+    /// descriptor.
     pub(crate) fn awaits(&self) -> Option<Await> {
         // Relaxed: it is set while the context is opened.
         let function = self.awaits.load(Ordering::Relaxed);
@@ -100,7 +107,7 @@ impl Private {
 
     /// Whether the ioctl behind operation number `op` was refused before.
     pub(crate) fn is_ioctl_unsupported(&self, op: usize) -> bool {
-        // Relaxed: a lost race costs one ioctl that is refused again.
+        // Relaxed: a lost race costs one more refused ioctl.
         self.unsupported
             .get(op / 64)
             .is_some_and(|word| word.load(Ordering::Relaxed) >> (op % 64) & 1 != 0)
@@ -126,7 +133,7 @@ impl Private {
 pub(crate) struct Context(NonNull<ibv_context>);
 
 impl Context {
-    /// `EINVAL` for NULL and for a context that did not come from us.
+    /// `EINVAL` for NULL and for a context of another library.
     ///
     /// # Safety
     /// `context` is NULL or points to a context that stays open while the value is used.
@@ -135,23 +142,23 @@ impl Context {
         // SAFETY: non-NULL, and live by the contract above.
         let mut abi_compat = unsafe { (*context.as_ptr()).abi_compat };
         if core::ptr::eq(abi_compat, Shadow::mark()) {
-            // SAFETY: only shadows have the mark; each names a context that is open as long as itself.
+            // SAFETY: only shadows have the mark; each names a context with the same lifetime.
             let real = unsafe { (*context.as_ptr().cast::<ibv_context_1_0>()).real_context };
             context = Self(NonNull::new(real).ok_or(Errno::EINVAL)?);
             // SAFETY: non-NULL, and live (see above).
             abi_compat = unsafe { (*context.as_ptr()).abi_compat };
         }
-        // Only an extended context has slots in front of it, so this order matters.
+        // Only an extended context has slots in front, so check the marker first.
         if abi_compat.addr() != VERBS_ABI_IS_EXTENDED || context.private_slot().is_null() {
             return Err(Errno::EINVAL);
         }
         Ok(context)
     }
 
-    /// The context at `verbs`, which a plugin of private ABI `pabi` handed us.
+    /// The context at `verbs`, as passed by a plugin of private ABI `pabi`.
     ///
     /// # Safety
-    /// `verbs` is NULL or a `verbs_context` of that ABI that stays open while the value is used.
+    /// `verbs` is NULL, or an open `verbs_context` of that ABI that outlives the value.
     pub(crate) unsafe fn from_verbs(
         verbs: *mut verbs_context,
         generation: &Generation,
@@ -159,9 +166,10 @@ impl Context {
         if verbs.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: a verbs_context of this generation has its ibv_context at that offset.
+        // SAFETY: the `ibv_context` of this generation's verbs_context has that offset.
         let context = unsafe { verbs.byte_add(generation.context_offset) };
-        // SAFETY: the `ibv_context` inside the caller's `verbs_context`, which stays open while the value is used.
+        // SAFETY: the `ibv_context` inside the caller's `verbs_context`, which stays open while the
+        // value is used.
         unsafe { Self::new(context.cast()) }
     }
 
@@ -170,32 +178,33 @@ impl Context {
         self.0.as_ptr()
     }
 
-    /// The slot this many bytes before the `ibv_context`; in bounds only when the generation has it.
+    /// The slot this many bytes before the `ibv_context`; in bounds only when the generation has
+    /// it.
     const fn slot_before(self, distance: usize) -> *mut *mut c_void {
         self.as_ptr().wrapping_byte_sub(distance).cast()
     }
 
     fn private_slot(self) -> *mut Private {
         let slot = self.slot_before(before(offset_of!(verbs_context, priv_)));
-        // SAFETY: every generation has this slot at this distance; only we write it.
+        // SAFETY: every generation has the slot at the same distance; only the front-end writes it.
         unsafe { *slot }.cast()
     }
 
     /// The private block.
     pub(crate) fn private(&self) -> &Private {
-        // SAFETY: `new` checked that there is one; it lives until the provider ends the context, which
-        // the contract of `new` puts after the last use of this value.
+        // SAFETY: `new` checked the pointer; the block lives until the provider ends the context,
+        // after the last use of this value (contract of `new`).
         unsafe { &*self.private_slot() }
     }
 
     /// The device of the context.
     pub(crate) fn device(self) -> *mut verbs_device {
-        // SAFETY: `new` was given a context that is open now; it holds its device, which starts a verbs_device.
+        // SAFETY: the context of `new` is open and holds its device, which starts a verbs_device.
         unsafe { (*self.as_ptr()).device.cast() }
     }
 
-    /// Stores one of the pointers that only the front-end provides in the extended context. `field` is
-    /// the offset in the newest `verbs_context`.
+    /// Stores a front-end function in the extended context. `field` is the offset in the newest
+    /// `verbs_context`.
     fn store_extended(self, field: usize, function: *mut c_void) {
         let distance = before(field);
         if distance <= self.private().generation.context_offset {
@@ -204,15 +213,15 @@ impl Context {
         }
     }
 
-    /// Copies every non-NULL entry of `table`, whose order is that of `generation`, into our table and
-    /// to where inline code looks for it.
+    /// Copies every non-NULL entry of `table`, in the order of `generation`, into our table and
+    /// into the slots that inline code reads.
     ///
     /// # Safety
     /// `table` is an operations table of that generation.
     pub(crate) unsafe fn install(self, table: *const verbs_context_ops, generation: &Generation) {
         let table: *const *mut c_void = table.cast();
         for (index, op) in operations(generation).enumerate() {
-            // SAFETY: the table of this generation has an entry per operation it knows.
+            // SAFETY: the table has an entry for each operation of its generation.
             let function = unsafe { table.add(index).read() };
             if function.is_null() {
                 continue;
@@ -224,7 +233,8 @@ impl Context {
         }
     }
 
-    /// Makes `function` what operation number `op` is called by: in our table, and where inline code looks for it.
+    /// Makes `function` the implementation of operation `op`, in our table and in the slot that
+    /// inline code reads.
     pub(super) fn install_one(self, op: usize, function: *mut c_void) {
         let Some(info) = OPS.get(op) else { return };
         let ours: *mut *mut c_void = self.private().ops.get().cast();
@@ -243,8 +253,8 @@ impl Context {
         }
     }
 
-    /// Turns fresh, zeroed memory into an extended context: the part of `verbs_init_context` that does
-    /// not depend on a provider. The device reference is the caller's to take.
+    /// Turns fresh, zeroed memory into an extended context: the part of `verbs_init_context` that
+    /// does not depend on a provider. The device reference is the caller's to take.
     ///
     /// # Safety
     /// `context` is the `ibv_context` inside zeroed memory with `private.generation.context_offset`
@@ -273,14 +283,14 @@ impl Context {
         this
     }
 
-    /// Frees the private block; the context is not ours any more.
+    /// Frees the private block; the context leaves our control.
     ///
     /// # Safety
-    /// Nobody uses the context through us after this.
+    /// The context is not used through the front-end afterwards.
     pub(crate) unsafe fn forget(self) {
         let private = self.private_slot();
-        // SAFETY: the slot exists in each generation; the block came from Box::into_raw in `init` and
-        // is dropped once, as the slot is cleared first.
+        // SAFETY: the slot exists in each generation; the block came from Box::into_raw in `init`
+        // and is dropped once, as the slot is cleared first.
         unsafe {
             self.slot_before(before(offset_of!(verbs_context, priv_))).write(core::ptr::null_mut());
             drop(Box::from_raw(private));
@@ -322,12 +332,12 @@ impl Context {
     }
 }
 
-/// What a binary of libibverbs 1.0 holds instead of an `ibv_context`, with room for all of one: the
-/// functions that have no second version for such binaries recognise it where `abi_compat` is.
+/// The context of a libibverbs 1.0 binary, with room for a whole `ibv_context`. Functions without a
+/// version for such binaries recognise the mark at the offset of `abi_compat`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    /// What the binary knows.
+    /// The structure of the binary.
     pub(crate) context: ibv_context_1_0,
     room: [u8; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()],
     mark: *mut c_void,
@@ -342,15 +352,15 @@ impl Shadow {
         Self { context, room, mark: Self::mark() }
     }
 
-    /// An address that nothing else has.
+    /// A unique address.
     fn mark() -> *mut c_void {
         static MARK: u8 = 0;
         (&raw const MARK).cast_mut().cast()
     }
 }
 
-/// Addresses of the front-end's own entries of a context; named here so that `front` need not know
-/// `verbs`.
+/// Addresses of the front-end's own entries of a context; named here because `front` does not
+/// depend on `verbs`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrontEnd {
     /// `verbs_context.query_port`.
@@ -363,18 +373,20 @@ pub(crate) struct FrontEnd {
     pub(crate) compat_query_device: *const c_void,
 }
 
-/// Distance of a field of the newest `verbs_context` in front of its `ibv_context`; the same in every
-/// generation that has the field.
+/// Distance of a field of the newest `verbs_context` in front of its `ibv_context`; the same in
+/// every generation that has the field.
 const fn before(field: usize) -> usize {
     offset_of!(verbs_context, context) - field
 }
 
-/// Writes an entry of a table of operations that other threads may be reading.
+/// Writes an entry of a table of operations while other threads may read the entry.
 ///
 /// # Safety
-/// A word of a live table or context, which nobody touches but by this, `load`, and C code that reads it.
+/// A word of a live table or context, accessed only by this function, `load`, and C code that
+/// reads.
 pub(super) unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
-    // SAFETY: a live, aligned word, which C code only reads. Release: what the function stands on was made before.
+    // SAFETY: a live, aligned word, which C code only reads. Release: pairs with `load`, so the
+    // function's data is visible to its callers.
     unsafe { AtomicPtr::from_ptr(entry) }.store(function, Ordering::Release);
 }
 
@@ -384,10 +396,10 @@ pub(super) unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
 /// As `store`; `F` is a nullable function pointer.
 pub(crate) unsafe fn load<F: Copy>(entry: *const F) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a live, aligned word that others only change by `store`. Acquire: pairs with that.
+    // SAFETY: a live, aligned word that only `store` changes. Acquire: pairs with `store`.
     let function = unsafe { AtomicPtr::<c_void>::from_ptr(entry.cast_mut().cast()) };
     let function = function.load(Ordering::Acquire);
-    // SAFETY: as large, and by contract any such word is an F.
+    // SAFETY: same size, and by contract the word is an F.
     unsafe { core::mem::transmute_copy(&function) }
 }
 
@@ -395,7 +407,8 @@ pub(crate) unsafe fn load<F: Copy>(entry: *const F) -> F {
 macro_rules! op {
     ($context:expr, $name:ident) => {{
         let ops = $context.private().ops();
-        // SAFETY: the table lives as long as the context, and consists of nullable function pointers.
+        // SAFETY: the table lives as long as the context, and consists of nullable function
+        // pointers.
         unsafe { $crate::front::context::load(&raw const (*ops).$name) }
             .ok_or(cface::Errno::EOPNOTSUPP)
     }};
@@ -413,7 +426,8 @@ mod tests {
         for generation in &GENERATIONS {
             let test = TestContext::new(generation);
             let count = operations(generation).count();
-            // Entry n of the provider's own table is the "function" 0x1000 + n; every third is NULL.
+            // Entry n of the provider's own table is the "function" 0x1000 + n; every third is
+            // NULL.
             let table: Vec<usize> =
                 (0..count).map(|n| if n % 3 == 2 { 0 } else { 0x1000 + n }).collect();
             // SAFETY: a table with as many entries as the generation has; nothing is called.

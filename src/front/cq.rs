@@ -1,4 +1,5 @@
-//! The front-end's part of a completion queue, whoever made it: `ibv_create_cq(3)`, or a plugin by itself.
+//! The front-end's part of a completion queue: `ibv_create_cq(3)`, or a plugin by itself. Both fill
+//! the same fields, and count the CQ at its completion channel.
 
 use core::ffi::{c_int, c_void};
 
@@ -25,12 +26,14 @@ pub(crate) unsafe fn init(
         lock::init(&raw mut (*cq).mutex, &raw mut (*cq).cond);
     }
     if !channel.is_null() {
-        // SAFETY: not NULL (checked), so the caller's channel, which is live; the lock is that of its open context.
+        // SAFETY: not NULL (checked), so the caller's channel, which is live; the lock belongs to
+        // the channel's open context.
         unsafe { count(channel, 1) };
     }
 }
 
-/// Counts the CQs of a channel, under the lock of its context: +1 for a new one, -1 for one that is gone.
+/// Counts the CQs of a channel, under the lock of its context: +1 for a new CQ, -1 for a destroyed
+/// CQ.
 ///
 /// # Safety
 /// `channel` is live.

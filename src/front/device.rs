@@ -1,7 +1,7 @@
 //! A device as a counted reference.
 //!
-//! The provider allocates it, the front-end completes it and counts who uses it: the device list, each
-//! element of an array from `ibv_get_device_list(3)`, each open context.
+//! The provider allocates the device; the front-end completes it and counts its users: the device
+//! list, each element of an array from `ibv_get_device_list(3)`, each open context.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -32,21 +32,23 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// What its driver registered.
+    /// The table that the device's driver registered.
     pub(crate) fn ops(self) -> *const verbs_device_ops {
-        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after creation.
+        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after
+        // creation.
         unsafe { (*self.as_ptr()).ops }
     }
 
-    /// The kernel device behind it; NULL when there is none.
+    /// The kernel device; NULL: none exists.
     pub(crate) fn sysfs(self) -> *mut verbs_sysfs_dev {
-        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after creation.
+        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after
+        // creation.
         unsafe { (*self.as_ptr()).sysfs }
     }
 
     fn count(&self) -> &AtomicI32 {
-        // SAFETY: the caller of `new` keeps the device; the field is only ever used as an atomic, here and in
-        // the C providers that declare it so.
+        // SAFETY: the caller of `new` keeps the device; the field is only accessed as an atomic,
+        // here and in C providers.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.as_ptr()).refcount) }
     }
 
@@ -72,7 +74,7 @@ impl Device {
         ext::forget(self);
         // SAFETY: ops are constant data of a plugin that is never unloaded.
         if let Some(uninit) = unsafe { (*self.ops()).uninit_device } {
-            // SAFETY: nobody has a reference any more.
+            // SAFETY: no reference is left.
             unsafe { uninit(self.as_ptr()) };
         }
     }
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn a_device_ends_with_its_last_reference() {
         let raw = testing::device(&OPS);
-        // SAFETY: live, with one reference of ours.
+        // SAFETY: live, with one reference that belongs to the test.
         let device = unsafe { Device::new(raw.as_ptr()) }.expect("not NULL");
         device.hold();
         device.hold();

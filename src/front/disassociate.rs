@@ -1,27 +1,27 @@
-//! Whether destroying an object whose device is gone counts as success: `verbs_allow_disassociate_destroy`, which
-//! plugins read as well.
+//! The setting `verbs_allow_disassociate_destroy`: whether destruction of an object succeeds when
+//! its device is gone. Plugins read the variable too.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
-    // `export/data.rs` makes it, as it has a version for each generation of plugins.
+    // `export/data.rs` defines the variable, with a version for each generation of plugins.
     #[link_name = "fv.allow_disassociate_destroy"]
     static ALLOW: AtomicBool;
 }
 
 fn flag() -> &'static AtomicBool {
-    // SAFETY: one byte of this library, 0 or 1 for ever; plugins only read it.
+    // SAFETY: one byte of this library, always 0 or 1; plugins only read the byte.
     unsafe { &ALLOW }
 }
 
-/// Sets it, once per process.
+/// Sets the flag, once per process.
 pub(super) fn allow(on: bool) {
     // Relaxed: a single byte that plugins read without any ordering.
     flag().store(on, Ordering::Relaxed);
 }
 
-/// What it says now.
+/// The present value.
 pub(crate) fn is_allowed() -> bool {
-    // Relaxed: nothing else depends on it.
+    // Relaxed: no other data depends on the flag.
     flag().load(Ordering::Relaxed)
 }

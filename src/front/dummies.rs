@@ -1,7 +1,7 @@
-//! What an operation does that no provider implements (`rdma-core`'s default table).
+//! The implementation of operations that no provider implements (`rdma-core`'s default table).
 //!
-//! Functions that return a pointer give NULL with errno `EOPNOTSUPP`; functions that return an `int`
-//! return `EOPNOTSUPP`; functions that return nothing do nothing. Six deviate, see below.
+//! Functions that return a pointer give NULL with errno `EOPNOTSUPP`; functions that return an
+//! `int` return `EOPNOTSUPP`; functions that return nothing do nothing. Six deviate, see below.
 
 use core::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use abi::{
 use super::context::{Context, op};
 use cface::{Errno, boundary, mem};
 
-/// What an unsupported operation returns.
+/// The result of an unsupported operation.
 trait Unsupported {
     fn unsupported() -> Self;
 }
@@ -35,7 +35,7 @@ impl Unsupported for () {
     fn unsupported() -> Self {}
 }
 
-/// A function pointer type that has an "unsupported" function of exactly its signature.
+/// A function pointer type with an "unsupported" function of the same signature.
 trait Dummy {
     const DUMMY: Self;
 }
@@ -138,13 +138,14 @@ unsafe extern "C" fn alloc_buf(
     })
 }
 
-/// Undoes [`alloc_buf`]. A buffer of a provider that allocates and does not free stays: it alone knows where that came from.
+/// Undoes [`alloc_buf`]. A buffer of a provider that allocates but does not free is leaked: only
+/// the provider knows its origin.
 unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
     // SAFETY: NULL, or a buffer of the caller's, which its PD outlives.
     if buf.is_null() || !unsafe { is_ours((*buf).pd) } {
         return;
     }
-    // SAFETY: came from alloc_buf above, which is the one installed for its PD.
+    // SAFETY: came from alloc_buf above, which is installed for the buffer's PD.
     unsafe { mem::free((*buf).addr) };
     // SAFETY: alloc_buf took the structure from calloc; the caller gives it back.
     unsafe { mem::free(buf.cast()) };
@@ -158,15 +159,15 @@ unsafe fn is_ours(pd: *mut ibv_pd) -> bool {
     if pd.is_null() {
         return true;
     }
-    // SAFETY: not NULL (checked), so live, and with it its context.
+    // SAFETY: not NULL (checked), hence live, and so is the PD's context.
     let Ok(context) = (unsafe { Context::new((*pd).context) }) else { return false };
     let installed = op!(context, alloc_buf).ok();
-    // Both from the table: of a function there may be several addresses.
+    // Compare entries of tables: one function may have several addresses.
     installed.zip(DUMMIES.alloc_buf).is_some_and(|(one, other)| core::ptr::fn_addr_eq(one, other))
 }
 
-/// `ibv_reg_mr_ex(3)` for providers that only have the older operations: a DMA-BUF registration or a
-/// plain one, chosen by the mask.
+/// `ibv_reg_mr_ex(3)` for providers that only have the older operations: a DMA-BUF registration or
+/// a plain one, chosen by the mask.
 unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     boundary(|| {
         // SAFETY: the exported ibv_reg_mr_ex passes a live PD and its own copy of the attributes.

@@ -1,4 +1,5 @@
-//! The RDMA devices of the kernel, as netlink or sysfs shows them.
+//! Enumeration of the kernel's RDMA devices, by netlink or sysfs. `list.rs` enumerates at each
+//! listing, and offers new devices to the drivers with `matching.rs`.
 
 use core::ptr::NonNull;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use crate::sys::rdma_netlink::{IbDevice, Rdma};
 use crate::sys::{chardev, sysfs};
 use cface::{Errno, chars, mem};
 
-/// A device of the kernel that no driver owns yet. The memory is libc's, as the front-end frees it
+/// A kernel device without a driver. The memory comes from libc, because the front-end frees it
 /// together with the provider's device.
 #[derive(Debug)]
 pub(crate) struct SysfsDev(NonNull<verbs_sysfs_dev>);
@@ -24,13 +25,13 @@ impl SysfsDev {
         Ok(this)
     }
 
-    /// What is known about the device.
+    /// The attributes of the device.
     pub(crate) fn get(&self) -> &verbs_sysfs_dev {
         // SAFETY: allocated and zeroed by `new`; ours until `into_raw`.
         unsafe { self.0.as_ref() }
     }
 
-    /// What is known about the device, to be changed.
+    /// The attributes of the device, to be changed.
     pub(crate) fn get_mut(&mut self) -> &mut verbs_sysfs_dev {
         // SAFETY: allocated and zeroed by `new`; ours until `into_raw`.
         unsafe { self.0.as_mut() }
@@ -56,7 +57,7 @@ impl Drop for SysfsDev {
     }
 }
 
-/// The kernel's devices, and how we know of them.
+/// The kernel's devices, and the interface that listed them.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// In the order in which the kernel lists them.
@@ -65,10 +66,10 @@ pub(crate) struct Found {
     pub(crate) by_netlink: bool,
 }
 
-/// All devices of the kernel: by netlink, which also loads what serves them, else by sysfs.
+/// All devices of the kernel: by netlink, which also loads the serving modules, otherwise by sysfs.
 ///
 /// # Errors
-/// `ENOSYS` when there is no sign of RDMA in the kernel.
+/// `ENOSYS` when the kernel has no RDMA support.
 pub(crate) fn kernel_devices() -> Result<Found, Errno> {
     match Rdma::open().and_then(|rdma| by_netlink(&rdma)) {
         Ok(devices) => Ok(Found { devices, by_netlink: true }),
@@ -81,12 +82,12 @@ fn by_netlink(rdma: &Rdma) -> Result<Vec<SysfsDev>, Errno> {
     Ok(devices.iter().filter_map(|device| from_netlink(rdma, device)).collect())
 }
 
-/// A device that netlink told of; `None` when nothing serves it.
+/// A device that netlink listed; `None`: no module serves it.
 ///
-/// Netlink is asked for the character device, too, although sysfs has most of that: the driver's id is nowhere
-/// else, and a question and its answer cost a sixth of what the three files do (15 and 98 thousand
-/// instructions on Linux 6.1, `cargo xtask vm --count`). The kernel looks for a module only when nothing serves the
-/// device yet, and then that is wanted.
+/// Netlink is asked for the character device, too, although sysfs has most of that: the driver's id
+/// is nowhere else, and a question and its answer cost a sixth of what the three files do (15 and
+/// 98 thousand instructions on Linux 6.1, `cargo xtask vm --count`). The kernel looks for a module
+/// only when nothing serves the device yet, and then that is wanted.
 fn from_netlink(rdma: &Rdma, told: &IbDevice) -> Option<SysfsDev> {
     let ibdev_path = sysfs::class("infiniband").join(&told.name);
     let mut device = match rdma.char_device(told.index) {
@@ -134,7 +135,7 @@ fn node_type(number: u32) -> abi::ibv_node_type {
     if (1..=7).contains(&number) { number.cast_signed() } else { IBV_NODE_UNKNOWN }
 }
 
-/// One entry of the class directory; `None` for what is no (complete) device of the kernel.
+/// One entry of the class directory; `None`: no complete device of the kernel.
 fn from_sysfs(entry: &Path) -> Option<SysfsDev> {
     if !sysfs::is_of_kernel(entry) {
         return None;
@@ -157,8 +158,8 @@ fn from_sysfs(entry: &Path) -> Option<SysfsDev> {
     Some(device)
 }
 
-/// Whether two entries are the same device of the kernel: an index survives nothing, a creation time
-/// tells devices of one name apart.
+/// Whether two entries are the same device of the kernel: an index survives nothing, a creation
+/// time tells devices of one name apart.
 pub(crate) fn is_same(a: &verbs_sysfs_dev, b: &verbs_sysfs_dev) -> bool {
     a.sysfs_name == b.sysfs_name
         && a.ibdev_idx == b.ibdev_idx
@@ -167,7 +168,7 @@ pub(crate) fn is_same(a: &verbs_sysfs_dev, b: &verbs_sysfs_dev) -> bool {
                 == (b.time_created.tv_sec, b.time_created.tv_nsec))
 }
 
-/// Checks that we speak the kernel's version of the uverbs ABI.
+/// Checks that the kernel's version of the uverbs ABI is supported.
 ///
 /// # Errors
 /// `ENOSYS`, after a line on stderr when the version is known and wrong.

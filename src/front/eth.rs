@@ -1,7 +1,8 @@
 //! The Ethernet address behind a GID: `ibv_resolve_eth_l2_from_gid`.
 //!
-//! Multicast and link-local addresses contain it; for others the host's routing and neighbour tables are
-//! asked, and a neighbour that is not known yet is made known by a packet to its discard port.
+//! Multicast and link-local addresses contain it; for other addresses the host's routing and
+//! neighbour tables are queried. For an unknown neighbour, a packet to its discard port makes the
+//! kernel resolve the address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::sys::interfaces;
 use crate::sys::rtnetlink::{Mac, Routing};
 use cface::Errno;
 
-/// What to put into a frame.
+/// The link layer fields of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer2 {
     pub(crate) mac: Mac,
@@ -34,7 +35,8 @@ const DISCARD_PORT: u16 = 9;
 /// Resolves the destination of an address vector.
 ///
 /// # Errors
-/// `EPERM` no such entry of the GID table; `EINVAL` a source address of no interface; `EHOSTUNREACH`, `ENETUNREACH`.
+/// `EPERM` no such entry of the GID table; `EINVAL` a source address of no interface;
+/// `EHOSTUNREACH`, `ENETUNREACH`.
 pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Errno> {
     let port = u32::from(attr.port_num);
     let index = u32::from(attr.grh.sgid_index);
@@ -46,7 +48,8 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     let interface = interfaces::with_address(source).ok_or(Errno::EINVAL)?;
 
     let route = routing.route(target, interface).map_err(|_| Errno::EHOSTUNREACH)?;
-    // A local destination is routed to the loopback interface, but its address is that of the source's.
+    // A local destination has a route to the loopback interface, but the frame needs the source
+    // interface's address.
     let link = routing.link(interface).map_err(|_| Errno::EHOSTUNREACH)?;
     let mac = match route.kind {
         RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit | RouteType::Throw => {
@@ -64,7 +67,8 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     Ok(Layer2 { mac, vlan: link.vlan })
 }
 
-/// A GID as the address it maps: IPv4 for `::ffff:a.b.c.d` and for its multicast form `ff0e::ffff:a.b.c.d`.
+/// A GID as the address it maps: IPv4 for `::ffff:a.b.c.d` and for its multicast form
+/// `ff0e::ffff:a.b.c.d`.
 fn ip_of(gid: [u8; 16]) -> IpAddr {
     let v6 = Ipv6Addr::from(gid);
     let [first, second, middle @ .., f1, f2, a, b, c, d] = gid;
@@ -76,8 +80,8 @@ fn ip_of(gid: [u8; 16]) -> IpAddr {
     }
 }
 
-/// The Ethernet address that an IP address itself tells: of a multicast group (RFC 1112, RFC 2464) or of a
-/// link-local interface identifier (RFC 4291).
+/// The Ethernet address that an IP address contains: of a multicast group (RFC 1112, RFC 2464) or
+/// of a link-local interface identifier (RFC 4291).
 fn contained(address: IpAddr) -> Option<Mac> {
     match address {
         IpAddr::V4(v4) if v4.is_multicast() => {
@@ -98,7 +102,7 @@ fn contained(address: IpAddr) -> Option<Mac> {
     }
 }
 
-/// Looks a neighbour up, provoking the kernel to find it when it is not known.
+/// Looks a neighbour up, and makes the kernel resolve an unknown neighbour.
 fn neighbour(
     routing: &Routing,
     source: IpAddr,
@@ -111,7 +115,7 @@ fn neighbour(
     }
     let socket = UdpSocket::bind(SocketAddr::new(source, 0)).map_err(|_| Errno::EHOSTUNREACH)?;
     for _ in 0..TRIES {
-        // Whether it arrives does not matter; that it must be sent does.
+        // Sending the packet triggers the resolution; its arrival is irrelevant.
         let _ = socket.send_to(b"H\0", SocketAddr::new(next_hop, DISCARD_PORT));
         for _ in 0..LOOKS {
             std::thread::sleep(PERIOD / LOOKS);

@@ -1,4 +1,4 @@
-//! Devices without a kernel device: which plugin announced them, and what it said (see
+//! Devices without a kernel device: the announcing plugin, and the announcement (see
 //! [`abi::ferroverbs_plugin_ext`]).
 
 use core::ffi::c_int;
@@ -16,14 +16,14 @@ struct Entry {
     device: usize,
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
-    /// What `alloc_device` was given; the plugin may have kept the pointer.
+    /// The argument of `alloc_device`; the plugin may have kept the pointer.
     _sysfs: Box<verbs_sysfs_dev>,
 }
 
 // SAFETY: the only pointers inside are the NULL list links of `_sysfs`.
 unsafe impl Send for Entry {}
 
-/// Innermost lock: nothing is called while it is held.
+/// Innermost lock: no function is called under it.
 static DEVICES: Shared<Vec<Entry>> = Shared::new(Vec::new());
 
 /// Waits for the announced devices' lock, to fork.
@@ -56,7 +56,7 @@ pub(crate) fn of_device(device: Device) -> Option<&'static ferroverbs_plugin_ext
     look_up(device, |entry| entry.ext)
 }
 
-/// What was announced about a device.
+/// The announcement of a device.
 pub(crate) fn info(device: Device) -> Option<ferroverbs_device_info> {
     look_up(device, |entry| entry.info)
 }
@@ -66,7 +66,7 @@ fn look_up<T>(device: Device, what: impl FnOnce(&Entry) -> T) -> Option<T> {
     devices.iter().find(|entry| entry.device == device.as_ptr().addr()).map(what)
 }
 
-/// Asks a plugin for its devices. An error has been explained by the plugin and means none.
+/// Asks a plugin for its devices. An error, which the plugin has reported, means no devices.
 pub(crate) fn announced(
     ext: &ferroverbs_plugin_ext,
     kernel_devices: usize,
@@ -74,11 +74,11 @@ pub(crate) fn announced(
     let Some(announce) = ext.announce else { return Vec::new() };
     let mut devices = vec![ferroverbs_device_info::zeroed(); MAX_ANNOUNCED];
     let kernel_devices = c_int::try_from(kernel_devices).unwrap_or(c_int::MAX);
-    // SAFETY: room for as many entries as we say.
+    // SAFETY: room for the stated number of entries.
     let count = unsafe { announce(kernel_devices, devices.as_mut_ptr(), MAX_ANNOUNCED as c_int) };
     devices.truncate(usize::try_from(count).unwrap_or(0));
     for device in &mut devices {
-        // Whatever the plugin wrote, the names end.
+        // Terminate the names, regardless of the plugin's data.
         if let (Some(last), Some(dev_last)) = (device.name.last_mut(), device.dev_name.last_mut()) {
             *last = 0;
             *dev_last = 0;

@@ -13,16 +13,18 @@ use cface::shared::Shared;
 use cface::{Errno, mem};
 
 #[derive(Debug)]
-struct State {
+struct ForkState {
     map: Option<ForkMap>,
-    /// A range was used before fork support was on; it can't be turned on any more.
+    /// A range was used before fork support was on, which excludes turning it on later.
     too_late: bool,
     /// Ranges may lie in huge pages: each mapping's own page size counts.
     huge: bool,
 }
 
-/// Innermost lock: only `madvise`, a look at `/proc` and a question to the kernel by netlink happen while it is held.
-static STATE: Shared<State> = Shared::new(State { map: None, too_late: false, huge: false });
+/// Innermost lock: only `madvise`, a look at `/proc` and a question to the kernel by netlink happen
+/// while it is held.
+static STATE: Shared<ForkState> =
+    Shared::new(ForkState { map: None, too_late: false, huge: false });
 
 /// Waits for the ranges' lock, to fork.
 pub(crate) fn hold() -> Guard {
@@ -82,7 +84,7 @@ pub(crate) fn do_fork(base: *mut c_void, size: usize) {
 }
 
 /// The pages of a range; `None` when there is nothing to do.
-fn range_of(state: &mut State, base: *mut c_void, size: usize) -> Option<Range<usize>> {
+fn range_of(state: &mut ForkState, base: *mut c_void, size: usize) -> Option<Range<usize>> {
     if state.map.is_none() {
         state.too_late = true;
         return None;
@@ -103,8 +105,8 @@ fn advise(range: Range<usize>, advice: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// Lets children inherit a range again. Part of it may be unmapped by now, which is no error: then each
-/// page is tried on its own.
+/// Lets children inherit a range again. A part may be unmapped by now, which is no error: then each
+/// page is tried separately.
 fn inherit(range: Range<usize>) {
     let page = mem::page_size();
     if advise(range.clone(), libc::MADV_DOFORK).is_ok() || range.len() <= page {
@@ -115,7 +117,7 @@ fn inherit(range: Range<usize>) {
     }
 }
 
-/// Checks that the kernel knows the advice, on a page of our own.
+/// Checks on a private page that the kernel supports the advice.
 fn probe(huge: bool) -> Result<(), Errno> {
     let page = mem::alloc_pages(mem::page_size())?;
     let size = if huge { smaps::page_size_at(page.addr().get()) } else { mem::page_size() };

@@ -1,14 +1,15 @@
-//! Which address ranges registrations use, and how often: a map over the whole address space.
+//! A map of the address space: the number of registrations of each address range.
 //!
-//! Memory that the device may write must not be copied on a fork, so the first registration that touches
-//! a range marks it with `madvise(MADV_DONTFORK)` and the last one unmarks it (`ibv_fork_init(3)`).
+//! Memory that the device may write must not be copied on a fork, so the first registration of a
+//! range marks the range with `madvise(MADV_DONTFORK)`, and the last deregistration unmarks it
+//! (`ibv_fork_init(3)`).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Counts per interval. Each key is where an interval begins, which reaches to the next key; neighbours
-/// have different counts.
+/// Counts per interval. Each key is where an interval begins, which reaches to the next key;
+/// neighbours have different counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForkMap {
     counts: BTreeMap<usize, u32>,
@@ -20,8 +21,8 @@ impl ForkMap {
         Self { counts: BTreeMap::from([(0, 0)]) }
     }
 
-    /// Counts `range` once more. `mark` is called for each part that was unused before; when it fails,
-    /// `unmark` is called for the parts already marked, and nothing has changed.
+    /// Increments the count of `range`. `mark` is called for each part that was unused before; when
+    /// it fails, `unmark` is called for the parts already marked, and nothing has changed.
     pub(crate) fn add<E>(
         &mut self,
         range: Range<usize>,
@@ -39,15 +40,15 @@ impl ForkMap {
         Ok(())
     }
 
-    /// Counts `range` once less; `unmark` is called for each part that is unused now. Parts that were
-    /// unused before stay so.
+    /// Decrements the count of `range`; `unmark` is called for each part that is unused now. Unused
+    /// parts stay unused.
     pub(crate) fn remove(&mut self, range: Range<usize>, mut unmark: impl FnMut(Range<usize>)) {
         let last = self.parts(&range, 1);
         self.change(&range, |count| count.saturating_sub(1));
         last.into_iter().for_each(&mut unmark);
     }
 
-    /// The parts of `range` with this very count, in order.
+    /// The parts of `range` with this count, in order.
     fn parts(&self, range: &Range<usize>, wanted: u32) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         let mut start = range.start;
@@ -93,9 +94,9 @@ mod tests {
     use super::*;
 
     /// One count per address, the obvious way.
-    struct Naive([u32; 64]);
+    struct CountPerAddress([u32; 64]);
 
-    impl Naive {
+    impl CountPerAddress {
         fn runs(&self, range: Range<usize>, wanted: u32) -> Vec<Range<usize>> {
             let mut runs: Vec<Range<usize>> = Vec::new();
             for address in range.filter(|&address| self.0[address] == wanted) {
@@ -132,7 +133,7 @@ mod tests {
             usize::try_from(random % below as u64).unwrap_or(0)
         };
         let mut map = ForkMap::new();
-        let mut naive = Naive([0; 64]);
+        let mut naive = CountPerAddress([0; 64]);
         let mut live: Vec<Range<usize>> = Vec::new();
         for _ in 0..5000 {
             let start = next(63);

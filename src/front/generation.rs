@@ -1,8 +1,9 @@
-//! Which variant of the private provider ABI the plugins of a number have in this process.
+//! The variant of the private provider ABI that the plugins of a number have in this process.
 //!
-//! [`cface::generations`] lists the variants. One provider package is always of one release, so the variant
-//! of a number is found once per process, from the release in the real file name of a provider library
-//! (`libmlx5.so.1.24.44.0` is of release 44), unless `FERROVERBS_PROVIDER_RELEASE` says which release it is.
+//! [`cface::generations`] lists the variants. One provider package is always of one release, so the
+//! variant of a number is found once per process, from the release in the real file name of a
+//! provider library (`libmlx5.so.1.24.44.0` is of release 44), unless `FERROVERBS_PROVIDER_RELEASE`
+//! says which release it is.
 
 use once_cell::sync::OnceCell;
 
@@ -15,8 +16,8 @@ use super::registry;
 use crate::sys::log::notice;
 use crate::sys::{env, release};
 
-/// The generation that plugins registering under `pabi` have in this process; `None` for a number that
-/// never existed.
+/// The generation of plugins that register under `pabi` in this process; `None`: the number never
+/// existed.
 pub(crate) fn of_pabi(pabi: u32) -> Option<&'static Generation> {
     static OF_34: OnceCell<Option<&'static Generation>> = OnceCell::new();
     static OF_59: OnceCell<Option<&'static Generation>> = OnceCell::new();
@@ -33,7 +34,7 @@ fn of_release(pabi: u32, release: Option<u32>) -> Option<&'static Generation> {
     Generation::of_release(pabi, release.unwrap_or(likely_release(pabi)))
 }
 
-/// The release that plugins of a number are of: as we were told, or by the evidence.
+/// The release of the plugins of a number: from the setting, or from file names.
 fn release_of(pabi: u32) -> Option<u32> {
     let of_number = |release: &&u32| match pabi {
         34 => **release < 57,
@@ -43,18 +44,18 @@ fn release_of(pabi: u32) -> Option<u32> {
     told.or_else(|| release::of_plugins(&registry::files(pabi), pabi))
 }
 
-/// Releases of rdma-core, a comma between: the plugins of a number that several layouts share are of the
-/// one among them that has this number.
+/// Releases of rdma-core, separated by commas. Each selects the layout of the plugins whose number
+/// several layouts share.
 const SETTING: &str = "FERROVERBS_PROVIDER_RELEASE";
 
-/// What the setting says; a line on stderr, once, when nobody can understand it.
+/// The releases of the setting. An invalid setting causes one line on stderr, once.
 pub(crate) fn told() -> &'static [u32] {
     static TOLD: OnceCell<Vec<u32>> = OnceCell::new();
     TOLD.get_or_init(|| {
         let Some(value) = env::trusted(SETTING) else { return Vec::new() };
         let text = value.to_string_lossy();
         parse(&text).unwrap_or_else(|| {
-            // Whatever is in it: one line, and not a long one.
+            // Limit the message to one short line, regardless of the setting's text.
             let shown: String = text.chars().take(60).collect();
             notice!(
                 "Warning: {SETTING} is {shown:?}, not a release of rdma-core from 34 to 65 (such as 44 or \
@@ -65,7 +66,7 @@ pub(crate) fn told() -> &'static [u32] {
     })
 }
 
-/// `None` for anything but releases that we know. An empty setting is none.
+/// `None` for unknown releases. An empty setting names no release.
 fn parse(text: &str) -> Option<Vec<u32>> {
     if text.trim().is_empty() {
         return Some(Vec::new());
@@ -129,7 +130,7 @@ mod tests {
         let variants = [Variant::V34d, Variant::V57, Variant::V59a, Variant::V59b, Variant::V64];
         for (name, variant) in names.into_iter().zip(variants) {
             let ours = GENERATIONS.iter().find(|g| g.variant == variant).expect("a generation");
-            // What is not in the table is as in the newest.
+            // Entries missing in the table equal the newest release.
             let size = number(name, "verbs_context", None).unwrap_or(NEWEST.context_size());
             let offset = number(name, "verbs_context", Some("context"));
             let mask = number(name, "verbs_qp", Some("comp_mask")).unwrap_or(NEWEST.qp_mask_offset);

@@ -1,5 +1,5 @@
-//! GID and pkey tables of a port: from the plugin for a device without a kernel device, else from the
-//! kernel: by ioctl, or from sysfs, `ports/<port>/gids`, `gid_attrs`, `pkeys`.
+//! GID and pkey tables of a port: from the plugin for a device without a kernel device, else from
+//! the kernel: by ioctl, or from sysfs, `ports/<port>/gids`, `gid_attrs`, `pkeys`.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use cface::{Errno, chars};
 pub(crate) const WHOLE_ENTRY: u32 =
     VERBS_QUERY_GID_ATTR_GID | VERBS_QUERY_GID_ATTR_TYPE | VERBS_QUERY_GID_ATTR_NDEV_IFINDEX;
 
-/// One entry of a GID table, with the members that `wanted` names.
+/// One entry of a GID table, with the members of `wanted`.
 ///
 /// # Errors
 /// `ENODATA` an empty slot; `EINVAL` beyond the table; `EOPNOTSUPP` unknown flags.
@@ -64,7 +64,7 @@ pub(crate) fn entry(
     }
     if wanted & VERBS_QUERY_GID_ATTR_NDEV_IFINDEX != 0 {
         let file = folder.join(format!("gid_attrs/ndevs/{index}"));
-        // A kernel that does not tell is fine, an interface that is not there is not.
+        // A missing file is no error, but a missing interface is.
         if let Ok(name) = sysfs::read_text(&file) {
             entry.ndev_ifindex = interface_index(&name)?;
         }
@@ -75,7 +75,7 @@ pub(crate) fn entry(
     Ok(entry)
 }
 
-/// A GID alone, zeros where the table has none: what `ibv_query_gid` tells.
+/// A GID alone, or zeros for an empty slot: the result of `ibv_query_gid`.
 ///
 /// # Errors
 /// As [`entry`], but for `ENODATA`.
@@ -102,7 +102,7 @@ pub(crate) fn type_as_sysfs(
     }
 }
 
-/// All entries of all ports that are not empty.
+/// All non-empty entries of all ports.
 ///
 /// # Errors
 /// `EINVAL` more than `max`.
@@ -150,7 +150,8 @@ fn ports(context: Context) -> Result<u32, Errno> {
     let query = op!(context, query_device_ex)?;
     let mut attr = abi::ibv_device_attr_ex::zeroed();
     let size = size_of::<abi::ibv_device_attr>();
-    // SAFETY: the provider of this open context writes no more than the size it is told, and `attr` is larger.
+    // SAFETY: the provider of this open context writes no more than the given size, and `attr` is
+    // larger.
     let error = unsafe { query(context.as_ptr(), core::ptr::null(), &raw mut attr, size) };
     if error == 0 {
         Ok(u32::from(attr.orig_attr.phys_port_cnt))
@@ -163,7 +164,8 @@ fn port_attr(context: Context, port: u32) -> Result<ibv_port_attr, Errno> {
     let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     let query = op!(context, query_port)?;
     let mut attr = ibv_port_attr::zeroed();
-    // SAFETY: the provider of this open context may write all of the newest structure, which `attr` is.
+    // SAFETY: the provider of this open context may write all of the newest structure, which `attr`
+    // is.
     let error = unsafe { query(context.as_ptr(), port, &raw mut attr) };
     if error == 0 { Ok(attr) } else { Err(Errno::from_raw(error)) }
 }
@@ -181,7 +183,7 @@ fn port_folder(context: Context, port: u32) -> Result<PathBuf, Errno> {
     Ok(PathBuf::from(path).join(format!("ports/{port}")))
 }
 
-/// A kernel without types has no folder for them; one that knows none for this slot answers `EINVAL`.
+/// A kernel without types has no folder for them. For an empty slot the kernel returns `EINVAL`.
 fn sysfs_type(folder: &std::path::Path, index: u32) -> Result<ibv_gid_type_sysfs, Errno> {
     match sysfs::read_text(&folder.join(format!("gid_attrs/types/{index}"))) {
         Ok(text) if text == "RoCE v2" => Ok(IBV_GID_TYPE_SYSFS_ROCE_V2),
@@ -192,7 +194,7 @@ fn sysfs_type(folder: &std::path::Path, index: u32) -> Result<ibv_gid_type_sysfs
     }
 }
 
-/// The number of a network interface; `ENODEV` when this network namespace has none of that name.
+/// The number of a network interface; `ENODEV`: this network namespace has no such interface.
 fn interface_index(name: &str) -> Result<u32, Errno> {
     let name = CString::new(name).map_err(|_| Errno::ENODEV)?;
     // SAFETY: a C string.
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_ioctl_is_asked_through_sysfs() {
+    fn without_the_ioctl_gids_are_read_from_sysfs() {
         let root = std::env::temp_dir().join(format!("fv-gid-entry-{}", std::process::id()));
         let port = root.join("ports/1");
         for (file, content) in [
@@ -265,9 +267,9 @@ mod tests {
         let context = test.context();
         let mut sysfs = abi::verbs_sysfs_dev::zeroed();
         chars::store_path(&mut sysfs.ibdev_path, &root).expect("fits");
-        // It has no ioctl of ours: ENOTTY.
+        // The file has no RDMA ioctls: ENOTTY.
         let stand_in = std::fs::File::open("/dev/null").expect("there on every system");
-        // SAFETY: a context and a device that only this test uses.
+        // SAFETY: a context and a device of this test alone.
         unsafe {
             (*context.as_ptr()).cmd_fd = std::os::fd::AsRawFd::as_raw_fd(&stand_in);
             (*context.device()).sysfs = &raw mut sysfs;

@@ -1,4 +1,5 @@
-//! What happens once per process, at the first listing of devices.
+//! Initialisation, once per process, at the first listing of devices. `list.rs` calls it before it
+//! enumerates the devices of the kernel.
 
 use super::{at_fork, disassociate, fork, generation};
 use crate::sys::log::{self, notice};
@@ -17,7 +18,7 @@ pub(crate) fn process() {
         env::is_on("RDMAV_ALLOW_DISASSOC_DESTROY") || env::is_on("MLX4_DEVICE_FATAL_CLEANUP"),
     );
     let _ = sysfs::root();
-    // A setting that nobody understands is told even where no plugin makes us look at it.
+    // Report an invalid setting even if no plugin needs it.
     let _ = generation::told();
     check_memlock();
     log::init();

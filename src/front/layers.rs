@@ -1,8 +1,15 @@
-//! Layers: shared objects between a program and its provider, named by `FERROVERBS_LAYERS` (docs/reference/layers.md).
+//! Layers: shared objects between a program and its provider, named by `FERROVERBS_LAYERS`
+//! (docs/reference/layers.md).
 //!
-//! Each layer of a context has two tables of operations: `next`, what lies beneath it, and `mine`, what it puts in place of that. What is
-//! called in the end lies where it always does: in the context's own table and where inline functions look. So nothing is added to a
-//! call, and without layers nothing is different at all. What a provider installs while a chain is there goes under it.
+//! Each layer of a context has two tables of operations: `next` holds the functions beneath the
+//! layer, and `mine` the layer's replacements. The topmost functions are in the usual places: the
+//! context's own table and the slots that inline functions read. So a call has no extra cost, and
+//! without layers everything is unchanged. A function that a provider installs later goes beneath
+//! the chain. Locks: `INSTALLING` covers every change of a chain; `Table` entries are loaded and
+//! stored atomically.
+//!
+//! Map of this file: `Chain`, the layers of a context; `Table`, the operations of a layer; the
+//! loading of layers; tests.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -32,7 +39,8 @@ pub(crate) struct Chain {
     levels: Vec<Level>,
 }
 
-/// Operations are installed one at a time, in whatever context. One lock for all chains is one that a fork can hold.
+/// Operations are installed one at a time, in any context. A forking thread can hold a single lock
+/// for all chains.
 static INSTALLING: Shared<()> = Shared::new(());
 
 /// To fork: no operation is half installed until the result is dropped.
@@ -45,7 +53,7 @@ struct Level {
     layer: &'static ferroverbs_layer,
     next: Box<Table>,
     mine: Box<Table>,
-    /// It goes with this device.
+    /// Whether the layer accepted the device.
     attached: AtomicBool,
 }
 
@@ -55,7 +63,7 @@ struct Table(UnsafeCell<verbs_context_ops>);
 
 // SAFETY: plain words, each read and written at once (`load`, `store`).
 unsafe impl Sync for Table {}
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: no part belongs to a thread.
 unsafe impl Send for Table {}
 
 impl Table {
@@ -70,7 +78,8 @@ impl Table {
     }
 
     fn get(&self, op: usize) -> *mut c_void {
-        // SAFETY: an entry of our own table, which is only changed by `store`, or by a layer in its `attach`.
+        // SAFETY: an entry of our own table, which only `store`, or a layer in its `attach`,
+        // changes.
         unsafe { load(self.entry(op)) }
     }
 
@@ -88,18 +97,19 @@ impl Chain {
             mine: Table::empty(),
             attached: AtomicBool::new(false),
         };
-        // The list begins at the program's end, we at the provider's.
+        // The list begins at the program, the chain at the provider.
         let levels = layers.iter().rev().map(|layer| level(*layer)).collect();
         Self { levels }
     }
 
-    /// Puts what a provider installs under all layers; `top` is called with what the program is to call, if that changed.
+    /// Installs a provider's function beneath all layers. If the topmost function changed, `top` is
+    /// called with it.
     pub(super) fn install(&self, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
         let _guard = INSTALLING.lock();
         self.raise(0, op, function, top);
     }
 
-    /// `function` is what lies beneath level `from`.
+    /// Makes `function` the function beneath level `from`.
     fn raise(&self, from: usize, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
         for level in self.levels.iter().skip(from) {
             level.next.set(op, function);
@@ -110,11 +120,12 @@ impl Chain {
         top(function);
     }
 
-    /// Asks each layer for what it wants to be called for.
+    /// Lets each layer fill its table with the functions of its choice.
     fn attach(&self, context: Context) {
         for (index, level) in self.levels.iter().enumerate() {
             let Some(attach) = level.layer.attach else { continue };
-            // SAFETY: a layer's function with an open context and its two tables of this generation, which live as long as the context.
+            // SAFETY: a layer's function with an open context and its two tables of this
+            // generation, which live as long as the context.
             let error = unsafe { attach(context.as_ptr(), level.next.0.get(), level.mine.0.get()) };
             if error != 0 {
                 let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
@@ -127,7 +138,7 @@ impl Chain {
                 }
                 continue;
             }
-            // Relaxed: the program has the context later, by whatever gives it to its threads.
+            // Relaxed: the program gets the context later, by a synchronising operation.
             level.attached.store(true, Ordering::Relaxed);
             if level.layer.awaits.is_some() {
                 context.private().replace_await(tell_and_await);
@@ -143,7 +154,8 @@ impl Chain {
     }
 }
 
-/// What `ibv_get_cq_event(3)` calls where a layer wants to know of it: tells them, then sleeps as the provider does it.
+/// The `awaits` function of a context with layers: calls each layer's function, then sleeps by the
+/// provider's function.
 ///
 /// # Safety
 /// `context` is open; `fd` is the descriptor of a completion channel of it.
@@ -157,7 +169,8 @@ unsafe extern "C-unwind" fn tell_and_await(context: *mut ibv_context, fd: c_int)
         let levels = private.chain().get().map_or(&[][..], |chain| &chain.levels);
         for level in levels.iter().rev().filter(|level| level.attached.load(Ordering::Relaxed)) {
             let Some(awaits) = level.layer.awaits else { continue };
-            // SAFETY: a layer's function, with an open context that it is attached to and one of its descriptors.
+            // SAFETY: a layer's function, with an open context of the layer and a descriptor of the
+            // context.
             let error = unsafe { awaits(context, fd) };
             if error != 0 {
                 return error.wrapping_abs();
@@ -165,7 +178,7 @@ unsafe extern "C-unwind" fn tell_and_await(context: *mut ibv_context, fd: c_int)
         }
     }
     match private.ext.and_then(|ext| ext.await_comp_event) {
-        // SAFETY: the plugin's own function with its open context and the descriptor that it made.
+        // SAFETY: the plugin's own function, with its open context and its descriptor.
         Some(sleep) => unsafe { sleep(context, fd) },
         None => 0,
     }
@@ -185,7 +198,7 @@ fn attach_these(context: Context, layers: &[&'static ferroverbs_layer]) {
         let chain = Chain::new(layers);
         let provider: *const *mut c_void = private.ops().cast();
         for op in 0..OP_COUNT {
-            // SAFETY: the context's own table has so many entries.
+            // SAFETY: the context's own table has that many entries.
             let function = unsafe { load(provider.add(op)) };
             chain.raise(0, op, function, |_| ());
         }
@@ -212,7 +225,7 @@ fn active() -> &'static [&'static ferroverbs_layer] {
         let found = names.into_iter().filter_map(|name| match open(name) {
             Ok(layer) => layer,
             Err(why) => {
-                // Whatever is in it: one line, and not a long one.
+                // Limit the message to one short line, regardless of the setting's text.
                 let name: String = name.chars().take(200).collect();
                 notice!("Warning: the layer {name:?} of {SETTING} is left out: {why}");
                 None
@@ -222,7 +235,8 @@ fn active() -> &'static [&'static ferroverbs_layer] {
     })
 }
 
-/// Opens a layer by its name, among our own files, or by its path. `None`: it is one of librdmacm only.
+/// Opens a layer by its name, among our own files, or by its path. `None`: a layer of librdmacm
+/// only.
 fn open(name: &str) -> Result<Option<&'static ferroverbs_layer>, String> {
     let plugin = layers::open(name, dl::file_of(open as *const c_void).as_deref())?;
     let file = plugin.file().display();
@@ -269,7 +283,7 @@ mod tests {
     const QUERY: usize = Op::query_device_ex as usize;
     const POLL: usize = Op::poll_cq as usize;
 
-    /// What a layer of these tests puts into its table: a number instead of a function, which nobody calls.
+    /// The table entries of a test layer: numbers instead of functions, never called.
     unsafe fn fill(mine: *mut verbs_context_ops, entries: &[(usize, usize)]) {
         for &(op, value) in entries {
             // SAFETY: `op` is an operation's number, and the table is the layer's to write.
@@ -331,7 +345,7 @@ mod tests {
         attach_these(test.context(), layers);
     }
 
-    /// What lies beneath a level, counted from the provider.
+    /// The function beneath a level, counted from the provider.
     fn next(test: &TestContext, level: usize, op: usize) -> usize {
         let context = test.context();
         let chain = context.private().chain().get().expect("a chain");
@@ -361,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_layer_of_the_list_is_called_first_and_what_it_leaves_falls_through() {
+    fn the_first_layer_of_the_list_is_called_first_and_missing_functions_fall_through() {
         for generation in &GENERATIONS {
             let test = TestContext::new(generation);
             chained(&test, &[&FIRST, &SECOND]);
@@ -378,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_installs_later_goes_under_the_layers() {
+    fn operations_that_a_provider_installs_later_go_beneath_the_layers() {
         let test = TestContext::new(NEWEST);
         chained(&test, &[&FIRST, &SECOND]);
         let mut later = [0_usize; OP_COUNT];
@@ -407,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_layer_that_wants_to_know_of_waits_stands_before_them() {
+    fn only_an_attached_layer_with_an_await_function_is_called_before_waits() {
         static WAITING: ferroverbs_layer =
             ferroverbs_layer { awaits: Some(awaits), ..layer(first) };
         static REFUSING_TO_WAIT: ferroverbs_layer =
@@ -425,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_layer_is_told_in_one_line() {
+    fn an_unusable_layer_is_explained_in_one_line() {
         let missing = open("no-such-layer").expect_err("a name of nothing");
         assert!(
             missing.starts_with("there is no libferroverbs-layer-no-such-layer.so in "),

@@ -1,9 +1,9 @@
-//! The device list: the kernel's devices and those that plugins announce, bound to drivers.
+//! The device list: devices of the kernel and devices announced by plugins, bound to drivers.
 //!
-//! The list is persistent: a device that is still there keeps its pointer from one call to the next, and
-//! the list owns one reference to each. Order, as in rdma-core: the kernel's on the first call; devices
-//! that appear later come before the older ones; a device that needed a second round of plugins comes
-//! before those of the first. Announced devices come last.
+//! The list is persistent: an existing device keeps its pointer between calls, and the list owns
+//! one reference to each device. The order is as in rdma-core: kernel order on the first call,
+//! later devices before older ones, and devices of a second round of plugins before those of the
+//! first round. Announced devices come last.
 
 use core::ffi::c_char;
 
@@ -24,7 +24,7 @@ use cface::shared::Shared;
 use cface::{Errno, chars};
 
 #[derive(Debug, Default)]
-struct State {
+struct ListState {
     initialised: bool,
     plugins: Option<Plugins>,
     kernel: Vec<Device>,
@@ -34,7 +34,7 @@ struct State {
 }
 
 /// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
-static STATE: Shared<State> = Shared::new(State {
+static STATE: Shared<ListState> = Shared::new(ListState {
     initialised: false,
     plugins: None,
     kernel: Vec::new(),
@@ -48,11 +48,11 @@ pub(crate) fn hold() -> Guard {
     STATE.hold()
 }
 
-/// Brings the list up to date and returns its devices, each with one more reference.
+/// Updates the list and returns its devices, each with an additional reference.
 ///
 /// # Errors
-/// `ENOSYS` when the kernel shows no sign of RDMA and no plugin announces a device, or when the kernel
-/// speaks another version of the uverbs ABI.
+/// `ENOSYS` when the kernel has no RDMA support and no plugin announces a device, or when the
+/// kernel speaks another version of the uverbs ABI.
 pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
     let mut state = STATE.lock();
     let _listing = Listing::new();
@@ -68,7 +68,7 @@ pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
     Ok(devices)
 }
 
-impl State {
+impl ListState {
     fn refresh(&mut self) -> Result<(), Errno> {
         let found = enumerate::kernel_devices();
         let kernel_error = found.as_ref().err().copied();
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-/// Offers devices to all registered drivers; those taken go to the front of `list`, in their order.
+/// Offers devices to all registered drivers; accepted devices go to the front of `list`, in order.
 fn bind_all(devices: Vec<SysfsDev>, list: &mut Vec<Device>) -> Vec<SysfsDev> {
     let drivers = registry::drivers();
     let mut unmatched = Vec::new();
@@ -212,8 +212,8 @@ fn bind_all(devices: Vec<SysfsDev>, list: &mut Vec<Device>) -> Vec<SysfsDev> {
 }
 
 fn kernel_of(device: Device) -> Option<&'static verbs_sysfs_dev> {
-    // SAFETY: owned by the device, which the list keeps alive while this is used; never written after
-    // creation but for caches that we don't look at.
+    // SAFETY: owned by the device, which the list keeps alive while this is used; never written
+    // after creation, except caches that are not read here.
     unsafe { device.sysfs().as_ref() }
 }
 
@@ -246,13 +246,14 @@ fn create_announced(
     sysfs_dev.num_ports = info.num_ports;
     sysfs_dev.abi_ver = driver.ops.match_min_abi_version;
 
-    // SAFETY: the plugin's own constructor; the entry lives as long as the device (see ext::remember).
+    // SAFETY: the plugin's own constructor; the entry lives as long as the device (see
+    // ext::remember).
     let raw = driver.ops.alloc_device.map(|alloc| unsafe { alloc(&raw mut *sysfs_dev) });
     let Some(raw) = raw.filter(|raw| !raw.is_null()) else {
         notice!("Warning: the plugin that announced device '{text}' could not create it");
         return None;
     };
-    // SAFETY: the plugin's fresh device; nobody else knows it.
+    // SAFETY: the plugin's new device, not published yet.
     match unsafe { matching::complete(raw, driver.ops, &names) } {
         Some(device) => {
             ext::remember(device, info, ext, sysfs_dev);
@@ -283,7 +284,7 @@ mod tests {
     static ENDED: AtomicI32 = AtomicI32::new(0);
 
     unsafe extern "C" fn alloc_device(dev: *mut verbs_sysfs_dev) -> *mut verbs_device {
-        // SAFETY: the entry of the device that is being made.
+        // SAFETY: the entry of the device under construction.
         let dev = unsafe { &*dev };
         assert_eq!((dev.num_ports, dev.node_guid), (2, 0x0102_0304_0506_0708));
         mem::calloc::<verbs_device>().expect("memory").as_ptr()
@@ -316,7 +317,7 @@ mod tests {
             info.node_guid = 0x0102_0304_0506_0708_u64.to_be();
             info.node_type = IBV_NODE_CA;
             info.num_ports = 2;
-            // SAFETY: room for `max` entries, of which this is one.
+            // SAFETY: an entry within the room for `max` entries.
             unsafe { out.add(usize::try_from(n).unwrap_or(0)).write(info) };
         }
         count
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn an_announced_device_stays_the_same_until_it_is_announced_no_more() {
         registry::register(Driver { ops: &OPS, pabi: 65 });
-        let mut state = State::default();
+        let mut state = ListState::default();
         ANNOUNCED.store(2, Ordering::Relaxed);
         state.refresh_announced(&[&EXT], &[]);
         let [first, second] = state.announced[..] else { panic!("{:?}", state.announced) };

@@ -1,4 +1,5 @@
-//! Which driver takes which device of the kernel.
+//! Matching of kernel devices with drivers. `list.rs` passes each new device of the kernel and the
+//! registered drivers.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,8 +17,8 @@ use crate::sys::log::notice;
 use crate::sys::sysfs;
 use cface::chars;
 
-/// Offers a device to the drivers: first those that name the kernel driver's id, then all, in order of
-/// registration. Gives the device back when nobody takes it.
+/// Offers a device to the drivers: first to drivers with the kernel driver's id, then to all, in
+/// order of registration. Returns the device if no driver accepts it.
 pub(crate) fn bind(mut sysfs_dev: SysfsDev, drivers: &[Driver]) -> Result<Device, SysfsDev> {
     let id = sysfs_dev.get().driver_id;
     if id != 0 {
@@ -64,7 +65,7 @@ fn matches(sysfs_dev: &mut SysfsDev, ops: &verbs_device_ops) -> bool {
         sysfs_dev.get_mut().match_ = found;
     }
     match ops.match_device {
-        // SAFETY: the driver's own predicate, with the entry that we own.
+        // SAFETY: the driver's own predicate, with our entry.
         Some(decide) => unsafe { decide(sysfs_dev.as_ptr()) },
         None => !sysfs_dev.get().match_.is_null(),
     }
@@ -113,10 +114,10 @@ fn read_modalias(dev: &mut verbs_sysfs_dev) -> Option<CString> {
     if text.is_empty() { None } else { CString::new(text).ok() }
 }
 
-/// Lets the driver make its device and completes it.
+/// Calls the driver's constructor and completes the new device.
 fn create(mut sysfs_dev: SysfsDev, ops: &'static verbs_device_ops) -> Result<Device, SysfsDev> {
     let Some(alloc) = ops.alloc_device else { return Err(sysfs_dev) };
-    // SAFETY: the driver's own constructor, with the entry that we own.
+    // SAFETY: the driver's own constructor, with our entry.
     let raw = unsafe { alloc(sysfs_dev.as_ptr()) };
     if raw.is_null() {
         notice!(
@@ -133,7 +134,7 @@ fn create(mut sysfs_dev: SysfsDev, ops: &'static verbs_device_ops) -> Result<Dev
         ibdev_path: path_of(&dev.ibdev_path),
         node_type: dev.node_type,
     };
-    // SAFETY: the driver's fresh device; nobody else knows it.
+    // SAFETY: the driver's new device, not published yet.
     match unsafe { complete(raw, ops, &names) } {
         Some(device) => {
             // SAFETY: still only ours.
@@ -150,7 +151,7 @@ fn create(mut sysfs_dev: SysfsDev, ops: &'static verbs_device_ops) -> Result<Dev
     }
 }
 
-/// What the front-end writes into a driver's device.
+/// The fields that the front-end writes into a driver's device.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// `ibv_device.name`
@@ -165,7 +166,8 @@ pub(crate) struct Names {
     pub(crate) node_type: abi::ibv_node_type,
 }
 
-/// Fills the front-end's fields of a fresh device, with one reference; `None` when a name does not fit.
+/// Fills the front-end's fields of a fresh device, with one reference; `None` when a name does not
+/// fit.
 ///
 /// # Safety
 /// `raw` is a device that the driver of `ops` just made.
@@ -188,7 +190,7 @@ pub(crate) unsafe fn complete(
     unsafe { Device::new(raw) }.ok()
 }
 
-/// How devices of a type talk.
+/// The transport of devices of a type.
 fn transport_of(node_type: abi::ibv_node_type) -> abi::ibv_transport_type {
     match node_type {
         abi::IBV_NODE_CA | abi::IBV_NODE_SWITCH | abi::IBV_NODE_ROUTER => abi::IBV_TRANSPORT_IB,
@@ -204,8 +206,8 @@ fn transport_of(node_type: abi::ibv_node_type) -> abi::ibv_transport_type {
 fn entries(ops: &verbs_device_ops) -> impl Iterator<Item = &'static verbs_match_ent> {
     let mut next = ops.match_table;
     core::iter::from_fn(move || {
-        // SAFETY: constant data of a plugin that is never unloaded; the sentinel ends it, after which
-        // we stop.
+        // SAFETY: constant data of a plugin that is never unloaded; the sentinel ends the table and
+        // the iteration.
         let entry = unsafe { next.as_ref::<'static>() }?;
         if u32::from(entry.kind) == VERBS_MATCH_SENTINEL {
             next = core::ptr::null();
@@ -228,7 +230,7 @@ fn driver_id(entry: &verbs_match_ent) -> u64 {
 }
 
 fn modalias(entry: &'static verbs_match_ent) -> Option<&'static CStr> {
-    // SAFETY: only asked of entries whose kind says that it is a string; constant data of a plugin.
+    // SAFETY: the entry's kind says that the member is a string; constant data of a plugin.
     unsafe {
         let text = entry.u.modalias;
         (!text.is_null()).then(|| CStr::from_ptr(text))
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_takes_nothing_gives_the_device_back() {
+    fn a_device_that_no_driver_accepts_is_returned() {
         static OPS: verbs_device_ops = verbs_device_ops {
             name: c"test".as_ptr(),
             match_min_abi_version: 1,

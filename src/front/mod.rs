@@ -1,4 +1,4 @@
-//! What `verbs` and `kabi` both stand on: drivers, devices, contexts, and the generations of the
+//! The front-end behind `verbs` and `kabi`: drivers, devices, contexts, and the generations of the
 //! provider ABI.
 
 pub(crate) mod ah_from_wc;

@@ -1,8 +1,9 @@
-//! The 93 operations of the canonical (newest) provider table: since which generation each exists and
-//! where else, besides our own copy, its pointer must be stored for inline code of applications.
+//! The 93 operations of the canonical (newest) provider table: since which generation each exists
+//! and where else, besides our own copy, its pointer must be stored for inline code of
+//! applications.
 //!
-//! Source: rdma-core's private provider ABI, releases 34 to 65. Generations only ever inserted into this
-//! list, which stays sorted by name.
+//! Source: rdma-core's private provider ABI, releases 34 to 65. Generations only ever inserted into
+//! this list, which stays sorted by name.
 
 use core::mem::{offset_of, size_of};
 
@@ -13,7 +14,7 @@ use super::generation::{Generation, Variant};
 /// Where applications look for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Only exported functions use it, through our own table.
+    /// Only in our own table, for exported functions.
     Private,
     /// In the extended context, this many bytes *before* `ibv_context`.
     Extended(usize),
@@ -21,12 +22,12 @@ pub(crate) enum Slot {
     Inline(usize),
 }
 
-/// What is known about one operation.
+/// The properties of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpInfo {
-    /// First variant whose table has it.
+    /// First variant whose table contains the operation.
     pub(crate) since: Variant,
-    /// Where its pointer is stored too.
+    /// The additional slot of its pointer.
     pub(crate) slot: Slot,
 }
 

@@ -1,14 +1,15 @@
-//! Which plugins are opened, and when.
+//! The choice of the plugins that are opened, and of the moment.
 //!
 //! rdma-core opens every configured plugin as soon as one device is unmatched. We open fewer:
-//! - Plugins that may announce devices without a kernel device (those of our own tree, those named in
-//!   `RDMAV_DRIVERS` or `IBV_DRIVERS`, and those whose configuration file says so) at the first listing;
-//!   those that announce nothing beside devices of the kernel, at the first listing without such a device.
-//! - Plugins for kernel devices only while such a device is unmatched: first the one that the kernel's
-//!   driver id names, then all.
+//! - Plugins that may announce devices without a kernel device, at the first listing: plugins of
+//!   our own tree, plugins named in `RDMAV_DRIVERS` or `IBV_DRIVERS`, and plugins whose
+//!   configuration file says so. Plugins that announce no device beside kernel devices, at the
+//!   first listing without a kernel device.
+//! - Plugins for kernel devices only while such a device is unmatched: first the plugin of the
+//!   kernel's driver id, then all plugins.
 //!
-//! A plugin that can't be opened is worth a line when somebody asked for it by name, or when a device
-//! stays without a driver.
+//! A plugin that cannot be opened causes a message if the user named it, or if a device stays
+//! without a driver.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +17,7 @@ use std::ffi::OsStr;
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
 use cface::dl;
 use provider_loader::config::{self, Directive, OnlyWithout};
-use provider_loader::places::{Origin, Place, Places, Wishes};
+use provider_loader::places::{Origin, Places, SearchDir, SearchSettings};
 use provider_loader::{Failure, Loader};
 
 use super::enumerate::SysfsDev;
@@ -46,27 +47,28 @@ const BY_DRIVER_ID: [(u32, &str); 18] = [
     (abi::RDMA_DRIVER_IONIC, "ionic"),
 ];
 
-/// Failures that are explained one by one: more than any distribution has plugins.
+/// The largest number of failures to report; more than any distribution has plugins.
 const EXPLAINED: usize = 24;
 
-/// Whether it is a distribution's file for one of those (`mlx5.driver`): it announces nothing, and need not
-/// be read as long as the kernel's driver id names the plugin.
+/// Whether a configuration file belongs to a plugin of a kernel driver (`mlx5.driver`). Such a
+/// plugin announces no device, and the file is not needed while the kernel's driver id names the
+/// plugin.
 fn is_named_after_kernel_driver(file: &OsStr) -> bool {
     let stem = file.to_str().and_then(|name| name.strip_suffix(".driver"));
     stem.is_some_and(|stem| BY_DRIVER_ID.iter().any(|(_, name)| *name == stem))
 }
 
-/// What was configured and opened so far; one per process, guarded by the device list's lock.
+/// The configuration and the opened plugins; one per process, under the device list's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Plugins {
     setup: Option<Setup>,
-    /// Names that were tried, with whatever result.
+    /// Names that were tried, successfully or not.
     tried: BTreeSet<String>,
     failures: Vec<Failure>,
-    /// Those that no device has missed so far.
+    /// Failures of plugins that no device has needed so far.
     unmissed: Vec<Failure>,
     extensions: Vec<&'static ferroverbs_plugin_ext>,
-    /// Those that have nothing to announce for as long as the kernel has devices.
+    /// Plugins that announce no device while the kernel has devices.
     postponed: Vec<String>,
     kernel_plugins_loaded: bool,
 }
@@ -77,14 +79,14 @@ struct Setup {
     loader: Loader,
     /// From the environment; before all others.
     requested: Vec<String>,
-    /// Directory, and what it says, as far as it was read; `None` when it can't be.
-    config: Vec<(Place, Option<config::Contents>)>,
+    /// Directory and its content, as far as read; `None`: unreadable.
+    config: Vec<(SearchDir, Option<config::Contents>)>,
 }
 
 impl Setup {
     fn read() -> Self {
         let text = |name| env::trusted(name).and_then(|value| value.into_string().ok());
-        let wishes = Wishes {
+        let wishes = SearchSettings {
             config: text("FERROVERBS_CONFIG_DIR"),
             plugins: text("FERROVERBS_PROVIDER_DIR"),
         };
@@ -95,7 +97,7 @@ impl Setup {
             .config
             .into_iter()
             .map(|place| {
-                // Every program pays for what is read here.
+                // Read as little as possible: every program pays for it.
                 let wanted = |file: &OsStr| {
                     let named =
                         place.origin == Origin::System && is_named_after_kernel_driver(file);
@@ -121,8 +123,8 @@ impl Setup {
 }
 
 impl Plugins {
-    /// Opens what may announce devices beside so many of the kernel, each once, and returns the
-    /// extensions found so far.
+    /// Opens plugins that may announce devices beside `kernel_devices` kernel devices, each once.
+    /// Returns all extensions found so far.
     pub(crate) fn announcing(
         &mut self,
         kernel_devices: usize,
@@ -165,7 +167,7 @@ impl Plugins {
         self.extensions.clone()
     }
 
-    /// Opens the plugin that the kernel's driver ids name; true when that brought a new one.
+    /// Opens the plugin that the kernel's driver ids name; true: a new plugin was opened.
     pub(crate) fn open_named(&mut self, unmatched: &[SysfsDev]) -> bool {
         let before = registry::drivers().len();
         for device in unmatched {
@@ -204,8 +206,8 @@ impl Plugins {
         true
     }
 
-    /// Explains the plugins that these devices miss. Where the kernel says which they are, nobody misses others that are configured and not
-    /// installed.
+    /// Reports the plugins that these devices lack. If the kernel names the plugins, other
+    /// configured plugins that are not installed cause no message.
     pub(crate) fn explain_missing(&mut self, unmatched: &[SysfsDev]) {
         let named: Option<Vec<_>> = unmatched.iter().map(driver_of).collect();
         self.failures.append(&mut self.unmissed);
@@ -217,7 +219,7 @@ impl Plugins {
         self.explain_failures();
     }
 
-    /// Explains the plugins that could not be opened, now that a device stays without a driver.
+    /// Reports the plugins that could not be opened, because a device stays without a driver.
     pub(crate) fn explain_failures(&mut self) {
         for failure in self.failures.iter().take(EXPLAINED) {
             notice!("Warning: {failure}");
@@ -228,7 +230,7 @@ impl Plugins {
         self.failures.clear();
     }
 
-    /// Why there may be no device at all, for a person who wonders.
+    /// The likely reason why no device exists, for a message.
     pub(crate) fn why_nothing(&self) -> String {
         let kernel = crate::sys::sysfs::class("infiniband_verbs");
         let kernel = if kernel.is_dir() {
@@ -262,7 +264,8 @@ impl Plugins {
                 let Some(address) = plugin.data::<ferroverbs_plugin_ext>(PLUGIN_EXT_SYMBOL) else {
                     return;
                 };
-                // SAFETY: the symbol's documented type; constant data of a plugin that is never closed.
+                // SAFETY: the symbol's documented type; constant data of a plugin that is never
+                // closed.
                 let ext = unsafe { ext::adopt(address) };
                 if registry::find(ext.device_ops).is_none() {
                     notice!(
@@ -285,7 +288,7 @@ fn driver_of(device: &SysfsDev) -> Option<&'static str> {
     BY_DRIVER_ID.iter().find(|(known, _)| id != 0 && *known == id).map(|(_, name)| *name)
 }
 
-/// Whether a plugin is one of those, or is there and broken.
+/// Whether a failed plugin is one of `named`, or exists and is broken.
 fn is_missed(failure: &Failure, named: &[&str]) -> bool {
     failure.is_broken() || named.contains(&failure.driver.as_str())
 }

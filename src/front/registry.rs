@@ -1,8 +1,8 @@
 //! The drivers that plugins registered, in order of registration.
 //!
-//! Registration happens in ELF constructors: inside our `dlopen`, but also before `main` when a program
-//! is linked with a provider's library. So it only appends; what needs files or environment is done
-//! when a driver is first asked for a device.
+//! Registration happens in ELF constructors: inside our `dlopen`, but also before `main` when a
+//! program is linked with a provider's library. So it only appends; what needs files or environment
+//! is done when a driver is first asked for a device.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use cface::dl;
 use cface::lock::Guard;
 use cface::shared::Shared;
 
-/// A registered driver: its table and the number it registered under.
+/// A registered driver: its table and its registration number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Driver {
     /// Constant data of a plugin that is never unloaded.
@@ -22,13 +22,13 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// The layouts this driver was built with; `None` for a number that never existed.
+    /// The layouts of this driver; `None`: the number never existed.
     pub(crate) fn generation(&self) -> Option<&'static Generation> {
         generation::of_pabi(self.pabi)
     }
 }
 
-/// Innermost lock: nothing is called while it is held.
+/// Innermost lock: no function is called under it.
 static DRIVERS: Shared<Vec<Driver>> = Shared::new(Vec::new());
 
 /// Waits for the drivers' lock, to fork.
@@ -46,7 +46,7 @@ pub(crate) fn drivers() -> Vec<Driver> {
     DRIVERS.lock().clone()
 }
 
-/// The driver that registered this very table.
+/// The driver that registered this table.
 pub(crate) fn find(ops: *const verbs_device_ops) -> Option<Driver> {
     drivers().into_iter().find(|driver| core::ptr::eq(driver.ops, ops))
 }

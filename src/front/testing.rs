@@ -1,4 +1,5 @@
-//! Devices and contexts for unit tests, made as a provider of any generation would make them.
+//! Devices and contexts for unit tests, made as a provider of any generation would make them. The
+//! tests of `verbs`, `kabi`, `export` and `front` share them.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -11,7 +12,7 @@ use super::dummies::DUMMIES;
 use super::generation::{Generation, NEWEST};
 use cface::mem;
 
-/// Bytes in front of and behind the context that nobody may touch.
+/// Bytes before and behind the context that must stay unchanged.
 const FENCE: usize = 512;
 const FENCE_BYTE: u8 = 0xa5;
 

@@ -1,8 +1,12 @@
-//! Commands of plugins to a kernel that answers anything. Who calls this stands in for `ioctl(2)` and `write(2)` on one descriptor
-//! (`fuzz/src/kernel.rs`): a plugin's part is here.
+//! Commands of plugins to a kernel with arbitrary answers. The caller replaces `ioctl(2)` and
+//! `write(2)` on one descriptor (`fuzz/src/kernel.rs`); this module plays the plugin.
 //!
-//! What the kernel says is believed as what it is, a handle or a number of events; but nothing that it says makes us touch other memory than
-//! the caller's, nor return more than was asked for. Destroying an object waits for as many events as the kernel names: that is left out.
+//! A handle or a number of events from the kernel is trusted as such. But no answer may make the
+//! front-end touch memory beyond the caller's, or return more than requested. Destroying an object
+//! waits for as many events as the kernel names, so destruction is left out.
+//!
+//! Map of this file: `FencedMemory`, the plugin's structures with a fence behind them; `Session`,
+//! the commands, grouped by object; `Provider`, a command of the plugin's own.
 
 use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
@@ -21,15 +25,16 @@ use crate::kabi::cmd;
 const FENCE: usize = 64;
 const FENCE_BYTE: u8 = 0xa5;
 
-/// Memory for a structure and for what a plugin has behind it; behind that nobody writes.
+/// Memory for a structure and the plugin's data behind it, followed by a fence that must stay
+/// unchanged.
 #[derive(Debug)]
-struct Room<T> {
+struct FencedMemory<T> {
     words: Vec<u64>,
     size: usize,
     of: PhantomData<T>,
 }
 
-impl<T> Room<T> {
+impl<T> FencedMemory<T> {
     /// With so many bytes.
     fn sized(size: usize) -> Self {
         let bytes = size.max(size_of::<T>()) + FENCE;
@@ -59,7 +64,7 @@ impl<T> Room<T> {
     }
 }
 
-impl<T> Drop for Room<T> {
+impl<T> Drop for FencedMemory<T> {
     fn drop(&mut self) {
         // SAFETY: all of the words are initialised.
         let bytes = unsafe {
@@ -73,7 +78,8 @@ impl<T> Drop for Room<T> {
     }
 }
 
-/// No command fails like this but by a panic, which the border with C turns into it: the kernel of the fuzz target never says so.
+/// Only a panic has this result, because the C boundary maps panics to it and the fuzzed kernel
+/// never returns it.
 fn well<R: Ret + PartialEq + core::fmt::Debug>(result: R) {
     assert_ne!(result, R::fail(Errno::EIO));
 }
@@ -82,14 +88,15 @@ fn well<R: Ret + PartialEq + core::fmt::Debug>(result: R) {
 struct Session<'a> {
     next: &'a dyn Fn() -> u64,
     context: Context,
-    pd: Room<ibv_pd>,
-    cq: Room<verbs_cq>,
-    qp: Room<verbs_qp>,
-    srq: Room<verbs_srq>,
-    mr: Room<verbs_mr>,
+    pd: FencedMemory<ibv_pd>,
+    cq: FencedMemory<verbs_cq>,
+    qp: FencedMemory<verbs_qp>,
+    srq: FencedMemory<verbs_srq>,
+    mr: FencedMemory<verbs_mr>,
 }
 
-/// Sends commands of the kinds that `next` names, to the kernel behind `cmd_fd`, until that says 0 or enough were sent.
+/// Sends commands of the kinds that `next` selects to the kernel behind `cmd_fd`, until `next`
+/// returns 0 or the limit is reached.
 pub fn commands(cmd_fd: c_int, next: &dyn Fn() -> u64) {
     let (Ok(memory), Ok(device)) =
         (mem::calloc_bytes(NEWEST.context_size()), mem::calloc::<verbs_device>())
@@ -111,11 +118,11 @@ pub fn commands(cmd_fd: c_int, next: &dyn Fn() -> u64) {
     let mut session = Session {
         next,
         context,
-        pd: Room::new(),
-        cq: Room::new(),
-        qp: Room::new(),
-        srq: Room::new(),
-        mr: Room::new(),
+        pd: FencedMemory::new(),
+        cq: FencedMemory::new(),
+        qp: FencedMemory::new(),
+        srq: FencedMemory::new(),
+        mr: FencedMemory::new(),
     };
     session.set_up();
     for _ in 0..16 {
@@ -125,7 +132,7 @@ pub fn commands(cmd_fd: c_int, next: &dyn Fn() -> u64) {
         }
     }
     drop(session);
-    // SAFETY: nobody uses the context any more; both allocations are those from above.
+    // SAFETY: the context is no longer used; both allocations were made above.
     unsafe {
         context.forget();
         mem::free(memory.as_ptr());
@@ -138,7 +145,7 @@ impl Session<'_> {
         self.context.as_ptr()
     }
 
-    /// Objects know their context whatever becomes of the commands that make them.
+    /// Objects name their context, whether or not their creation succeeds.
     fn set_up(&mut self) {
         let context = self.raw();
         // SAFETY: zeroed structures of ours.
@@ -151,8 +158,8 @@ impl Session<'_> {
         }
     }
 
-    fn room<T>(&self) -> (Room<T>, usize) {
-        let room = Room::for_command((self.next)());
+    fn room<T>(&self) -> (FencedMemory<T>, usize) {
+        let room = FencedMemory::for_command((self.next)());
         let size = room.size;
         (room, size)
     }
@@ -202,12 +209,12 @@ impl Session<'_> {
                     ));
                 }
                 3 => {
-                    let mut attr = Room::new();
+                    let mut attr = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
                     well(cmd::device::query_port(context, 1, attr.raw(), cmd.raw(), cmd_size));
                 }
                 4 => {
-                    let mut speed = Room::new();
+                    let mut speed = FencedMemory::new();
                     well(cmd::device::query_port_speed(context, 1, speed.raw()));
                 }
                 5 => {
@@ -223,12 +230,13 @@ impl Session<'_> {
                     let _ = (opening::alloc_async_fd(fd, 0), channel::create(self.context));
                 }
                 7 => {
-                    let mut caps: Room<ibv_comp_cntr_caps> = Room::new();
+                    let mut caps: FencedMemory<ibv_comp_cntr_caps> = FencedMemory::new();
                     let size = caps.size;
                     well(cmd::comp_cntr::query_caps(context, caps.raw(), size));
                 }
                 _ => {
-                    let (mut counter, mut value) = (Room::<ibv_comp_cntr>::new(), Room::new());
+                    let (mut counter, mut value) =
+                        (FencedMemory::<ibv_comp_cntr>::new(), FencedMemory::new());
                     (*counter.raw()).context = context;
                     well(cmd::comp_cntr::create(context, counter.raw(), core::ptr::null_mut()));
                     well(cmd::comp_cntr::read(counter.raw(), value.raw()));
@@ -263,7 +271,7 @@ impl Session<'_> {
                     ));
                 }
                 10 => {
-                    let mut attr: Room<ibv_cq_init_attr_ex> = Room::new();
+                    let mut attr: FencedMemory<ibv_cq_init_attr_ex> = FencedMemory::new();
                     (*attr.raw()).wc_flags = number & 0x1ff;
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
@@ -295,7 +303,7 @@ impl Session<'_> {
                     ));
                 }
                 12 => {
-                    let mut attr: Room<ibv_qp_init_attr> = Room::new();
+                    let mut attr: FencedMemory<ibv_qp_init_attr> = FencedMemory::new();
                     attr.raw().write(ibv_qp_init_attr {
                         send_cq: cq,
                         recv_cq: cq,
@@ -316,7 +324,7 @@ impl Session<'_> {
                     ));
                 }
                 13 => {
-                    let mut attr: Room<ibv_qp_init_attr_ex> = Room::new();
+                    let mut attr: FencedMemory<ibv_qp_init_attr_ex> = FencedMemory::new();
                     attr.raw().write(ibv_qp_init_attr_ex {
                         send_cq: cq,
                         recv_cq: cq,
@@ -341,7 +349,7 @@ impl Session<'_> {
                     ));
                 }
                 14 => {
-                    let (mut attr, mut init) = (Room::new(), Room::new());
+                    let (mut attr, mut init) = (FencedMemory::new(), FencedMemory::new());
                     let (mut cmd, cmd_size) = self.room();
                     well(cmd::qp_modify::query_qp(
                         qp.cast(),
@@ -353,7 +361,7 @@ impl Session<'_> {
                     ));
                 }
                 15 => {
-                    let mut attr = Room::new();
+                    let mut attr = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
                     well(cmd::srq::create_srq(
@@ -365,13 +373,13 @@ impl Session<'_> {
                         resp.raw(),
                         resp_size,
                     ));
-                    let (mut attr, (mut cmd, cmd_size)) = (Room::new(), self.room());
+                    let (mut attr, (mut cmd, cmd_size)) = (FencedMemory::new(), self.room());
                     well(cmd::srq::query_srq(srq.cast(), attr.raw(), cmd.raw(), cmd_size));
                 }
                 16 => {
-                    let mut attr: Room<ibv_wq_init_attr> = Room::new();
+                    let mut attr: FencedMemory<ibv_wq_init_attr> = FencedMemory::new();
                     attr.raw().write(ibv_wq_init_attr { pd, cq, ..ibv_wq_init_attr::zeroed() });
-                    let mut wq = Room::new();
+                    let mut wq = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
                     well(cmd::wq::create_wq(
@@ -385,7 +393,7 @@ impl Session<'_> {
                     ));
                 }
                 _ => {
-                    let mut attr: Room<ibv_srq_init_attr_ex> = Room::new();
+                    let mut attr: FencedMemory<ibv_srq_init_attr_ex> = FencedMemory::new();
                     attr.raw().write(ibv_srq_init_attr_ex {
                         pd,
                         cq,
@@ -454,16 +462,17 @@ impl Session<'_> {
                         length: number as usize,
                         ..ibv_alloc_dm_attr::zeroed()
                     };
-                    let (mut dm, mut chain) = (Room::<verbs_dm>::new(), Provider::new(number));
+                    let (mut dm, mut chain) =
+                        (FencedMemory::<verbs_dm>::new(), Provider::new(number));
                     well(cmd::dm::alloc_dm(context, &raw const attr, dm.raw(), chain.raw()));
                     let none = core::ptr::null_mut();
                     well(cmd::dm::reg_dm_mr(pd, dm.raw(), 0, 8, 1, mr, none));
                 }
                 _ => {
-                    let mut counters: Room<verbs_counters> = Room::new();
+                    let mut counters: FencedMemory<verbs_counters> = FencedMemory::new();
                     (*counters.raw()).counters.context = context;
                     let count = number % 5;
-                    let mut values: Room<u64> = Room::sized(count as usize * 8);
+                    let mut values: FencedMemory<u64> = FencedMemory::sized(count as usize * 8);
                     let none = core::ptr::null_mut();
                     well(cmd::counters::read_counters(
                         counters.raw(),
@@ -486,7 +495,8 @@ impl Session<'_> {
             match which {
                 24 => {
                     let most = number % 5;
-                    let mut wc: Room<ibv_wc> = Room::sized(most as usize * size_of::<ibv_wc>());
+                    let mut wc: FencedMemory<ibv_wc> =
+                        FencedMemory::sized(most as usize * size_of::<ibv_wc>());
                     let MinusOne(got) = cmd::poll::poll_cq(cq, most as c_int, wc.raw());
                     assert!((-1..=most as c_int).contains(&got), "{got} completions of {most}");
                 }
@@ -502,7 +512,7 @@ impl Session<'_> {
                     assert!(bad.is_null() || at < 3, "a request that is none of the list");
                 }
                 26 => {
-                    let (mut ah, mut attr) = (Room::<ibv_ah>::new(), Room::new());
+                    let (mut ah, mut attr) = (FencedMemory::<ibv_ah>::new(), FencedMemory::new());
                     let (mut resp, resp_size) = self.room();
                     well(cmd::ah::create_ah(
                         self.pd.raw(),
@@ -513,10 +523,11 @@ impl Session<'_> {
                     ));
                 }
                 _ => {
-                    // As inline code of rdma-core sends commands of its own, and sends them again.
+                    // Inline code of rdma-core sends its own commands this way, repeatedly.
                     let mut provider = Provider::new(number);
                     well(cmd::execute::execute_ioctl(context, provider.raw()));
-                    let (mut xrcd, mut attr) = (Room::<verbs_xrcd>::new(), Room::new());
+                    let (mut xrcd, mut attr) =
+                        (FencedMemory::<verbs_xrcd>::new(), FencedMemory::new());
                     let size = size_of::<verbs_xrcd>() as c_int;
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
@@ -536,11 +547,12 @@ impl Session<'_> {
     }
 }
 
-/// Attributes of a plugin's own, for which the kernel has memory: by the rule of the fuzz target's kernel even ones are answers.
+/// Attributes of a plugin's own, for which the kernel has memory: by the rule of the fuzz target's
+/// kernel even ones are answers.
 #[derive(Debug)]
 struct Provider {
-    room: Room<ibv_command_buffer>,
-    answers: [Room<[u64; 2]>; 2],
+    room: FencedMemory<ibv_command_buffer>,
+    answers: [FencedMemory<[u64; 2]>; 2],
 }
 
 /// The first attribute of drivers.
@@ -552,8 +564,8 @@ impl Provider {
             core::mem::offset_of!(ibv_command_buffer, hdr) + size_of::<ib_uverbs_ioctl_hdr>();
         let count = number as usize % 4;
         let mut provider = Self {
-            room: Room::sized(ATTRS + count * size_of::<ib_uverbs_attr>()),
-            answers: [Room::new(), Room::new()],
+            room: FencedMemory::sized(ATTRS + count * size_of::<ib_uverbs_attr>()),
+            answers: [FencedMemory::new(), FencedMemory::new()],
         };
         let addresses =
             provider.answers.each_mut().map(|answer| answer.raw().expose_provenance() as u64);

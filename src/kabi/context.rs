@@ -1,4 +1,5 @@
-//! How a plugin creates, fills and ends a context.
+//! Contexts of provider plugins: a plugin allocates a context, sets its operations, and ends it.
+//! The functions are exported under the names of rdma-core's provider ABI.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -16,8 +17,8 @@ use cface::{Errno, mem, verb};
 
 verb! {
     /// `_verbs_init_and_alloc_context`: allocates the provider's context structure with libc (the
-    /// provider frees it) and readies the `verbs_context` inside it. `member_offset` is not a pointer
-    /// but the offset of that member. `cmd_fd` is closed on failure.
+    /// provider frees it) and readies the `verbs_context` inside it. `member_offset` is not a
+    /// pointer but the offset of that member. `cmd_fd` is closed on failure.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -31,7 +32,8 @@ verb! {
         member_offset: *mut verbs_context,
         driver_id: u32,
     ) -> *mut c_void {
-        // SAFETY: the provider's device is NULL, which is refused, or live; every ibv_device starts a verbs_device.
+        // SAFETY: the provider's device is NULL, which is refused, or live; every ibv_device starts
+        // a verbs_device.
         match unsafe { init_and_alloc_inner(device.cast(), PABI, cmd_fd, alloc_size, member_offset.addr(), driver_id) } {
             Ok(memory) => Ok(memory.as_ptr()),
             Err(error) => {
@@ -47,7 +49,8 @@ verb! {
     /// `context` is a live `verbs_context` and `ops` a table, both of this private ABI.
     pub(crate) fn set_ops<const PABI: u32>(context: *mut verbs_context, ops: *const verbs_context_ops) {
         let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
-        // SAFETY: NULL, which is refused, or the provider's own, of this private ABI, which `init_and_alloc` readied.
+        // SAFETY: NULL, which is refused, or the provider's own, of this private ABI, which
+        // `init_and_alloc` readied.
         let context = unsafe { Context::from_verbs(context, generation)? };
         if !ops.is_null() {
             // SAFETY: a table of this private ABI, per the contract above.
@@ -60,10 +63,11 @@ verb! {
     /// returns the device reference. The provider frees its structure.
     ///
     /// # Safety
-    /// `context` is a `verbs_context` of this private ABI that nobody uses any more.
+    /// `context` is a `verbs_context` of this private ABI, not used any more.
     pub(crate) fn uninit<const PABI: u32>(context: *mut verbs_context) {
         let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
-        // SAFETY: NULL, which is refused, or the provider's own, of this private ABI, which it frees only after this.
+        // SAFETY: NULL, which is refused, or the provider's context of this private ABI, freed only
+        // afterwards.
         let context = unsafe { Context::from_verbs(context, generation)? };
         let raw = context.as_ptr();
         // SAFETY: the context's memory is still the provider's, and live.
@@ -89,9 +93,11 @@ unsafe fn init_and_alloc_inner(
     member_offset: usize,
     driver_id: u32,
 ) -> Result<NonNull<c_void>, Errno> {
-    // SAFETY: `device` is NULL, which is refused, or live: whoever opens it holds a reference until we take our own.
+    // SAFETY: `device` is NULL, which is refused, or live: the opener holds a reference until this
+    // function takes its own.
     let device = unsafe { Device::new(device)? };
-    // A driver's own number decides; a device that a plugin made by itself has no registered driver.
+    // A driver's own number decides; a device that a plugin made by itself has no registered
+    // driver.
     let generation = registry::find(device.ops())
         .and_then(|driver| driver.generation())
         .filter(|generation| generation.pabi == pabi)

@@ -1,4 +1,5 @@
-//! Completion queues as providers create them.
+//! Completion queues as providers create them. `front::cq` fills the fields, as it does for the
+//! verb.
 
 use core::ffi::c_void;
 
@@ -21,7 +22,8 @@ verb! {
         if cq.is_null() || context.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: neither is NULL (checked); the provider made `cq` just now, and `channel` is NULL or live.
+        // SAFETY: neither is NULL (checked); the provider made `cq` just now, and `channel` is NULL
+        // or live.
         unsafe { front::cq::init(cq, context, channel, cq_context) };
         Ok(())
     }

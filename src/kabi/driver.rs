@@ -1,4 +1,5 @@
-//! How a plugin makes itself known.
+//! Registration of provider plugins: a plugin calls it from its constructor. `front::registry`
+//! keeps the registered drivers.
 
 use abi::verbs_device_ops;
 
@@ -6,7 +7,8 @@ use crate::front::registry::{self, Driver};
 use cface::{Errno, verb};
 
 verb! {
-    /// `verbs_register_driver_<PABI>`: called from the plugin's ELF constructor, possibly before `main`.
+    /// `verbs_register_driver_<PABI>`: called from the plugin's ELF constructor, possibly before
+    /// `main`.
     ///
     /// # Safety
     /// `ops` is constant data of a plugin that is never unloaded, of that private ABI.
@@ -18,6 +20,6 @@ verb! {
     }
 }
 
-/// `ibv_register_driver`: the registration of libibverbs 1.1; accepted and ignored, as those plugins
-/// know nothing we could call.
+/// `ibv_register_driver`: the registration of libibverbs 1.1; accepted and ignored, as those
+/// plugins know nothing we could call.
 pub(crate) extern "C" fn register_ancient() {}

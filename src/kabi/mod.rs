@@ -1,4 +1,5 @@
-//! What a provider plugin calls: one file per object, the same stems as in `verbs`.
+//! The functions that provider plugins call: one file per object, with the same names as in
+//! `verbs`. They are exported by `export::table`.
 
 pub(crate) mod cmd;
 pub(crate) mod context;

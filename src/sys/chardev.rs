@@ -1,5 +1,5 @@
-//! The kernel's character devices, `/dev/infiniband/uverbsN`. When one is not there yet, udev is given
-//! time to make it known as `/dev/char/<major>:<minor>` (`inotify(7)`).
+//! The kernel's character devices, `/dev/infiniband/uverbsN`. If a device node is missing, udev
+//! gets time to announce it as `/dev/char/<major>:<minor>` (`inotify(7)`).
 
 use core::ffi::c_int;
 use core::time::Duration;
@@ -14,7 +14,8 @@ use std::time::Instant;
 
 use cface::Errno;
 
-/// Where udev links every character device by its number, after it has set its permissions.
+/// The directory in which udev links every character device by number, after setting its
+/// permissions.
 const BY_NUMBER: &str = "/dev/char";
 
 /// How long a link may take to appear.
@@ -26,7 +27,7 @@ pub(crate) fn path(name: &str) -> PathBuf {
 }
 
 /// Opens the device for commands. A node that is no character device, or another one than expected
-/// (`cdev` 0 expects nothing), is `ENODEV`; but one that is expected is waited for.
+/// (`cdev` 0 expects nothing), is `ENODEV`; but the function waits for an expected device.
 pub(crate) fn open(name: &str, cdev: libc::dev_t) -> Result<c_int, Errno> {
     let first = match open_node(&path(name), cdev) {
         Err(error) if cdev != 0 => error,
@@ -35,7 +36,7 @@ pub(crate) fn open(name: &str, cdev: libc::dev_t) -> Result<c_int, Errno> {
     let link = format!("{}:{}", libc::major(cdev), libc::minor(cdev));
     let later =
         wait_for(Path::new(BY_NUMBER), NODE_TIMEOUT, |folder| open_node(&folder.join(&link), cdev));
-    // That there is no link says less than what was wrong with the node.
+    // A missing link is less informative than the node's own error.
     later.map_err(|error| if error == Errno::ENOENT { first } else { error })
 }
 
@@ -48,14 +49,14 @@ fn open_node(path: &Path, cdev: libc::dev_t) -> Result<c_int, Errno> {
     Ok(file.into_raw_fd())
 }
 
-/// Tries again whenever something appears in `folder`, and a last time when `patience` is over. Only a
-/// device that is not there is waited for: other errors don't pass by themselves.
+/// Tries again whenever something appears in `folder`, and a last time when `patience` is over.
+/// Wait only for a missing device: other errors don't pass by themselves.
 fn wait_for(
     folder: &Path,
     patience: Duration,
     mut open: impl FnMut(&Path) -> Result<c_int, Errno>,
 ) -> Result<c_int, Errno> {
-    // First of all, so that nothing appears unseen.
+    // Start the watch first, so that no node appears unseen.
     let Ok(mut watch) = Watch::new(folder) else {
         return open(folder);
     };
@@ -97,7 +98,7 @@ impl Watch {
     /// Waits until something is created (or a signal arrives); `false` when the deadline is over.
     fn wait(&mut self, deadline: Instant) -> Result<bool, Errno> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, so that the time is over when it says so.
+        // Rounded up: the timer must not report an end too early.
         let left = c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX);
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, ours.
@@ -109,7 +110,7 @@ impl Watch {
                 return if error == Errno::EINTR { Ok(true) } else { Err(error) };
             }
         }
-        // What it was does not matter; that it is read lets the next call wait.
+        // The content is irrelevant; reading it lets the next call wait.
         let mut events = [0; 4096];
         while matches!(self.0.read(&mut events), Ok(1..)) {}
         Ok(true)
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_tried_again_when_something_appears() {
+    fn a_missing_node_is_tried_again_when_a_file_appears() {
         let folder = folder("appears");
         let mut attempts = 0;
         let opened = wait_for(&folder, LONG, |folder| {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_with_one_more_attempt_and_is_not_spent_on_other_errors() {
+    fn waiting_for_a_node_ends_with_one_more_attempt_and_other_errors_are_not_awaited() {
         let folder = folder("patience");
         let attempts_at = |patience, error: Errno| {
             let mut attempts = 0;

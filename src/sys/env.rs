@@ -1,4 +1,5 @@
-//! Environment variables, read as rdma-core reads them.
+//! Environment variables, read as rdma-core reads them. The settings of libibverbs itself are read
+//! here; `cface::env` decides whether a variable is trusted.
 
 use std::os::unix::ffi::OsStrExt;
 

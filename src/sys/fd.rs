@@ -1,11 +1,12 @@
-//! File descriptors that C code owns.
+//! File descriptors that C code owns. The descriptors of contexts and completion channels are such,
+//! so no Rust value owns them.
 
 use core::ffi::{c_int, c_void};
 
 use cface::Errno;
 
 unsafe extern "C-unwind" {
-    /// `read(2)`; a thread that is cancelled in it unwinds.
+    /// `read(2)`; a thread that is cancelled in the call unwinds.
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize;
 }
 
@@ -17,8 +18,8 @@ pub(crate) fn close(fd: c_int) {
     }
 }
 
-/// Reads one record of exactly `N` bytes: what the kernel delivers on event descriptors. A short read is
-/// `EIO`.
+/// Reads one record of exactly `N` bytes: what the kernel delivers on event descriptors. A short
+/// read is `EIO`.
 pub(crate) fn read_record<const N: usize>(fd: c_int) -> Result<[u8; N], Errno> {
     let mut record = [0_u8; N];
     // SAFETY: `record` has room for N bytes.

@@ -1,4 +1,5 @@
-//! Which interface has which address (`getifaddrs(3)`).
+//! Finds the network interface that owns an IP address (`getifaddrs(3)`). `front::eth` needs the
+//! number of the interface.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -30,7 +31,8 @@ pub(crate) fn with_address(address: IpAddr) -> Option<u32> {
 /// # Safety
 /// `address` is NULL or a complete sockaddr of its family.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: NULL, which ends here, or a complete sockaddr of the list, which getifaddrs aligned and nobody changes.
+    // SAFETY: NULL, which ends here, or a complete sockaddr of the list, which getifaddrs aligned
+    // and nobody changes.
     let family = i32::from(unsafe { address.as_ref() }?.sa_family);
     match family {
         libc::AF_INET => {
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_nobody_has_is_on_no_interface() {
+    fn an_unowned_address_is_on_no_interface() {
         assert_eq!(with_address(IpAddr::from([192, 0, 2, 77])), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Lines for people: warnings on stderr, and the debug log of `VERBS_LOG_LEVEL` and `VERBS_LOG_FILE`
-//! that providers write through `__verbs_log`.
+//! Lines for people: warnings on stderr, and the debug log of `VERBS_LOG_LEVEL` and
+//! `VERBS_LOG_FILE` that providers write through `__verbs_log`.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,7 +31,8 @@ struct Log {
 static LOG: OnceCell<Option<Log>> = OnceCell::new();
 
 /// Reads the two variables. Without a file that can be appended to, logging is off, as in release
-/// builds of rdma-core. A privileged program ignores the file, which its caller could have it create anywhere.
+/// builds of rdma-core. A privileged program ignores the file, because its caller could choose any
+/// path.
 pub(crate) fn init() {
     LOG.get_or_init(|| {
         let level = std::env::var("VERBS_LOG_LEVEL").ok().and_then(|text| parse_level(&text))?;
@@ -49,7 +50,7 @@ pub(crate) fn is_wanted(level: u32) -> bool {
     matches!(LOG.get(), Some(Some(log)) if level <= log.level)
 }
 
-/// Writes a message as it is: one write, so that lines of several threads do not mix.
+/// Writes a message as it is: a single write, because lines of several threads must not mix.
 pub(crate) fn write(text: &[u8]) {
     if let Some(Some(log)) = LOG.get() {
         let _ = (&log.file).write_all(text);

@@ -1,4 +1,5 @@
-//! libc calls turned into values and `Result`s.
+//! Access to the system: libc calls, netlink and kernel files as Rust values and `Result`s.
+//! `front`, `verbs` and `kabi` are built on it.
 
 pub(crate) mod chardev;
 pub(crate) mod env;

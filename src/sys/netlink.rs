@@ -1,5 +1,5 @@
-//! Netlink as far as we need it (`netlink(7)`): one request, its answers, their attributes. Framing and
-//! attributes are the netlink-packet crates'; what is here is the exchange and its errors.
+//! The used part of netlink (`netlink(7)`): a request, the answers, and attributes. Framing and
+//! attributes are the netlink-packet crates'; this module covers the exchange and its errors.
 
 use core::convert::Infallible;
 use core::ffi::c_int;
@@ -24,7 +24,7 @@ const ANSWER_TIMEOUT_S: libc::time_t = 3;
 #[derive(Debug)]
 pub(crate) struct Socket(netlink_sys::Socket);
 
-/// One request or answer: its type and what follows the header.
+/// One request or answer: its type and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) kind: u16,
@@ -41,7 +41,7 @@ impl NetlinkSerializable for Message {
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
-        // The same length by the contract of this trait; a shorter one is filled as far as it goes.
+        // The same length by the contract of this trait; a shorter body fills only a part.
         for (to, from) in buffer.iter_mut().zip(&self.body) {
             *to = *from;
         }
@@ -170,7 +170,7 @@ fn parse(mut datagram: &[u8]) -> Result<Vec<Answer>, Errno> {
             NetlinkPayload::InnerMessage(message) => answers.push(Answer::Message(message)),
             NetlinkPayload::Error(error) => answers.push(Answer::of_code(error.raw_code())),
             NetlinkPayload::Done(done) => answers.push(Answer::of_code(done.code.min(0))),
-            // The kernel dropped answers: what we have is not all.
+            // The kernel dropped answers: the received part is incomplete.
             NetlinkPayload::Overrun(_) => answers.push(Answer::Failed(Errno::EIO)),
             _ => {}
         }
@@ -179,7 +179,8 @@ fn parse(mut datagram: &[u8]) -> Result<Vec<Answer>, Errno> {
     Ok(answers)
 }
 
-/// The attributes in `bytes`: type without its flag bits, and value. Ends at the first that does not fit.
+/// The attributes in `bytes`: type without its flag bits, and value. Ends at the first that does
+/// not fit.
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(Result::ok).map(|nla| {
         let len = nla.value_length();
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_sends_is_found() {
+    fn each_attribute_of_a_kernel_message_is_found() {
         let body = attribute_bytes(&[
             (1, b"abc\0"),
             (2, &[7]),

@@ -1,5 +1,5 @@
-//! The kernel's RDMA netlink family (`<rdma/rdma_netlink.h>`): which devices there are, which character
-//! device serves each, and what the RDMA subsystem can do.
+//! The kernel's RDMA netlink family (`<rdma/rdma_netlink.h>`): the list of devices, their character
+//! devices, and capabilities of the RDMA subsystem.
 
 use core::ffi::c_int;
 
@@ -39,7 +39,7 @@ pub(crate) struct IbDevice {
     pub(crate) ports: u32,
 }
 
-/// The character device that serves it.
+/// The character device of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CharDevice {
     /// `uverbsN`.
@@ -70,7 +70,7 @@ impl Rdma {
         messages.iter().map(|message| parse_device(&message.body).ok_or(Errno::EIO)).collect()
     }
 
-    /// The character device of a device. Asking also makes the kernel load what serves it.
+    /// The character device of a device. The query also makes the kernel load the serving module.
     pub(crate) fn char_device(&self, index: u32) -> Result<CharDevice, Errno> {
         let attributes = [
             DefaultNla::new(ATTR_DEV_INDEX, index.to_ne_bytes().to_vec()),
@@ -81,7 +81,7 @@ impl Rdma {
     }
 }
 
-/// Whether the kernel copies registered pages when a process forks, so that no care is needed.
+/// Whether the kernel copies registered pages when a process forks, so fork support is not needed.
 pub(crate) fn copies_on_fork() -> bool {
     let answer = Rdma::open().and_then(|rdma| rdma.0.get(request(CMD_SYS_GET, &[])));
     answer.is_ok_and(|message| {

@@ -1,11 +1,11 @@
-//! Which rdma-core release provider libraries are of, read from their real file names: a provider that
-//! is a shared library of its own is installed as `libmlx5.so.1.24.44.0`, the third number being the
-//! release, and its plugin name is a link to it.
+//! The rdma-core release of provider libraries, read from their real file names. A provider with a
+//! shared library of its own is installed as `libmlx5.so.1.24.44.0`, where the third number is the
+//! release, and the name of the plugin is a link to it.
 
 use std::path::{Path, PathBuf};
 
-/// The release of the package that the plugins in `files` belong to: from a plugin's own real name, or
-/// from that of a sibling plugin of the same generation in the same directory.
+/// The release of the package that the plugins in `files` belong to: from a plugin's own real name,
+/// or from that of a sibling plugin of the same generation in the same directory.
 pub(crate) fn of_plugins(files: &[PathBuf], pabi: u32) -> Option<u32> {
     files.iter().find_map(|file| of_file(file)).or_else(|| {
         let suffix = format!("-rdmav{pabi}.so");
@@ -20,7 +20,7 @@ pub(crate) fn of_plugins(files: &[PathBuf], pabi: u32) -> Option<u32> {
     })
 }
 
-/// From the name of the file, or of what it is a link to. Every program with a device of the kernel pays
+/// From the name of the file, or of its link target. Every program with a device of the kernel pays
 /// for this: one system call for each file.
 fn of_file(path: &Path) -> Option<u32> {
     let mut path = path.to_owned();

@@ -1,5 +1,5 @@
-//! Routes, links and neighbours of the host (`rtnetlink(7)`), as far as finding the Ethernet address of
-//! a peer needs them. The messages are netlink-packet-route's.
+//! Routes, links and neighbours of the host (`rtnetlink(7)`), as far as finding the Ethernet
+//! address of a peer needs them. The messages are netlink-packet-route's.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ pub(crate) struct Route {
 /// A network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Its own address; `None` when it has none of that length.
+    /// Its own address; `None` when the attribute is missing or has another length.
     pub(crate) mac: Option<Mac>,
     /// VLAN id, when it is a VLAN.
     pub(crate) vlan: Option<u16>,

@@ -1,4 +1,5 @@
-//! The page size of a mapping, from `/proc/self/smaps` (`proc(5)`).
+//! The page size of a mapping, from `/proc/self/smaps` (`proc(5)`). The support for fork
+//! (`front::fork`) asks for it when the application uses huge pages.
 
 use std::io::BufRead;
 

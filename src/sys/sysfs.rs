@@ -1,4 +1,5 @@
-//! Reading sysfs: where it is, and its one-line files.
+//! Reading sysfs: its mount point, and its one-line files. Enumeration, GIDs and the exported sysfs
+//! functions read through it.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::AsRawFd;
@@ -13,8 +14,8 @@ use cface::Errno;
 /// Longest root we accept.
 const MAX_ROOT: usize = 255;
 
-/// Where sysfs is mounted: `SYSFS_PATH` (not in privileged programs) or `/sys`. The string lives for ever,
-/// as `ibv_get_sysfs_path` hands it out.
+/// Where sysfs is mounted: `SYSFS_PATH` (not in privileged programs) or `/sys`. The string lives
+/// for ever, as `ibv_get_sysfs_path` hands it out.
 pub(crate) fn root() -> &'static CString {
     static ROOT: OnceCell<CString> = OnceCell::new();
     ROOT.get_or_init(|| {
@@ -33,8 +34,9 @@ pub(crate) fn class(name: &str) -> PathBuf {
     Path::new(OsStr::from_bytes(root().to_bytes())).join("class").join(name)
 }
 
-/// True if the kernel wrote a file: the file is in a file system of type sysfs, or `SYSFS_PATH` names the
-/// folder of all files. `ferroverbs run` shows devices in `/sys` that no kernel has, in another file system.
+/// True if the kernel wrote a file: the file is in a file system of type sysfs, or `SYSFS_PATH`
+/// names the folder of all files. `ferroverbs run` shows devices in `/sys` that no kernel has, in
+/// another file system.
 pub(crate) fn is_of_kernel(path: &Path) -> bool {
     if root().as_bytes() != b"/sys" {
         return true;
@@ -55,12 +57,12 @@ fn is_in_sysfs(path: &Path) -> bool {
 
 /// As [`read_raw`], into a buffer of ours.
 pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: a buffer that we may write.
+    // SAFETY: a writable buffer.
     unsafe { read_raw(path, buffer.as_mut_ptr(), buffer.len()) }
 }
 
-/// The one primitive of rdma-core: one `read` into `buffer`; a newline at the end becomes NUL, otherwise
-/// a NUL is added if there is room. Returns the length of the text.
+/// The one primitive of rdma-core: one `read` into `buffer`; a newline at the end becomes NUL,
+/// otherwise a NUL is added if there is room. Returns the length of the text.
 ///
 /// # Errors
 /// Of `open` and `read`; `EMSGSIZE` when the file fills the buffer without a newline.
@@ -69,10 +71,12 @@ pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> 
 /// `buffer` is writable for `size` bytes, or for the content of the file and one more.
 pub(crate) unsafe fn read_raw(path: &Path, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
     let file = std::fs::File::open(path)?;
-    // SAFETY: the kernel writes what the file has, and no more than `size` bytes: by the contract there is room.
+    // SAFETY: the kernel writes what the file has, and no more than `size` bytes: by the contract
+    // there is room.
     let len = unsafe { libc::read(file.as_raw_fd(), buffer.cast(), size) };
     let len = usize::try_from(len).map_err(|_| Errno::last())?;
-    // SAFETY: the byte before `len` was just read, if there is one; the one at `len` is within `size` bytes where it is used.
+    // SAFETY: the byte before `len` was just read, if it exists; the one at `len` is within `size`
+    // bytes where it is used.
     unsafe {
         if len > 0 && *buffer.add(len - 1) == b'\n' {
             *buffer.add(len - 1) = 0;
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newline_goes_and_the_text_must_end_within_the_buffer() {
+    fn the_newline_is_removed_and_the_text_must_fit_into_the_buffer() {
         let path = file("read", b"abc\n");
         let mut buffer = [b'x'; 8];
         assert_eq!(read_into(&path, &mut buffer), Ok(3));

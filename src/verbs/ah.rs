@@ -1,4 +1,5 @@
-//! Address handles: `ibv_create_ah(3)`, `ibv_create_ah_from_wc(3)`.
+//! Address handles: `ibv_create_ah(3)`, `ibv_create_ah_from_wc(3)`. Creation from a completion also
+//! derives the attributes of the handle from the received message.
 
 use core::ffi::c_int;
 
@@ -24,9 +25,11 @@ verb! {
     /// # Safety
     /// `ah` is NULL or live, and used no more after success.
     pub(crate) fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-        // SAFETY: `ah` is NULL, which is refused, or live, and a live address handle has an open context.
+        // SAFETY: `ah` is NULL, which is refused, or live, and a live address handle has an open
+        // context.
         let destroy = op!(unsafe { context_of(ah)? }, destroy_ah)?;
-        // SAFETY: `destroy` is from the table of the handle's own context; the caller uses it no more after success.
+        // SAFETY: `destroy` is from the table of the handle's own context; the caller uses it no
+        // more after success.
         Ok(unsafe { destroy(ah) })
     }
 
@@ -43,7 +46,8 @@ verb! {
     ) -> MinusOne {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
-        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for inside.
+        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for
+        // inside.
         let found = unsafe { reply_address(context, port_num, wc, grh)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
@@ -63,23 +67,24 @@ verb! {
         grh: *mut ibv_grh,
         port_num: u8,
     ) -> *mut ibv_ah {
-        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+        // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
-        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for inside.
+        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for
+        // inside.
         let mut attr = unsafe { reply_address(context, port_num, wc, grh)? };
         // SAFETY: a live PD and attributes of ours.
         unsafe { create(pd, &raw mut attr) }
     }
 
-    /// `ibv_resolve_eth_l2_from_gid`: the Ethernet address behind the destination GID, and the VLAN of
-    /// the way there (0xffff without); 0 or a negative errno.
+    /// `ibv_resolve_eth_l2_from_gid`: the Ethernet address behind the destination GID, and the VLAN
+    /// of the way there (0xffff without); 0 or a negative errno.
     ///
     /// # Errors
     /// `EINVAL`, `EHOSTUNREACH`, `ENETUNREACH`; of the GID table.
     ///
     /// # Safety
-    /// `context` is NULL or open; `attr` is readable; `mac` is writable for 6 bytes; `vid` is NULL or
-    /// writable.
+    /// `context` is NULL or open; `attr` is readable; `mac` is writable for 6 bytes; `vid` is NULL
+    /// or writable.
     pub(crate) fn resolve_eth_l2_from_gid(
         context: *mut ibv_context,
         attr: *const ibv_ah_attr,
@@ -88,13 +93,14 @@ verb! {
     ) -> Negative<c_int> {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
-        // SAFETY: `attr` is NULL, which is refused, or the caller's, who leaves it alone during this call.
+        // SAFETY: `attr` is NULL, which is refused, or the caller's, unchanged during the call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if mac.is_null() {
             return Err(Errno::EINVAL);
         }
         let found = eth::resolve(context, attr)?;
-        // SAFETY: `mac` is not NULL (checked above), and `vid` only used when it is not: the caller's to be written.
+        // SAFETY: `mac` is not NULL (checked above), and `vid` only used when it is not: the
+        // caller's to be written.
         unsafe {
             *mac = found.mac;
             if !vid.is_null() {
@@ -105,16 +111,17 @@ verb! {
     }
 }
 
-/// What stands for "no VLAN".
+/// The value for "no VLAN".
 const NO_VLAN: u16 = 0xffff;
 
 /// # Safety
 /// `pd` is NULL or live; `attr` is readable.
 unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
-    // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+    // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
     let context = unsafe { context_of(pd)? };
     let create = op!(context, create_ah)?;
-    // SAFETY: `create` is from the table of the PD's own context; `attr` is the caller's, and readable.
+    // SAFETY: `create` is from the table of the PD's own context; `attr` is the caller's, and
+    // readable.
     let ah = unsafe { create(pd, attr) };
     if !ah.is_null() {
         // SAFETY: fresh and only ours.
@@ -134,7 +141,8 @@ unsafe fn reply_address(
     wc: *const ibv_wc,
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr, Errno> {
-    // SAFETY: `wc` is NULL, which is refused, or a completion of the caller's, who leaves it alone meanwhile.
+    // SAFETY: `wc` is NULL, which is refused, or a completion that the caller does not change
+    // meanwhile.
     let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
     let mut attr = ibv_ah_attr::zeroed();
     attr.dlid = wc.slid;

@@ -1,4 +1,5 @@
-//! Completion event channels: `ibv_create_comp_channel(3)`.
+//! Completion event channels: `ibv_create_comp_channel(3)`. A plugin with the plugin extension
+//! makes the descriptor of a channel; otherwise the kernel makes it.
 
 use core::ffi::c_int;
 
@@ -29,7 +30,7 @@ verb! {
                 Ok(channel.as_ptr())
             }
             Err(error) => {
-                // SAFETY: our own channel from calloc, which nobody else has seen.
+                // SAFETY: our own channel from calloc, not published yet.
                 unsafe { mem::free(channel.as_ptr().cast()) };
                 Err(error)
             }
@@ -44,7 +45,8 @@ verb! {
     /// # Safety
     /// `channel` is NULL or live, and used no more after success.
     pub(crate) fn destroy(channel: *mut ibv_comp_channel) -> c_int {
-        // SAFETY: `channel` is NULL, which is refused, or live; a channel's context stays open as long as the channel.
+        // SAFETY: `channel` is NULL, which is refused, or live; a channel's context stays open as
+        // long as the channel.
         let context = unsafe { context_of(channel)? };
         // SAFETY: the lock of an open context; fields of a live channel, under it.
         unsafe {

@@ -1,4 +1,5 @@
-//! Completion counters (rdma-core 65): plain forwards to the provider.
+//! Completion counters (rdma-core 65): plain forwards to the provider. The verbs check their
+//! arguments, and that the provider has the operation.
 
 use core::ffi::c_int;
 
@@ -26,7 +27,8 @@ verb! {
         // SAFETY: not NULL (checked above), and the caller lets us write `size` bytes.
         unsafe { caps.cast::<u8>().write_bytes(0, size) };
         let query = op!(context, query_comp_cntr_caps)?;
-        // SAFETY: `query` is from the table of this context; `caps` was written for `size` bytes above.
+        // SAFETY: `query` is from the table of this context; `caps` was written for `size` bytes
+        // above.
         Ok(unsafe { query(context.as_ptr(), caps, size) })
     }
 
@@ -41,7 +43,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_comp_cntr)?;
-        // SAFETY: `create` is from the table of this context, which is open; `attr` is the caller's, and readable.
+        // SAFETY: `create` is from the table of this context, which is open; `attr` is the
+        // caller's, and readable.
         Ok(unsafe { create(context.as_ptr(), attr) })
     }
 
@@ -50,9 +53,11 @@ verb! {
     /// # Safety
     /// `counter` is NULL or live, and used no more after success.
     pub(crate) fn destroy(counter: *mut ibv_comp_cntr) -> c_int {
-        // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open context.
+        // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open
+        // context.
         let destroy = op!(unsafe { context_of(counter)? }, destroy_comp_cntr)?;
-        // SAFETY: `destroy` is from the table of the counter's own context; the caller uses it no more after success.
+        // SAFETY: `destroy` is from the table of the counter's own context; the caller uses it no
+        // more after success.
         Ok(unsafe { destroy(counter) })
     }
 }
@@ -66,9 +71,11 @@ macro_rules! with_value {
                 /// # Safety
                 /// `counter` is NULL or live; a result is writable.
                 pub(crate) fn $name(counter: *mut ibv_comp_cntr, value: $ty) -> c_int {
-                    // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open context.
+                    // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has
+                    // an open context.
                     let operation = op!(unsafe { context_of(counter)? }, $op)?;
-                    // SAFETY: it is the counter's own provider's; `value` is a number, or the caller's to be written.
+                    // SAFETY: it is the counter's own provider's; `value` is a number, or the
+                    // caller's to be written.
                     Ok(unsafe { operation(counter, value) })
                 }
             )*
@@ -99,7 +106,7 @@ mod tests {
     use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
 
-    /// Which of the six value operations is called shows in what it returns.
+    /// The result identifies which of the six value operations was called.
     macro_rules! operation {
         ($name:ident, $ty:ty, $result:literal) => {
             unsafe extern "C" fn $name(_: *mut ibv_comp_cntr, _: $ty) -> c_int {

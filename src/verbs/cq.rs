@@ -30,7 +30,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_cq)?;
-        // SAFETY: `create` is from the table of this context, which is open; the caller's `channel` is NULL or live.
+        // SAFETY: `create` is from the table of this context, which is open; the caller's `channel`
+        // is NULL or live.
         let cq = unsafe { create(context.as_ptr(), cqe, channel, comp_vector) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; the channel is live.
@@ -42,10 +43,10 @@ verb! {
     /// `verbs_context.create_cq_ex`, behind `ibv_create_cq_ex(3)`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` completion fields that this release does not know.
+    /// `EOPNOTSUPP` completion fields unknown to this release.
     ///
     /// # Safety
-    /// `context` is NULL or open; `attr` is readable and what it refers to is live.
+    /// `context` is NULL or open; `attr` is readable and names live objects.
     pub(crate) fn create_cq_ex(
         context: *mut ibv_context,
         attr: *mut ibv_cq_init_attr_ex,
@@ -55,14 +56,16 @@ verb! {
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so readable; these members are in every release's structure.
+        // SAFETY: not NULL (checked above), so readable; these members are in every release's
+        // structure.
         let (wc_flags, channel, cq_context) =
             unsafe { ((*attr).wc_flags, (*attr).channel, (*attr).cq_context) };
         if wc_flags & !u64::from(IBV_CREATE_CQ_SUP_WC_FLAGS) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let create = op!(context, create_cq_ex)?;
-        // SAFETY: `create` is from the table of this context; `attr` was readable above, and what it names is live.
+        // SAFETY: `create` is from the table of this context; `attr` was readable above, and names
+        // live objects.
         let cq = unsafe { create(context.as_ptr(), attr) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; every ibv_cq_ex starts like an ibv_cq.
@@ -91,7 +94,8 @@ verb! {
         let destroy = op!(unsafe { context_of(cq)? }, destroy_cq)?;
         // SAFETY: read before the CQ is gone.
         let channel = unsafe { (*cq).channel };
-        // SAFETY: `destroy` is from the table of the CQ's own context; the caller uses `cq` no more after success.
+        // SAFETY: `destroy` is from the table of the CQ's own context; the caller uses `cq` no more
+        // after success.
         let result = unsafe { destroy(cq) };
         if result == 0 && !channel.is_null() {
             // SAFETY: a channel outlives its CQs.
@@ -122,7 +126,8 @@ verb! {
 
 /// `ibv_get_cq_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking channel, `EINTR`).
 ///
-/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2). Nothing here panics.
+/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2).
+/// Nothing here panics.
 ///
 /// # Safety
 /// `channel` is NULL or live; both results are writable.
@@ -131,7 +136,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> MinusOne {
-    // SAFETY: `next_event` asks the same of its arguments, and NULL it refuses.
+    // SAFETY: `next_event` has the same contract, and refuses NULL.
     unsafe { next_event(channel, cq, cq_context) }.unwrap_or_else(MinusOne::fail)
 }
 
@@ -145,10 +150,11 @@ unsafe fn next_event(
     if channel.is_null() || cq.is_null() || cq_context.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not NULL (checked above), so a live channel, whose context is open.
+    // SAFETY: not NULL (checked above), hence a live channel with an open context.
     let (context, fd) = unsafe { (context_of(channel)?, (*channel).fd) };
     if let Some(sleep) = context.private().awaits() {
-        // SAFETY: the plugin's own function, or that of the context's layers, with the open context and a descriptor of its channels.
+        // SAFETY: the plugin's own function, or that of the context's layers, with the open context
+        // and a descriptor of its channels.
         let error = unsafe { sleep(context.as_ptr(), fd) };
         if error != 0 {
             return Err(Errno::from_raw(error));
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_fields_nobody_knows_are_refused() {
+    fn unknown_completion_fields_are_refused() {
         let test = TestContext::new(NEWEST);
         let mut attr = ibv_cq_init_attr_ex { wc_flags: 1 << 40, ..ibv_cq_init_attr_ex::zeroed() };
         // SAFETY: objects of ours.

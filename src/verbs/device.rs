@@ -32,14 +32,14 @@ verb! {
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
         let Ok(array) = mem::calloc_bytes(bytes) else {
             for device in devices {
-                // SAFETY: the reference that the listing took for us.
+                // SAFETY: the reference from the listing.
                 unsafe { device.put() };
             }
             return Err(Errno::ENOMEM);
         };
         let array: NonNull<*mut ibv_device> = array.cast();
         for (index, device) in devices.iter().enumerate() {
-            // SAFETY: room for one more than there are devices.
+            // SAFETY: room for one more entry than devices.
             unsafe { array.add(index).write(device.as_ptr().cast()) };
         }
         if !num_devices.is_null() {
@@ -81,7 +81,8 @@ verb! {
         if device.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so live; the name is a part of it, of which only the address is taken.
+        // SAFETY: not NULL (checked above), so live; the name is a part of it, of which only the
+        // address is taken.
         Ok(unsafe { (&raw const (*device).name).cast() })
     }
 
@@ -90,7 +91,8 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn get_device_guid(device: *mut ibv_device) -> u64 {
-        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
+        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
+        // reference.
         let device = unsafe { Device::new(device.cast())? };
         if let Some(info) = ext::info(device) {
             return Ok(info.node_guid);
@@ -110,7 +112,8 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn get_device_index(device: *mut ibv_device) -> MinusOne {
-        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
+        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
+        // reference.
         let device = unsafe { Device::new(device.cast())? };
         // SAFETY: owned by the live device; constant.
         Ok(MinusOne(unsafe { device.sysfs().as_ref() }.map_or(-1, |dev| dev.ibdev_idx)))
@@ -121,24 +124,26 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn open_device(device: *mut ibv_device) -> *mut ibv_context {
-        // SAFETY: `open` refuses NULL, and the caller's device is live; no provider needs private data.
+        // SAFETY: `open` refuses NULL, and the caller's device is live; no provider needs private
+        // data.
         Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
     }
 
-    /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the plugin, which calls it for functions
-    /// of its own such as `mlx5dv_open_device(3)`.
+    /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the plugin, whose own
+    /// functions use it, such as `mlx5dv_open_device(3)`.
     ///
     /// # Safety
-    /// `device` is a live device; `private_data` is what its provider expects.
+    /// `device` is a live device; `private_data` is the provider's expected argument.
     pub(crate) fn open_device_with(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
-        // SAFETY: the caller's device is live, and `private_data` is what the device's own provider expects.
+        // SAFETY: the caller's device is live, and `private_data` is what the device's own provider
+        // expects.
         Ok(unsafe { open(device.cast(), private_data)? }.as_ptr())
     }
 
     /// `ibv_close_device(3)`: always 0.
     ///
     /// # Safety
-    /// `context` is NULL or open, and nobody uses it any more.
+    /// `context` is NULL or open, and not used after the call.
     pub(crate) fn close_device(context: *mut ibv_context) -> c_int {
         // SAFETY: `context` is NULL, which is refused, or open, and given up by the caller.
         let context = unsafe { Context::new(context)? };
@@ -149,14 +154,14 @@ verb! {
     /// `ibv_import_device(3)`: a context on a descriptor that another process shared.
     ///
     /// # Errors
-    /// `EINVAL` no character device, and no announced device knows it; `ENODEV` of no listed device; `EOPNOTSUPP` its
-    /// provider can't.
+    /// `EINVAL` no character device, and no announced device knows it; `ENODEV` of no listed
+    /// device; `EOPNOTSUPP` its provider can't.
     ///
     /// # Safety
-    /// `cmd_fd` belongs to the caller, who gives it up.
+    /// `cmd_fd` belongs to the caller, who gives up ownership.
     pub(crate) fn import_device(cmd_fd: c_int) -> *mut ibv_context {
         let cdev = chardev::number(cmd_fd);
-        // Where nothing is open, there is nothing to ask anybody about.
+        // Without an open descriptor, no query is possible.
         if cdev.is_none() && !fd::is_open(cmd_fd) {
             return Err(Errno::EINVAL);
         }
@@ -171,7 +176,7 @@ verb! {
         });
         let result = found.ok_or(nobodys).and_then(|device| import(device, cmd_fd));
         for device in devices {
-            // SAFETY: the reference that the listing took for us; an imported context has its own.
+            // SAFETY: the reference from the listing; an imported context has its own.
             unsafe { device.put() };
         }
         Ok(result?.as_ptr())
@@ -184,9 +189,10 @@ verb! {
 /// Of opening the kernel device, or of the provider.
 ///
 /// # Safety
-/// `device` is NULL or live; `private_data` is what its provider expects.
+/// `device` is NULL or live; `private_data` is the provider's expected argument.
 unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<Context, Errno> {
-    // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
+    // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
+    // reference.
     let device = unsafe { Device::new(device)? };
     // SAFETY: constant data of a plugin that is never unloaded.
     let alloc = unsafe { (*device.ops()).alloc_context }.ok_or(Errno::EOPNOTSUPP)?;
@@ -198,7 +204,8 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
         }
         None => -1,
     };
-    // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from here on.
+    // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from
+    // here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
     finish(device, verbs)
 }
@@ -215,7 +222,8 @@ fn is_announced(device: Device, cmd_fd: c_int) -> bool {
 fn import(device: Device, cmd_fd: c_int) -> Result<Context, Errno> {
     // SAFETY: constant data of a plugin that is never unloaded.
     let import = unsafe { (*device.ops()).import_context }.ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: the operation belongs to this listed device's driver, and it owns the descriptor from here on.
+    // SAFETY: the operation belongs to this listed device's driver, and it owns the descriptor from
+    // here on.
     let verbs = unsafe { import(device.as_ptr().cast(), cmd_fd) };
     let context = finish(device, verbs)?;
     // Relaxed: written before anybody else knows the context.
@@ -237,7 +245,8 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
     if !device.sysfs().is_null() && async_fd == -1 {
         match opening::alloc_async_fd(cmd_fd, context.private().driver_id) {
-            // SAFETY: the context is open and nobody else knows it yet; the descriptor is new and now its own.
+            // SAFETY: the context is open and not published yet; the descriptor is new and now its
+            // own.
             Ok(async_fd) => unsafe { (*raw).async_fd = async_fd },
             Err(error) => {
                 close(context);
@@ -257,7 +266,8 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
 
 fn close(context: Context) {
     if let Ok(free) = op!(context, free_context) {
-        // SAFETY: the caller is done with the context, and the provider that made it ends it and its structure.
+        // SAFETY: the caller has finished with the context, and its provider ends it and frees the
+        // structure.
         unsafe { free(context.as_ptr()) };
     }
 }
@@ -284,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_dies_of_null() {
+    fn null_arguments_are_refused_without_a_crash() {
         // SAFETY: NULL is allowed by each contract.
         unsafe {
             free_device_list(core::ptr::null_mut());

@@ -16,7 +16,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let import = op!(context, import_dm)?;
-        // SAFETY: `import` is from the table of this context, which is open; `handle` is only a number to it.
+        // SAFETY: `import` is from the table of this context, which is open; `handle` is only a
+        // number to it.
         Ok(unsafe { import(context.as_ptr(), handle) })
     }
 
@@ -25,9 +26,11 @@ verb! {
     /// # Safety
     /// `dm` is NULL or imported, and used no more.
     pub(crate) fn unimport(dm: *mut ibv_dm) {
-        // SAFETY: `dm` is NULL, which is refused, or imported memory that is still live, with an open context.
+        // SAFETY: `dm` is NULL, which is refused, or imported memory that is still live, with an
+        // open context.
         let unimport = op!(unsafe { context_of(dm)? }, unimport_dm)?;
-        // SAFETY: `unimport` is from the table of the memory's own context; the caller uses `dm` no more.
+        // SAFETY: `unimport` is from the table of the memory's own context; the caller uses `dm` no
+        // more.
         unsafe { unimport(dm) };
         Ok(())
     }
@@ -37,7 +40,8 @@ verb! {
     /// # Safety
     /// `dm` is NULL or live.
     pub(crate) fn export_dmabuf_fd(dm: *mut ibv_dm) -> MinusOne {
-        // SAFETY: `dm` is NULL, which is refused, or live, and live device memory has an open context.
+        // SAFETY: `dm` is NULL, which is refused, or live, and live device memory has an open
+        // context.
         let export = op!(unsafe { context_of(dm)? }, dm_export_dmabuf_fd)?;
         // SAFETY: `export` is from the table of the memory's own context, and `dm` is live.
         Ok(MinusOne(unsafe { export(dm) }))

@@ -1,4 +1,5 @@
-//! Asynchronous events: `ibv_get_async_event(3)`, `ibv_ack_async_event(3)`.
+//! Asynchronous events: `ibv_get_async_event(3)`, `ibv_ack_async_event(3)`. The kernel's record
+//! names an object by the pointer that its creation passed; the record becomes an event here.
 
 use abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
@@ -12,7 +13,7 @@ use crate::sys::fd;
 use cface::lock::acknowledge;
 use cface::{Errno, MinusOne, Ret, verb};
 
-/// Whom an event is about.
+/// The kind of object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Cq,
@@ -24,7 +25,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// The object that an event of this type names.
+    /// The object named by an event of this type.
     pub(crate) fn of(event_type: ibv_event_type) -> Self {
         match event_type {
             IBV_EVENT_CQ_ERR => Self::Cq,
@@ -45,7 +46,8 @@ impl Subject {
 
 /// `ibv_get_async_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking descriptor).
 ///
-/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2). Nothing here panics, or has a destructor.
+/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2).
+/// Nothing here panics, or has a destructor.
 ///
 /// # Safety
 /// `context` is NULL or open; `event` is writable.
@@ -53,7 +55,7 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> MinusOne {
-    // SAFETY: `next_event` asks the same of its arguments, and NULL it refuses.
+    // SAFETY: `next_event` has the same contract, and refuses NULL.
     unsafe { next_event(context, event) }.unwrap_or_else(MinusOne::fail)
 }
 
@@ -73,7 +75,7 @@ unsafe fn next_event(
     // SAFETY: `event` is not NULL (checked above), so the caller's to be written.
     unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
     let notify = op!(context, async_event)?;
-    // SAFETY: the provider of this open context looks at the event that was stored above, and may change it.
+    // SAFETY: the provider of this open context reads the event stored above, and may change it.
     unsafe { notify(context.as_ptr(), event) };
     Ok(MinusOne(0))
 }
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_event_tells_whom_it_is_about() {
+    fn the_type_of_an_event_decides_which_object_it_names() {
         let event = decode(record(0xffff_ffff_0000_0002, abi::IBV_EVENT_PORT_ACTIVE));
         // SAFETY: a port event.
         assert_eq!(unsafe { event.element.port_num }, 2);

@@ -1,5 +1,5 @@
-//! Fork support: `ibv_fork_init(3)`, `ibv_is_fork_initialized(3)`, and the ranges that providers
-//! protect for their own queues.
+//! Fork support: `ibv_fork_init(3)`, `ibv_is_fork_initialized(3)`, and ranges of providers' own
+//! queues.
 
 use core::ffi::{c_int, c_void};
 

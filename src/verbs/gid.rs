@@ -22,7 +22,7 @@ verb! {
     ) -> MinusOne {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
-        // Who knows the table refuses a negative index.
+        // The owner of the table refuses a negative index.
         let index = index.cast_unsigned();
         if gid.is_null() {
             return Err(Errno::EINVAL);
@@ -59,8 +59,8 @@ verb! {
         Ok(0)
     }
 
-    /// `_ibv_query_gid_table`, behind the inline `ibv_query_gid_table(3)`: the number of entries, or a
-    /// negative errno.
+    /// `_ibv_query_gid_table`, behind the inline `ibv_query_gid_table(3)`: the number of entries,
+    /// or a negative errno.
     ///
     /// # Errors
     /// `EINVAL` more entries than `max_entries`.
@@ -152,7 +152,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_port_speed)?;
-        // SAFETY: `query` is from the table of this context, which is open; `speed` is the caller's to be written.
+        // SAFETY: `query` is from the table of this context, which is open; `speed` is the caller's
+        // to be written.
         Ok(unsafe { query(context.as_ptr(), port_num, speed) })
     }
 }

@@ -20,7 +20,8 @@ verb! {
         if to.is_null() || from.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
+        // same memory.
         let from = unsafe { from.read() };
         // SAFETY: not NULL (checked above), so the caller's to be written; `from` is elsewhere.
         unsafe { copy_ah_attr(&mut *to, &from) };
@@ -35,10 +36,12 @@ verb! {
         if to.is_null() || from.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
+        // same memory.
         let from = unsafe { from.read() };
-        // SAFETY: not NULL (checked above), so the caller's to be written: each of these members is in the structure of every release, but
-        // not `rate_limit`, so that there is no reference to all of it.
+        // SAFETY: not NULL (checked above), so the caller's to be written: each of these members
+        // exists in every release's structure, but not `rate_limit`, so no reference covers the
+        // whole structure.
         unsafe {
             (*to).cur_qp_state = from.cur_qp_state;
             (*to).path_mtu = from.path_mtu;
@@ -80,7 +83,8 @@ verb! {
         if to.is_null() || from.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
+        // same memory.
         let from = unsafe { from.read() };
         // SAFETY: not NULL (checked above), so the caller's to be written; `from` is elsewhere.
         unsafe { (*to).assign(&from) };
@@ -95,7 +99,8 @@ verb! {
         if to.is_null() || from.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
+        // same memory.
         let from = unsafe { from.read() };
         let record = ib_user_path_rec {
             dgid: from.dgid.bytes(),
@@ -157,7 +162,8 @@ mod tests {
             };
             let (mut from, mut to) = (words(bytes), words(bytes));
             let to = if in_place { from.as_mut_ptr() } else { to.as_mut_ptr() };
-            // SAFETY: both are memory of 256 bytes, enough for either form; `to` may be the same as `from`.
+            // SAFETY: both are memory of 256 bytes, enough for either form; `to` may be the same as
+            // `from`.
             unsafe {
                 convert(to.cast(), from.as_mut_ptr().cast_const().cast());
                 core::slice::from_raw_parts(to.cast::<u8>(), size_of::<T>()).to_vec()
@@ -166,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_may_lie_in_the_same_memory() {
+    fn both_forms_of_a_structure_may_share_their_memory() {
         let bytes = core::array::from_fn(|index| (index * 7) as u8);
         let [here, there] = both_ways(&bytes, qp_attr_from_kern);
         assert_eq!(here, there);

@@ -1,5 +1,5 @@
-//! What an application calls: one file per object. Each verb checks what the front-end answers for,
-//! dispatches to the provider's operation, and does the bookkeeping that the manual page promises.
+//! The functions that applications call: one file per object. Each verb checks its arguments, calls
+//! the provider's operation, and does the bookkeeping that the manual page promises.
 
 use abi::ibv_context;
 
@@ -25,7 +25,7 @@ pub(crate) mod srq;
 pub(crate) mod strings;
 pub(crate) mod sysfs;
 
-/// An object that knows its context.
+/// An object with a pointer to its context.
 trait Object {
     /// The `context` field.
     ///
@@ -38,7 +38,8 @@ macro_rules! objects {
     ($($ty:ident)*) => {
         $(impl Object for abi::$ty {
             unsafe fn context_field(this: *mut Self) -> *mut ibv_context {
-                // SAFETY: the trait's caller gives a live object, and the front-end or the provider set its context.
+                // SAFETY: the trait's caller gives a live object, and the front-end or the provider
+                // set its context.
                 unsafe { (*this).context }
             }
         })*
@@ -56,6 +57,7 @@ unsafe fn context_of<T: Object>(object: *mut T) -> Result<Context, Errno> {
     if object.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not NULL (checked above), so a live object; its context stays open while the caller uses the value.
+    // SAFETY: not NULL (checked above), so a live object; its context stays open while the caller
+    // uses the value.
     unsafe { Context::new(T::context_field(object)) }
 }

@@ -1,5 +1,8 @@
-//! Memory regions: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`, `ibv_dereg_mr(3)`, `ibv_import_mr(3)`, and the
-//! buffers and DMA handles that newer registrations refer to.
+//! Memory regions: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`, `ibv_dereg_mr(3)`, `ibv_import_mr(3)`, and
+//! the buffers and DMA handles that newer registrations refer to.
+//!
+//! Map of this file: the verbs; `register`, which all registrations share; the checks of a
+//! description; tests.
 
 use core::ffi::{c_int, c_void};
 
@@ -22,7 +25,8 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; the memory stays mapped until the region is gone.
     pub(crate) fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
-        // SAFETY: `register` asks the same of PD and memory: NULL or live, and mapped as long as the region.
+        // SAFETY: `register` asks the same of PD and memory: NULL or live, and mapped as long as
+        // the region.
         unsafe { register(pd, addr, length, addr.addr() as u64, access) }
     }
 
@@ -68,10 +72,11 @@ verb! {
         fd: c_int,
         access: c_int,
     ) -> *mut ibv_mr {
-        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+        // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
         let reg = op!(context, reg_dmabuf_mr)?;
-        // SAFETY: `reg` is from the table of the PD's own context and gets nothing but numbers beside the live PD.
+        // SAFETY: `reg` is from the table of the PD's own context and gets nothing but numbers
+        // beside the live PD.
         let mr = unsafe { reg(pd, offset, length, iova, fd, access) };
         let addr = core::ptr::without_provenance_mut(offset as usize);
         // SAFETY: NULL or fresh.
@@ -82,16 +87,17 @@ verb! {
     /// `ibv_reg_mr_ex(3)`: a registration described by a mask and its fields.
     ///
     /// # Errors
-    /// `EINVAL` a buffer that is not of this PD or does not contain the range.
+    /// `EINVAL` a buffer of another PD, or without the range.
     ///
     /// # Safety
     /// `pd` and what `attr` refers to are live; the memory stays mapped until the region is gone.
     pub(crate) fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+        // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
         // SAFETY: readable as far as its mask says (checked inside).
         let mut attr = unsafe { sanitised(attr)? };
-        // SAFETY: our copy has the caller's buffer only if the mask names one, and then it is NULL or live.
+        // SAFETY: our copy contains the caller's buffer only if the mask names it, and the buffer
+        // is NULL or live.
         unsafe { resolve_buffer(pd, &mut attr)? };
         attr.access = usable_access(context, attr.access);
         let mask = MrInitMask::from_bits_retain(attr.comp_mask);
@@ -101,7 +107,8 @@ verb! {
             fork::dont_fork(attr.addr, attr.length)?;
         }
         let reg = op!(context, reg_mr_ex)?;
-        // SAFETY: `reg` is from the table of the PD's own context; `attr` is our own copy, and what it names is live.
+        // SAFETY: `reg` is from the table of the PD's own context; `attr` is our own copy, and
+        // names live objects.
         let mr = unsafe { reg(pd, &raw mut attr) };
         let addr = if mask.contains(MrInitMask::ADDR) {
             attr.addr
@@ -138,7 +145,8 @@ verb! {
             buf,
             ..ibv_mr_init_attr::zeroed()
         };
-        // SAFETY: the caller's PD and buffer are live; `attr` is ours, and its range is checked inside.
+        // SAFETY: the caller's PD and buffer are live; `attr` is ours, and its range is checked
+        // inside.
         Ok(unsafe { reg_mr_ex(pd, &raw mut attr) })
     }
 
@@ -154,7 +162,8 @@ verb! {
         length: usize,
         access: c_int,
     ) -> MinusOne {
-        // SAFETY: `change` asks the same: a region that is NULL or idle, and a live PD if it is to be changed.
+        // SAFETY: `change` asks the same: a region that is NULL or idle, and a live PD if it is to
+        // be changed.
         Ok(MinusOne(unsafe { change(mr, flags.cast_unsigned(), pd, addr, length, access) }))
     }
 
@@ -169,7 +178,8 @@ verb! {
         // SAFETY: every ibv_mr starts a verbs_mr; read before it is freed.
         let (addr, length, mr_type, access) =
             unsafe { ((*mr).addr, (*mr).length, (*verbs).mr_type, (*verbs).access) };
-        // SAFETY: `dereg` is from the table of the region's own context; the caller uses it no more after success.
+        // SAFETY: `dereg` is from the table of the region's own context; the caller uses it no more
+        // after success.
         let result = unsafe { dereg(verbs) };
         if result == 0 && mr_type == IBV_MR_TYPE_MR && !is_on_demand(access) {
             fork::do_fork(addr, length);
@@ -182,9 +192,11 @@ verb! {
     /// # Safety
     /// `pd` is NULL or an imported PD.
     pub(crate) fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is live, with an open context.
+        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is live, with an open
+        // context.
         let import = op!(unsafe { context_of(pd)? }, import_mr)?;
-        // SAFETY: `import` is from the table of the PD's own context; `handle` is only a number to it.
+        // SAFETY: `import` is from the table of the PD's own context; `handle` is only a number to
+        // it.
         Ok(unsafe { import(pd, handle) })
     }
 
@@ -193,9 +205,11 @@ verb! {
     /// # Safety
     /// `mr` is NULL or an imported region that is used no more.
     pub(crate) fn unimport(mr: *mut ibv_mr) {
-        // SAFETY: `mr` is NULL, which is refused, or an imported region that is still live, with an open context.
+        // SAFETY: `mr` is NULL, which is refused, or an imported region that is still live, with an
+        // open context.
         let unimport = op!(unsafe { context_of(mr)? }, unimport_mr)?;
-        // SAFETY: `unimport` is from the table of the region's own context; the caller uses the region no more.
+        // SAFETY: `unimport` is from the table of the region's own context; the caller uses the
+        // region no more.
         unsafe { unimport(mr) };
         Ok(())
     }
@@ -210,7 +224,8 @@ verb! {
         if buf.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `alloc` is from the table of the PD's own context; `buf` is not NULL (checked above), so writable.
+        // SAFETY: `alloc` is from the table of the PD's own context; `buf` is not NULL (checked
+        // above), so writable.
         Ok(unsafe { alloc(pd, size, buf) })
     }
 
@@ -224,7 +239,8 @@ verb! {
         }
         // SAFETY: not NULL (checked above), so a buffer of the caller's; its PD outlives it.
         let free = op!(unsafe { context_of((*buf).pd)? }, free_buf)?;
-        // SAFETY: `free` is from the table of the context that made the buffer; the caller uses the buffer no more.
+        // SAFETY: `free` is from the table of the context that made the buffer; the caller uses the
+        // buffer no more.
         unsafe { free(buf) };
         Ok(())
     }
@@ -237,7 +253,8 @@ verb! {
     /// # Safety
     /// `buf` is NULL or live.
     pub(crate) fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> MinusOne {
-        // SAFETY: `buf` is NULL, which is refused, or live, and a buffer's descriptor does not change while it lives.
+        // SAFETY: `buf` is NULL, which is refused, or live, and a buffer's descriptor does not
+        // change while it lives.
         let fd = unsafe { buf.as_ref() }.ok_or(Errno::EINVAL)?.dmabuf_fd;
         if fd < 0 {
             return Err(Errno::ENODATA);
@@ -255,7 +272,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_dmah)?;
-        // SAFETY: `alloc` is from the table of this context, which is open; `attr` is the caller's, and readable.
+        // SAFETY: `alloc` is from the table of this context, which is open; `attr` is the caller's,
+        // and readable.
         Ok(unsafe { alloc(context.as_ptr(), attr) })
     }
 
@@ -266,7 +284,8 @@ verb! {
     pub(crate) fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
         // SAFETY: `dmah` is NULL, which is refused, or live, and a live handle has an open context.
         let dealloc = op!(unsafe { context_of(dmah)? }, dealloc_dmah)?;
-        // SAFETY: `dealloc` is from the table of the handle's own context; the caller uses it no more after success.
+        // SAFETY: `dealloc` is from the table of the handle's own context; the caller uses it no
+        // more after success.
         Ok(unsafe { dealloc(dmah) })
     }
 }
@@ -280,7 +299,7 @@ unsafe fn register(
     iova: u64,
     access: c_int,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+    // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
     let context = unsafe { context_of(pd)? };
     let reg = op!(context, reg_mr)?;
     let access = usable_access(context, access);
@@ -288,7 +307,8 @@ unsafe fn register(
     if forks {
         fork::dont_fork(addr, length)?;
     }
-    // SAFETY: `reg` is from the table of the PD's own context; the memory stays mapped as long as the region lives.
+    // SAFETY: `reg` is from the table of the PD's own context; the memory stays mapped as long as
+    // the region lives.
     let mr = unsafe { reg(pd, addr, length, iova, access) };
     // SAFETY: NULL or fresh.
     unsafe { fill(mr, context, pd, addr, length) };
@@ -300,7 +320,7 @@ unsafe fn register(
     Ok(mr)
 }
 
-/// Drops access bits that this kernel would refuse although it may ignore them.
+/// Drops optional access bits that this kernel would refuse.
 fn usable_access(context: Context, access: c_int) -> c_int {
     // SAFETY: the device of an open context is live; the field is constant once a context is open.
     let support = unsafe { (*context.device()).core_support };
@@ -378,7 +398,7 @@ unsafe fn sanitised(attr: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, E
     }
 }
 
-/// Replaces a buffer by what it is made of: a DMA-BUF, or plain memory.
+/// Replaces a buffer by its parts: a DMA-BUF, or plain memory.
 ///
 /// # Safety
 /// A masked `attr.buf` is NULL or live.
@@ -387,7 +407,8 @@ unsafe fn resolve_buffer(pd: *mut ibv_pd, attr: &mut ibv_mr_init_attr) -> Result
     if !mask.contains(MrInitMask::BUF) {
         return Ok(());
     }
-    // SAFETY: the mask names a buffer (checked above), which is NULL or live; only its fields are read here.
+    // SAFETY: the mask names a buffer (checked above), which is NULL or live; only its fields are
+    // read here.
     let buf = unsafe { attr.buf.as_ref() }.ok_or(Errno::EINVAL)?;
     let offset = attr.addr.addr().wrapping_sub(buf.addr.addr());
     let inside = offset.checked_add(attr.length).is_some_and(|end| end <= buf.size);
@@ -428,7 +449,7 @@ unsafe fn change(
         Errno::EINVAL.set();
         IBV_REREG_MR_ERR_INPUT
     };
-    // SAFETY: `mr` is NULL, which is refused, or live; its context stays open during this call.
+    // SAFETY: `mr` is NULL, which is refused, or live; the context stays open during the call.
     let Ok(context) = (unsafe { context_of(mr) }) else { return input_error() };
     let verbs: *mut verbs_mr = mr.cast();
     // SAFETY: every ibv_mr starts a verbs_mr.
@@ -446,9 +467,10 @@ unsafe fn change(
         error.set();
         return IBV_REREG_MR_ERR_DONT_FORK_NEW;
     }
-    // SAFETY: `mr` is live (NULL was refused above) and idle: nobody else changes its address meanwhile.
+    // SAFETY: `mr` is live (NULL was refused above) and idle: its address is not changed meanwhile.
     let (old_addr, old_length) = unsafe { ((*mr).addr, (*mr).length) };
-    // SAFETY: `rereg` is from the table of the region's own context; a new PD is live, and the region is idle.
+    // SAFETY: `rereg` is from the table of the region's own context; a new PD is live, and the
+    // region is idle.
     let result = unsafe { rereg(verbs, flags.cast_signed(), pd, addr, length, access) };
     if result == 0 {
         // SAFETY: live; the caller leaves it alone meanwhile.
@@ -485,7 +507,7 @@ mod tests {
     const OPTIONAL: u32 = AccessFlags::OPTIONAL_RANGE.bits();
 
     thread_local! {
-        /// What the provider was given last.
+        /// The last arguments of the provider.
         static GIVEN: Cell<ibv_mr_init_attr> = Cell::new(ibv_mr_init_attr::zeroed());
         static RESULT: Cell<c_int> = const { Cell::new(0) };
     }
@@ -548,7 +570,7 @@ mod tests {
         mr
     }
 
-    /// A context with these operations, and a PD of it.
+    /// A context with these operations, and a PD of the context.
     fn bench() -> (TestContext, ibv_pd) {
         RESULT.set(0);
         let test = TestContext::new(NEWEST);
@@ -576,7 +598,7 @@ mod tests {
         let (test, mut pd) = bench();
         let (pd, access) = (&raw mut pd, OPTIONAL | 7);
         for (support, expected) in [(0, 7), (1, access)] {
-            // SAFETY: a device that only this test uses; the operations only look at numbers.
+            // SAFETY: a device of this test alone; the operations only look at numbers.
             unsafe {
                 (*test.context().device()).core_support = support;
                 let mr = reg_mr_iova2(pd, at(0x1000), 0x10, 0x9000, access);
@@ -741,7 +763,8 @@ mod tests {
         // SAFETY: a canonical table.
         unsafe { test.context().install(&raw const ops, NEWEST) };
         let mut buf = core::ptr::null_mut();
-        // SAFETY: objects of ours; what is not memory of malloc would end the process if it were freed.
+        // SAFETY: objects of ours; what is not memory of malloc would end the process if it were
+        // freed.
         unsafe {
             assert!(!alloc_buf(&raw mut pd, 16, &raw mut buf).is_null());
             free_buf(buf);

@@ -1,4 +1,5 @@
-//! Protection domains: `ibv_alloc_pd(3)`, `ibv_import_pd(3)`.
+//! Protection domains: `ibv_alloc_pd(3)`, `ibv_import_pd(3)`. The provider makes the domain; the
+//! verb fills its context.
 
 use core::ffi::c_int;
 
@@ -17,7 +18,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_pd)?;
-        // SAFETY: `alloc` is from the table of this context, which is open; the provider makes the PD itself.
+        // SAFETY: `alloc` is from the table of this context, which is open; the provider makes the
+        // PD itself.
         let pd = unsafe { alloc(context.as_ptr()) };
         if !pd.is_null() {
             // SAFETY: fresh and only ours.
@@ -33,7 +35,8 @@ verb! {
     pub(crate) fn dealloc(pd: *mut ibv_pd) -> c_int {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let dealloc = op!(unsafe { context_of(pd)? }, dealloc_pd)?;
-        // SAFETY: `dealloc` is from the table of the PD's own context; the caller uses `pd` no more after success.
+        // SAFETY: `dealloc` is from the table of the PD's own context; the caller uses `pd` no more
+        // after success.
         Ok(unsafe { dealloc(pd) })
     }
 
@@ -45,7 +48,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let import = op!(context, import_pd)?;
-        // SAFETY: `import` is from the table of this context, which is open; `handle` is only a number to it.
+        // SAFETY: `import` is from the table of this context, which is open; `handle` is only a
+        // number to it.
         Ok(unsafe { import(context.as_ptr(), handle) })
     }
 
@@ -54,9 +58,11 @@ verb! {
     /// # Safety
     /// `pd` is NULL or an imported PD that is used no more.
     pub(crate) fn unimport(pd: *mut ibv_pd) {
-        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is still live, with an open context.
+        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is still live, with an
+        // open context.
         let unimport = op!(unsafe { context_of(pd)? }, unimport_pd)?;
-        // SAFETY: `unimport` is from the table of the PD's own context; the caller imported `pd` and uses it no more.
+        // SAFETY: `unimport` is from the table of the PD's own context; the caller imported `pd`
+        // and uses it no more.
         unsafe { unimport(pd) };
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Attributes of devices and ports: `ibv_query_device(3)`, `ibv_query_port(3)`.
+//! Attributes of devices and ports: `ibv_query_device(3)`, `ibv_query_port(3)`. The size of the
+//! caller's structure decides how many attributes are stored.
 
 use core::ffi::c_int;
 
@@ -16,7 +17,8 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_device_ex)?;
-        // SAFETY: the provider of this open context writes no more than the size it is told, and `attr` has that.
+        // SAFETY: the provider of this open context writes no more than the given size, and `attr`
+        // has that.
         Ok(unsafe {
             query(context.as_ptr(), core::ptr::null(), attr.cast(), size_of::<ibv_device_attr>())
         })
@@ -35,7 +37,8 @@ verb! {
         unsafe { query(context, port_num, attr.cast(), size_of::<compat_ibv_port_attr>()) }
     }
 
-    /// `verbs_context.query_port`: what inline code calls, with the length of the caller's structure.
+    /// `verbs_context.query_port`: what inline code calls, with the length of the caller's
+    /// structure.
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is writable for `len` bytes.
@@ -45,12 +48,14 @@ verb! {
         attr: *mut ibv_port_attr,
         len: usize,
     ) -> c_int {
-        // SAFETY: `query` gets the caller's context, and the caller lets us write `len` bytes at `attr`.
+        // SAFETY: `query` gets the caller's context, and the caller lets us write `len` bytes at
+        // `attr`.
         unsafe { query(context, port_num, attr.cast(), len) }
     }
 }
 
-/// Providers of rdma-core 49 and later may write the whole newest structure, so they never get less.
+/// Providers of rdma-core 49 and later may write the whole newest structure, so the buffer is never
+/// smaller.
 ///
 /// # Safety
 /// `context` is NULL or open; `attr` is writable for `len` bytes.
@@ -74,7 +79,8 @@ unsafe fn query(
         });
     }
     let mut whole = ibv_port_attr::zeroed();
-    // SAFETY: the provider of this open context may write all of the newest structure, which `whole` is.
+    // SAFETY: the provider of this open context may write all of the newest structure, which
+    // `whole` is.
     let result = unsafe { query(context.as_ptr(), port_num, &raw mut whole) };
     if result == 0 {
         // SAFETY: `attr` is writable for `len` bytes, which `whole` has.

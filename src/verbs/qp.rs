@@ -18,11 +18,12 @@ verb! {
     /// `ibv_create_qp(3)`.
     ///
     /// # Safety
-    /// `pd` is NULL or live; `attr` is readable and what it refers to is live.
+    /// `pd` is NULL or live; `attr` is readable and names live objects.
     pub(crate) fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let create = op!(unsafe { context_of(pd)? }, create_qp)?;
-        // SAFETY: `create` is from the table of the PD's own context; what `attr` refers to is the caller's, and live.
+        // SAFETY: `create` is from the table of the PD's own context; what `attr` refers to is the
+        // caller's, and live.
         Ok(unsafe { create(pd, attr) })
     }
 
@@ -38,10 +39,12 @@ verb! {
     ) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_qp)?;
-        // SAFETY: `query` is from the table of the QP's own context and writes only the caller's two structures.
+        // SAFETY: `query` is from the table of the QP's own context and writes only the caller's
+        // two structures.
         let result = unsafe { query(qp, attr, attr_mask, init_attr) };
         if result == 0 {
-            // SAFETY: the QP is live (NULL was refused above), and the provider has just filled the caller's `attr`.
+            // SAFETY: the QP is live (NULL was refused above), and the provider has just filled the
+            // caller's `attr`.
             unsafe { remember_state(qp, attr, attr_mask) };
         }
         Ok(result)
@@ -54,10 +57,12 @@ verb! {
     pub(crate) fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let modify = op!(unsafe { context_of(qp)? }, modify_qp)?;
-        // SAFETY: `modify` is from the table of the QP's own context; it reads the caller's `attr` as the mask says.
+        // SAFETY: `modify` is from the table of the QP's own context; it reads the caller's `attr`
+        // as the mask says.
         let result = unsafe { modify(qp, attr, attr_mask) };
         if result == 0 {
-            // SAFETY: the QP is live (NULL was refused above), and `attr` is readable where the mask names a member.
+            // SAFETY: the QP is live (NULL was refused above), and `attr` is readable where the
+            // mask names a member.
             unsafe { remember_state(qp, attr, attr_mask) };
         }
         Ok(result)
@@ -70,7 +75,8 @@ verb! {
     pub(crate) fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let destroy = op!(unsafe { context_of(qp)? }, destroy_qp)?;
-        // SAFETY: `destroy` is from the table of the QP's own context; the caller uses `qp` no more after success.
+        // SAFETY: `destroy` is from the table of the QP's own context; the caller uses `qp` no more
+        // after success.
         Ok(unsafe { destroy(qp) })
     }
 
@@ -89,7 +95,8 @@ verb! {
         }
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_qp_data_in_order)?;
-        // SAFETY: `query` is from the table of the QP's own context and gets numbers beside the live QP.
+        // SAFETY: `query` is from the table of the QP's own context and gets numbers beside the
+        // live QP.
         let mut caps = unsafe { query(qp, opcode, flags) }.cast_unsigned();
         if caps & IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {
             caps |= IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES;
@@ -107,7 +114,8 @@ verb! {
     pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let attach = op!(unsafe { context_of(qp)? }, attach_mcast)?;
-        // SAFETY: `attach` is from the table of the QP's own context; it reads the GID, which is the caller's.
+        // SAFETY: `attach` is from the table of the QP's own context; it reads the GID, which is
+        // the caller's.
         Ok(unsafe { attach(qp, gid, lid) })
     }
 
@@ -118,7 +126,8 @@ verb! {
     pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let detach = op!(unsafe { context_of(qp)? }, detach_mcast)?;
-        // SAFETY: `detach` is from the table of the QP's own context; it reads the GID, which is the caller's.
+        // SAFETY: `detach` is from the table of the QP's own context; it reads the GID, which is
+        // the caller's.
         Ok(unsafe { detach(qp, gid, lid) })
     }
 
@@ -130,15 +139,17 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `ece` is readable.
     pub(crate) fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-        // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
+        // SAFETY: `qp` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(qp)? };
-        // SAFETY: `ece` is NULL, which is refused, or the caller's and readable; only one member is copied.
+        // SAFETY: `ece` is NULL, which is refused, or the caller's and readable; only one member is
+        // copied.
         let vendor_id = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?.vendor_id;
         if vendor_id == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let set = op!(context, set_ece)?;
-        // SAFETY: `set` is from the table of the QP's own context; `ece` is not NULL (checked above), so readable.
+        // SAFETY: `set` is from the table of the QP's own context; `ece` is not NULL (checked
+        // above), so readable.
         Ok(unsafe { set(qp, ece) })
     }
 
@@ -149,7 +160,8 @@ verb! {
     pub(crate) fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_ece)?;
-        // SAFETY: `query` is from the table of the QP's own context and writes `ece`, as the caller allows.
+        // SAFETY: `query` is from the table of the QP's own context and writes `ece`, as the caller
+        // allows.
         Ok(unsafe { query(qp, ece) })
     }
 
@@ -164,7 +176,8 @@ verb! {
     ) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let attach = op!(unsafe { context_of(qp)? }, qp_attach_comp_cntr)?;
-        // SAFETY: `attach` is from the table of the QP's own context; the caller's counter is live, `attr` readable.
+        // SAFETY: `attach` is from the table of the QP's own context; the caller's counter is live,
+        // `attr` readable.
         Ok(unsafe { attach(qp, counter, attr) })
     }
 }
@@ -172,18 +185,18 @@ verb! {
 /// `ibv_qp_to_qp_ex(3)`: the same QP with the work request builder, or NULL when it was created
 /// without.
 ///
-/// No `verb!`: it creates nothing, so that it works when memory is short. Nothing here panics.
+/// No `verb!`: no allocation, which may fail when memory is short. Nothing here panics.
 ///
 /// # Safety
 /// `qp` is NULL or live.
 pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
+    // SAFETY: `qp` is NULL, which is refused, or live; the context stays open during the call.
     let context = match unsafe { context_of(qp) } {
         Ok(context) => context,
         Err(errno) => return Ret::fail(errno),
     };
     let offset = context.private().generation.qp_mask_offset;
-    // SAFETY: providers embed every QP in a verbs_qp of their generation, whose mask is there.
+    // SAFETY: providers embed every QP in a verbs_qp of their generation, which contains the mask.
     let mask = unsafe { qp.byte_add(offset).cast::<u32>().read() };
     if mask & VERBS_QP_EX != 0 { qp.cast() } else { core::ptr::null_mut() }
 }
@@ -194,7 +207,8 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 /// `qp` is live and `attr` readable when the mask names the state.
 unsafe fn remember_state(qp: *mut ibv_qp, attr: *const ibv_qp_attr, attr_mask: c_int) {
     if QpAttrMask::from_bits_retain(attr_mask.cast_unsigned()).contains(QpAttrMask::STATE) {
-        // SAFETY: the mask names the state, for which the caller gives a live QP and a readable `attr`.
+        // SAFETY: the mask names the state, for which the caller gives a live QP and a readable
+        // `attr`.
         unsafe { (*qp).state = (*attr).qp_state };
     }
 }
@@ -282,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_told_as_capabilities_or_as_a_truth_value() {
+    fn data_in_order_is_reported_as_capabilities_or_as_a_truth_value() {
         let (_test, mut qp) = bench();
         // SAFETY: objects of ours.
         let mut ask = |flags| unsafe { query_qp_data_in_order(&raw mut qp, 0, flags) };
@@ -294,7 +308,7 @@ mod tests {
         RESULT.set(IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES.cast_signed());
         assert_eq!((ask(CAPS | DEVICE), ask(DEVICE)), (2, 0));
         assert_eq!(ask(DEVICE | 4), 0);
-        // What the device promises is only true for the CPU too where memory is ordered.
+        // The CPU sees the device's order only on hosts with ordered memory.
         assert_eq!(ask(CAPS), if cfg!(target_arch = "x86_64") { 2 } else { 0 });
     }
 

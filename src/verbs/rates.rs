@@ -1,4 +1,5 @@
-//! Static rates: `ibv_rate_to_mult(3)`, `ibv_rate_to_mbps(3)` and the ways back.
+//! Static rates: `ibv_rate_to_mult(3)`, `ibv_rate_to_mbps(3)` and the ways back. One table answers
+//! all of them.
 
 use core::ffi::c_int;
 
@@ -36,7 +37,7 @@ pub(crate) extern "C" fn rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).and_then(|row| row.1).unwrap_or(-1)
 }
 
-/// `mult_to_ibv_rate(3)`: the maximum when there is no such rate.
+/// `mult_to_ibv_rate(3)`: the maximum for an unknown rate.
 pub(crate) extern "C" fn mult_to_rate(mult: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.1 == Some(mult)).map_or(IBV_RATE_MAX, |row| row.0)
 }

@@ -1,4 +1,5 @@
-//! Shared receive queues: `ibv_create_srq(3)`.
+//! Shared receive queues: `ibv_create_srq(3)`. The verb fills the fields that libibverbs owns,
+//! after the provider has made the queue.
 
 use core::ffi::c_int;
 
@@ -14,13 +15,14 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; `attr` is readable and writable.
     pub(crate) fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
+        // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
         let create = op!(context, create_srq)?;
-        // SAFETY: `create` is from the table of the PD's own context; `attr` is not NULL (checked), and the caller's.
+        // SAFETY: `create` is from the table of the PD's own context; `attr` is not NULL (checked),
+        // and the caller's.
         let srq = unsafe { create(pd, attr) };
         if !srq.is_null() {
             // SAFETY: fresh and only ours.
@@ -42,7 +44,8 @@ verb! {
     pub(crate) fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
         // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let modify = op!(unsafe { context_of(srq)? }, modify_srq)?;
-        // SAFETY: `modify` is from the table of the SRQ's own context and reads `attr`, which is the caller's.
+        // SAFETY: `modify` is from the table of the SRQ's own context and reads `attr`, which is
+        // the caller's.
         Ok(unsafe { modify(srq, attr, mask) })
     }
 
@@ -53,7 +56,8 @@ verb! {
     pub(crate) fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
         // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let query = op!(unsafe { context_of(srq)? }, query_srq)?;
-        // SAFETY: `query` is from the table of the SRQ's own context and writes `attr`, as the caller allows.
+        // SAFETY: `query` is from the table of the SRQ's own context and writes `attr`, as the
+        // caller allows.
         Ok(unsafe { query(srq, attr) })
     }
 
@@ -64,7 +68,8 @@ verb! {
     pub(crate) fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let destroy = op!(unsafe { context_of(srq)? }, destroy_srq)?;
-        // SAFETY: `destroy` is from the table of the SRQ's own context; the caller uses the SRQ no more after success.
+        // SAFETY: `destroy` is from the table of the SRQ's own context; the caller uses the SRQ no
+        // more after success.
         Ok(unsafe { destroy(srq) })
     }
 }

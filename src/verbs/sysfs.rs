@@ -1,4 +1,5 @@
-//! The sysfs helpers that librdmacm and providers use.
+//! The sysfs helpers that librdmacm and providers use. They are exported functions over
+//! `sys::sysfs`.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::OsStr;
@@ -29,10 +30,10 @@ verb! {
         }
         // SAFETY: C strings by the contract above.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-        // With a slash in any case: a name that starts with one is below `dir` too.
+        // With a slash in any case: a name that starts with a slash is below `dir` too.
         let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
         let path = Path::new(OsStr::from_bytes(&path));
-        // SAFETY: writable for `size` bytes. A caller that names more than there is has room for the file.
+        // SAFETY: writable for `size` bytes. A caller with a larger size has room for the file.
         let len = unsafe { sysfs::read_raw(path, buf.cast(), size)? };
         Ok(MinusOne(c_int::try_from(len).unwrap_or(c_int::MAX)))
     }
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(read(c"/file", 8), MinusOne(3));
         assert_eq!(read(c"file", 2), MinusOne(-1));
         assert_eq!(read(c"none", 8), MinusOne(-1));
-        // Of a caller that knows what the file has, and names more than there is: nothing else is touched.
+        // A caller that knows the file's length and names a larger size: nothing else is touched.
         assert_eq!(read(c"file", 1 << 30), MinusOne(3));
         assert_eq!(read(c"file", usize::MAX), MinusOne(-1));
         assert_eq!(buffer[3..], [0, c_char::MAX, c_char::MAX, c_char::MAX, c_char::MAX]);

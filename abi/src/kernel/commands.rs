@@ -1,4 +1,9 @@
 //! Complete write commands as providers hand them to `ibv_cmd_*`: header, body, then driver data.
+//! The provider interface (`driver_functions.rs`) uses these types; the bodies are in the other
+//! files of this folder.
+//!
+//! Map of this file: three responses of older kernel ABI versions, then one structure for each
+//! command, in the order of their names.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use crate::{

@@ -1,4 +1,5 @@
 //! CQ commands of the uverbs ABI: `<rdma/ib_user_verbs.h>`, bodies without the command header.
+//! `kernel/commands.rs` and the provider interface contain these bodies.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use crate::be32;

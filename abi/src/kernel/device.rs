@@ -1,5 +1,8 @@
 //! Context, device, PD, AH and event parts of the uverbs ABI: `<rdma/ib_user_verbs.h>`, bodies
 //! without the command header.
+//!
+//! Map of this file: the numbers of commands, then the structures in the order of their names; the
+//! header of extended commands is last.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use crate::{be64, ib_uverbs_cq_moderation_caps};

@@ -1,4 +1,5 @@
-//! Flow steering in the uverbs ABI: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_ioctl_verbs.h>`.
+//! Flow steering in the uverbs ABI: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_ioctl_verbs.h>`. The
+//! application's form of the same rules is in `flow.rs` of the crate.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use core::ffi::c_void;

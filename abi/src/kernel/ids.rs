@@ -1,4 +1,6 @@
-//! Objects, methods and attributes of the uverbs ioctl: `<rdma/ib_user_ioctl_cmds.h>`.
+//! Objects, methods and attributes of the uverbs ioctl: `<rdma/ib_user_ioctl_cmds.h>`. The
+//! constants are in the order of their names. The front-end puts them into the attributes of a
+//! command.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 // `enum uverbs_attrs_advise_mr_cmd_attr_ids`

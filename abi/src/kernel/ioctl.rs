@@ -1,5 +1,5 @@
 //! The uverbs ioctl: `<rdma/rdma_user_ioctl_cmds.h>`, and the command buffer that providers fill
-//! with inline code of rdma-core (so its layout is part of the private ABI).
+//! with inline code of rdma-core (hence part of the private ABI).
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use core::ffi::{c_uint, c_ulong};
@@ -20,8 +20,8 @@ pub struct ib_uverbs_attr_enum_data {
 }
 layout!(ib_uverbs_attr_enum_data: 2 { elem_id @ 0, reserved @ 1 });
 
-/// One attribute of an ioctl. C has unions over `attr_data` and `data`; the first is only ever an enum
-/// selector, the second's other view is the same 64 bits signed.
+/// One attribute of an ioctl. C has unions over `attr_data` and `data`; the first is only ever an
+/// enum selector, the second's other view is the same 64 bits signed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_attr {
@@ -54,8 +54,8 @@ layout!(ib_uverbs_ioctl_hdr: 24 {
     reserved2 @ 20,
 });
 
-/// An ioctl under construction; `last_attr - hdr.attrs` attributes fit behind it in memory. Buffers of
-/// a provider are chained through `next`.
+/// An ioctl under construction; `last_attr - hdr.attrs` attributes fit behind it in memory. Buffers
+/// of a provider are chained through `next`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_command_buffer {
@@ -91,7 +91,7 @@ pub const CMD_FALLBACK_IOCTL_ONLY: u8 = 1 << 2;
 /// No such attribute in the buffer.
 pub const UHW_NO_INDEX: u8 = 0xff;
 
-/// What to do after an ioctl was refused (driver side).
+/// The continuation after a refused ioctl (driver side).
 pub type write_fallback = c_uint;
 pub const TRY_WRITE: write_fallback = 0;
 pub const TRY_WRITE_EX: write_fallback = 1;

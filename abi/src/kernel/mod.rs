@@ -1,8 +1,9 @@
-//! What crosses the border to the kernel: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_ioctl_verbs.h>`,
-//! `<rdma/ib_user_ioctl_cmds.h>`, `<rdma/rdma_user_ioctl_cmds.h>`, `<rdma/rdma_user_cm.h>`, and the command structs that providers
-//! wrap around them.
+//! The structures of the kernel interface: `<rdma/ib_user_verbs.h>`,
+//! `<rdma/ib_user_ioctl_verbs.h>`, `<rdma/ib_user_ioctl_cmds.h>`, `<rdma/rdma_user_ioctl_cmds.h>`,
+//! `<rdma/rdma_user_cm.h>`, and the command structs that providers wrap around them.
 //!
-//! Where C ends a structure with an array of 64-bit words for the driver, without elements, the Rust form has only its alignment.
+//! Where C ends a structure with an array of 64-bit words for the driver, without elements, the
+//! Rust form has only its alignment.
 
 mod commands;
 mod cq;

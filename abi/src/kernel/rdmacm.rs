@@ -1,5 +1,9 @@
-//! Commands to the kernel's connection manager, `/dev/infiniband/rdma_cm`: `<rdma/rdma_user_cm.h>`. A command is one write(2) of
-//! [`rdma_ucm_cmd_hdr`] and its structure; what it answers goes to the address in `response`.
+//! Commands to the kernel's connection manager, `/dev/infiniband/rdma_cm`: `<rdma/rdma_user_cm.h>`.
+//! A command is one write(2) of [`rdma_ucm_cmd_hdr`] and its structure; the kernel writes the
+//! answer to the address in `response`.
+//!
+//! Map of this file: the numbers of the commands, the header, then the structures of each command
+//! and of its response.
 #![allow(
     missing_docs,
     reason = "Constants and fields carry their C names; the kernel header describes them."
@@ -218,7 +222,7 @@ pub struct rdma_ucm_query_path_resp {
 }
 layout!(rdma_ucm_query_path_resp: 8 { num_paths @ 0, reserved @ 4 });
 
-/// What a connection is to be.
+/// The parameters of a connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdma_ucm_conn_param {
@@ -240,7 +244,7 @@ layout!(rdma_ucm_conn_param: 272 {
     rnr_retry_count @ 270, valid @ 271,
 });
 
-/// Whom datagrams go to.
+/// The destination of datagrams.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdma_ucm_ud_param {
@@ -371,7 +375,7 @@ pub struct rdma_ucm_get_event {
 }
 layout!(rdma_ucm_get_event: 8 { response @ 0 });
 
-/// What an event brings, by the id's port space. Not aligned to 8 bytes.
+/// The parameters of an event, by the port space of the identifier. Not aligned to 8 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_ucm_event_resp_param {
@@ -427,7 +431,7 @@ pub struct rdma_ucm_migrate_resp {
 }
 layout!(rdma_ucm_migrate_resp: 4 { events_reported @ 0 });
 
-/// What a program's own event brings.
+/// The data of an event that a program created.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_ucm_write_cm_event_param {

@@ -1,4 +1,5 @@
-//! Enumerations of the uverbs ABI: `<rdma/ib_user_ioctl_verbs.h>`, `<rdma/ib_user_verbs.h>`.
+//! Enumerations of the uverbs ABI: `<rdma/ib_user_ioctl_verbs.h>`, `<rdma/ib_user_verbs.h>`. Names
+//! with the prefix `IB_` are the kernel's own; the application interface has its own constants.
 #![allow(missing_docs, reason = "Names are those of the kernel headers, which describe them.")]
 
 use core::ffi::c_uint;

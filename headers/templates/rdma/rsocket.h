@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* The level of options that other sockets do not have, and these. */
+/* The level of options specific to rsockets, and the options. */
 #define SOL_RDMA 0x10000
 @enum RDMA_SQSIZE RDMA_RQSIZE RDMA_INLINE RDMA_IOMAPSIZE RDMA_ROUTE
 

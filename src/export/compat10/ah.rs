@@ -1,10 +1,11 @@
-//! Address handles of libibverbs 1.0: `ibv_create_ah(3)`.
+//! Address handles of libibverbs 1.0: `ibv_create_ah(3)`. Each function calls its counterpart in
+//! `verbs::ah` on the real objects behind the shadows.
 
 use core::ffi::c_int;
 
 use abi::{ibv_ah_1_0, ibv_ah_attr, ibv_pd_1_0};
 
-use super::{Fresh, end, made, real};
+use super::{NewShadow, end, made, real};
 use crate::verbs::ah;
 use cface::{Errno, verb};
 
@@ -17,8 +18,9 @@ verb! {
         if pd.is_null() {
             return Err(Errno::EINVAL);
         }
-        let shadow = Fresh::new()?;
-        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the caller's `attr` is readable.
+        let shadow = NewShadow::new()?;
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the caller's `attr`
+        // is readable.
         let real_ah = made(unsafe { ah::create_ah(real(pd), attr) })?;
         // SAFETY: the PD is live (not NULL), the handle fresh.
         let (context, handle) = unsafe { ((*pd).context, (*real_ah).handle) };
@@ -30,7 +32,8 @@ verb! {
     /// # Safety
     /// `ah` is NULL or live, and used no more after success.
     pub(crate) fn destroy_ah(ah: *mut ibv_ah_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or what the live shadow stands for; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the handle behind the live shadow; the
+        // caller gives it up.
         Ok(end(ah, unsafe { ah::destroy_ah(real(ah)) }))
     }
 }

@@ -1,10 +1,11 @@
-//! Completion queues of libibverbs 1.0: `ibv_create_cq(3)`, `ibv_poll_cq(3)`, `ibv_get_cq_event(3)`.
+//! Completion queues of libibverbs 1.0: `ibv_create_cq(3)`, `ibv_poll_cq(3)`,
+//! `ibv_get_cq_event(3)`.
 
 use core::ffi::{c_int, c_void};
 
 use abi::{Zeroed, ibv_comp_channel, ibv_context_1_0, ibv_cq, ibv_cq_1_0, ibv_wc};
 
-use super::{Fresh, end, forward, made, real};
+use super::{NewShadow, end, forward, made, real};
 use crate::verbs::cq;
 use cface::{Errno, MinusOne, Ret, verb};
 
@@ -20,9 +21,10 @@ verb! {
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
     ) -> *mut ibv_cq_1_0 {
-        let shadow = Fresh::<ibv_cq_1_0>::new()?;
+        let shadow = NewShadow::<ibv_cq_1_0>::new()?;
         let back = shadow.as_ptr().cast();
-        // SAFETY: the context behind the shadow is open, `channel` is NULL or live, and `back` lives as long as the CQ.
+        // SAFETY: the context behind the shadow is open, `channel` is NULL or live, and `back`
+        // lives as long as the CQ.
         let real_cq = made(unsafe { cq::create_cq(real(context), cqe, back, channel, comp_vector) })?;
         // SAFETY: fresh.
         let (handle, cqe) = unsafe { ((*real_cq).handle, (*real_cq).cqe) };
@@ -55,12 +57,14 @@ verb! {
     /// # Safety
     /// `cq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_cq(cq: *mut ibv_cq_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or the CQ behind the live shadow; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the CQ behind the live shadow; the caller
+        // gives it up.
         Ok(end(cq, unsafe { cq::destroy_cq(real(cq)) }))
     }
 }
 
-/// `ibv_get_cq_event@IBVERBS_1.0`. As today's, a thread may be cancelled in it; so no `verb!`, and nothing here panics.
+/// `ibv_get_cq_event@IBVERBS_1.0`. A cancellation point as the current version, hence no `verb!`
+/// and no panic.
 ///
 /// # Safety
 /// `channel` is NULL or live, with CQs of 1.0 only; both results are writable.
@@ -73,12 +77,13 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
         return MinusOne::fail(Errno::EINVAL);
     }
     let (mut found, mut back) = (core::ptr::null_mut(), core::ptr::null_mut());
-    // SAFETY: the caller's channel is NULL, which is refused, or live, and the results are variables of ours.
+    // SAFETY: the caller's channel is NULL, which is refused, or live, and the results are
+    // variables of ours.
     let result = unsafe { cq::get_cq_event(channel, &raw mut found, &raw mut back) };
     if result == MinusOne(0) {
         let shadow: *mut ibv_cq_1_0 = back.cast();
-        // SAFETY: what create_cq stored in the CQ, which lives until its event is acknowledged; the
-        // results are writable by the contract above.
+        // SAFETY: `create_cq` stored the shadow in the CQ, which lives until its event is
+        // acknowledged; the results are writable by the contract above.
         unsafe {
             *cq = shadow;
             *cq_context = (*shadow).cq_context;
@@ -100,7 +105,8 @@ pub(super) unsafe fn shadow_of(cq: *mut ibv_cq) -> *mut ibv_cq_1_0 {
     if cq.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: not NULL (checked above), so a live CQ of 1.0: `create_cq` stored the shadow in its `cq_context`.
+    // SAFETY: not NULL (checked above), so a live CQ of 1.0: `create_cq` stored the shadow in its
+    // `cq_context`.
     unsafe { (*cq).cq_context.cast() }
 }
 
@@ -113,7 +119,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: the shadow is live, and with it CQ and context, whose own `poll` it is; `wc` is the caller's.
+    // SAFETY: the shadow is live, hence also CQ and context; the context's own `poll` is called,
+    // with the caller's `wc`.
     unsafe {
         let real_cq = (*cq).real_cq;
         match (*(*real_cq).context).ops.poll_cq {
@@ -128,7 +135,8 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// # Safety
 /// `cq` is live.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq_1_0, solicited_only: c_int) -> c_int {
-    // SAFETY: the shadow is live, and with it the CQ and its context; `notify` is that provider's for its own CQ.
+    // SAFETY: the shadow is live, hence also CQ and context; `notify` is the provider's own
+    // operation.
     unsafe {
         let real_cq = (*cq).real_cq;
         match (*(*real_cq).context).ops.req_notify_cq {
@@ -210,7 +218,8 @@ mod tests {
     #[test]
     fn a_completion_channel_can_be_asked_for_on_a_context_of_1_0() {
         let context = fake::open();
-        // SAFETY: an open context, which the function sees as one of today; there is no kernel device.
+        // SAFETY: an open context, which the function takes for a current one; no kernel device
+        // exists.
         unsafe {
             assert!(channel::create(context.cast()).is_null());
             assert_eq!(Errno::last().raw(), libc::EBADF);

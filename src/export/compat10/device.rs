@@ -9,12 +9,12 @@ use abi::{
     ibv_device_1_0, ibv_device_attr, ibv_gid,
 };
 
-use super::{Fresh, cq, forward, made, qp, real, srq};
+use super::{NewShadow, cq, forward, made, qp, real, srq};
 use crate::front::context::Shadow;
 use crate::verbs::{device, gid, port};
 use cface::{Errno, MinusOne, mem, verb};
 
-/// What is in front of the first device of an array.
+/// The real array, stored in front of the first device of a shadow array.
 type Hidden = *mut *mut ibv_device;
 
 /// A shadow device and how many arrays and contexts refer to it.
@@ -52,7 +52,8 @@ verb! {
     /// `list` is NULL or came from `get_device_list`, and is used no more.
     pub(crate) fn free_device_list(list: *mut *mut ibv_device_1_0) {
         if !list.is_null() {
-            // SAFETY: not NULL, so an array of `get_device_list`, which the caller gives back here and uses no more.
+            // SAFETY: not NULL, so an array of `get_device_list`, which the caller gives back here
+            // and uses no more.
             unsafe { free_shadow_list(list) };
         }
         Ok(())
@@ -63,8 +64,9 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn open_device(device: *mut ibv_device_1_0) -> *mut ibv_context_1_0 {
-        let shadow = Fresh::<Shadow>::new()?;
-        // SAFETY: `real` gives NULL, which is refused, or the device behind the caller's live shadow.
+        let shadow = NewShadow::<Shadow>::new()?;
+        // SAFETY: `real` gives NULL, which is refused, or the device behind the caller's live
+        // shadow.
         let real_context = made(unsafe { device::open_device(real(device)) })?;
         let ops = ibv_context_ops_1_0 {
             poll_cq: Some(cq::poll_cq),
@@ -93,9 +95,10 @@ verb! {
     /// `ibv_close_device@IBVERBS_1.0`.
     ///
     /// # Safety
-    /// `context` is NULL or open, and nobody uses it any more.
+    /// `context` is NULL or open, and not used after the call.
     pub(crate) fn close_device(context: *mut ibv_context_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which nobody uses any more.
+        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which
+        // nobody uses any more.
         let result = unsafe { device::close_device(real(context)) };
         if result == 0 {
             // SAFETY: NULL would have been refused; the reference that open_device took.
@@ -142,7 +145,7 @@ pub(super) unsafe fn shadow_list(list: Hidden) -> Result<*mut *mut ibv_device_1_
         count += 1;
     }
     let Ok(array) = mem::calloc_bytes((count + 2) * size_of::<*mut ibv_device_1_0>()) else {
-        // SAFETY: ours to free; nobody knows it.
+        // SAFETY: ours to free; not published yet.
         unsafe { device::free_device_list(list) };
         return Err(Errno::ENOMEM);
     };
@@ -152,8 +155,8 @@ pub(super) unsafe fn shadow_list(list: Hidden) -> Result<*mut *mut ibv_device_1_
         array.cast().add(1).as_ptr()
     };
     for index in 0..count {
-        let Ok(fresh) = Fresh::<Counted>::new() else {
-            // SAFETY: complete as far as it goes: it ends with NULL, as the rest of the array is zero.
+        let Ok(fresh) = NewShadow::<Counted>::new() else {
+            // SAFETY: a complete prefix: the zeroed rest of the array ends it with NULL.
             unsafe { free_shadow_list(shadows) };
             return Err(Errno::ENOMEM);
         };
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     fn name_of(device: *mut ibv_device_1_0) -> &'static str {
-        // SAFETY: a live device; its name lives as long as this test looks at it.
+        // SAFETY: a live device, whose name outlives this test.
         unsafe { CStr::from_ptr(get_device_name(device)) }.to_str().expect("ASCII")
     }
 
@@ -268,7 +271,7 @@ mod tests {
     fn queries_reach_the_real_context() {
         let context = fake::open();
         let mut attr = ibv_device_attr::zeroed();
-        // What 1.0 knows of a port, and a fence.
+        // The attributes of a port in 1.0, and a fence.
         let mut port = [compat_ibv_port_attr::zeroed(); 2];
         // SAFETY: objects of ours.
         unsafe {

@@ -1,5 +1,5 @@
-//! Asynchronous events of libibverbs 1.0: `ibv_get_async_event(3)`. They look as today's, but name
-//! shadows.
+//! Asynchronous events of libibverbs 1.0: `ibv_get_async_event(3)`. They have the current layout,
+//! but name shadows.
 
 use abi::{ibv_async_event, ibv_context_1_0};
 
@@ -7,7 +7,7 @@ use super::{cq, qp, real, srq};
 use crate::verbs::event::{self, Subject};
 use cface::{Errno, MinusOne, verb};
 
-/// `ibv_get_async_event@IBVERBS_1.0`. As today's, a thread may be cancelled in it.
+/// `ibv_get_async_event@IBVERBS_1.0`. A cancellation point, as the current version.
 ///
 /// # Safety
 /// `context` is NULL or open, with objects of 1.0 only; `event` is writable.
@@ -15,18 +15,19 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context_1_0,
     event: *mut ibv_async_event,
 ) -> MinusOne {
-    // SAFETY: `real` gives NULL, which is refused, or the open context behind the shadow; `event` is the caller's.
+    // SAFETY: `real` gives NULL, which is refused, or the open context behind the shadow; `event`
+    // is the caller's.
     let result = unsafe { event::get_async_event(real(context), event) };
     if result == MinusOne(0) {
-        // SAFETY: just filled, so not NULL. The type tells the valid view; the object is one of 1.0
-        // and lives until its event is acknowledged.
+        // SAFETY: just filled, so not NULL. The type selects the valid view; the object belongs to
+        // 1.0 and lives until its event is acknowledged.
         unsafe {
             let element = &mut (*event).element;
             match Subject::of((*event).event_type) {
                 Subject::Cq => element.cq = cq::shadow_of(element.cq).cast(),
                 Subject::Qp => element.qp = qp::shadow_of(element.qp).cast(),
                 Subject::Srq => element.srq = srq::shadow_of(element.srq).cast(),
-                // There were no WQs.
+                // libibverbs 1.0 has no WQs.
                 Subject::Wq | Subject::Port => {}
             }
         }

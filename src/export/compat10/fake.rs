@@ -1,4 +1,8 @@
-//! A provider for the tests of this folder: it writes down what it is asked, and fails on demand.
+//! A provider for the tests of this folder, which records all calls and fails on demand. A test
+//! calls a verb of 1.0 on a context of this provider, and compares the recorded calls.
+//!
+//! Map of this file: the record and the failures, the operations, their table, the device and
+//! driver, and helpers of the tests.
 
 use core::cell::{Cell, RefCell};
 use core::ffi::{c_int, c_void};
@@ -24,7 +28,7 @@ thread_local! {
     static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
 }
 
-/// What the provider was asked since the last time.
+/// The calls since the previous query.
 pub(super) fn asked() -> Vec<String> {
     ASKED.take()
 }
@@ -226,7 +230,8 @@ unsafe extern "C" fn post_send(
     // SAFETY: a list of readable requests, with the views that the QP's type and the opcode tell.
     while let Some(request) = unsafe { wr.as_ref() } {
         let (id, opcode, flags) = (request.wr_id, request.opcode, request.send_flags);
-        // SAFETY: QP type and opcode tell the view that the test filled; a handle is NULL or the test's own.
+        // SAFETY: QP type and opcode tell the view that the test filled; a handle is NULL or the
+        // test's own.
         let rest = unsafe {
             if datagrams {
                 let ud = request.wr.ud;
@@ -368,7 +373,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let context = context.wrapping_byte_sub(offset_of!(verbs_context, context));
     // SAFETY: made by alloc_context.
     unsafe { kabi::context::uninit::<65>(context.cast()) };
-    // SAFETY: the whole allocation that alloc_context made.
+    // SAFETY: the whole allocation of alloc_context.
     unsafe { mem::free(context.cast()) };
 }
 
@@ -402,13 +407,13 @@ pub(super) fn device(name: &str) -> *mut ibv_device {
 
 /// An array of devices as the library hands them out.
 pub(super) fn real_list(names: &[&str]) -> *mut *mut ibv_device {
-    // Other tests may have run in this thread.
+    // Earlier tests may have run in this thread.
     asked();
     FAIL.set(None);
     let list = mem::calloc_bytes((names.len() + 1) * size_of::<*mut ibv_device>()).expect("memory");
     let list: *mut *mut ibv_device = list.as_ptr().cast();
     for (index, name) in names.iter().enumerate() {
-        // SAFETY: room for one more than there are names.
+        // SAFETY: room for one more entry than names.
         unsafe { list.add(index).write(device(name)) };
     }
     list
@@ -416,7 +421,7 @@ pub(super) fn real_list(names: &[&str]) -> *mut *mut ibv_device {
 
 /// An open context of 1.0 on a device of its own. Close it with `device::close_device`.
 pub(super) fn open() -> *mut ibv_context_1_0 {
-    // SAFETY: a list of one device, in which nobody else is interested.
+    // SAFETY: a list of one device, which only this test uses.
     unsafe {
         let list: *mut *mut ibv_device_1_0 =
             device::shadow_list(real_list(&["fake0"])).expect("memory");
@@ -437,7 +442,7 @@ pub(super) fn pipe() -> [c_int; 2] {
 }
 
 pub(super) fn write(fd: c_int, bytes: &[u8]) {
-    // SAFETY: reads as many bytes as there are.
+    // SAFETY: reads exactly the bytes of the slice.
     let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     assert_eq!(usize::try_from(written), Ok(bytes.len()));
 }

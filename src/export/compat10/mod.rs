@@ -1,15 +1,15 @@
-//! The functions under `IBVERBS_1.0` that have a second version since 1.1: for binaries of 2006, whose
-//! objects look different ([`abi`]'s `*_1_0` types).
+//! The functions under `IBVERBS_1.0` that have a second version since 1.1: for binaries of 2006,
+//! whose objects look different ([`abi`]'s `*_1_0` types).
 //!
-//! Such a binary gets a shadow of each object, in the form it knows; the last member of a shadow is the
-//! real object. Where a real object has a pointer for the application (`cq_context` and its like), that
-//! leads back to the shadow, which keeps the application's own. Everything else is done by the functions
-//! of today; what they return and set in errno is passed on.
+//! Such a binary gets a shadow of each object, in the old layout; the last member of a shadow is
+//! the real object. Where a real object has a pointer for the application (such as `cq_context`),
+//! the pointer leads back to the shadow, which keeps the application's own pointer. The current
+//! functions do the rest, and their results and errno are passed on.
 //!
-//! Upstream does the same, but for four things that we do for the binary's sake: the shadow of a context
-//! has its descriptors and number of vectors, the shadow of a QP follows its state, a completion channel
-//! can be made on a shadow context ([`Shadow`](crate::front::context::Shadow)), and a device outlives
-//! the array it came in as long as it is open.
+//! Upstream does the same, with four exceptions in favour of the binary: the shadow of a context
+//! has its descriptors and number of vectors, the shadow of a QP follows its state, a completion
+//! channel can be made on a shadow context ([`Shadow`](crate::front::context::Shadow)), and an open
+//! device outlives its array.
 
 use core::ptr::NonNull;
 
@@ -33,7 +33,7 @@ mod post;
 pub(super) mod qp;
 pub(super) mod srq;
 
-/// An object of 1.0 with a real one behind it.
+/// An object of 1.0 with a real object behind it.
 trait ShadowOf: Zeroed {
     type Real;
 
@@ -74,15 +74,16 @@ unsafe fn real<T: ShadowOf>(shadow: *mut T) -> *mut T::Real {
     if shadow.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: not NULL, so live by the contract above.
+    // SAFETY: not NULL, hence live by the contract above.
     unsafe { T::real_field(shadow) }
 }
 
-/// Memory for a shadow, allocated before the real object is made so that nothing can fail after.
+/// Memory for a shadow. Allocate it before the real object, because no failure may follow the
+/// latter.
 #[derive(Debug)]
-struct Fresh<T>(NonNull<T>);
+struct NewShadow<T>(NonNull<T>);
 
-impl<T> Fresh<T> {
+impl<T> NewShadow<T> {
     fn new() -> Result<Self, Errno> {
         Ok(Self(mem::calloc_bytes(size_of::<T>())?.cast()))
     }
@@ -95,25 +96,25 @@ impl<T> Fresh<T> {
     fn finish(self, shadow: T) -> *mut T {
         let raw = self.0.as_ptr();
         core::mem::forget(self);
-        // SAFETY: our allocation, large enough, which nobody else uses yet.
+        // SAFETY: our allocation, large enough and not published yet.
         unsafe { raw.write(shadow) };
         raw
     }
 }
 
-impl<T> Drop for Fresh<T> {
+impl<T> Drop for NewShadow<T> {
     fn drop(&mut self) {
         // SAFETY: made by calloc in new, and not handed over.
         unsafe { mem::free(self.0.as_ptr().cast()) };
     }
 }
 
-/// What a creating function of today returned: NULL means that it set errno.
+/// The result of a current creating function; for NULL, errno is set.
 fn made<T>(real: *mut T) -> Result<*mut T, Errno> {
     if real.is_null() { Err(Errno::last()) } else { Ok(real) }
 }
 
-/// Frees a shadow if the real object is gone (`result` is 0). NULL has none: that was refused.
+/// Frees a shadow if the real object is gone (`result` is 0). A NULL argument was refused before.
 fn end<T: ShadowOf>(shadow: *mut T, result: core::ffi::c_int) -> core::ffi::c_int {
     if result == 0 {
         // SAFETY: the shadow came from calloc, and the real object is gone.
@@ -122,7 +123,7 @@ fn end<T: ShadowOf>(shadow: *mut T, result: core::ffi::c_int) -> core::ffi::c_in
     result
 }
 
-/// Defines functions that differ from those of today only in the object they are given.
+/// Defines functions that differ from the current version only in their object argument.
 macro_rules! forward {
     ($($(#[$meta:meta])* fn $name:ident($object:ident: *mut $shadow:ty $(, $arg:ident: $ty:ty)* $(,)?)
         $(-> $ret:ty)? => $today:path;)*) => {
@@ -132,7 +133,8 @@ macro_rules! forward {
             /// # Safety
             /// The object is NULL or live; otherwise as the function of today.
             pub(crate) unsafe extern "C" fn $name($object: *mut $shadow $(, $arg: $ty)*) $(-> $ret)? {
-                // SAFETY: `real` gives NULL or what a live shadow stands for; the rest is as today's.
+                // SAFETY: `real` gives NULL or the object behind a live shadow; the rest satisfies
+                // the current contract.
                 unsafe { $today($crate::export::compat10::real($object) $(, $arg)*) }
             }
         )*

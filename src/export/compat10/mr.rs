@@ -1,10 +1,11 @@
-//! Memory regions of libibverbs 1.0: `ibv_reg_mr(3)`.
+//! Memory regions of libibverbs 1.0: `ibv_reg_mr(3)`. Each function calls its counterpart in
+//! `verbs::mr` on the real objects behind the shadows.
 
 use core::ffi::{c_int, c_void};
 
 use abi::{ibv_mr_1_0, ibv_pd_1_0};
 
-use super::{Fresh, end, made, real};
+use super::{NewShadow, end, made, real};
 use crate::verbs::mr;
 use cface::{Errno, verb};
 
@@ -22,8 +23,9 @@ verb! {
         if pd.is_null() {
             return Err(Errno::EINVAL);
         }
-        let shadow = Fresh::new()?;
-        // SAFETY: `real` gives the live PD behind the caller's (not NULL); the caller keeps the memory mapped.
+        let shadow = NewShadow::new()?;
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL); the caller keeps the
+        // memory mapped.
         let real_mr = made(unsafe { mr::reg_mr(real(pd), addr, length, access) })?;
         // SAFETY: the PD is live (not NULL), the region fresh.
         let (context, mr) = unsafe { ((*pd).context, &*real_mr) };
@@ -36,7 +38,8 @@ verb! {
     /// # Safety
     /// `mr` is NULL or live, and used no more after success.
     pub(crate) fn dereg_mr(mr: *mut ibv_mr_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or what the live shadow stands for; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the MR behind the live shadow; the caller
+        // gives it up.
         Ok(end(mr, unsafe { mr::dereg_mr(real(mr)) }))
     }
 }

@@ -1,10 +1,11 @@
-//! Protection domains of libibverbs 1.0: `ibv_alloc_pd(3)`.
+//! Protection domains of libibverbs 1.0: `ibv_alloc_pd(3)`. Each function calls its counterpart in
+//! `verbs::pd` on the real objects behind the shadows.
 
 use core::ffi::c_int;
 
 use abi::{ibv_context_1_0, ibv_pd_1_0};
 
-use super::{Fresh, end, made, real};
+use super::{NewShadow, end, made, real};
 use crate::verbs::pd;
 use cface::verb;
 
@@ -14,8 +15,9 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn alloc(context: *mut ibv_context_1_0) -> *mut ibv_pd_1_0 {
-        let shadow = Fresh::new()?;
-        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which is open as long as that.
+        let shadow = NewShadow::new()?;
+        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which is
+        // open as long as that.
         let real_pd = made(unsafe { pd::alloc(real(context)) })?;
         // SAFETY: fresh.
         let handle = unsafe { (*real_pd).handle };
@@ -27,7 +29,8 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live, and used no more after success.
     pub(crate) fn dealloc(pd: *mut ibv_pd_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or the PD behind the live shadow; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the PD behind the live shadow; the caller
+        // gives it up.
         Ok(end(pd, unsafe { pd::dealloc(real(pd)) }))
     }
 }

@@ -1,5 +1,5 @@
-//! Lists of work requests of libibverbs 1.0, as lists of today: `ibv_post_send(3)`, `ibv_post_recv(3)`.
-//! Nothing here panics: a panic would end the application.
+//! Lists of work requests of libibverbs 1.0, as lists of today: `ibv_post_send(3)`,
+//! `ibv_post_recv(3)`. Nothing here panics: a panic would end the application.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -21,7 +21,8 @@ pub(super) trait Request {
 
     fn next(&self) -> *mut Self;
 
-    /// The request of today, without its link. `datagram`: it names an address handle.
+    /// The current form of the request, without its link. `datagram`: the request names an address
+    /// handle.
     ///
     /// # Safety
     /// The address handle of a datagram is NULL or live.
@@ -44,8 +45,8 @@ impl Request for ibv_send_wr_1_0 {
             let (remote_qpn, remote_qkey) = (ud.remote_qpn, ud.remote_qkey);
             ibv_send_wr_wr { ud: ibv_send_wr_ud { ah, remote_qpn, remote_qkey } }
         } else {
-            // SAFETY: two unions of the same size; what is not of a datagram is the same in both, and
-            // all of it may be uninitialised in both.
+            // SAFETY: two unions of equal size, equal except for datagrams; both may be
+            // uninitialised.
             unsafe { (&raw const self.wr).cast::<ibv_send_wr_wr>().read() }
         };
         ibv_send_wr {
@@ -82,19 +83,19 @@ impl Request for ibv_recv_wr_1_0 {
     }
 }
 
-/// Posts a list of 1.0 with an operation of today, and says which request was the first to fail.
-/// Returns what the operation returns, or `ENOMEM` for a list that is too long.
+/// Posts a list of 1.0 with a current operation, and reports the first request that failed. Returns
+/// the operation's result, or `ENOMEM` for a list that is too long.
 ///
 /// # Safety
-/// `first` starts a list of readable requests; address handles of `datagrams` are NULL or live; `bad`
-/// is NULL or writable.
+/// `first` starts a list of readable requests; address handles of `datagrams` are NULL or live;
+/// `bad` is NULL or writable.
 pub(super) unsafe fn list<T: Request>(
     first: *mut T,
     bad: *mut *mut T,
     datagrams: bool,
     operation: impl FnOnce(*mut T::Todays, *mut *mut T::Todays) -> c_int,
 ) -> c_int {
-    // SAFETY: NULL, an empty list, or the caller's list, which stays as it is until we return.
+    // SAFETY: NULL, an empty list, or the caller's list, which is unchanged until the return.
     let count = unsafe { requests(first) }.count();
     let mut on_stack = [const { MaybeUninit::<T::Todays>::uninit() }; ON_STACK];
     let mut on_heap = Vec::new();
@@ -123,8 +124,8 @@ pub(super) unsafe fn list<T: Request>(
     let mut failed = core::ptr::null_mut();
     let result = operation(start, &raw mut failed);
     if result != 0 && !bad.is_null() {
-        // Requests of both lists have the same positions; the first stands for what nobody told.
-        // SAFETY: the caller's list, which no operation of today has seen: that got our translation.
+        // Requests of both lists have the same positions; without a report the first request is
+        // reported. SAFETY: the caller's list, unchanged: the operation got our translation.
         let mut old = unsafe { requests(first) };
         let position = (0..count).find(|&index| start.wrapping_add(index) == failed);
         // SAFETY: not NULL (checked above), so the caller's to be written.

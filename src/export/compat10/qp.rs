@@ -1,4 +1,8 @@
-//! Queue pairs of libibverbs 1.0: `ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_post_send(3)`.
+//! Queue pairs of libibverbs 1.0: `ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_post_send(3)`. The
+//! functions work on the real objects behind the shadows; `post.rs` posts the requests.
+//!
+//! Map of this file: the verbs of a queue pair, the conversion of its attributes, the posting of
+//! requests, and tests.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -8,24 +12,24 @@ use abi::{
     ibv_qp_init_attr_1_0, ibv_recv_wr_1_0, ibv_send_wr_1_0,
 };
 
-use super::{Fresh, cq, end, forward, made, post, real, srq};
+use super::{NewShadow, cq, end, forward, made, post, real, srq};
 use crate::verbs::qp;
 use cface::{Errno, verb};
 
-/// Bytes of `ibv_qp_attr` in 1.0; what came later is behind them.
+/// Bytes of `ibv_qp_attr` in 1.0; later fields follow.
 const QP_ATTR_LEN: usize = offset_of!(ibv_qp_attr, rate_limit);
 
 verb! {
     /// `ibv_create_qp@IBVERBS_1.0`.
     ///
     /// # Safety
-    /// `pd` is NULL or live; `attr` is readable and writable, and what it refers to is live.
+    /// `pd` is NULL or live; `attr` is readable and writable, and names live objects.
     pub(crate) fn create_qp(pd: *mut ibv_pd_1_0, attr: *mut ibv_qp_init_attr_1_0) -> *mut ibv_qp_1_0 {
         if pd.is_null() || attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        let shadow = Fresh::<ibv_qp_1_0>::new()?;
-        // SAFETY: readable by the contract above, and what it refers to is live.
+        let shadow = NewShadow::<ibv_qp_1_0>::new()?;
+        // SAFETY: readable by the contract above, and names live objects.
         let (wanted, mut todays) = unsafe {
             let wanted = *attr;
             let todays = ibv_qp_init_attr {
@@ -39,13 +43,14 @@ verb! {
             };
             (wanted, todays)
         };
-        // SAFETY: `real` gives the live PD behind the caller's; `todays` is ours and names real objects.
+        // SAFETY: `real` gives the live PD behind the caller's; `todays` is ours and names real
+        // objects.
         let real_qp = made(unsafe { qp::create_qp(real(pd), &raw mut todays) })?;
-        // SAFETY: writable by the contract above; the provider tells what it made there. The PD is
-        // live, the QP fresh.
+        // SAFETY: writable by the contract above, for the provider's actual values. The PD is live,
+        // the QP new.
         let (context, handle, qp_num, state) = unsafe {
             (*attr).cap = todays.cap;
-            // A provider need not have stored what it was given.
+            // The provider may not have stored the context.
             (*real_qp).qp_context = shadow.as_ptr().cast();
             ((*pd).context, (*real_qp).handle, (*real_qp).qp_num, (*real_qp).state)
         };
@@ -87,8 +92,8 @@ verb! {
         if result != 0 {
             return Ok(result);
         }
-        // SAFETY: writable by the contract above, as long as 1.0 knows them; the queues of a live QP
-        // are live, and of 1.0 as the QP is.
+        // SAFETY: writable by the contract above, as long as 1.0 knows them; the queues of a live
+        // QP are live, and of 1.0 as the QP is.
         unsafe {
             (*qp).state = (*(*qp).real_qp).state;
             attr.cast::<u8>().copy_from_nonoverlapping((&raw const todays).cast(), QP_ATTR_LEN);
@@ -125,7 +130,8 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live, and used no more after success.
     pub(crate) fn destroy_qp(qp: *mut ibv_qp_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or the QP behind the live shadow; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the QP behind the live shadow; the caller
+        // gives it up.
         Ok(end(qp, unsafe { qp::destroy_qp(real(qp)) }))
     }
 }
@@ -159,7 +165,8 @@ pub(super) unsafe fn shadow_of(qp: *mut ibv_qp) -> *mut ibv_qp_1_0 {
     if qp.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: not NULL (checked above), so a live QP of 1.0: `create_qp` stored the shadow in its `qp_context`.
+    // SAFETY: not NULL (checked above), so a live QP of 1.0: `create_qp` stored the shadow in its
+    // `qp_context`.
     unsafe { (*qp).qp_context.cast() }
 }
 
@@ -172,13 +179,14 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr_1_0,
     bad_wr: *mut *mut ibv_send_wr_1_0,
 ) -> c_int {
-    // SAFETY: the caller's shadow is live, and so are the QP behind it and that QP's context.
+    // SAFETY: the caller's shadow is live, hence also the QP behind the shadow and the QP's
+    // context.
     let (real_qp, operation) = unsafe {
         let real_qp = (*qp).real_qp;
         (real_qp, (*(*real_qp).context).ops.post_send)
     };
     let Some(operation) = operation else { return Errno::EOPNOTSUPP.raw() };
-    // SAFETY: the QP behind the caller's live shadow; its type does not change while it lives.
+    // SAFETY: the QP behind the caller's live shadow; a QP's type is constant.
     let datagrams = unsafe { (*real_qp).qp_type } == IBV_QPT_UD;
     // SAFETY: the requests are readable by the contract above; the operation is the provider's.
     unsafe { post::list(wr, bad_wr, datagrams, |wr, bad_wr| operation(real_qp, wr, bad_wr)) }
@@ -193,7 +201,8 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr_1_0,
     bad_wr: *mut *mut ibv_recv_wr_1_0,
 ) -> c_int {
-    // SAFETY: the caller's shadow is live, and so are the QP behind it and that QP's context.
+    // SAFETY: the caller's shadow is live, hence also the QP behind the shadow and the QP's
+    // context.
     let (real_qp, operation) = unsafe {
         let real_qp = (*qp).real_qp;
         (real_qp, (*(*real_qp).context).ops.post_recv)
@@ -212,15 +221,15 @@ mod tests {
     use super::super::{ah, device, fake, pd};
     use super::*;
 
-    /// A context with what a QP needs.
-    struct Bench {
+    /// A context with the objects that a QP needs.
+    struct QpTest {
         context: *mut abi::ibv_context_1_0,
         pd: *mut ibv_pd_1_0,
         cq: *mut abi::ibv_cq_1_0,
         srq: *mut abi::ibv_srq_1_0,
     }
 
-    impl Bench {
+    impl QpTest {
         fn new() -> Self {
             let context = fake::open();
             let mut attr = abi::ibv_srq_init_attr::zeroed();
@@ -272,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_of_1_0_stands_for_a_real_one() {
-        let bench = Bench::new();
+        let bench = QpTest::new();
         let mut attr = bench.attr(IBV_QPT_RC, bench.srq);
         // SAFETY: objects of ours.
         unsafe {
@@ -307,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_query_names_the_queues_of_1_0_whether_there_is_a_shared_one_or_not() {
-        let bench = Bench::new();
+        let bench = QpTest::new();
         for srq in [bench.srq, core::ptr::null_mut()] {
             let qp = bench.create(IBV_QPT_RC, srq);
             // 1.0 knows less of the structure than there is room for here.
@@ -340,7 +349,7 @@ mod tests {
 
     #[test]
     fn sends_of_1_0_arrive_whole_and_in_order_and_the_bad_one_is_found_again() {
-        let bench = Bench::new();
+        let bench = QpTest::new();
         let qp = bench.create(IBV_QPT_RC, core::ptr::null_mut());
         let mut third = ibv_send_wr_1_0 {
             wr_id: 3,
@@ -388,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_datagram_of_1_0_goes_to_the_real_address_handle() {
-        let bench = Bench::new();
+        let bench = QpTest::new();
         let qp = bench.create(IBV_QPT_UD, core::ptr::null_mut());
         let mut attr = ibv_ah_attr::zeroed();
         // SAFETY: objects of ours.
@@ -423,7 +432,7 @@ mod tests {
 
     #[test]
     fn receives_of_1_0_are_posted_however_many_they_are() {
-        let bench = Bench::new();
+        let bench = QpTest::new();
         let qp = bench.create(IBV_QPT_RC, core::ptr::null_mut());
         for count in [1, 16, 17, 100_u64] {
             let mut requests: Vec<ibv_recv_wr_1_0> = (0..count)

@@ -1,4 +1,5 @@
-//! Shared receive queues of libibverbs 1.0: `ibv_create_srq(3)`, `ibv_post_srq_recv(3)`.
+//! Shared receive queues of libibverbs 1.0: `ibv_create_srq(3)`, `ibv_post_srq_recv(3)`. The
+//! functions work on the real objects behind the shadows.
 
 use core::ffi::c_int;
 
@@ -6,7 +7,7 @@ use abi::{
     Zeroed, ibv_pd_1_0, ibv_recv_wr_1_0, ibv_srq, ibv_srq_1_0, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::{Fresh, end, forward, made, post, real};
+use super::{NewShadow, end, forward, made, post, real};
 use crate::verbs::srq;
 use cface::{Errno, verb};
 
@@ -19,15 +20,16 @@ verb! {
         if pd.is_null() || attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        let shadow = Fresh::<ibv_srq_1_0>::new()?;
+        let shadow = NewShadow::<ibv_srq_1_0>::new()?;
         // SAFETY: not NULL (checked above), so the caller's and readable; it is copied.
         let mut todays = unsafe { *attr };
         let srq_context = todays.srq_context;
         todays.srq_context = shadow.as_ptr().cast();
-        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the attributes are a copy of ours.
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the attributes are a
+        // copy of ours.
         let real_srq = made(unsafe { srq::create_srq(real(pd), &raw mut todays) })?;
-        // SAFETY: writable by the contract above; the provider tells what it made there. The PD is
-        // live, the SRQ fresh.
+        // SAFETY: writable by the contract above, for the provider's actual values. The PD is live,
+        // the SRQ new.
         let (context, handle) = unsafe {
             (*attr).attr = todays.attr;
             ((*pd).context, (*real_srq).handle)
@@ -47,7 +49,8 @@ verb! {
     /// # Safety
     /// `srq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_srq(srq: *mut ibv_srq_1_0) -> c_int {
-        // SAFETY: `real` gives NULL, which is refused, or the SRQ behind the live shadow; the caller uses it no more.
+        // SAFETY: `real` gives NULL, which is refused, or the SRQ behind the live shadow; the
+        // caller gives it up.
         Ok(end(srq, unsafe { srq::destroy_srq(real(srq)) }))
     }
 }
@@ -69,7 +72,8 @@ pub(super) unsafe fn shadow_of(srq: *mut ibv_srq) -> *mut ibv_srq_1_0 {
     if srq.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: not NULL (checked above), so a live SRQ of 1.0: `create_srq` stored the shadow in its `srq_context`.
+    // SAFETY: not NULL (checked above), so a live SRQ of 1.0: `create_srq` stored the shadow in its
+    // `srq_context`.
     unsafe { (*srq).srq_context.cast() }
 }
 
@@ -82,7 +86,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr_1_0,
     bad_wr: *mut *mut ibv_recv_wr_1_0,
 ) -> c_int {
-    // SAFETY: the caller's shadow is live, and so are the SRQ behind it and that SRQ's context.
+    // SAFETY: the caller's shadow is live, hence also the SRQ behind the shadow and the SRQ's
+    // context.
     let (real_srq, operation) = unsafe {
         let real_srq = (*srq).real_srq;
         (real_srq, (*(*real_srq).context).ops.post_srq_recv)

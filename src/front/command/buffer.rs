@@ -1,6 +1,9 @@
 //! An ioctl under construction (`<rdma/rdma_user_ioctl_cmds.h>`): a header and attributes, with the
-//! rules of each kind of attribute in one place, and the chained buffers of attributes that providers
-//! fill with inline code of their own (`struct ibv_command_buffer`).
+//! rules of each kind of attribute in one place, and the chained buffers of attributes that
+//! providers fill with inline code of their own (`struct ibv_command_buffer`).
+//!
+//! Map of this file: `Command` with one function for each kind of attribute and the call itself;
+//! `Chain` and `Buffer`, the form of providers; tests.
 
 use core::ffi::c_int;
 use core::marker::PhantomData;
@@ -20,9 +23,9 @@ use super::frame::Driver;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attr(usize);
 
-/// An ioctl under construction. `'a` is how long the memory is borrowed that its attributes name.
+/// An ioctl under construction. `'a` is the borrow of the memory that its attributes name.
 ///
-/// The attributes are kept behind room for the header, so that the whole is sent without being copied.
+/// The attributes follow room for the header, so the message is sent without a copy.
 #[derive(Debug)]
 pub(crate) struct Command<'a> {
     object: u16,
@@ -69,12 +72,12 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Only an extended write command can stand in for this ioctl.
+    /// Only an extended write command can replace this ioctl.
     pub(crate) fn require_ex(&mut self) {
         self.flags |= CMD_FALLBACK_REQUIRE_EX;
     }
 
-    /// No write command can stand in for this ioctl.
+    /// No write command can replace this ioctl.
     pub(crate) fn require_ioctl(&mut self) {
         self.flags |= CMD_FALLBACK_IOCTL_ONLY;
     }
@@ -121,7 +124,7 @@ impl<'a> Command<'a> {
         self.push(id, size_of::<u32>(), u64::from_ne_bytes(word))
     }
 
-    /// 64 bits; also for constants such as types and port numbers, whatever their C type.
+    /// 64 bits; also for constants such as types and port numbers of any C type.
     pub(crate) fn u64_in(&mut self, id: u16, value: u64) -> Attr {
         self.push(id, size_of::<u64>(), value)
     }
@@ -134,7 +137,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Bytes that belong to one element of an enumeration.
+    /// Bytes of one element of an enumeration.
     pub(crate) fn enum_in(&mut self, id: u16, element: u8, bytes: In<'a>) -> Attr {
         let attr = self.bytes_in(id, bytes);
         if let Some(stored) = self.message.get_mut(attr.0) {
@@ -148,7 +151,7 @@ impl<'a> Command<'a> {
         self.push(id, memory.len(), memory.address())
     }
 
-    /// A kernel that does not know the attribute may ignore it.
+    /// Permits an older kernel to ignore the attribute.
     pub(crate) fn optional(&mut self, attr: Attr) {
         if let Some(stored) = self.message.get_mut(attr.0) {
             stored.flags &= !UVERBS_ATTR_F_MANDATORY;
@@ -170,7 +173,7 @@ impl<'a> Command<'a> {
         self.too_long
     }
 
-    /// `CMD_*` of this buffer and of all that providers chained.
+    /// `CMD_*` of this buffer and of all chained buffers.
     pub(crate) fn all_flags(&self) -> u8 {
         self.chain.buffers().fold(self.flags, |flags, buffer| flags | buffer.flags())
     }
@@ -185,8 +188,8 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Makes the message complete: driver data, chained attributes, header. Returns how many attributes
-    /// there were before, for [`Command::send`].
+    /// Makes the message complete: driver data, chained attributes, header. Returns how many
+    /// attributes there were before, for [`Command::send`].
     fn linearise(&mut self, driver_id: u32) -> usize {
         let own = self.message.len();
         let Driver { request, response } = &self.driver;
@@ -224,8 +227,8 @@ impl<'a> Command<'a> {
         own
     }
 
-    /// Sends the message with `ioctl`, which gets its address, and hands what the kernel changed back to
-    /// the chained buffers if that succeeds. The command can be sent again afterwards.
+    /// Sends the message by calling `ioctl` with its address. After success the kernel's changes
+    /// are copied to the chained buffers. The command can be sent again.
     pub(crate) fn send<E: From<TooLong>>(
         &mut self,
         driver_id: u32,
@@ -268,9 +271,9 @@ impl Chain<'_> {
     pub(crate) const NONE: Self = Self { first: core::ptr::null_mut(), borrowed: PhantomData };
 
     /// # Safety
-    /// `first` is NULL or the first of a chain of buffers that inline code of rdma-core built. They, their
-    /// attributes and what those name stay as they are until the lifetime ends; the attributes are
-    /// ours to write.
+    /// `first` is NULL or the first of a chain of buffers that inline code of rdma-core built. The
+    /// buffers, their attributes and the named memory stay unchanged until the lifetime ends; the
+    /// attributes are ours to write.
     pub(crate) const unsafe fn new(first: *mut ibv_command_buffer) -> Self {
         Self { first, borrowed: PhantomData }
     }
@@ -297,14 +300,14 @@ pub(crate) struct Buffer(NonNull<ibv_command_buffer>);
 
 impl Buffer {
     /// # Safety
-    /// As for [`Chain::new`], for this one buffer.
+    /// As for [`Chain::new`], for a single buffer.
     pub(crate) const unsafe fn new(buffer: NonNull<ibv_command_buffer>) -> Self {
         Self(buffer)
     }
 
     fn get(&self) -> ibv_command_buffer {
-        // SAFETY: a live buffer of the provider's chain (see `Chain::new`); a copy, so that no reference spans the
-        // attributes.
+        // SAFETY: a live buffer of the provider's chain (see `Chain::new`); copied, because no
+        // reference may span the attributes.
         unsafe { self.0.as_ptr().read() }
     }
 
@@ -318,7 +321,7 @@ impl Buffer {
         self.flags() & CMD_BUFFER_ERROR != 0
     }
 
-    /// A command with these attributes and those of the buffers behind this one.
+    /// A command with the attributes of this buffer and of the following buffers.
     pub(crate) fn to_command<'a>(&self) -> Command<'a> {
         let raw = self.get();
         let mut command = Command::new(raw.hdr.object_id, raw.hdr.method_id);
@@ -329,14 +332,14 @@ impl Buffer {
         command
     }
 
-    /// Takes over what the kernel changed in the attributes of [`Buffer::to_command`].
+    /// Copies the kernel's changes of the attributes of [`Buffer::to_command`].
     pub(crate) fn update_from(&mut self, command: &Command<'_>) {
         let count = self.attributes().len();
         self.take_over(command.message.get(HEADER_ROOM..HEADER_ROOM + count).unwrap_or_default());
     }
 
-    /// Stores attributes as the kernel left them. The driver's request keeps its address, so that the
-    /// buffer can be sent again.
+    /// Stores the attributes as changed by the kernel. The driver's request keeps its address,
+    /// because the buffer may be sent again.
     fn take_over(&mut self, changed: &[ib_uverbs_attr]) {
         let index = usize::from(self.get().uhw_in_idx);
         for (at, (attr, changed)) in self.attributes_mut().iter_mut().zip(changed).enumerate() {
@@ -357,8 +360,8 @@ impl Buffer {
 
     fn attributes(&self) -> &[ib_uverbs_attr] {
         let (first, count) = self.span();
-        // SAFETY: the attributes from the array behind the header up to `next_attr` are filled, by the
-        // contract of `Chain::new`.
+        // SAFETY: the attributes from the array behind the header up to `next_attr` are filled, by
+        // the contract of `Chain::new`.
         unsafe { core::slice::from_raw_parts(first, count) }
     }
 
@@ -368,8 +371,8 @@ impl Buffer {
         unsafe { core::slice::from_raw_parts_mut(first, count) }
     }
 
-    /// The attributes as they are sent: inline code stores driver requests by address at any length,
-    /// since a write command needs the address; the ioctl wants short ones inline.
+    /// The attributes as they are sent: inline code stores driver requests by address at any
+    /// length, since a write command needs the address; the ioctl wants short ones inline.
     fn attributes_inlined(&self) -> impl Iterator<Item = ib_uverbs_attr> + '_ {
         let index = self.get().uhw_in_idx;
         self.attributes().iter().enumerate().map(move |(at, attr)| {
@@ -390,7 +393,7 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    /// A buffer as inline code of rdma-core lays it out.
+    /// A buffer in the layout of rdma-core's inline code.
     #[repr(C)]
     struct WithRoom {
         buffer: ibv_command_buffer,
@@ -415,9 +418,10 @@ mod tests {
     fn sent(command: &mut Command<'_>) -> (ib_uverbs_ioctl_hdr, Vec<ib_uverbs_attr>) {
         let mut seen = None;
         let result: Result<(), TooLong> = command.send(14, |message| {
-            // SAFETY: a header with as many attributes behind it as it says.
+            // SAFETY: a header, followed by as many attributes as the header says.
             let hdr = unsafe { message.read() };
-            // SAFETY: `send` passes the message in one piece: as many attributes behind the header as it says.
+            // SAFETY: `send` passes the message in one piece: as many attributes behind the header
+            // as it says.
             let attrs = unsafe {
                 core::slice::from_raw_parts(
                     message.add(1).cast::<ib_uverbs_attr>(),
@@ -503,7 +507,7 @@ mod tests {
     #[test]
     fn an_attribute_beyond_65535_bytes_is_refused_before_the_ioctl() {
         let mut command = Command::new(3, 0);
-        // SAFETY: longer than what is looked at.
+        // SAFETY: longer than the checked limit.
         command.bytes_in(1, unsafe { In::raw(core::ptr::null(), 65536) });
         let result: Result<(), TooLong> = command.send(0, |_| Ok(()));
         assert!(result.is_err() && command.is_too_long());

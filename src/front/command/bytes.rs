@@ -1,5 +1,5 @@
-//! Memory that the kernel reads or writes while a command runs. It sees an address and a length; the
-//! lifetimes here keep the memory borrowed until the command is done.
+//! Memory that the kernel reads or writes while a command runs. The kernel gets an address and a
+//! length; the lifetimes here keep the memory borrowed until the command is done.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 /// Plain data of the kernel interface.
 ///
 /// # Safety
-/// Integers only: whatever bytes the kernel stores are a value, and none of them is padding.
+/// Integers only, without padding: any bytes that the kernel stores are a valid value.
 pub(crate) unsafe trait Wire: Copy {}
 
 macro_rules! wire {
@@ -47,8 +47,8 @@ impl<'a> In<'a> {
     /// Memory of a provider.
     ///
     /// # Safety
-    /// `len` bytes at `start` can be read until `'a` ends, or `len` is more than 65535: that is refused
-    /// without looking.
+    /// `len` bytes at `start` are readable until `'a` ends, or `len` exceeds 65535, which is
+    /// refused without an access.
     pub(crate) const unsafe fn raw(start: *const c_void, len: usize) -> Self {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
@@ -61,13 +61,13 @@ impl<'a> In<'a> {
         self.len == 0
     }
 
-    /// What the kernel is told.
+    /// The address for the kernel.
     pub(crate) fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
-    /// The bytes at the front of a word, the rest 0; `None` when there are more than 8. A NULL address
-    /// stands for zeros.
+    /// The bytes at the front of a word, the rest 0; `None` when there are more than 8. A NULL
+    /// address means zeros.
     pub(crate) fn inline(&self) -> Option<u64> {
         let mut word = [0_u8; 8];
         let part = word.get_mut(..self.len)?;
@@ -121,8 +121,8 @@ impl<'a> Out<'a> {
     /// Memory of a provider.
     ///
     /// # Safety
-    /// `len` bytes at `start` can be written until `'a` ends, and nobody else uses them meanwhile; or
-    /// `len` is more than 65535: that is refused.
+    /// `len` bytes at `start` are exclusively writable until `'a` ends, or `len` exceeds 65535,
+    /// which is refused.
     pub(crate) const unsafe fn raw(start: *mut c_void, len: usize) -> Self {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
@@ -140,12 +140,12 @@ impl<'a> Out<'a> {
         self.len == 0
     }
 
-    /// What the kernel is told.
+    /// The address for the kernel.
     pub(crate) fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
-    /// What is there now.
+    /// The present content.
     pub(crate) fn as_in(&self) -> In<'_> {
         In { start: self.start, len: self.len, borrowed: PhantomData }
     }
@@ -154,8 +154,8 @@ impl<'a> Out<'a> {
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         let len = self.len.saturating_sub(offset).min(bytes.len());
         if len > 0 {
-            // SAFETY: writable by the contract of the constructors, as far as `len` (computed); `bytes` do
-            // not overlap it, as it is borrowed.
+            // SAFETY: writable by the contract of the constructors, as far as `len` (computed); the
+            // exclusive borrow excludes an overlap with `bytes`.
             unsafe { self.start.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), len) };
         }
     }

@@ -18,7 +18,7 @@ wire! { ib_uverbs_create_comp_channel ib_uverbs_create_comp_channel_resp }
 /// A descriptor that delivers completion events.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's errno.
 pub(crate) fn create(context: Context) -> Result<c_int, Errno> {
     let request = ib_uverbs_create_comp_channel::zeroed();
     let mut response = ib_uverbs_create_comp_channel_resp::zeroed();

@@ -1,5 +1,5 @@
-//! The memory that providers hand to commands with arguments `cmd, cmd_size, resp, resp_size`: a
-//! command structure with its header, the driver's own data behind it, and the same for the response.
+//! The memory that providers pass to commands as `cmd, cmd_size, resp, resp_size`: a command
+//! structure with its header, followed by the driver's own data, and likewise a response.
 
 use super::bytes::{In, Out};
 use cface::Errno;
@@ -15,12 +15,12 @@ impl<'a> Driver<'a> {
     /// No driver data.
     pub(crate) const NONE: Self = Self { request: In::NONE, response: Out::NONE };
 
-    /// What lies behind the core structures `C` (with its header) and `R`. They themselves need not be
-    /// there when the sizes leave nothing behind them.
+    /// The driver data behind the core structures `C` (with its header) and `R`. If the sizes leave
+    /// no driver data, the core structures may be missing.
     ///
     /// # Safety
-    /// `cmd` is readable for `cmd_size` bytes and `resp` writable for `resp_size` bytes until `'a` ends,
-    /// the latter by nobody else.
+    /// `cmd` is readable for `cmd_size` bytes and `resp` writable for `resp_size` bytes until `'a`
+    /// ends, the latter by nobody else.
     pub(crate) unsafe fn behind<C, R>(
         cmd: *const C,
         cmd_size: usize,
@@ -60,7 +60,7 @@ unsafe fn tail_out<'a, R>(resp: *mut R, size: usize) -> Out<'a> {
 /// A write command in a provider's memory.
 #[derive(Debug)]
 pub(crate) struct Frame<'a, C, R> {
-    /// Core request with its header; what we do not set stays what the provider stored.
+    /// Core request with its header; other fields keep the provider's values.
     pub(crate) cmd: &'a mut C,
     /// Core response.
     pub(crate) resp: &'a mut R,
@@ -87,13 +87,13 @@ impl<'a, C, R> Frame<'a, C, R> {
         let (Some(cmd_ref), Some(resp_ref)) = (cmd_ref, resp_ref) else {
             return Err(Errno::EINVAL);
         };
-        // SAFETY: behind what the references cover, by the same contract.
+        // SAFETY: behind the referenced structures, by the same contract.
         let driver = unsafe { Driver::behind(cmd, cmd_size, resp, resp_size) };
         Ok(Self { cmd: cmd_ref, resp: resp_ref, driver })
     }
 }
 
-/// A command that has no response of its own: the driver's request data behind it.
+/// A command without a core response: the driver's request data behind the core request.
 ///
 /// # Errors
 /// `EINVAL` when the structure is missing or too short.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn request<'a, C>(
     }
     // SAFETY: long enough (checked), ours until `'a` ends by the contract.
     let core = unsafe { cmd.as_mut() }.ok_or(Errno::EINVAL)?;
-    // SAFETY: behind what the reference covers.
+    // SAFETY: behind the referenced structure.
     let request = unsafe { tail_in(cmd, size) };
     Ok((core, Driver { request, response: Out::NONE }))
 }

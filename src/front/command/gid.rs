@@ -1,5 +1,6 @@
-//! GID tables: `ibv_query_gid_ex(3)`, `ibv_query_gid_table(3)`; methods `QUERY_GID_ENTRY` and `QUERY_GID_TABLE` of
-//! `UVERBS_OBJECT_DEVICE` (`<rdma/ib_user_ioctl_cmds.h>`). Older kernels show GIDs in sysfs only.
+//! GID tables: `ibv_query_gid_ex(3)`, `ibv_query_gid_table(3)`; methods `QUERY_GID_ENTRY` and
+//! `QUERY_GID_TABLE` of `UVERBS_OBJECT_DEVICE` (`<rdma/ib_user_ioctl_cmds.h>`). Older kernels show
+//! GIDs in sysfs only.
 
 use abi::{
     UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
@@ -10,7 +11,7 @@ use abi::{
     ib_uverbs_gid_entry, ibv_gid, ibv_gid_entry,
 };
 
-use super::Way;
+use super::IoctlOutcome;
 use super::buffer::Command;
 use super::bytes::{Out, Wire, wire};
 use crate::front::context::Context;
@@ -19,10 +20,10 @@ use cface::Errno;
 
 wire! { ib_uverbs_gid_entry }
 
-/// One entry; `None` when the kernel can't say and sysfs has to be asked.
+/// One entry; `None`: the kernel lacks the method, and the caller reads sysfs.
 ///
 /// # Errors
-/// What the kernel says; `ENODATA` an empty slot.
+/// The kernel's errno; `ENODATA`: an empty slot.
 pub(crate) fn entry(
     context: Context,
     port: u32,
@@ -37,15 +38,16 @@ pub(crate) fn entry(
     command.out(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, Out::of(&mut found));
     // Both queries remember a refusal in the slot of an operation that is no ioctl itself.
     match command.run_or_fall_back(context, Op::async_event)? {
-        Way::Done => Ok(Some(public(&found))),
-        Way::Write | Way::WriteEx => Ok(None),
+        IoctlOutcome::Done => Ok(Some(public(&found))),
+        IoctlOutcome::Write | IoctlOutcome::WriteEx => Ok(None),
     }
 }
 
-/// All entries of all ports that are not empty; `None` when the kernel can't say.
+/// All non-empty entries of all ports; `None`: the kernel lacks the method.
 ///
 /// # Errors
-/// `EINVAL` more than `max`, or than one ioctl can return (2047); what the kernel says.
+/// `EINVAL`: more entries than `max`, or than one ioctl can return (2047). Otherwise the kernel's
+/// errno.
 pub(crate) fn table(
     context: Context,
     max: usize,
@@ -59,15 +61,15 @@ pub(crate) fn table(
     command.out(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, Out::slice(&mut found));
     command.out(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, Out::of(&mut count));
     match command.run_or_fall_back(context, Op::async_event)? {
-        Way::Done => {
+        IoctlOutcome::Done => {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             Ok(Some(found.iter().take(count).map(public).collect()))
         }
-        Way::Write | Way::WriteEx => Ok(None),
+        IoctlOutcome::Write | IoctlOutcome::WriteEx => Ok(None),
     }
 }
 
-/// One entry more than an attribute can hold: enough to be refused as too long.
+/// One entry more than an attribute can hold, which the kernel refuses as too long.
 const MOST: usize = u16::MAX as usize / size_of::<ib_uverbs_gid_entry>() + 1;
 
 fn public(found: &ib_uverbs_gid_entry) -> ibv_gid_entry {

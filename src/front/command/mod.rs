@@ -1,11 +1,11 @@
-//! Commands to the kernel: the ioctl of `<rdma/rdma_user_ioctl_cmds.h>` (objects, methods and attributes of
-//! `<rdma/ib_user_ioctl_cmds.h>`), and the write commands of `<rdma/ib_user_verbs.h>` where an old kernel
-//! refuses it. The layers, inner first:
+//! Commands to the kernel: the ioctl of `<rdma/rdma_user_ioctl_cmds.h>` (objects, methods and
+//! attributes of `<rdma/ib_user_ioctl_cmds.h>`), and the write commands of `<rdma/ib_user_verbs.h>`
+//! for old kernels. The layers, inner first:
 //!
 //! - [`bytes`]: memory that the kernel reads or writes, with its lifetime;
 //! - [`frame`]: commands in the memory of a provider, with the driver's data behind them;
 //! - [`buffer`]: an ioctl under construction, and the chains of attributes that providers add;
-//! - here: sending it, remembering what the kernel refuses, choosing the fallback;
+//! - here: sending an ioctl, remembering refusals of the kernel, choosing the fallback;
 //! - [`mod@write`]: write commands, plain or wrapped in an ioctl.
 
 pub(crate) mod buffer;
@@ -26,9 +26,9 @@ use super::context::Context;
 use super::op::Op;
 use cface::Errno;
 
-/// How a command was, or is to be, executed.
+/// The outcome of the ioctl of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum IoctlOutcome {
     /// The ioctl succeeded.
     Done,
     /// Send the write command instead.
@@ -47,7 +47,7 @@ impl Command<'_> {
     /// The ioctl without fallback.
     ///
     /// # Errors
-    /// What the kernel says; `EINVAL` with errno set when an attribute is too long for the format.
+    /// The kernel's errno; `EINVAL` with errno set: an attribute is too long for the format.
     pub(crate) fn run(&mut self, context: Context) -> Result<(), Errno> {
         self.run_by(cmd_fd(context), context.private().driver_id)
     }
@@ -58,23 +58,27 @@ impl Command<'_> {
             return Err(TooLong.into());
         }
         self.send(driver_id, |message| {
-            // SAFETY: the kernel reads and writes the message, whose length its header says, and what
-            // the attributes name: the command has all of it borrowed.
+            // SAFETY: the kernel accesses the message, whose header holds its length, and the
+            // memory of the attributes; the command borrows both.
             let result = unsafe { libc::ioctl(cmd_fd, RDMA_VERBS_IOCTL, message) };
             if result == 0 { Ok(()) } else { Err(Errno::last()) }
         })
     }
 
-    /// The ioctl, unless the kernel refused it before. One answer is remembered for the operation
-    /// (`EPROTONOSUPPORT`: no such method), one for all of them (`ENOTTY`: no ioctl at all).
+    /// The ioctl, unless the kernel refused the ioctl before. `EPROTONOSUPPORT` (no such method) is
+    /// remembered for the operation, `ENOTTY` (no ioctl at all) for all operations.
     ///
     /// # Errors
-    /// What the kernel says; `EOPNOTSUPP` with errno set when no write command can stand in.
-    pub(crate) fn run_or_fall_back(&mut self, context: Context, op: Op) -> Result<Way, Errno> {
+    /// The kernel's errno; `EOPNOTSUPP` with errno set: no write command can replace the ioctl.
+    pub(crate) fn run_or_fall_back(
+        &mut self,
+        context: Context,
+        op: Op,
+    ) -> Result<IoctlOutcome, Errno> {
         let private = context.private();
         if !private.is_ioctl_unsupported(op as usize) {
             match self.run(context) {
-                Ok(()) => return Ok(Way::Done),
+                Ok(()) => return Ok(IoctlOutcome::Done),
                 Err(Errno::ENOTTY) => private.mark_all_ioctls_unsupported(),
                 Err(Errno::EPROTONOSUPPORT) => private.mark_ioctl_unsupported(op as usize),
                 Err(error) => return Err(error),
@@ -84,7 +88,11 @@ impl Command<'_> {
         if self.has_driver_attributes() || flags & CMD_FALLBACK_IOCTL_ONLY != 0 {
             return Err(with_errno(Errno::EOPNOTSUPP));
         }
-        Ok(if flags & CMD_FALLBACK_REQUIRE_EX != 0 { Way::WriteEx } else { Way::Write })
+        Ok(if flags & CMD_FALLBACK_REQUIRE_EX != 0 {
+            IoctlOutcome::WriteEx
+        } else {
+            IoctlOutcome::Write
+        })
     }
 }
 
@@ -94,18 +102,20 @@ pub(crate) fn cmd_fd(context: Context) -> c_int {
     unsafe { (*context.as_ptr()).cmd_fd }
 }
 
-/// The descriptor that delivers asynchronous events, -1 before there is one.
+/// The descriptor that delivers asynchronous events; -1 before its creation.
 pub(crate) fn async_fd(context: Context) -> c_int {
-    // SAFETY: a live context by the contract of `Context::new`; the field is set while it is opened.
+    // SAFETY: a live context by the contract of `Context::new`; the field is set while it is
+    // opened.
     unsafe { (*context.as_ptr()).async_fd }
 }
 
-/// Whether the context was made by `ibv_import_device(3)`: its objects must name the event descriptor.
+/// Whether the context was made by `ibv_import_device(3)`: its objects must name the event
+/// descriptor.
 pub(crate) fn is_imported(context: Context) -> bool {
     context.private().imported.load(core::sync::atomic::Ordering::Relaxed)
 }
 
-/// For the few failed checks that set errno themselves.
+/// Sets errno, for the few checks whose failure must do so.
 pub(crate) fn with_errno(error: Errno) -> Errno {
     error.set();
     error

@@ -1,4 +1,5 @@
-//! What opening a context asks the kernel, before there is a context: by descriptor and driver.
+//! Commands for opening a context, before the context exists: by descriptor and driver. They need
+//! no [`Context`](crate::front::context::Context), unlike the other commands.
 
 use core::ffi::c_int;
 
@@ -11,11 +12,11 @@ use cface::Errno;
 
 use super::buffer::Command;
 
-/// Whether the kernel behind `cmd_fd` takes write commands wrapped in an ioctl: it is asked for one with
-/// too little room, and only "no such ioctl" or "no such method" mean no.
+/// Whether the kernel behind `cmd_fd` takes write commands wrapped in an ioctl: a probe has too
+/// little room, and only "no such ioctl" or "no such method" mean no.
 pub(crate) fn takes_wrapped_writes(cmd_fd: c_int, driver_id: u32) -> bool {
     if cmd_fd < 0 {
-        // What the kernel would answer (EBADF) is not a no either.
+        // The kernel's answer would be EBADF, which does not mean no either.
         return true;
     }
     let mut probe = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
@@ -26,7 +27,7 @@ pub(crate) fn takes_wrapped_writes(cmd_fd: c_int, driver_id: u32) -> bool {
 /// A descriptor that delivers the asynchronous events of the context behind `cmd_fd`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's errno.
 pub(crate) fn alloc_async_fd(cmd_fd: c_int, driver_id: u32) -> Result<c_int, Errno> {
     let mut alloc = Command::new(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC);
     let fd = alloc.fd_out(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE);

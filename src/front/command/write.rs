@@ -1,6 +1,7 @@
-//! Write commands (`<rdma/ib_user_verbs.h>`): what stands in for ioctls on old kernels, and the only
-//! form of many commands. Where the kernel takes them wrapped in an ioctl (`INVOKE_WRITE`), they go that
-//! way, since `write` is refused in user namespaces and costs the caller its credentials check.
+//! Write commands (`<rdma/ib_user_verbs.h>`): the replacement of ioctls on old kernels, and the
+//! only form of many commands. If the kernel accepts write commands wrapped in an ioctl
+//! (`INVOKE_WRITE`), the ioctl is used, because `write` is refused in user namespaces and checks
+//! the caller's credentials.
 
 use abi::{
     IB_USER_VERBS_CMD_FLAG_EXTENDED, UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT,
@@ -19,7 +20,7 @@ wire! { ib_uverbs_cmd_hdr ex_hdr }
 /// `IB_USER_VERBS_CMD_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
-    /// Without a response, or with one whose address the request starts with.
+    /// Without a response, or with a response whose address starts the request.
     Plain(u32),
     /// `IB_USER_VERBS_EX_CMD_*`: the address is in the header.
     Extended(u32),
@@ -57,7 +58,7 @@ impl<'a> Write<'a> {
     /// Sends the command.
     ///
     /// # Errors
-    /// What the kernel says. A short write is an error with whatever errno is set.
+    /// The kernel's errno. A short write is an error with the errno that is set.
     pub(crate) fn run(self, context: Context) -> Result<(), Errno> {
         if context.private().use_ioctl_write.load(core::sync::atomic::Ordering::Relaxed) {
             self.invoke(context)
@@ -66,7 +67,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// The core request with the address of the response in it.
+    /// The core request, including the address of the response.
     fn core_request(&self, response: u64) -> Vec<u8> {
         let mut core = Vec::with_capacity(self.request.len());
         self.request.append_to(&mut core);
@@ -158,7 +159,7 @@ impl<'a> Write<'a> {
 }
 
 impl Command<'_> {
-    /// Sends the write command that stands in for this ioctl, with its driver data.
+    /// Sends the write command that replaces the ioctl, with the driver data.
     pub(crate) fn write<Q: Wire>(
         &mut self,
         context: Context,
@@ -183,7 +184,7 @@ impl Command<'_> {
     }
 }
 
-/// A length in units of the header's fields; the kernel refuses what does not fit.
+/// A length in units of the header's fields; the kernel refuses a remainder.
 fn words(bytes: usize, unit: usize) -> u16 {
     (bytes / unit) as u16
 }

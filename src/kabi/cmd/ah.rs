@@ -1,4 +1,5 @@
-//! Address handles: `ibv_create_ah(3)`; `ib_uverbs_create_ah` of `<rdma/ib_user_verbs.h>`.
+//! Address handles: `ibv_create_ah(3)`; `ib_uverbs_create_ah` of `<rdma/ib_user_verbs.h>`. For
+//! providers whose kernel driver keeps address handles.
 
 use abi::{
     IB_USER_VERBS_CMD_CREATE_AH, IB_USER_VERBS_CMD_DESTROY_AH, UVERBS_ATTR_DESTROY_AH_HANDLE,
@@ -17,14 +18,15 @@ use cface::{Errno, verb};
 wire! { ib_uverbs_create_ah ib_uverbs_create_ah_resp }
 
 verb! {
-    /// `ibv_cmd_create_ah`: a new address handle; sets `handle` and `context`. The response may have the
-    /// driver's data behind it.
+    /// `ibv_cmd_create_ah`: a new address handle; sets `handle` and `context`. The response may
+    /// have the driver's data behind it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `pd` and `attr` are live, `ah` is the provider's to fill, `resp` is as long as its size says.
+    /// `pd` and `attr` are live, `ah` is the provider's to fill, `resp` is as long as its size
+    /// says.
     pub(crate) fn create_ah(
         pd: *mut ibv_pd,
         ah: *mut ibv_ah,
@@ -72,7 +74,7 @@ verb! {
     /// `ibv_cmd_destroy_ah`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `ah` is live.

@@ -1,5 +1,5 @@
-//! Completion counters (rdma-core 65): object `UVERBS_OBJECT_COMP_CNTR` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl
-//! only.
+//! Completion counters (rdma-core 65): object `UVERBS_OBJECT_COMP_CNTR` of
+//! `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
 
 use abi::{
     IB_UVERBS_COMP_CNTR_ENTRY_COMP, IB_UVERBS_COMP_CNTR_ENTRY_ERR,
@@ -33,17 +33,18 @@ verb! {
     /// `ibv_cmd_create_comp_cntr`: sets `context` and `handle`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `comp_cntr` is the provider's to fill, `link` is NULL or a chain of command
-    /// buffers.
+    /// `context` is live, `comp_cntr` is the provider's to fill, `link` is NULL or a chain of
+    /// command buffers.
     pub(crate) fn create(
         context: *mut ibv_context,
         comp_cntr: *mut ibv_comp_cntr,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its chain of buffers.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its
+        // chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(link)) };
         // SAFETY: the provider's to fill, per the contract above.
         unsafe { (*comp_cntr).context = context };
@@ -59,7 +60,7 @@ verb! {
     /// `ibv_cmd_destroy_comp_cntr`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live.
@@ -76,7 +77,7 @@ verb! {
     /// `ibv_cmd_set_comp_cntr`: sets the count of completions.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live.
@@ -88,7 +89,7 @@ verb! {
     /// `ibv_cmd_set_err_comp_cntr`: sets the count of errors.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live.
@@ -100,7 +101,7 @@ verb! {
     /// `ibv_cmd_inc_comp_cntr`: adds to the count of completions.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live.
@@ -112,7 +113,7 @@ verb! {
     /// `ibv_cmd_inc_err_comp_cntr`: adds to the count of errors.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live.
@@ -124,32 +125,34 @@ verb! {
     /// `ibv_cmd_read_comp_cntr`: the count of completions.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live, `value` can be written.
     pub(crate) fn read(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> Status {
-        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the caller's to be written.
+        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the
+        // caller's to be written.
         unsafe { read_entry(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_COMP, value) }
     }
 
     /// `ibv_cmd_read_err_comp_cntr`: the count of errors.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `comp_cntr` is live, `value` can be written.
     pub(crate) fn read_err(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> Status {
-        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the caller's to be written.
+        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the
+        // caller's to be written.
         unsafe { read_entry(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_ERR, value) }
     }
 
-    /// `ibv_cmd_qp_attach_comp_cntr`: lets a counter count operations of a QP. Operations we do not know are
-    /// left out.
+    /// `ibv_cmd_qp_attach_comp_cntr`: lets a counter count operations of a QP. Operations we do not
+    /// know are left out.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `qp` and `comp_cntr` are live, `attr` is readable.
@@ -158,7 +161,8 @@ verb! {
         comp_cntr: *mut ibv_comp_cntr,
         attr: *mut ibv_qp_attach_comp_cntr_attr,
     ) -> Status {
-        // SAFETY: QP and counter are live and `attr` is readable, so these four members can be read.
+        // SAFETY: QP and counter are live and `attr` is readable, so these four members can be
+        // read.
         let (context, qp, counter, operations) = unsafe {
             (super::context_of((*qp).context)?, (*qp).handle, (*comp_cntr).handle, (*attr).op_mask)
         };
@@ -173,7 +177,7 @@ verb! {
     /// `ibv_cmd_query_comp_cntr_caps`: limits of the counters of a device.
     ///
     /// # Errors
-    /// `EINVAL` less room than the structure; what the kernel says.
+    /// `EINVAL` less room than the structure; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `context` is live, `caps` has `caps_size` bytes.
@@ -185,7 +189,8 @@ verb! {
         if caps_size < size_of::<ibv_comp_cntr_caps>() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the context is live; `caps` is NULL, which is refused, or has room for the structure (checked above).
+        // SAFETY: the context is live; `caps` is NULL, which is refused, or has room for the
+        // structure (checked above).
         let (context, caps) =
             unsafe { (super::context_of(context)?, caps.as_mut().ok_or(Errno::EINVAL)?) };
         let mut operations = 0_u32;
@@ -207,7 +212,7 @@ unsafe fn modify(
     operation: ib_uverbs_comp_cntr_modify_op,
     value: u64,
 ) -> Result<Status, Errno> {
-    // SAFETY: the counter is live with each of our callers, so its context and handle can be read.
+    // SAFETY: callers pass a live counter, whose context and handle can be read.
     let (context, handle) =
         unsafe { (super::context_of((*comp_cntr).context)?, (*comp_cntr).handle) };
     let mut command = Command::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_MODIFY);
@@ -226,7 +231,8 @@ unsafe fn read_entry(
     entry: ib_uverbs_comp_cntr_entry,
     value: *mut u64,
 ) -> Result<Status, Errno> {
-    // SAFETY: the counter is live; `value` is NULL, which is refused, or the caller's, and only we write it now.
+    // SAFETY: the counter is live; `value` is NULL, which is refused, or the caller's, and only we
+    // write it now.
     let (context, handle, value) = unsafe {
         (
             super::context_of((*comp_cntr).context)?,

@@ -11,7 +11,7 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::front::command::Way;
+use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
@@ -24,15 +24,16 @@ use cface::{Errno, verb};
 wire! { ib_uverbs_get_context ib_uverbs_get_context_resp }
 
 verb! {
-    /// `ibv_cmd_get_context` of private ABI 34: the first command on a new context. Sets the number of
-    /// completion vectors; the ioctl also tells what the kernel core supports, the write command
+    /// `ibv_cmd_get_context` of private ABI 34: the first command on a new context. Sets the number
+    /// of completion vectors; the ioctl also tells what the kernel core supports, the write command
     /// delivers the event descriptor.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` is a live `verbs_context` of that ABI; `cmd` and `resp` are as long as the sizes say.
+    /// `context` is a live `verbs_context` of that ABI; `cmd` and `resp` are as long as the sizes
+    /// say.
     pub(crate) fn get_context_34(
         context: *mut verbs_context,
         cmd: *mut ibv_get_context,
@@ -40,7 +41,8 @@ verb! {
         resp: *mut ib_uverbs_get_context_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: the provider is opening `context`, so it is live; `cmd` and `resp` are as long as their sizes say.
+        // SAFETY: the provider is opening `context`, so it is live; `cmd` and `resp` are as long as
+        // their sizes say.
         let (context, driver) = unsafe {
             (of_verbs(context, 34)?, Driver::behind(cmd, cmd_size, resp, resp_size))
         };
@@ -51,10 +53,11 @@ verb! {
     /// context (`fd_arr`, or NULL). The write command can't carry them and leaves them out.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// As for [`get_context_34`], with a context of private ABI `PABI`; `fd_arr` is NULL or readable.
+    /// As for [`get_context_34`], with a context of private ABI `PABI`; `fd_arr` is NULL or
+    /// readable.
     pub(crate) fn get_context<const PABI: u32>(
         context: *mut verbs_context,
         cmd: *mut ibv_get_context,
@@ -63,7 +66,8 @@ verb! {
         resp: *mut ib_uverbs_get_context_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: the provider is opening `context`; `cmd` and `resp` have their sizes, `fd_arr` is NULL or readable.
+        // SAFETY: the provider is opening `context`; `cmd` and `resp` have their sizes, `fd_arr` is
+        // NULL or readable.
         let (context, driver, fds) = unsafe {
             (of_verbs(context, PABI)?, Driver::behind(cmd, cmd_size, resp, resp_size), fd_arr.as_ref())
         };
@@ -75,17 +79,19 @@ verb! {
         get_context_common(context, driver, fds)
     }
 
-    /// `ibv_cmd_query_context`: the same facts about a context that another process opened; ioctl only.
+    /// `ibv_cmd_query_context`: the same facts about a context that another process opened; ioctl
+    /// only.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `context` is live; `driver` is NULL or a chain of command buffers.
     pub(crate) fn query_context(context: *mut ibv_context, driver: *mut ibv_command_buffer) -> Status {
-        // SAFETY: the provider is opening `context`, so it is live; `driver` is NULL or its chain of command buffers.
+        // SAFETY: the provider is opening `context`, so it is live; `driver` is NULL or its chain
+        // of command buffers.
         let (context, chain) = unsafe { (super::context_of(context)?, Chain::new(driver)) };
-        let mut facts = Facts::default();
+        let mut facts = ContextInfo::default();
         let mut command =
             Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT).with_chain(chain);
         command.out(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, Out::of(&mut facts.comp_vectors));
@@ -100,12 +106,13 @@ verb! {
 /// `context` is NULL or a live `verbs_context` of private ABI `pabi`.
 unsafe fn of_verbs(context: *mut verbs_context, pabi: u32) -> Result<Context, Errno> {
     let generation = generation::of_pabi(pabi).ok_or(Errno::EINVAL)?;
-    // SAFETY: NULL, which is refused, or a live `verbs_context`, in which this ABI's generation knows the offset.
+    // SAFETY: NULL, which is refused, or a live `verbs_context`, in which this ABI's generation
+    // knows the offset.
     unsafe { Context::from_verbs(context, generation) }
 }
 
 fn get_context_common(context: Context, driver: Driver<'_>, fds: In<'_>) -> Result<Status, Errno> {
-    let mut facts = Facts::default();
+    let mut facts = ContextInfo::default();
     let mut command =
         Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT).with_driver(driver);
     command.out(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, Out::of(&mut facts.comp_vectors));
@@ -113,10 +120,10 @@ fn get_context_common(context: Context, driver: Driver<'_>, fds: In<'_>) -> Resu
     if !fds.is_empty() {
         command.bytes_in(UVERBS_ATTR_GET_CONTEXT_FD_ARR, fds);
     }
-    // The operation that lends its slot is one that is never an ioctl itself.
+    // The slot of `free_context` is unused, because that operation is never an ioctl.
     match command.run_or_fall_back(context, Op::free_context)? {
-        Way::Done => facts.store(context),
-        Way::Write | Way::WriteEx => {
+        IoctlOutcome::Done => facts.store(context),
+        IoctlOutcome::Write | IoctlOutcome::WriteEx => {
             let mut response = ib_uverbs_get_context_resp::zeroed();
             let number = Number::Plain(IB_USER_VERBS_CMD_GET_CONTEXT);
             command.write_resp(context, number, &ib_uverbs_get_context::zeroed(), &mut response)?;
@@ -130,17 +137,17 @@ fn get_context_common(context: Context, driver: Driver<'_>, fds: In<'_>) -> Resu
     Ok(Status::DONE)
 }
 
-/// What the kernel tells about a context.
+/// The kernel's description of a context.
 #[derive(Debug, Default)]
-struct Facts {
+struct ContextInfo {
     comp_vectors: u32,
     core_support: u64,
 }
 
-impl Facts {
+impl ContextInfo {
     fn store(&self, context: Context) {
-        // SAFETY: a live context that is being opened, and its device, which every context of it
-        // describes alike.
+        // SAFETY: a live context that is being opened, and its device, for which all contexts store
+        // equal values.
         unsafe {
             (*context.as_ptr()).num_comp_vectors = self.comp_vectors.cast_signed();
             (*context.device()).core_support = self.core_support;

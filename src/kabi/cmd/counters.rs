@@ -1,5 +1,5 @@
-//! Counters: `ibv_create_counters(3)`; object `UVERBS_OBJECT_COUNTERS` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl
-//! only.
+//! Counters: `ibv_create_counters(3)`; object `UVERBS_OBJECT_COUNTERS` of
+//! `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
 
 use abi::{
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE, UVERBS_ATTR_DESTROY_COUNTERS_HANDLE,
@@ -19,11 +19,11 @@ verb! {
     /// `ibv_cmd_create_counters`: sets `context` and `handle`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; what the kernel says.
+    /// `EOPNOTSUPP` unknown members; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `init_attr` is readable, `vcounters` is the provider's to fill, `link` is NULL or
-    /// a chain of command buffers.
+    /// `context` is live, `init_attr` is readable, `vcounters` is the provider's to fill, `link` is
+    /// NULL or a chain of command buffers.
     pub(crate) fn create_counters(
         context: *mut ibv_context,
         init_attr: *mut ibv_counters_init_attr,
@@ -34,7 +34,8 @@ verb! {
         if unsafe { (*init_attr).comp_mask } != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its chain of buffers.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its
+        // chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(link)) };
         let mut command =
             Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE).with_chain(chain);
@@ -51,7 +52,7 @@ verb! {
     /// `ibv_cmd_destroy_counters`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while a flow uses them.
+    /// The kernel's errno; `EBUSY` while a flow uses them.
     ///
     /// # Safety
     /// `vcounters` is live.
@@ -68,11 +69,11 @@ verb! {
     /// `ibv_cmd_read_counters`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `vcounters` is live, `counters_value` has room for `ncounters` values, `link` is NULL or a chain of
-    /// command buffers.
+    /// `vcounters` is live, `counters_value` has room for `ncounters` values, `link` is NULL or a
+    /// chain of command buffers.
     pub(crate) fn read_counters(
         vcounters: *mut verbs_counters,
         counters_value: *mut u64,

@@ -1,5 +1,9 @@
-//! Completion queues: `ibv_create_cq(3)`, `ibv_create_cq_ex(3)`, `ibv_resize_cq(3)`, `ibv_modify_cq(3)`; object
-//! `UVERBS_OBJECT_CQ` of `<rdma/ib_user_ioctl_cmds.h>` and the CQ commands of `<rdma/ib_user_verbs.h>`.
+//! Completion queues: `ibv_create_cq(3)`, `ibv_create_cq_ex(3)`, `ibv_resize_cq(3)`,
+//! `ibv_modify_cq(3)`; object `UVERBS_OBJECT_CQ` of `<rdma/ib_user_ioctl_cmds.h>` and the CQ
+//! commands of `<rdma/ib_user_verbs.h>`.
+//!
+//! Map of this file: the exported functions; `CqRequest`, the checked attributes; `create`, which
+//! sends the ioctl or the write command; tests.
 
 use core::ffi::c_int;
 
@@ -30,7 +34,7 @@ use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver, Frame};
 use crate::front::command::write::{Number, Write};
-use crate::front::command::{Way, async_fd, is_imported};
+use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
@@ -44,11 +48,11 @@ verb! {
     /// `ibv_cmd_create_cq`: a new CQ; sets `context`, `handle` and `cqe`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` and `channel` (or NULL) are live, `cq` is the provider's to fill, `cmd` and `resp` are as
-    /// long as the sizes say.
+    /// `context` and `channel` (or NULL) are live, `cq` is the provider's to fill, `cmd` and `resp`
+    /// are as long as the sizes say.
     pub(crate) fn create_cq(
         context: *mut ibv_context,
         cqe: c_int,
@@ -60,24 +64,26 @@ verb! {
         resp: *mut ib_uverbs_create_cq_resp,
         resp_size: usize,
     ) -> Status {
-        let wish = Wish {
+        let wish = CqRequest {
             cqe: cqe.cast_unsigned(),
             channel,
             comp_vector: comp_vector.cast_unsigned(),
             flags: 0,
             cmd_flags: 0,
         };
-        // SAFETY: context and channel are live or NULL, `cq` is there to be filled, `cmd` and `resp` have their sizes.
+        // SAFETY: context and channel are live or NULL, `cq` is there to be filled, `cmd` and
+        // `resp` have their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(context, wish, None, cq, driver, Chain::NONE)
         }
     }
 
-    /// `ibv_cmd_create_cq_ex` of private ABI 34 and 57: with time stamps and other extended attributes.
+    /// `ibv_cmd_create_cq_ex` of private ABI 34 and 57: with time stamps and other extended
+    /// attributes.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` members we do not know; what the kernel says.
+    /// `EOPNOTSUPP` members we do not know; otherwise the kernel's errno.
     ///
     /// # Safety
     /// As for [`create_cq`]; `cq_attr` is readable.
@@ -91,10 +97,11 @@ verb! {
         resp_size: usize,
         cmd_flags: u32,
     ) -> Status {
-        // SAFETY: as for `create_cq`: live objects, a CQ to fill, sizes that are true; `cq_attr` is readable.
+        // SAFETY: as for `create_cq`: live objects, a CQ to fill, sizes that are true; `cq_attr` is
+        // readable.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
-            create(context, Wish::new(cq_attr, cmd_flags)?, None, cq.cast(), driver, Chain::NONE)
+            create(context, CqRequest::new(cq_attr, cmd_flags)?, None, cq.cast(), driver, Chain::NONE)
         }
     }
 
@@ -102,8 +109,8 @@ verb! {
     /// (`prov_attr`, which `cmd_flags` call for).
     ///
     /// # Errors
-    /// `EOPNOTSUPP` members we do not know; `EINVAL` memory called for but not given; what the kernel
-    /// says.
+    /// `EOPNOTSUPP` members we do not know; `EINVAL` memory called for but not given; what the
+    /// kernel says.
     ///
     /// # Safety
     /// As for [`create_cq_ex_34`]; `prov_attr` is NULL or readable.
@@ -118,16 +125,17 @@ verb! {
         resp_size: usize,
         cmd_flags: u32,
     ) -> Status {
-        // SAFETY: as for `create_cq_ex_34`; `prov_attr` is NULL or the provider's, which leaves it alone meanwhile.
+        // SAFETY: as for `create_cq_ex_34`; `prov_attr` is NULL or the provider's, which leaves it
+        // alone meanwhile.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
-            let wish = Wish::new(cq_attr, cmd_flags)?;
+            let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, prov_attr.as_ref(), cq.cast(), driver, Chain::NONE)
         }
     }
 
-    /// `ibv_cmd_create_cq_ex2` of private ABI 34 and 57 (rdma-core 53): [`create_cq_ex_34`] with attributes
-    /// of the provider.
+    /// `ibv_cmd_create_cq_ex2` of private ABI 34 and 57 (rdma-core 53): [`create_cq_ex_34`] with
+    /// attributes of the provider.
     ///
     /// # Errors
     /// As for [`create_cq_ex_34`].
@@ -145,15 +153,17 @@ verb! {
         cmd_flags: u32,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: as for `create_cq_ex_34`; `driver` is NULL or the provider's chain of command buffers.
+        // SAFETY: as for `create_cq_ex_34`; `driver` is NULL or the provider's chain of command
+        // buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
-            let wish = Wish::new(cq_attr, cmd_flags)?;
+            let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, None, cq.cast(), uhw, Chain::new(driver))
         }
     }
 
-    /// `ibv_cmd_create_cq_ex2` since private ABI 59: [`create_cq_ex`] with attributes of the provider.
+    /// `ibv_cmd_create_cq_ex2` since private ABI 59: [`create_cq_ex`] with attributes of the
+    /// provider.
     ///
     /// # Errors
     /// As for [`create_cq_ex`].
@@ -172,10 +182,11 @@ verb! {
         cmd_flags: u32,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: as for `create_cq_ex`; `driver` is NULL or the provider's chain of command buffers.
+        // SAFETY: as for `create_cq_ex`; `driver` is NULL or the provider's chain of command
+        // buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
-            let wish = Wish::new(cq_attr, cmd_flags)?;
+            let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, prov_attr.as_ref(), cq.cast(), uhw, Chain::new(driver))
         }
     }
@@ -183,7 +194,7 @@ verb! {
     /// `ibv_cmd_destroy_cq`: returns when the application has acknowledged all events of the queue.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while QPs use the queue.
+    /// The kernel's errno; `EBUSY` while QPs use the queue.
     ///
     /// # Safety
     /// `cq` is live and initialised by `verbs_init_cq`.
@@ -196,11 +207,11 @@ verb! {
         command.out(UVERBS_ATTR_DESTROY_CQ_RESP, Out::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_CQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_cq) {
-            Ok(Way::Done) => {
+            Ok(IoctlOutcome::Done) => {
                 response = reported;
                 Ok(())
             }
-            Ok(Way::Write | Way::WriteEx) => {
+            Ok(IoctlOutcome::Write | IoctlOutcome::WriteEx) => {
                 let mut request = ib_uverbs_destroy_cq::zeroed();
                 request.cq_handle = handle;
                 command.write_resp(context, Number::Plain(IB_USER_VERBS_CMD_DESTROY_CQ), &request, &mut response)
@@ -222,7 +233,7 @@ verb! {
     /// `ibv_cmd_resize_cq`: updates `cqe`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `cq` is live, `cmd` and `resp` are as long as the sizes say.
@@ -234,7 +245,8 @@ verb! {
         resp: *mut ib_uverbs_resize_cq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: the caller's CQ is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
+        // SAFETY: the caller's CQ is live; `cmd` and `resp` are as long as their sizes, which
+        // `Frame::new` checks.
         let (context, handle, frame) = unsafe {
             (super::context_of((*cq).context)?, (*cq).handle, Frame::new(cmd, cmd_size, resp, resp_size)?)
         };
@@ -253,7 +265,7 @@ verb! {
     /// `ibv_cmd_modify_cq`: event moderation.
     ///
     /// # Errors
-    /// `EINVAL` members we do not know; what the kernel says.
+    /// `EINVAL` members we do not know; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `cq` is live, `attr` is readable, `cmd` is as long as its size says.
@@ -268,7 +280,8 @@ verb! {
         if attr.attr_mask >= IBV_CQ_ATTR_RESERVED {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares with the structure.
+        // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares with the
+        // structure.
         let (cmd, driver) = unsafe { frame::request(cmd, cmd_size)? };
         let core = &mut cmd.core_payload;
         core.cq_handle = handle;
@@ -281,9 +294,9 @@ verb! {
     }
 }
 
-/// What is asked of a new CQ.
+/// The requested attributes of a new CQ.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct CqRequest {
     cqe: u32,
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
@@ -293,7 +306,7 @@ struct Wish {
     cmd_flags: u32,
 }
 
-impl Wish {
+impl CqRequest {
     /// # Errors
     /// `EOPNOTSUPP` members we do not know.
     ///
@@ -314,7 +327,8 @@ impl Wish {
         }
         let wished = match mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
             0 => 0,
-            // SAFETY: a caller that sets this bit has the member; the structure of an older one ends before it.
+            // SAFETY: a caller that sets this bit has the member; the structure of an older one
+            // ends before it.
             _ => unsafe { (*attr).flags },
         };
         if wished & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
@@ -326,8 +340,8 @@ impl Wish {
         Ok(Self { cqe, channel, comp_vector, flags, cmd_flags })
     }
 
-    /// Whether a kernel without extended commands would miss something: it may ignore a wish for time
-    /// stamps if the provider says so.
+    /// Whether a kernel without extended commands would miss something: it may ignore a wish for
+    /// time stamps if the provider says so.
     fn needs_extended(&self) -> bool {
         let ignorable = self.cmd_flags & CREATE_CQ_CMD_FLAGS_TS_IGNORED_EX != 0;
         self.flags != 0 && !(ignorable && self.flags == IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION)
@@ -338,7 +352,7 @@ impl Wish {
 /// `context` and the channel are live, `cq` is the provider's to fill.
 unsafe fn create(
     raw_context: *mut ibv_context,
-    wish: Wish,
+    wish: CqRequest,
     memory: Option<&verbs_create_cq_prov_attr>,
     cq: *mut ibv_cq,
     driver: Driver<'_>,
@@ -347,7 +361,8 @@ unsafe fn create(
     // SAFETY: each caller got the context from its provider: NULL, which is refused, or live.
     let context = unsafe { super::context_of(raw_context)? };
     let channel = wish.channel;
-    // SAFETY: not NULL (checked), so live by the contract. No reference: other threads count its users in it.
+    // SAFETY: not NULL (checked), so live by the contract. No reference: other threads change its
+    // count of users.
     let channel = (!channel.is_null()).then(|| unsafe { (*channel).fd });
     // SAFETY: the provider's to fill, by the contract.
     unsafe { (*cq).context = raw_context };
@@ -381,8 +396,8 @@ unsafe fn create(
     }
 
     let handle = match command.run_or_fall_back(context, Op::create_cq)? {
-        Way::Done => command.handle(handle),
-        Way::Write => {
+        IoctlOutcome::Done => command.handle(handle),
+        IoctlOutcome::Write => {
             let mut request = ib_uverbs_create_cq::zeroed();
             request.user_handle = user_handle;
             request.cqe = wish.cqe;
@@ -398,7 +413,7 @@ unsafe fn create(
             cqe = response.cqe;
             response.cq_handle
         }
-        Way::WriteEx => {
+        IoctlOutcome::WriteEx => {
             let mut request = ib_uverbs_ex_create_cq::zeroed();
             request.user_handle = user_handle;
             request.cqe = wish.cqe;
@@ -455,7 +470,7 @@ mod tests {
         attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
         attr.flags = flags;
         // SAFETY: a live structure.
-        unsafe { Wish::new(&raw const attr, cmd_flags) }
+        unsafe { CqRequest::new(&raw const attr, cmd_flags) }
             .map(|wish| (wish.flags, wish.needs_extended()))
     }
 
@@ -472,6 +487,7 @@ mod tests {
         let mut attr = ibv_cq_init_attr_ex::zeroed();
         attr.comp_mask = 4;
         // SAFETY: a live structure.
-        assert_eq!(unsafe { Wish::new(&raw const attr, 0) }.map(|_| ()), Err(Errno::EOPNOTSUPP));
+        let request = unsafe { CqRequest::new(&raw const attr, 0) };
+        assert_eq!(request.map(|_| ()), Err(Errno::EOPNOTSUPP));
     }
 }

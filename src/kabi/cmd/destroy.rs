@@ -1,9 +1,9 @@
-//! What the destroying commands share: one handle, a write command in case, and for objects that report
-//! events the wait until the application has acknowledged them (`ibv_get_async_event(3)`,
-//! `ibv_get_cq_event(3)`).
+//! The common part of the destroying commands: an ioctl with one handle, or a write command. For
+//! objects that report events it waits until the application has acknowledged all events
+//! (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 
 use super::status::Status;
-use crate::front::command::Way;
+use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::Wire;
 use crate::front::command::write::Number;
@@ -13,7 +13,7 @@ use crate::front::op::Op;
 use cface::Errno;
 use cface::lock::Guard;
 
-/// An ioctl that destroys, and the operation whose slot remembers whether the kernel knows it.
+/// An ioctl that destroys an object, and the operation whose slot remembers kernel support.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destroy {
     pub(super) op: Op,
@@ -35,8 +35,10 @@ impl Destroy {
         let mut command = Command::new(self.object, self.method);
         command.object_in(self.handle, handle);
         let result = match command.run_or_fall_back(context, self.op) {
-            Ok(Way::Done) => Ok(()),
-            Ok(Way::Write | Way::WriteEx) => command.write(context, number, request),
+            Ok(IoctlOutcome::Done) => Ok(()),
+            Ok(IoctlOutcome::Write | IoctlOutcome::WriteEx) => {
+                command.write(context, number, request)
+            }
             Err(error) => Err(error),
         };
         match outcome(result)? {
@@ -45,7 +47,7 @@ impl Destroy {
     }
 }
 
-/// How a destroying command ended.
+/// The result of a destroying command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The kernel has destroyed the object and said how many events it reported.
@@ -54,8 +56,8 @@ pub(super) enum Outcome {
     DeviceGone,
 }
 
-/// The result of a destroying command. `EIO`, the answer of an unplugged device, counts as success if
-/// `verbs_allow_disassociate_destroy` says so.
+/// The result of a destroying command. `EIO`, the answer of an unplugged device, counts as success
+/// if `verbs_allow_disassociate_destroy` says so.
 pub(super) fn outcome(result: Result<(), Errno>) -> Result<Outcome, Errno> {
     match result {
         Ok(()) => Ok(Outcome::Destroyed),
@@ -67,8 +69,8 @@ pub(super) fn outcome(result: Result<(), Errno>) -> Result<Outcome, Errno> {
 /// Waits until each counter has reached what the kernel reported.
 ///
 /// # Safety
-/// Mutex, condition and counters belong to one live object; the counters change only under the mutex,
-/// with a signal on the condition.
+/// Mutex, condition and counters belong to one live object; the counters change only under the
+/// mutex, with a signal on the condition.
 pub(super) unsafe fn wait_for_acknowledgements<const N: usize>(
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,

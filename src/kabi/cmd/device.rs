@@ -1,6 +1,6 @@
 //! Attributes of devices and ports: `ibv_query_device_ex(3)`, `ibv_query_port(3)`; object
-//! `UVERBS_OBJECT_DEVICE` of `<rdma/ib_user_ioctl_cmds.h>`, `ib_uverbs_query_device` and relatives of
-//! `<rdma/ib_user_verbs.h>`.
+//! `UVERBS_OBJECT_DEVICE` of `<rdma/ib_user_ioctl_cmds.h>`, `ib_uverbs_query_device` and relatives
+//! of `<rdma/ib_user_verbs.h>`.
 
 use core::mem::offset_of;
 
@@ -16,7 +16,7 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::front::command::Way;
+use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver};
@@ -36,11 +36,11 @@ verb! {
     /// `active_speed_ex` as they are.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `port_attr` has the length of the provider's generation, `cmd` is as long as its
-    /// size says.
+    /// `context` is live, `port_attr` has the length of the provider's generation, `cmd` is as long
+    /// as its size says.
     pub(crate) fn query_port(
         context: *mut ibv_context,
         port_num: u8,
@@ -55,7 +55,7 @@ verb! {
         command.u64_in(UVERBS_ATTR_QUERY_PORT_PORT_NUM, port_num.into());
         command.out(UVERBS_ATTR_QUERY_PORT_RESP, Out::of(&mut response));
         match command.run_or_fall_back(context, Op::query_port)? {
-            Way::Done => {
+            IoctlOutcome::Done => {
                 // SAFETY: the caller's memory; `active_speed_ex` is only there since rdma-core 49.
                 unsafe {
                     (*port_attr).port_cap_flags2 = response.port_cap_flags2;
@@ -64,8 +64,9 @@ verb! {
                     }
                 }
             }
-            Way::Write | Way::WriteEx => {
-                // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares with the structure.
+            IoctlOutcome::Write | IoctlOutcome::WriteEx => {
+                // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares
+                // with the structure.
                 let (cmd, driver) = unsafe { frame::request(cmd, cmd_size)? };
                 let core = &mut cmd.core_payload;
                 core.port_num = port_num;
@@ -104,15 +105,17 @@ verb! {
         Ok(Status::DONE)
     }
 
-    /// `ibv_cmd_query_port_speed`: the effective speed of a port in units of 100 Mbit/s; ioctl only.
+    /// `ibv_cmd_query_port_speed`: the effective speed of a port in units of 100 Mbit/s; ioctl
+    /// only.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `context` is live, `speed` can be written.
     pub(crate) fn query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> Status {
-        // SAFETY: the context is live, and `speed` is NULL, which is refused, or the caller's to be written.
+        // SAFETY: the context is live, and `speed` is NULL, which is refused, or the caller's to be
+        // written.
         let (context, speed) = unsafe { (super::context_of(context)?, speed.as_mut().ok_or(Errno::EINVAL)?) };
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT_SPEED);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, port_num.into());
@@ -121,17 +124,17 @@ verb! {
         Ok(Status::DONE)
     }
 
-    /// `ibv_cmd_query_device_any`: attributes of the device, extended as far as the caller has room and
-    /// the kernel knows them. `resp` may be NULL; otherwise the provider's data is behind it, and
-    /// `resp_size` gives the room and receives what the kernel used. `fw_ver` is left to the provider,
-    /// which knows the format of the number.
+    /// `ibv_cmd_query_device_any`: attributes of the device, extended as far as the caller has room
+    /// and the kernel knows them. `resp` may be NULL; otherwise the provider's data is behind it,
+    /// and `resp_size` gives the room and receives what the kernel used. `fw_ver` is left to the
+    /// provider, which knows the format of the number.
     ///
     /// # Errors
-    /// `EINVAL` unknown input, or less room than `ibv_device_attr`; what the kernel says.
+    /// `EINVAL` unknown input, or less room than `ibv_device_attr`; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `input` is NULL or readable, `attr` is as long as `attr_size` says, `resp` is
-    /// NULL or as long as `resp_size` says.
+    /// `context` is live, `input` is NULL or readable, `attr` is as long as `attr_size` says,
+    /// `resp` is NULL or as long as `resp_size` says.
     pub(crate) fn query_device_any(
         context: *mut ibv_context,
         input: *const ibv_query_device_ex_input,
@@ -140,7 +143,8 @@ verb! {
         resp: *mut ib_uverbs_ex_query_device_resp,
         resp_size: *mut usize,
     ) -> Status {
-        // SAFETY: the provider's context is NULL, which is refused, or live; `input` is NULL or readable.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `input` is NULL or
+        // readable.
         let (context, input) = unsafe { (super::context_of(context)?, input.as_ref()) };
         if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);
@@ -161,7 +165,7 @@ verb! {
         let mut found = ibv_device_attr_ex::zeroed();
         legacy_attributes(&known.base, &mut found.orig_attr);
         if extended {
-            // SAFETY: a live device; its kernel device, if there is one, lives as long.
+            // SAFETY: a live device; a kernel device, if any, has the same lifetime.
             let ports = unsafe { (*context.device()).sysfs.as_ref() }.map_or(0, |sysfs| sysfs.num_ports);
             extended_attributes(&known, ports, attr_size, &mut found);
         }
@@ -221,7 +225,7 @@ impl Response<'_> {
         }
     }
 
-    /// What every kernel knows.
+    /// The attributes that every kernel reports.
     fn query_legacy(
         &mut self,
         context: Context,
@@ -289,8 +293,8 @@ fn legacy_attributes(from: &ib_uverbs_query_device_resp, to: &mut ibv_device_att
     to.phys_port_cnt = from.phys_port_cnt;
 }
 
-/// Fills each group of members that both the caller (`attr_size`) and the kernel (`response_length`) have
-/// in full.
+/// Fills each group of members that both the caller (`attr_size`) and the kernel
+/// (`response_length`) have in full.
 fn extended_attributes(
     from: &ib_uverbs_ex_query_device_resp,
     ports: u32,

@@ -1,4 +1,5 @@
-//! Device memory: `ibv_alloc_dm(3)`; object `UVERBS_OBJECT_DM` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
+//! Device memory: `ibv_alloc_dm(3)`; object `UVERBS_OBJECT_DM` of `<rdma/ib_user_ioctl_cmds.h>`.
+//! Ioctl only.
 
 use core::ffi::c_uint;
 
@@ -23,18 +24,19 @@ verb! {
     /// `ibv_cmd_alloc_dm`: sets `context` and both handles.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `dm_attr` is readable, `dm` is the provider's to fill, `link` is NULL or a chain of
-    /// command buffers.
+    /// `context` is live, `dm_attr` is readable, `dm` is the provider's to fill, `link` is NULL or
+    /// a chain of command buffers.
     pub(crate) fn alloc_dm(
         context: *mut ibv_context,
         dm_attr: *const ibv_alloc_dm_attr,
         dm: *mut verbs_dm,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: the provider's context is live or NULL, `dm_attr` is readable, `link` is NULL or a chain of buffers.
+        // SAFETY: the provider's context is live or NULL, `dm_attr` is readable, `link` is NULL or
+        // a chain of buffers.
         let (live, attr, chain) = unsafe { (super::context_of(context)?, *dm_attr, Chain::new(link)) };
         let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_ALLOC_DM_HANDLE);
@@ -54,7 +56,7 @@ verb! {
     /// `ibv_cmd_free_dm`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while regions use it.
+    /// The kernel's errno; `EBUSY` while regions use it.
     ///
     /// # Safety
     /// `dm` is live.
@@ -70,10 +72,11 @@ verb! {
     /// `ibv_cmd_reg_dm_mr`: registers a part of device memory.
     ///
     /// # Errors
-    /// `EINVAL` with errno set for access that is not zero-based; what the kernel says.
+    /// `EINVAL` with errno set for access that is not zero-based; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `pd` and `dm` are live, `vmr` is the provider's to fill, `link` is NULL or a chain of command buffers.
+    /// `pd` and `dm` are live, `vmr` is the provider's to fill, `link` is NULL or a chain of
+    /// command buffers.
     pub(crate) fn reg_dm_mr(
         pd: *mut ibv_pd,
         dm: *mut verbs_dm,
@@ -87,7 +90,8 @@ verb! {
         if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: PD and device memory are live, so their members can be read; `link` is NULL or a chain of buffers.
+        // SAFETY: PD and device memory are live, so their members can be read; `link` is NULL or a
+        // chain of buffers.
         let (raw_context, pd_handle, dm_handle, chain) =
             unsafe { ((*pd).context, (*pd).handle, (*dm).handle, Chain::new(link)) };
         // SAFETY: the context of a live PD is live.

@@ -17,7 +17,8 @@ use crate::sys::fd;
 use cface::{Errno, MinusOne, mem, verb};
 
 verb! {
-    /// `ibv_cmd_export_dmabuf_fd`: a DMA-BUF for the memory at a page offset of the device's mappings.
+    /// `ibv_cmd_export_dmabuf_fd`: a DMA-BUF for the memory at a page offset of the device's
+    /// mappings.
     ///
     /// # Errors
     /// -1 with errno as the kernel says.
@@ -34,8 +35,8 @@ verb! {
         Ok(MinusOne(command.fd(fd)))
     }
 
-    /// `ibv_dmabuf_heap_cc_shared_init`: opens the heap of memory that confidential virtual machines share
-    /// with devices.
+    /// `ibv_dmabuf_heap_cc_shared_init`: opens the heap of memory that confidential virtual
+    /// machines share with devices.
     ///
     /// # Errors
     /// NULL with errno of `open`: `ENOENT` when the kernel has no such heap.
@@ -47,8 +48,8 @@ verb! {
         Ok(heap.as_ptr())
     }
 
-    /// `ibv_dmabuf_heap_alloc`: memory of the heap, mapped for reading and writing; `dmabuf_fd` receives its
-    /// descriptor.
+    /// `ibv_dmabuf_heap_alloc`: memory of the heap, mapped for reading and writing; `dmabuf_fd`
+    /// receives its descriptor.
     ///
     /// # Errors
     /// NULL with errno set.
@@ -97,7 +98,8 @@ verb! {
     /// `heap` is NULL or from [`heap_cc_shared_init`], used no more.
     pub(crate) fn heap_destroy(heap: *mut ibv_dmabuf_heap) {
         if !heap.is_null() {
-            // SAFETY: not NULL (checked above), so a heap of `heap_cc_shared_init` that is not freed yet.
+            // SAFETY: not NULL (checked above), so a heap of `heap_cc_shared_init` that is not
+            // freed yet.
             fd::close(unsafe { (*heap).heap_fd });
             // SAFETY: heap_cc_shared_init took it from calloc; the caller gives it back.
             unsafe { mem::free(heap.cast()) };

@@ -1,4 +1,5 @@
-//! DMA handles (rdma-core 59): object `UVERBS_OBJECT_DMAH` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
+//! DMA handles (rdma-core 59): object `UVERBS_OBJECT_DMAH` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl
+//! only.
 
 use abi::{
     IBV_DMAH_INIT_ATTR_MASK_CPU_ID, IBV_DMAH_INIT_ATTR_MASK_PH,
@@ -18,7 +19,7 @@ verb! {
     /// `ibv_cmd_alloc_dmah`: sets `context` and `handle`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `context` is live, `dmah` is the provider's to fill, `attr` is readable.
@@ -27,7 +28,8 @@ verb! {
         dmah: *mut verbs_dmah,
         attr: *mut ibv_dmah_init_attr,
     ) -> Status {
-        // SAFETY: the provider's context is NULL, which is refused, or live; `attr` is readable, and copied.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `attr` is readable,
+        // and copied.
         let (live, attr) = unsafe { (super::context_of(context)?, *attr) };
         let has = |member: u32| attr.comp_mask & member != 0;
         let mut command = Command::new(UVERBS_OBJECT_DMAH, UVERBS_METHOD_DMAH_ALLOC);
@@ -53,7 +55,7 @@ verb! {
     /// `ibv_cmd_free_dmah`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `dmah` is live.

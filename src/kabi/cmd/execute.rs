@@ -1,4 +1,5 @@
-//! Commands that providers build themselves, with inline code of rdma-core.
+//! Commands that providers build themselves, with inline code of rdma-core. `ibv_cmd_*` functions
+//! do not exist for these: mostly methods and attributes of one driver.
 
 use core::ffi::c_uint;
 use core::ptr::NonNull;
@@ -10,20 +11,21 @@ use crate::front::command::buffer::{Buffer, Chain};
 use cface::{Errno, verb};
 
 verb! {
-    /// `execute_ioctl`: sends a command that a provider built with inline code of rdma-core, together with
-    /// the buffers chained to it. Attributes that the kernel filled are stored back.
+    /// `execute_ioctl`: sends a command that a provider built with inline code of rdma-core,
+    /// together with the buffers chained to it. Attributes that the kernel filled are stored back.
     ///
     /// # Errors
-    /// `EINVAL` with errno set when an attribute did not fit into the outermost buffer or the format;
-    /// otherwise what the kernel says.
+    /// `EINVAL` with errno set when an attribute did not fit into the outermost buffer or the
+    /// format; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `context` is live; `cmd` is a chain of command buffers whose attributes name memory that the
-    /// kernel may use as they say.
+    /// kernel may access accordingly.
     pub(crate) fn execute_ioctl(context: *mut ibv_context, cmd: *mut ibv_command_buffer) -> Status {
         // SAFETY: the provider's context is NULL, which is refused, or live during this call.
         let context = unsafe { super::context_of(context)? };
-        // SAFETY: not NULL (checked), so the head of a chain that inline code of rdma-core built and keeps meanwhile.
+        // SAFETY: not NULL (checked), so the head of a chain that inline code of rdma-core built
+        // and keeps meanwhile.
         let mut buffer = unsafe { Buffer::new(NonNull::new(cmd).ok_or(Errno::EINVAL)?) };
         if buffer.has_error() {
             return Err(set(Errno::EINVAL));
@@ -35,8 +37,8 @@ verb! {
     }
 }
 
-/// `__ioctl_final_num_attrs`: how many attributes a command with `num_attrs` of its own has together
-/// with the chain `link`; inline code of rdma-core sizes its buffers with it.
+/// `__ioctl_final_num_attrs`: how many attributes a command with `num_attrs` of its own has
+/// together with the chain `link`; inline code of rdma-core sizes its buffers with it.
 ///
 /// # Safety
 /// `link` is NULL or a chain of command buffers.

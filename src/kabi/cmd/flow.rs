@@ -1,4 +1,5 @@
 //! Flow steering rules: `ibv_create_flow(3)`; `ib_uverbs_create_flow` of `<rdma/ib_user_verbs.h>`.
+//! The specifications of a rule follow the command's fixed part, one behind the other.
 
 use core::ffi::c_void;
 
@@ -10,7 +11,7 @@ use abi::{
 };
 
 use super::destroy::Destroy;
-use super::flow_spec::{self, Named};
+use super::flow_spec::{self, NamedObject};
 use super::status::{Status, set};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
@@ -24,8 +25,8 @@ verb! {
     /// `ibv_cmd_create_flow`: a new rule, with driver data `ucmd`; sets `context` and `handle`.
     ///
     /// # Errors
-    /// `EINVAL` an unknown or short specification; `EOPNOTSUPP` one that uses what we do not know;
-    /// what the kernel says.
+    /// `EINVAL` an unknown or short specification; `EOPNOTSUPP` an unknown field is used; what the
+    /// kernel says.
     ///
     /// # Safety
     /// `qp` and the objects that specifications name are live, `flow_id` is the provider's to fill,
@@ -73,7 +74,7 @@ verb! {
     /// `ibv_cmd_destroy_flow`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `flow_id` is live.
@@ -95,8 +96,8 @@ verb! {
 /// The specifications from `next` on, as the kernel wants them.
 ///
 /// # Safety
-/// `count` specifications follow each other, each as long as its head says; the objects they name are
-/// live.
+/// `count` specifications follow each other, each as long as its head says; the objects they name
+/// are live.
 unsafe fn kernel_specs(mut next: *const u8, count: u8) -> Result<Vec<u8>, Errno> {
     let mut kernel = Vec::new();
     for _ in 0..count {
@@ -105,13 +106,13 @@ unsafe fn kernel_specs(mut next: *const u8, count: u8) -> Result<Vec<u8>, Errno>
         let size = flow_spec::head(head).map_or(0, |(_, size)| size);
         // SAFETY: as long as its head says, by the contract.
         let spec = unsafe { core::slice::from_raw_parts(next, size) };
-        // SAFETY: a live object that its provider embeds in its own structure, by the contract.
+        // SAFETY: a live object inside its provider's structure, by the contract.
         let handle_of = |named| unsafe {
             match named {
-                Named::Action(at) => {
+                NamedObject::Action(at) => {
                     (*core::ptr::with_exposed_provenance::<verbs_flow_action>(at)).handle
                 }
-                Named::Counters(at) => {
+                NamedObject::Counters(at) => {
                     (*core::ptr::with_exposed_provenance::<verbs_counters>(at)).handle
                 }
             }

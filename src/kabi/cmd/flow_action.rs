@@ -1,5 +1,5 @@
-//! Flow actions: `ibv_flow_action_esp(3)`; object `UVERBS_OBJECT_FLOW_ACTION` of `<rdma/ib_user_ioctl_cmds.h>`.
-//! Ioctl only.
+//! Flow actions: `ibv_flow_action_esp(3)`; object `UVERBS_OBJECT_FLOW_ACTION` of
+//! `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
 
 use abi::{
     IBV_FLOW_ACTION_ESP, IBV_FLOW_ACTION_ESP_MASK_ESN, UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE,
@@ -22,23 +22,25 @@ verb! {
     /// `ibv_cmd_create_flow_action_esp`: sets `context`, `handle` and type.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `attr` and what it names are readable, `flow_action` is the provider's to fill,
-    /// `driver` is NULL or a chain of command buffers.
+    /// `context` is live, `attr` and what it names are readable, `flow_action` is the provider's to
+    /// fill, `driver` is NULL or a chain of command buffers.
     pub(crate) fn create_esp(
         context: *mut ibv_context,
         attr: *mut ibv_flow_action_esp_attr,
         flow_action: *mut verbs_flow_action,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: the provider's context is NULL, which is refused, or live; `driver` is NULL or its chain of buffers.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `driver` is NULL or
+        // its chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(driver)) };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
             .with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE);
-        // SAFETY: `attr` and what it names stay readable until this call returns, and the command ends before.
+        // SAFETY: `attr` and the named memory stay readable until the return, and the command ends
+        // before.
         unsafe { add_esp(&mut command, attr) };
         command.run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
@@ -53,24 +55,26 @@ verb! {
     /// `ibv_cmd_modify_flow_action_esp`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `flow_action` is live, `attr` and what it names are readable, `driver` is NULL or a chain of command
-    /// buffers.
+    /// `flow_action` is live, `attr` and what it names are readable, `driver` is NULL or a chain of
+    /// command buffers.
     pub(crate) fn modify_esp(
         flow_action: *mut verbs_flow_action,
         attr: *mut ibv_flow_action_esp_attr,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: the provider's flow action is live, and `driver` is NULL or its chain of command buffers.
+        // SAFETY: the provider's flow action is live, and `driver` is NULL or its chain of command
+        // buffers.
         let (context, handle, chain) = unsafe {
             (super::context_of((*flow_action).action.context)?, (*flow_action).handle, Chain::new(driver))
         };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY)
             .with_chain(chain);
         command.object_in(UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, handle);
-        // SAFETY: `attr` and what it names stay readable until this call returns, and the command ends before.
+        // SAFETY: `attr` and the named memory stay readable until the return, and the command ends
+        // before.
         unsafe { add_esp(&mut command, attr) };
         command.run(context)?;
         Ok(Status::DONE)
@@ -79,7 +83,7 @@ verb! {
     /// `ibv_cmd_destroy_flow_action`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while a flow uses it.
+    /// The kernel's errno; `EBUSY` while a flow uses it.
     ///
     /// # Safety
     /// `flow_action` is live.
@@ -97,12 +101,13 @@ verb! {
 /// # Safety
 /// `attr` and what it names are readable as long as the command is used.
 unsafe fn add_esp(command: &mut Command<'_>, attr: *const ibv_flow_action_esp_attr) {
-    // SAFETY: both callers pass on attributes of the application, which are readable; they are copied.
+    // SAFETY: both callers pass on attributes of the application, which are readable; they are
+    // copied.
     let attr = unsafe { *attr };
     if attr.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
         command.u32_in(UVERBS_ATTR_FLOW_ACTION_ESP_ESN, attr.esn);
     }
-    // SAFETY: each pointer has the length beside it, or that of its type, by the contract.
+    // SAFETY: each pointer has the given length, or its type's length, by the contract.
     let (keymat, replay, encap, esp) = unsafe {
         (
             In::raw(attr.keymat_ptr, attr.keymat_len.into()),

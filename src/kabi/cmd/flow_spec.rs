@@ -1,6 +1,7 @@
-//! Flow specifications from the application's form (`ibv_create_flow(3)`) to the kernel's (`ib_uverbs_flow_spec_*`
-//! of `<rdma/ib_user_verbs.h>`). Both are a type, a size and a value with its mask, but padded differently;
-//! the ones that grew over time may come shorter or longer than we know them.
+//! Flow specifications from the application's form (`ibv_create_flow(3)`) to the kernel's
+//! (`ib_uverbs_flow_spec_*` of `<rdma/ib_user_verbs.h>`). Both are a type, a size and a value with
+//! its mask, but padded differently; types that grew over time may be shorter or longer than the
+//! known size.
 
 #![forbid(unsafe_code)]
 
@@ -26,22 +27,22 @@ pub(super) const HEAD: usize = 6;
 
 /// An object that an action names by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum NamedObject {
     /// A `verbs_flow_action`.
     Action(usize),
     /// A `verbs_counters`.
     Counters(usize),
 }
 
-/// Appends the kernel's form of `spec`, which is as long as its head says. `handle_of` looks up the kernel's
-/// number of an object.
+/// Appends the kernel's form of `spec`, which is as long as its head says. `handle_of` looks up the
+/// kernel's number of an object.
 ///
 /// # Errors
-/// `EINVAL` an unknown type or a size too small; `EOPNOTSUPP` a mask on something we do not know. Both
-/// with errno set.
+/// `EINVAL` an unknown type or a size too small; `EOPNOTSUPP` a mask on something we do not know.
+/// Both with errno set.
 pub(super) fn convert(
     spec: &[u8],
-    handle_of: impl FnOnce(Named) -> u32,
+    handle_of: impl FnOnce(NamedObject) -> u32,
     kernel: &mut Vec<u8>,
 ) -> Result<(), Errno> {
     let invalid = || set(Errno::EINVAL);
@@ -64,10 +65,10 @@ pub(super) fn convert(
         IBV_FLOW_SPEC_ACTION_TAG => spec.get(8..12).map(|tag| [tag, &[0; 4]].concat()),
         IBV_FLOW_SPEC_ACTION_DROP => Some(Vec::new()),
         IBV_FLOW_SPEC_ACTION_HANDLE => {
-            address(spec).map(|at| numbered(handle_of(Named::Action(at))))
+            address(spec).map(|at| numbered(handle_of(NamedObject::Action(at))))
         }
         IBV_FLOW_SPEC_ACTION_COUNT => {
-            address(spec).map(|at| numbered(handle_of(Named::Counters(at))))
+            address(spec).map(|at| numbered(handle_of(NamedObject::Counters(at))))
         }
         _ => None,
     };
@@ -90,7 +91,7 @@ fn fixed(spec: &[u8], offset: usize, len: usize) -> Option<Vec<u8>> {
     spec.get(offset..offset + 2 * len).map(<[u8]>::to_vec)
 }
 
-/// What we know of a filter that grew.
+/// The known part of a filter that grew over time.
 #[derive(Clone, Copy, Debug)]
 struct Filter {
     /// Bytes of its members, without padding at the end.
@@ -99,8 +100,8 @@ struct Filter {
     kernel: usize,
 }
 
-/// Value and mask of a filter whose length follows from the size of the specification. Bytes beyond what
-/// we know must not be masked in.
+/// Value and mask of a filter whose length follows from the size of the specification. Bytes beyond
+/// what we know must not be masked in.
 fn growing(spec: &[u8], filter: Filter) -> Result<Vec<u8>, Errno> {
     let both = spec.get(8..).unwrap_or_default();
     let len = both.len() / 2;
@@ -147,7 +148,7 @@ mod tests {
 
     fn kernel(spec: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut kernel = Vec::new();
-        convert(spec, |named| if named == Named::Action(5) { 77 } else { 88 }, &mut kernel)?;
+        convert(spec, |named| if named == NamedObject::Action(5) { 77 } else { 88 }, &mut kernel)?;
         Ok(kernel)
     }
 

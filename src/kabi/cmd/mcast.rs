@@ -1,4 +1,5 @@
 //! Multicast groups: `ibv_attach_mcast(3)`; `ib_uverbs_attach_mcast` of `<rdma/ib_user_verbs.h>`.
+//! Both commands name the QP by its handle, and the group by its GID and LID.
 
 use abi::{
     IB_USER_VERBS_CMD_ATTACH_MCAST, IB_USER_VERBS_CMD_DETACH_MCAST, Zeroed, ib_uverbs_attach_mcast,
@@ -17,7 +18,7 @@ verb! {
     /// `ibv_cmd_attach_mcast`: joins `qp` to a group.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `qp` is live, `gid` is readable.
@@ -36,7 +37,7 @@ verb! {
     /// `ibv_cmd_detach_mcast`: the opposite. On an unplugged device it succeeds as destroying does.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `qp` is live, `gid` is readable.

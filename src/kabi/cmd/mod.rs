@@ -1,12 +1,13 @@
-//! The commands that provider plugins send to the kernel through us: `ibv_cmd_*`, `execute_ioctl` and
-//! their relatives of rdma-core's private provider ABI (releases 34 to 65).
+//! The commands that provider plugins send to the kernel through us: `ibv_cmd_*`, `execute_ioctl`
+//! and their relatives of rdma-core's private provider ABI (releases 34 to 65).
 //!
-//! Built and sent with [`crate::front::command`]: the ioctl first, then the write commands where those can
-//! express it. [`destroy`] is what all destroying commands share, with the wait for acknowledged events;
-//! else one file per object, with entry points that check, build, send and store.
+//! Built and sent with [`crate::front::command`]: the ioctl first, then the write commands where
+//! those can express it. [`destroy`] is what all destroying commands share, with the wait for
+//! acknowledged events; else one file per object, with entry points that check, build, send and
+//! store.
 //!
 //! All these functions return 0 or a positive errno value, and leave errno to the system calls they
-//! make; where one sets it without a call, its documentation says so.
+//! make; exceptions are documented at the function.
 
 pub(crate) mod ah;
 pub(crate) mod comp_cntr;
@@ -54,11 +55,11 @@ unsafe fn context_of(context: *mut ibv_context) -> Result<Context, Errno> {
     unsafe { Context::new(context) }
 }
 
-/// Version of the write commands, `<sysfs>/class/infiniband_verbs/abi_version`: 6 since Linux 2.6.21.
-/// Kernels with 3 to 5 answer some commands with shorter structures.
+/// Version of the write commands, `<sysfs>/class/infiniband_verbs/abi_version`: 6 since Linux
+/// 2.6.21. Kernels with 3 to 5 answer some commands with shorter structures.
 fn write_abi() -> u32 {
-    // No cell that one thread fills while others wait: a process forked meanwhile would wait for ever. 0 is unknown;
-    // relaxed, as it is just the number, and whoever reads the file reads the same.
+    // Not a cell for which other threads wait: a process forked meanwhile would wait for ever. 0 is
+    // unknown; relaxed, as it is just the number, and whoever reads the file reads the same.
     static VERSION: AtomicU32 = AtomicU32::new(0);
     match VERSION.load(Ordering::Relaxed) {
         0 => {
@@ -71,5 +72,5 @@ fn write_abi() -> u32 {
     }
 }
 
-/// What every kernel of the last decade says.
+/// The version of the uverbs ABI that every kernel of the last decade reports.
 const NEWEST_WRITE_ABI: u32 = 6;

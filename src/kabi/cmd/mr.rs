@@ -1,6 +1,9 @@
 //! Memory regions: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`, `ibv_advise_mr(3)`, `ibv_reg_dmabuf_mr(3)`,
-//! `ibv_reg_mr_ex(3)`; object `UVERBS_OBJECT_MR` of `<rdma/ib_user_ioctl_cmds.h>` and the MR commands of
-//! `<rdma/ib_user_verbs.h>`.
+//! `ibv_reg_mr_ex(3)`; object `UVERBS_OBJECT_MR` of `<rdma/ib_user_ioctl_cmds.h>` and the MR
+//! commands of `<rdma/ib_user_verbs.h>`.
+//!
+//! Map of this file: the exported functions; `RegionRequest`, the checked attributes of
+//! `ibv_reg_mr_ex(3)`; tests.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -27,7 +30,7 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::{Status, set};
-use crate::front::command::Way;
+use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Frame;
@@ -41,11 +44,12 @@ verb! {
     /// `ibv_cmd_reg_mr`: registers memory; sets the keys, `handle`, `context`, type and access.
     ///
     /// # Errors
-    /// `EINVAL` with errno set for an implicit on-demand region that does not start at 0, or for sizes
-    /// below those of the structures; what the kernel says.
+    /// `EINVAL` with errno set for an implicit on-demand region that does not start at 0, or for
+    /// sizes below those of the structures; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `pd` is live, `vmr` is the provider's to fill, `cmd` and `resp` are as long as the sizes say.
+    /// `pd` is live, `vmr` is the provider's to fill, `cmd` and `resp` are as long as the sizes
+    /// say.
     pub(crate) fn reg_mr(
         pd: *mut ibv_pd,
         addr: *mut c_void,
@@ -60,7 +64,8 @@ verb! {
     ) -> Status {
         // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (raw_context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
-        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes, checked inside.
+        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes,
+        // checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -89,10 +94,11 @@ verb! {
     /// `ibv_cmd_rereg_mr`: changes a region; updates its keys.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `vmr` is live, `pd` too if `flags` changes it, `cmd` and `resp` are as long as the sizes say.
+    /// `vmr` is live, `pd` too if `flags` changes it, `cmd` and `resp` are as long as the sizes
+    /// say.
     pub(crate) fn rereg_mr(
         vmr: *mut verbs_mr,
         flags: u32,
@@ -108,7 +114,8 @@ verb! {
     ) -> Status {
         // SAFETY: the provider's region is live, so its context and handle can be read.
         let (raw_context, handle) = unsafe { ((*vmr).ibv_mr.context, (*vmr).ibv_mr.handle) };
-        // SAFETY: the context of a live region is live; `cmd` and `resp` are as long as their sizes, checked inside.
+        // SAFETY: the context of a live region is live; `cmd` and `resp` are as long as their
+        // sizes, checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -128,7 +135,8 @@ verb! {
             .response(Out::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
-        // SAFETY: the region is the provider's and live for the whole call, and so is a PD that is to be set.
+        // SAFETY: the region is the provider's and live for the whole call, and so is a PD that is
+        // to be set.
         unsafe {
             (*vmr).ibv_mr.lkey = frame.resp.lkey;
             (*vmr).ibv_mr.rkey = frame.resp.rkey;
@@ -142,7 +150,7 @@ verb! {
     /// `ibv_cmd_dereg_mr`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while windows are bound.
+    /// The kernel's errno; `EBUSY` while windows are bound.
     ///
     /// # Safety
     /// `vmr` is live.
@@ -162,7 +170,7 @@ verb! {
     /// `ibv_cmd_advise_mr`: ioctl only.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `pd` is live, `sg_list` has `num_sge` elements.
@@ -190,7 +198,7 @@ verb! {
     /// `ibv_cmd_query_mr`: learns about a region that another process registered; ioctl only.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `pd` is live, `vmr` is the provider's to fill.
@@ -221,15 +229,15 @@ verb! {
         Ok(Status::DONE)
     }
 
-    /// `ibv_cmd_reg_dmabuf_mr`: registers a DMA-BUF; ioctl only. The last argument exists since rdma-core
-    /// 54 only; what earlier providers leave in its place is not looked at.
+    /// `ibv_cmd_reg_dmabuf_mr`: registers a DMA-BUF; ioctl only. The last argument exists since
+    /// rdma-core 54 only; what earlier providers leave in its place is not looked at.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `pd` is live, `vmr` is the provider's to fill, `driver` is NULL or a chain of command buffers if
-    /// the provider's generation passes it.
+    /// `pd` is live, `vmr` is the provider's to fill, `driver` is NULL or a chain of command
+    /// buffers if the provider's generation passes it.
     pub(crate) fn reg_dmabuf_mr(
         pd: *mut ibv_pd,
         offset: u64,
@@ -277,19 +285,20 @@ verb! {
         Ok(Status::DONE)
     }
 
-    /// `ibv_cmd_reg_mr_ex`: registers memory or a DMA-BUF, possibly with a DMA handle. Kernels without
-    /// the ioctl get the plain write command where that can express the request.
+    /// `ibv_cmd_reg_mr_ex`: registers memory or a DMA-BUF, possibly with a DMA handle. Kernels
+    /// without the ioctl get the plain write command where that can express the request.
     ///
     /// # Errors
-    /// `EINVAL` with errno set for attributes that contradict each other; `EOPNOTSUPP` with errno set
-    /// when only the ioctl could do it and the kernel lacks it; what the kernel says.
+    /// `EINVAL` with errno set for attributes that contradict each other; `EOPNOTSUPP` with errno
+    /// set when only the ioctl could do it and the kernel lacks it; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `pd` and the DMA handle in `mr_init_attr` are live, `vmr` is the provider's to fill.
     pub(crate) fn reg_mr_ex(pd: *mut ibv_pd, vmr: *mut verbs_mr, mr_init_attr: *mut ibv_mr_init_attr) -> Status {
-        // SAFETY: the PD and `mr_init_attr` are live; only members that providers of every generation know are read.
+        // SAFETY: the PD and `mr_init_attr` are live; only members that providers of every
+        // generation know are read.
         let (raw_context, pd_handle, wish) =
-            unsafe { ((*pd).context, (*pd).handle, Wish::new(mr_init_attr)?) };
+            unsafe { ((*pd).context, (*pd).handle, RegionRequest::new(mr_init_attr)?) };
         // SAFETY: the context of a live PD is live.
         let context = unsafe { super::context_of(raw_context)? };
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
@@ -316,8 +325,8 @@ verb! {
             command.object_in(UVERBS_ATTR_REG_MR_DMA_HANDLE, dmah);
         }
         let mr_handle = match command.run_or_fall_back(context, Op::reg_mr_ex)? {
-            Way::Done => command.handle(handle),
-            Way::Write | Way::WriteEx => {
+            IoctlOutcome::Done => command.handle(handle),
+            IoctlOutcome::Write | IoctlOutcome::WriteEx => {
                 let mut request = ib_uverbs_reg_mr::zeroed();
                 if let Source::Memory(addr) = wish.source {
                     request.start = addr.expose_provenance() as u64;
@@ -348,8 +357,8 @@ verb! {
     }
 }
 
-/// The length as the kernel wants it: an implicit on-demand region covers the whole address space, for
-/// which C says `SIZE_MAX`.
+/// The length as the kernel wants it: an implicit on-demand region covers the whole address space,
+/// for which C says `SIZE_MAX`.
 fn kernel_length(addr: *const c_void, length: usize, access: c_int) -> Result<u64, Errno> {
     let access = AccessFlags::from_bits_retain(access.cast_unsigned());
     if !access.contains(AccessFlags::ON_DEMAND) || length != usize::MAX {
@@ -367,7 +376,7 @@ enum Source {
 
 /// Attributes of `ibv_reg_mr_ex(3)`, checked.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct RegionRequest {
     source: Source,
     iova: u64,
     length: u64,
@@ -375,7 +384,7 @@ struct Wish {
     dmah: Option<c_uint>,
 }
 
-impl Wish {
+impl RegionRequest {
     /// # Errors
     /// `EINVAL` with errno set.
     ///
@@ -395,7 +404,8 @@ impl Wish {
             {
                 return refuse();
             }
-            // SAFETY: the caller's `attr` is live, and the structure had these members from the start.
+            // SAFETY: the caller's `attr` is live, and the structure had these members from the
+            // start.
             let source = unsafe { Source::Fd { fd: (*attr).fd, offset: (*attr).fd_offset } };
             (source, iova, length as u64)
         } else {
@@ -437,7 +447,7 @@ mod tests {
         let mut check = |mask: MrInitMask| {
             attr.comp_mask = mask.bits();
             // SAFETY: a live structure without DMA handle.
-            unsafe { Wish::new(&raw const attr) }
+            unsafe { RegionRequest::new(&raw const attr) }
                 .map(|wish| matches!(wish.source, Source::Fd { .. }))
         };
         let fd = MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA;

@@ -1,4 +1,5 @@
-//! Memory windows: `ibv_alloc_mw(3)`; `ib_uverbs_alloc_mw` of `<rdma/ib_user_verbs.h>`.
+//! Memory windows: `ibv_alloc_mw(3)`; `ib_uverbs_alloc_mw` of `<rdma/ib_user_verbs.h>`. The
+//! commands allocate and free a window; they do not bind it.
 
 use abi::{
     IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_DEALLOC_MW, UVERBS_ATTR_DESTROY_MW_HANDLE,
@@ -20,7 +21,7 @@ verb! {
     /// `ibv_cmd_alloc_mw`: a new window; sets all its members.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `pd` is live, `mw` is the provider's to fill, `cmd` and `resp` are as long as the sizes say.
@@ -35,7 +36,8 @@ verb! {
     ) -> Status {
         // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (raw_context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
-        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes, checked inside.
+        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes,
+        // checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -61,7 +63,7 @@ verb! {
     /// `ibv_cmd_dealloc_mw`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `mw` is live.

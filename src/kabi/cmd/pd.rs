@@ -1,4 +1,5 @@
-//! Protection domains: `ibv_alloc_pd(3)`, `ib_uverbs_alloc_pd` of `<rdma/ib_user_verbs.h>`.
+//! Protection domains: `ibv_alloc_pd(3)`, `ib_uverbs_alloc_pd` of `<rdma/ib_user_verbs.h>`. The
+//! functions fill the provider's object with the handle that the kernel returns.
 
 use abi::{
     IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_DEALLOC_PD, UVERBS_ATTR_DESTROY_PD_HANDLE,
@@ -20,10 +21,11 @@ verb! {
     /// `ibv_cmd_alloc_pd`: a new PD; sets `handle` and `context`.
     ///
     /// # Errors
-    /// `EINVAL` sizes below those of the structures; what the kernel says.
+    /// `EINVAL` sizes below those of the structures; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` is live, `pd` is the provider's to fill, `cmd` and `resp` are as long as the sizes say.
+    /// `context` is live, `pd` is the provider's to fill, `cmd` and `resp` are as long as the sizes
+    /// say.
     pub(crate) fn alloc_pd(
         context: *mut ibv_context,
         pd: *mut ibv_pd,
@@ -32,7 +34,8 @@ verb! {
         resp: *mut ib_uverbs_alloc_pd_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
+        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which
+        // `Frame::new` checks.
         let (live, frame) = unsafe { (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_PD), In::of(&frame.cmd.core_payload))
             .response(Out::of(&mut *frame.resp))
@@ -49,7 +52,7 @@ verb! {
     /// `ibv_cmd_dealloc_pd`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while objects use the PD.
+    /// The kernel's errno; `EBUSY` while objects use the PD.
     ///
     /// # Safety
     /// `pd` is live.

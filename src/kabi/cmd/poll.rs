@@ -1,5 +1,6 @@
-//! Polling and arming CQs through the kernel: `ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`; `ib_uverbs_poll_cq` of
-//! `<rdma/ib_user_verbs.h>`. For adapters that user space cannot reach directly.
+//! Polling and arming CQs through the kernel: `ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`;
+//! `ib_uverbs_poll_cq` of `<rdma/ib_user_verbs.h>`. For adapters that user space cannot reach
+//! directly.
 
 use core::ffi::c_int;
 
@@ -47,7 +48,7 @@ verb! {
     /// `ibv_cmd_req_notify_cq`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `cq` is live.

@@ -1,6 +1,6 @@
-//! Posting work requests through the kernel: `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`;
-//! `ib_uverbs_post_send` and relatives of `<rdma/ib_user_verbs.h>`. For adapters that user space cannot
-//! reach directly.
+//! Posting work requests through the kernel: `ibv_post_send(3)`, `ibv_post_recv(3)`,
+//! `ibv_post_srq_recv(3)`; `ib_uverbs_post_send` and relatives of `<rdma/ib_user_verbs.h>`. For
+//! adapters that user space cannot reach directly.
 
 use core::ffi::c_int;
 
@@ -21,11 +21,11 @@ use cface::{Errno, verb};
 wire! { ib_uverbs_post_send ib_uverbs_recv_wr ib_uverbs_send_wr ib_uverbs_sge }
 
 verb! {
-    /// `ibv_cmd_post_send`: posts the list `wr`. On failure `bad_wr` is the first request that was not
-    /// posted.
+    /// `ibv_cmd_post_send`: posts the list `wr`. On failure `bad_wr` is the first request that was
+    /// not posted.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `qp`, the list and the address handles in it are live; `bad_wr` can be written.
@@ -50,11 +50,11 @@ verb! {
         unsafe { blame(wr, bad, result, bad_wr, |request| (*request).next) }
     }
 
-    /// `ibv_cmd_post_recv`: posts the list `wr` to a QP. On failure `bad_wr` is the first request that was not
-    /// posted.
+    /// `ibv_cmd_post_recv`: posts the list `wr` to a QP. On failure `bad_wr` is the first request
+    /// that was not posted.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `qp` and the list are live; `bad_wr` can be written.
@@ -65,14 +65,15 @@ verb! {
     ) -> Status {
         // SAFETY: the caller's QP is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*qp).context)?, (*qp).handle) };
-        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the caller's to be written.
+        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the
+        // caller's to be written.
         unsafe { post_receives(context, IB_USER_VERBS_CMD_POST_RECV, handle, wr, bad_wr) }
     }
 
     /// `ibv_cmd_post_srq_recv`: the same for an SRQ.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `srq` and the list are live; `bad_wr` can be written.
@@ -83,7 +84,8 @@ verb! {
     ) -> Status {
         // SAFETY: the caller's SRQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*srq).context)?, (*srq).handle) };
-        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the caller's to be written.
+        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the
+        // caller's to be written.
         unsafe { post_receives(context, IB_USER_VERBS_CMD_POST_SRQ_RECV, handle, wr, bad_wr) }
     }
 }

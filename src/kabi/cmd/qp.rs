@@ -1,6 +1,6 @@
-//! Creating, opening and destroying queue pairs: `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`, `ibv_open_qp(3)`;
-//! object `UVERBS_OBJECT_QP` of `<rdma/ib_user_ioctl_cmds.h>` and the QP commands of
-//! `<rdma/ib_user_verbs.h>`.
+//! Creating, opening and destroying queue pairs: `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`,
+//! `ibv_open_qp(3)`; object `UVERBS_OBJECT_QP` of `<rdma/ib_user_ioctl_cmds.h>` and the QP commands
+//! of `<rdma/ib_user_verbs.h>`.
 
 use core::ffi::c_int;
 
@@ -20,7 +20,7 @@ use abi::{
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
 use super::qp_new::create;
 use super::status::{Status, set};
-use crate::front::command::Way;
+use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{Driver, Frame};
@@ -31,25 +31,25 @@ use cface::{Errno, lock, verb};
 
 wire! { ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_open_qp }
 
-/// What `ibv_cmd_create_qp_ex` can express.
+/// The members that `ibv_cmd_create_qp_ex` supports.
 const PLAIN_MEMBERS: u32 =
     IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-/// What `ibv_cmd_create_qp_ex2` can express.
+/// The members that `ibv_cmd_create_qp_ex2` supports.
 const EXTENDED_MEMBERS: u32 = PLAIN_MEMBERS
     | IBV_QP_INIT_ATTR_CREATE_FLAGS
     | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
     | IBV_QP_INIT_ATTR_IND_TABLE
     | IBV_QP_INIT_ATTR_RX_HASH;
 verb! {
-    /// `ibv_cmd_create_qp`: a new QP from the classic attributes; all members of `ibv_qp` are set, and the
-    /// capacities in `attr`.
+    /// `ibv_cmd_create_qp`: a new QP from the classic attributes; all members of `ibv_qp` are set,
+    /// and the capacities in `attr`.
     ///
     /// # Errors
-    /// `EINVAL` a type that needs more than a PD; what the kernel says.
+    /// `EINVAL` a type that needs more than a PD; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `pd` and what `attr` names are live, `qp` is the provider's to fill, `cmd` and `resp` are as long as
-    /// the sizes say.
+    /// `pd` and what `attr` names are live, `qp` is the provider's to fill, `cmd` and `resp` are as
+    /// long as the sizes say.
     pub(crate) fn create_qp(
         pd: *mut ibv_pd,
         qp: *mut ibv_qp,
@@ -59,7 +59,8 @@ verb! {
         resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: the caller's PD is live, and the application's attributes are readable; they are copied.
+        // SAFETY: the caller's PD is live, and the application's attributes are readable; they are
+        // copied.
         let (raw_context, classic) = unsafe { ((*pd).context, *attr) };
         let mut wish = ibv_qp_init_attr_ex::zeroed();
         wish.qp_context = classic.qp_context;
@@ -71,7 +72,8 @@ verb! {
         wish.sq_sig_all = classic.sq_sig_all;
         wish.comp_mask = IBV_QP_INIT_ATTR_PD;
         wish.pd = pd;
-        // SAFETY: the PD's context is live, `qp` and `attr` are there to be filled, `cmd` and `resp` have their sizes.
+        // SAFETY: the PD's context is live, `qp` and `attr` are there to be filled, `cmd` and
+        // `resp` have their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(raw_context, qp, None, &mut wish, driver, Chain::NONE)?;
@@ -80,15 +82,15 @@ verb! {
         Ok(Status::DONE)
     }
 
-    /// `ibv_cmd_create_qp_ex`: a new QP from extended attributes as far as the plain write command has
-    /// them; members of `verbs_qp` are set too.
+    /// `ibv_cmd_create_qp_ex`: a new QP from extended attributes as far as the plain write command
+    /// has them; members of `verbs_qp` are set too.
     ///
     /// # Errors
-    /// `EINVAL` with errno set for other members; what the kernel says.
+    /// `EINVAL` with errno set for other members; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` and what `attr_ex` names are live, `qp` is the provider's to fill, `cmd` and `resp` are as
-    /// long as the sizes say.
+    /// `context` and what `attr_ex` names are live, `qp` is the provider's to fill, `cmd` and
+    /// `resp` are as long as the sizes say.
     pub(crate) fn create_qp_ex(
         context: *mut ibv_context,
         qp: *mut verbs_qp,
@@ -98,7 +100,8 @@ verb! {
         resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: what `attr_ex` names is live; `qp` may be written, `cmd` and `resp` are as long as their sizes.
+        // SAFETY: what `attr_ex` names is live; `qp` may be written, `cmd` and `resp` are as long
+        // as their sizes.
         unsafe {
             let wish = attr_ex.as_mut().ok_or(Errno::EINVAL)?;
             only_members(wish, PLAIN_MEMBERS)?;
@@ -111,7 +114,7 @@ verb! {
     /// `ibv_cmd_create_qp_ex2` of private ABI 34 to 59: a new QP from all extended attributes.
     ///
     /// # Errors
-    /// `EINVAL` with errno set for unknown members; what the kernel says.
+    /// `EINVAL` with errno set for unknown members; otherwise the kernel's errno.
     ///
     /// # Safety
     /// As for [`create_qp_ex`].
@@ -124,7 +127,8 @@ verb! {
         resp: *mut ib_uverbs_ex_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: as for `create_qp_ex`: live objects, a QP to fill, and memory as long as the sizes.
+        // SAFETY: as for `create_qp_ex`: live objects, a QP to fill, and memory as long as the
+        // sizes.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::NONE)
@@ -148,7 +152,8 @@ verb! {
         resp_size: usize,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: as for `create_qp_ex`; `driver` is NULL or the provider's chain of command buffers.
+        // SAFETY: as for `create_qp_ex`; `driver` is NULL or the provider's chain of command
+        // buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::new(driver))
@@ -159,11 +164,11 @@ verb! {
     /// `vqp_sz` says how much of `verbs_qp` the provider has.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; `EINVAL` members missing; what the kernel says.
+    /// `EOPNOTSUPP` unknown members; `EINVAL` members missing; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` and what `attr` names are live, `qp` is the provider's to fill, `cmd` and `resp` are as
-    /// long as the sizes say.
+    /// `context` and what `attr` names are live, `qp` is the provider's to fill, `cmd` and `resp`
+    /// are as long as the sizes say.
     pub(crate) fn open_qp(
         context: *mut ibv_context,
         qp: *mut verbs_qp,
@@ -184,7 +189,8 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let xrcd: *mut verbs_xrcd = attr.xrcd.cast();
-        // SAFETY: the mask names the domain, so it is live, in a verbs_xrcd as with all providers; sizes are checked.
+        // SAFETY: the mask names the domain, so it is live, in a verbs_xrcd as with all providers;
+        // sizes are checked.
         let (live, frame, xrcd_handle) = unsafe {
             (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?, (*xrcd).handle)
         };
@@ -218,7 +224,8 @@ verb! {
         let mask_offset = live.private().generation.qp_mask_offset;
         let with_xrcd = mask_offset + size_of::<u64>() + size_of::<*mut verbs_xrcd>();
         if usize::try_from(vqp_sz).is_ok_and(|size| size >= with_xrcd) {
-            // SAFETY: the structure of the provider's generation reaches that far, as its size says.
+            // SAFETY: the structure of the provider's generation reaches that far, as its size
+            // says.
             unsafe { store_xrcd(live, qp, Some(xrcd)) };
         } else {
             // SAFETY: the mask is there in all providers.
@@ -230,7 +237,7 @@ verb! {
     /// `ibv_cmd_destroy_qp`: returns when the application has acknowledged all events of the QP.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while attached to a multicast group.
+    /// The kernel's errno; `EBUSY` while attached to a multicast group.
     ///
     /// # Safety
     /// `qp` is live.
@@ -243,11 +250,11 @@ verb! {
         command.out(UVERBS_ATTR_DESTROY_QP_RESP, Out::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_QP_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_qp) {
-            Ok(Way::Done) => {
+            Ok(IoctlOutcome::Done) => {
                 response = reported;
                 Ok(())
             }
-            Ok(Way::Write | Way::WriteEx) => {
+            Ok(IoctlOutcome::Write | IoctlOutcome::WriteEx) => {
                 let mut request = ib_uverbs_destroy_qp::zeroed();
                 request.qp_handle = handle;
                 command.write_resp(context, Number::Plain(IB_USER_VERBS_CMD_DESTROY_QP), &request, &mut response)
@@ -280,7 +287,8 @@ unsafe fn create_extended(
     driver: Driver<'_>,
     chain: Chain<'_>,
 ) -> Result<Status, Errno> {
-    // SAFETY: both callers promise a live context, live objects in `attr`, and a QP that the provider lets us fill.
+    // SAFETY: both callers promise a live context, live objects in `attr`, and a QP that the
+    // provider lets us fill.
     unsafe {
         let wish = attr.as_mut().ok_or(Errno::EINVAL)?;
         only_members(wish, EXTENDED_MEMBERS)?;
@@ -288,8 +296,8 @@ unsafe fn create_extended(
     }
 }
 
-/// Sets `verbs_qp.comp_mask`, and `verbs_qp.xrcd` if there is a domain: behind an `ibv_qp_ex` whose length
-/// depends on the generation.
+/// Sets `verbs_qp.comp_mask`, and `verbs_qp.xrcd` if there is a domain: behind an `ibv_qp_ex` whose
+/// length depends on the generation.
 ///
 /// # Safety
 /// `qp` is a `verbs_qp` of the context's generation, at least up to the members written.

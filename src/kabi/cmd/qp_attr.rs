@@ -8,7 +8,8 @@ use abi::{
     ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_cap,
 };
 
-/// Bytes of the attributes in every release: the structure of a caller of old ends before `rate_limit`.
+/// Bytes of the attributes in every release: the structure of a caller of old ends before
+/// `rate_limit`.
 const COMMON: usize = offset_of!(ibv_qp_attr, rate_limit);
 
 /// A copy of an application's attributes, `rate_limit` being among them if `mask` selects it.
@@ -114,7 +115,8 @@ fn address_to_kernel(from: &ibv_ah_attr, to: &mut ib_uverbs_qp_dest) {
 /// # Safety
 /// `attr` can be written, as far as a caller has it whose structure ends before `rate_limit`.
 pub(super) unsafe fn from_kernel(from: &ib_uverbs_query_qp_resp, attr: *mut ibv_qp_attr) {
-    // SAFETY: by the contract: none of these members is `rate_limit`, and there is no reference to all of the structure.
+    // SAFETY: by the contract: none of these members is `rate_limit`, and there is no reference to
+    // all of the structure.
     unsafe {
         (*attr).qp_state = from.qp_state.into();
         (*attr).cur_qp_state = from.cur_qp_state.into();

@@ -1,5 +1,5 @@
-//! Changing and reading queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`; `ib_uverbs_modify_qp` and relatives of
-//! `<rdma/ib_user_verbs.h>`.
+//! Changing and reading queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`; `ib_uverbs_modify_qp`
+//! and relatives of `<rdma/ib_user_verbs.h>`.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -31,7 +31,7 @@ verb! {
     /// provider left them; the kernel ignores them.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` members beyond the plain command; what the kernel says.
+    /// `EOPNOTSUPP` members beyond the plain command; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `qp` is live, `attr` is readable, `cmd` is as long as its size says.
@@ -46,8 +46,8 @@ verb! {
         if mask >= RATE_LIMIT {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the caller's QP is live and `attr` readable as far as its release has it; `cmd` is as long as its size, which `request`
-        // checks.
+        // SAFETY: the caller's QP is live and `attr` readable as far as its release has it; `cmd`
+        // is as long as its size, which `request` checks.
         let (context, handle, attr, (cmd, driver)) = unsafe {
             let attr = qp_attr::read(attr, QpAttrMask::from_bits_retain(mask));
             (super::context_of((*qp).context)?, (*qp).handle, attr, frame::request(cmd, cmd_size)?)
@@ -61,8 +61,8 @@ verb! {
     /// `ibv_cmd_modify_qp_ex`: with the rate limit, for which the command must be long enough.
     ///
     /// # Errors
-    /// `EINVAL` a command too short for the rate limit, or, with errno set, for the structure; what the
-    /// kernel says.
+    /// `EINVAL` a command too short for the rate limit, or, with errno set, for the structure; what
+    /// the kernel says.
     ///
     /// # Safety
     /// `qp` is live, `attr` is readable, `cmd` and `resp` are as long as the sizes say.
@@ -84,8 +84,9 @@ verb! {
         if cmd_size < size_of::<ibv_modify_qp_ex>() {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: the caller's QP is live, `attr` readable as far as its release has it, with the rate limit if the mask selects that, and
-        // `cmd` and `resp` are as long as their sizes (checked).
+        // SAFETY: the caller's QP is live, `attr` readable as far as its release has it, with the
+        // rate limit if the mask selects that, and `cmd` and `resp` are as long as their sizes
+        // (checked).
         let (context, handle, attr, frame) = unsafe {
             let frame = Frame::new(cmd, cmd_size, resp, resp_size)?;
             let attr = qp_attr::read(attr, QpAttrMask::from_bits_retain(mask));
@@ -106,7 +107,7 @@ verb! {
     /// `ibv_cmd_query_qp`: fills both structures, whatever `attr_mask` selects.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` members beyond the plain command; what the kernel says.
+    /// `EOPNOTSUPP` members beyond the plain command; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `qp` is live, `attr` and `init_attr` can be written, `cmd` is as long as its size says.

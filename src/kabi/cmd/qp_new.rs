@@ -1,6 +1,9 @@
-//! A new queue pair, by ioctl or by write command: what the three `ibv_cmd_create_qp*` of [`super::qp`]
-//! share. Attributes of `UVERBS_METHOD_QP_CREATE` of `<rdma/ib_user_ioctl_cmds.h>`, `ib_uverbs_create_qp` and
-//! `ib_uverbs_ex_create_qp` of `<rdma/ib_user_verbs.h>`.
+//! A new queue pair, by ioctl or by write command: what the three `ibv_cmd_create_qp*` of
+//! [`super::qp`] share. Attributes of `UVERBS_METHOD_QP_CREATE` of `<rdma/ib_user_ioctl_cmds.h>`,
+//! `ib_uverbs_create_qp` and `ib_uverbs_ex_create_qp` of `<rdma/ib_user_verbs.h>`.
+//!
+//! Map of this file: `QpObjects`, the checked handles and flags; `create`; the ioctl, the write
+//! command and the extended write command; conversions of capacities; tests.
 
 use abi::{
     IB_USER_VERBS_CMD_CREATE_QP, IB_USER_VERBS_EX_CMD_CREATE_QP, IB_UVERBS_QP_CREATE_SQ_SIG_ALL,
@@ -26,7 +29,7 @@ use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::Number;
-use crate::front::command::{Way, async_fd, is_imported};
+use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
 use cface::{Errno, lock};
@@ -35,7 +38,7 @@ wire! { ib_uverbs_create_qp ib_uverbs_create_qp_resp ib_uverbs_ex_create_qp ib_u
 
 /// Handles and flags that a QP is created with.
 #[derive(Clone, Copy, Debug)]
-struct Parts {
+struct QpObjects {
     /// PD, or XRC domain of a receiving XRC QP.
     domain: u32,
     send_cq: Option<u32>,
@@ -48,9 +51,9 @@ struct Parts {
     needs_extended: bool,
 }
 
-impl Parts {
+impl QpObjects {
     /// # Errors
-    /// `EINVAL` for members that a type lacks, or that exclude each other.
+    /// `EINVAL` for members that a type lacks, or for contradicting members.
     ///
     /// # Safety
     /// The objects that `wish` names are live.
@@ -65,13 +68,15 @@ impl Parts {
             | IBV_QPT_DRIVER
                 if has(IBV_QP_INIT_ATTR_PD) =>
             {
-                // SAFETY: the mask names the PD (checked by the guard), and what `wish` names is live.
+                // SAFETY: the mask names the PD (checked by the guard), and what `wish` names is
+                // live.
                 unsafe { (*wish.pd).handle }
             }
             _ => return Err(set(Errno::EINVAL)),
         };
         let cq_handle = |cq: *mut ibv_cq| {
-            // SAFETY: not NULL (checked), so live by the contract. No reference: other threads count events in it.
+            // SAFETY: not NULL (checked), so live by the contract. No reference: other threads
+            // count events in it.
             (!cq.is_null()).then(|| unsafe { (*cq).handle })
         };
         let (send_cq, recv_cq) = (cq_handle(wish.send_cq), cq_handle(wish.recv_cq));
@@ -127,11 +132,11 @@ impl Parts {
 /// Creates a QP and fills the object.
 ///
 /// # Errors
-/// `EINVAL` with errno set for members that exclude each other; what the kernel says.
+/// `EINVAL` with errno set for members that exclude each other; otherwise the kernel's errno.
 ///
 /// # Safety
-/// `raw_context` and what `wish` names are live; `qp` is the provider's to fill, and `extended` is the
-/// same object if it is a `verbs_qp`.
+/// `raw_context` and what `wish` names are live; `qp` is the provider's to fill, and `extended` is
+/// the same object if it is a `verbs_qp`.
 pub(super) unsafe fn create(
     raw_context: *mut ibv_context,
     qp: *mut ibv_qp,
@@ -144,8 +149,9 @@ pub(super) unsafe fn create(
     let context = unsafe { super::context_of(raw_context)? };
     // SAFETY: the provider's to fill, by the contract.
     unsafe { (*qp).context = raw_context };
-    // SAFETY: our caller promises that all objects in `wish` are live, which is what `Parts::new` asks.
-    let parts = unsafe { Parts::new(wish)? };
+    // SAFETY: our caller promises that all objects in `wish` are live, which is what
+    // `QpObjects::new` asks.
+    let parts = unsafe { QpObjects::new(wish)? };
     if wish.qp_type == IBV_QPT_XRC_SEND {
         wish.cap.max_recv_wr = 0;
         wish.cap.max_recv_sge = 0;
@@ -178,7 +184,7 @@ pub(super) unsafe fn create(
     Ok(Status::DONE)
 }
 
-/// What the kernel says about a new QP.
+/// The kernel's values of a new QP.
 #[derive(Clone, Copy, Debug)]
 struct Created {
     handle: u32,
@@ -189,7 +195,7 @@ struct Created {
 fn command(
     context: Context,
     user_handle: u64,
-    parts: &Parts,
+    parts: &QpObjects,
     wish: &ibv_qp_init_attr_ex,
     driver: Driver<'_>,
     chain: Chain<'_>,
@@ -238,12 +244,14 @@ fn command(
     command.out(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, Out::of(&mut qp_num));
 
     match command.run_or_fall_back(context, Op::create_qp)? {
-        Way::Done => {
+        IoctlOutcome::Done => {
             let handle = command.handle(handle);
             Ok(Created { handle, qp_num, cap: public_cap(&cap) })
         }
-        Way::Write => write(context, &mut command, &request(user_handle, parts, wish), wish.cap),
-        Way::WriteEx => {
+        IoctlOutcome::Write => {
+            write(context, &mut command, &request(user_handle, parts, wish), wish.cap)
+        }
+        IoctlOutcome::WriteEx => {
             let plain = request(user_handle, parts, wish);
             write_ex(context, &mut command, &plain, parts)
         }
@@ -251,7 +259,7 @@ fn command(
 }
 
 /// The body of the plain write command.
-fn request(user_handle: u64, parts: &Parts, wish: &ibv_qp_init_attr_ex) -> ib_uverbs_create_qp {
+fn request(user_handle: u64, parts: &QpObjects, wish: &ibv_qp_init_attr_ex) -> ib_uverbs_create_qp {
     let mut request = ib_uverbs_create_qp::zeroed();
     request.user_handle = user_handle;
     request.pd_handle = parts.domain;
@@ -308,7 +316,7 @@ fn write_ex(
     context: Context,
     command: &mut Command<'_>,
     plain: &ib_uverbs_create_qp,
-    parts: &Parts,
+    parts: &QpObjects,
 ) -> Result<Created, Errno> {
     let mut request = ib_uverbs_ex_create_qp::zeroed();
     request.user_handle = plain.user_handle;
@@ -388,9 +396,9 @@ mod tests {
         Box::leak(Box::new(T::zeroed()))
     }
 
-    fn parts(wish: &ibv_qp_init_attr_ex) -> Result<Parts, Errno> {
+    fn parts(wish: &ibv_qp_init_attr_ex) -> Result<QpObjects, Errno> {
         // SAFETY: what it names is leaked.
-        unsafe { Parts::new(wish) }
+        unsafe { QpObjects::new(wish) }
     }
 
     fn rc() -> ibv_qp_init_attr_ex {

@@ -1,5 +1,9 @@
 //! Shared receive queues: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`, `ibv_modify_srq(3)`; object
-//! `UVERBS_OBJECT_SRQ` of `<rdma/ib_user_ioctl_cmds.h>` and the SRQ commands of `<rdma/ib_user_verbs.h>`.
+//! `UVERBS_OBJECT_SRQ` of `<rdma/ib_user_ioctl_cmds.h>` and the SRQ commands of
+//! `<rdma/ib_user_verbs.h>`.
+//!
+//! Map of this file: the exported functions; `SrqObjects`, the checked handles; `create` with the
+//! ioctl and the write commands; tests.
 
 use core::ffi::c_int;
 
@@ -30,7 +34,7 @@ use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
-use crate::front::command::{Way, async_fd, is_imported};
+use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
 use cface::{Errno, lock, verb};
@@ -46,11 +50,11 @@ verb! {
     /// capacities in `attr`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
-    /// `pd` is live, `srq` is the provider's to fill, `attr` is the caller's, `cmd` and `resp` are as long as
-    /// the sizes say.
+    /// `pd` is live, `srq` is the provider's to fill, `attr` is the caller's, `cmd` and `resp` are
+    /// as long as the sizes say.
     pub(crate) fn create_srq(
         pd: *mut ibv_pd,
         srq: *mut ibv_srq,
@@ -60,7 +64,8 @@ verb! {
         resp: *mut ib_uverbs_create_srq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: PD and attributes are live, `srq` is there to be filled, `cmd` and `resp` are as long as their sizes.
+        // SAFETY: PD and attributes are live, `srq` is there to be filled, `cmd` and `resp` are as
+        // long as their sizes.
         unsafe {
             let mut wish = ibv_srq_init_attr_ex::zeroed();
             wish.attr = (*attr).attr;
@@ -76,12 +81,12 @@ verb! {
     /// `ibv_cmd_create_srq_ex`: a new SRQ of any type; sets the members of `verbs_srq` too.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; `EINVAL` members that the type needs are missing; what the kernel
-    /// says.
+    /// `EOPNOTSUPP` unknown members; `EINVAL` members that the type needs are missing; what the
+    /// kernel says.
     ///
     /// # Safety
-    /// `context` and what `attr_ex` names are live, `srq` is the provider's to fill, `cmd` and `resp` are as
-    /// long as the sizes say.
+    /// `context` and what `attr_ex` names are live, `srq` is the provider's to fill, `cmd` and
+    /// `resp` are as long as the sizes say.
     pub(crate) fn create_srq_ex(
         context: *mut ibv_context,
         srq: *mut verbs_srq,
@@ -99,7 +104,8 @@ verb! {
         if wish.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: what `wish` names is live; `srq` is there to be filled, `cmd` and `resp` are as long as their sizes.
+        // SAFETY: what `wish` names is live; `srq` is there to be filled, `cmd` and `resp` are as
+        // long as their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(context, &raw mut (*srq).srq, Some(srq), wish, driver)?;
@@ -110,7 +116,7 @@ verb! {
     /// `ibv_cmd_destroy_srq`: returns when the application has acknowledged all events of the SRQ.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while QPs use it.
+    /// The kernel's errno; `EBUSY` while QPs use it.
     ///
     /// # Safety
     /// `srq` is live.
@@ -123,11 +129,11 @@ verb! {
         command.out(UVERBS_ATTR_DESTROY_SRQ_RESP, Out::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_SRQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_srq) {
-            Ok(Way::Done) => {
+            Ok(IoctlOutcome::Done) => {
                 response = reported;
                 Ok(())
             }
-            Ok(Way::Write | Way::WriteEx) => {
+            Ok(IoctlOutcome::Write | IoctlOutcome::WriteEx) => {
                 let mut request = ib_uverbs_destroy_srq::zeroed();
                 request.srq_handle = handle;
                 command.write_resp(context, Number::Plain(IB_USER_VERBS_CMD_DESTROY_SRQ), &request, &mut response)
@@ -149,7 +155,7 @@ verb! {
     /// `ibv_cmd_modify_srq`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `srq` is live, `srq_attr` is readable, `cmd` is as long as its size says.
@@ -160,7 +166,8 @@ verb! {
         cmd: *mut ibv_modify_srq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: the caller's SRQ is live, `srq_attr` readable, and `cmd` as long as its size, which `request` checks.
+        // SAFETY: the caller's SRQ is live, `srq_attr` readable, and `cmd` as long as its size,
+        // which `request` checks.
         let (context, handle, attr, (cmd, driver)) = unsafe {
             (super::context_of((*srq).context)?, (*srq).handle, *srq_attr, frame::request(cmd, cmd_size)?)
         };
@@ -186,7 +193,7 @@ verb! {
     /// `ibv_cmd_query_srq`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `srq` is live, `srq_attr` can be written, `cmd` is as long as its size says.
@@ -196,7 +203,8 @@ verb! {
         cmd: *mut ibv_query_srq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: the caller's SRQ is live, and `cmd` is as long as its size, which `request` checks.
+        // SAFETY: the caller's SRQ is live, and `cmd` is as long as its size, which `request`
+        // checks.
         let (context, handle, (cmd, driver)) =
             unsafe { (super::context_of((*srq).context)?, (*srq).handle, frame::request(cmd, cmd_size)?) };
         let mut response = ib_uverbs_query_srq_resp::zeroed();
@@ -219,7 +227,7 @@ verb! {
 
 /// Handles that an SRQ is created with.
 #[derive(Clone, Copy, Debug)]
-struct Parts {
+struct SrqObjects {
     kind: u32,
     pd: u32,
     xrcd: u32,
@@ -227,7 +235,7 @@ struct Parts {
     max_num_tags: u32,
 }
 
-impl Parts {
+impl SrqObjects {
     /// # Errors
     /// `EINVAL` with errno set when the type lacks something.
     ///
@@ -236,7 +244,8 @@ impl Parts {
     unsafe fn new(wish: &ibv_srq_init_attr_ex) -> Result<Self, Errno> {
         let has = |members: u32| wish.comp_mask & members == members;
         let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { wish.srq_type } else { IBV_SRQT_BASIC };
-        // SAFETY: there is a live PD in each case: `create_srq` sets it, `create_srq_ex` checks the mask for it.
+        // SAFETY: there is a live PD in each case: `create_srq` sets it, `create_srq_ex` checks the
+        // mask for it.
         let pd = unsafe { (*wish.pd).handle };
         let mut parts = Self { kind, pd, xrcd: 0, cq: 0, max_num_tags: 0 };
         match kind {
@@ -265,8 +274,8 @@ impl Parts {
 }
 
 /// # Safety
-/// `raw_context` and what `wish` names are live; `srq` is the provider's to fill, and `extended` is the same
-/// object if it is a `verbs_srq`.
+/// `raw_context` and what `wish` names are live; `srq` is the provider's to fill, and `extended` is
+/// the same object if it is a `verbs_srq`.
 unsafe fn create(
     raw_context: *mut ibv_context,
     srq: *mut ibv_srq,
@@ -282,8 +291,9 @@ unsafe fn create(
         (*srq).pd = wish.pd;
         lock::init(&raw mut (*srq).mutex, &raw mut (*srq).cond);
     }
-    // SAFETY: our caller promises that all objects in `wish` are live, which is what `Parts::new` asks.
-    let parts = unsafe { Parts::new(wish)? };
+    // SAFETY: our caller promises that all objects in `wish` are live, which is what
+    // `SrqObjects::new` asks.
+    let parts = unsafe { SrqObjects::new(wish)? };
     let created = command(context, srq.expose_provenance() as u64, &parts, wish.attr, driver)?;
     if let Some((max_wr, max_sge)) = created.capacity {
         wish.attr.max_wr = max_wr;
@@ -308,7 +318,7 @@ unsafe fn create(
     Ok(())
 }
 
-/// What the kernel says about a new SRQ.
+/// The kernel's values of a new SRQ.
 #[derive(Clone, Copy, Debug)]
 struct Created {
     handle: u32,
@@ -321,7 +331,7 @@ struct Created {
 fn command(
     context: Context,
     user_handle: u64,
-    parts: &Parts,
+    parts: &SrqObjects,
     attr: ibv_srq_attr,
     driver: Driver<'_>,
 ) -> Result<Created, Errno> {
@@ -353,11 +363,11 @@ fn command(
     command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, Out::of(&mut max_wr));
     command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, Out::of(&mut max_sge));
     match command.run_or_fall_back(context, Op::create_srq)? {
-        Way::Done => {
+        IoctlOutcome::Done => {
             let handle = command.handle(handle);
             Ok(Created { handle, capacity: Some((max_wr, max_sge)), srq_num: Some(srq_num) })
         }
-        Way::Write | Way::WriteEx if parts.kind == IBV_SRQT_BASIC => {
+        IoctlOutcome::Write | IoctlOutcome::WriteEx if parts.kind == IBV_SRQT_BASIC => {
             let mut request = ib_uverbs_create_srq::zeroed();
             request.user_handle = user_handle;
             request.pd_handle = parts.pd;
@@ -366,7 +376,7 @@ fn command(
             request.srq_limit = attr.srq_limit;
             write(context, &mut command, &request)
         }
-        Way::Write | Way::WriteEx => {
+        IoctlOutcome::Write | IoctlOutcome::WriteEx => {
             let mut request = ib_uverbs_create_xsrq::zeroed();
             request.user_handle = user_handle;
             request.srq_type = parts.kind;
@@ -429,7 +439,8 @@ mod tests {
             wish.comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE | members;
             wish.tm_cap.max_num_tags = tags;
             // SAFETY: live objects.
-            unsafe { Parts::new(&wish) }.map(|parts| (parts.xrcd, parts.cq, parts.max_num_tags))
+            unsafe { SrqObjects::new(&wish) }
+                .map(|parts| (parts.xrcd, parts.cq, parts.max_num_tags))
         };
         assert_eq!(check(IBV_SRQT_BASIC, IBV_SRQ_INIT_ATTR_CQ, 9), Ok((0, 0, 0)));
         assert_eq!(check(IBV_SRQT_XRC, IBV_SRQ_INIT_ATTR_CQ, 0), Err(Errno::EINVAL));

@@ -1,4 +1,5 @@
-//! The return convention of the kernel commands.
+//! The return convention of the kernel commands. Most functions of this folder return [`Status`],
+//! which leaves errno as the system call set it.
 
 use core::ffi::c_int;
 
@@ -6,8 +7,9 @@ use cface::{Errno, Ret};
 
 pub(super) use crate::front::command::with_errno as set;
 
-/// 0 or a positive errno value. Unlike a plain `int` verb it leaves errno as it is: the system call that
-/// failed has set it, and a check that failed before any call does not touch it, as providers expect.
+/// 0 or a positive errno value. Unlike a plain `int` verb it leaves errno as it is: a failed system
+/// call has set errno, and a failed check before any call leaves errno unchanged, as providers
+/// expect.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(c_int);

@@ -1,5 +1,6 @@
 //! Work queues and indirection tables: `ibv_create_wq(3)`, `ibv_create_rwq_ind_table(3)`; object
-//! `UVERBS_OBJECT_WQ` of `<rdma/ib_user_ioctl_cmds.h>` and the WQ commands of `<rdma/ib_user_verbs.h>`.
+//! `UVERBS_OBJECT_WQ` of `<rdma/ib_user_ioctl_cmds.h>` and the WQ commands of
+//! `<rdma/ib_user_verbs.h>`.
 
 use abi::{
     IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL, IB_USER_VERBS_EX_CMD_CREATE_WQ,
@@ -27,7 +28,7 @@ use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
-use crate::front::command::{Way, async_fd, is_imported};
+use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
@@ -38,15 +39,16 @@ wire! {
 }
 
 verb! {
-    /// `ibv_cmd_create_wq`: a new WQ. Sets `context`, `cq`, `pd`, `wq_type`, `handle` and `wq_num`, and the
-    /// capacities in `attr`; lock, counter and state are set by inline code of the application.
+    /// `ibv_cmd_create_wq`: a new WQ. Sets `context`, `cq`, `pd`, `wq_type`, `handle` and `wq_num`,
+    /// and the capacities in `attr`; lock, counter and state are set by inline code of the
+    /// application.
     ///
     /// # Errors
-    /// `EINVAL` unknown members; `EOPNOTSUPP` unknown flags; what the kernel says.
+    /// `EINVAL` unknown members; `EOPNOTSUPP` unknown flags; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` and what `attr` names are live, `wq` is the provider's to fill, `cmd` and `resp` are as
-    /// long as the sizes say.
+    /// `context` and what `attr` names are live, `wq` is the provider's to fill, `cmd` and `resp`
+    /// are as long as the sizes say.
     pub(crate) fn create_wq(
         context: *mut ibv_context,
         attr: *mut ibv_wq_init_attr,
@@ -75,12 +77,14 @@ verb! {
             }
             flags = wish.create_flags;
         }
-        // SAFETY: the context is live or NULL, which is refused, and the attributes name a live PD and a live CQ.
+        // SAFETY: the context is live or NULL, which is refused, and the attributes name a live PD
+        // and a live CQ.
         let (live, pd, cq) =
             unsafe { (super::context_of(context)?, (*wish.pd).handle, (*wish.cq).handle) };
         let user_handle = wq.expose_provenance() as u64;
         let (mut max_wr, mut max_sge, mut wq_num) = (0_u32, 0_u32, 0_u32);
-        // SAFETY: the provider's `cmd` and `resp` are as long as their sizes, and nobody else uses them meanwhile.
+        // SAFETY: the provider's `cmd` and `resp` are as long as their sizes, and not used
+        // elsewhere meanwhile.
         let driver = unsafe { Driver::behind(cmd, cmd_size, resp, resp_size) };
         let mut command = Command::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE).with_driver(driver);
         command.require_ex();
@@ -100,8 +104,8 @@ verb! {
         command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, Out::of(&mut max_sge));
         command.out(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, Out::of(&mut wq_num));
         let handle = match command.run_or_fall_back(live, Op::create_wq)? {
-            Way::Done => command.handle(handle),
-            Way::Write | Way::WriteEx => {
+            IoctlOutcome::Done => command.handle(handle),
+            IoctlOutcome::Write | IoctlOutcome::WriteEx => {
                 let mut request = ib_uverbs_ex_create_wq::zeroed();
                 request.wq_type = wish.wq_type;
                 request.user_handle = user_handle;
@@ -131,7 +135,7 @@ verb! {
     /// `ibv_cmd_destroy_wq`: returns when the application has acknowledged all events of the WQ.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while an indirection table uses it.
+    /// The kernel's errno; `EBUSY` while an indirection table uses it.
     ///
     /// # Safety
     /// `wq` is live.
@@ -144,11 +148,11 @@ verb! {
         command.out(UVERBS_ATTR_DESTROY_WQ_RESP, Out::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_WQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_wq) {
-            Ok(Way::Done) => {
+            Ok(IoctlOutcome::Done) => {
                 response.events_reported = reported;
                 Ok(())
             }
-            Ok(Way::Write | Way::WriteEx) => {
+            Ok(IoctlOutcome::Write | IoctlOutcome::WriteEx) => {
                 let mut request = ib_uverbs_ex_destroy_wq::zeroed();
                 request.wq_handle = handle;
                 let number = Number::Extended(IB_USER_VERBS_EX_CMD_DESTROY_WQ);
@@ -171,7 +175,7 @@ verb! {
     /// `ibv_cmd_modify_wq`: updates `state` if that was changed.
     ///
     /// # Errors
-    /// `EINVAL` unknown members; what the kernel says.
+    /// `EINVAL` unknown members; otherwise the kernel's errno.
     ///
     /// # Safety
     /// `wq` is live, `attr` is readable, `cmd` is as long as its size says.
@@ -186,7 +190,8 @@ verb! {
         if attr.attr_mask >= IBV_WQ_ATTR_RESERVED {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's WQ is live, and `cmd` is as long as its size, which `request` checks.
+        // SAFETY: the caller's WQ is live, and `cmd` is as long as its size, which `request`
+        // checks.
         let (context, handle, (cmd, driver)) =
             unsafe { (super::context_of((*wq).context)?, (*wq).handle, frame::request(cmd, cmd_size)?) };
         let core = &mut cmd.core_payload;
@@ -210,11 +215,11 @@ verb! {
     /// `ibv_cmd_create_rwq_ind_table`: a new table; sets its handle, number and `context`.
     ///
     /// # Errors
-    /// `EINVAL` unknown members or a short response; what the kernel says.
+    /// `EINVAL` unknown members or a short response; otherwise the kernel's errno.
     ///
     /// # Safety
-    /// `context` and the WQs in `init_attr` are live, `table` is the provider's to fill, `resp` is as long
-    /// as its size says.
+    /// `context` and the WQs in `init_attr` are live, `table` is the provider's to fill, `resp` is
+    /// as long as its size says.
     pub(crate) fn create_rwq_ind_table(
         context: *mut ibv_context,
         init_attr: *mut ibv_rwq_ind_table_init_attr,
@@ -252,7 +257,7 @@ verb! {
     /// `ibv_cmd_destroy_rwq_ind_table`.
     ///
     /// # Errors
-    /// What the kernel says; `EBUSY` while QPs use it.
+    /// The kernel's errno; `EBUSY` while QPs use it.
     ///
     /// # Safety
     /// `table` is live.

@@ -1,4 +1,5 @@
-//! XRC domains: `ibv_open_xrcd(3)`; `ib_uverbs_open_xrcd` of `<rdma/ib_user_verbs.h>`.
+//! XRC domains: `ibv_open_xrcd(3)`; `ib_uverbs_open_xrcd` of `<rdma/ib_user_verbs.h>`. The
+//! application's descriptor and flags say which domain is opened.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -21,15 +22,16 @@ use cface::{Errno, verb};
 wire! { ib_uverbs_open_xrcd ib_uverbs_open_xrcd_resp }
 
 verb! {
-    /// `ibv_cmd_open_xrcd`: opens or creates a domain. `vxrcd_size` says how much of `verbs_xrcd` the
-    /// provider has; the handle is stored if there is room for it.
+    /// `ibv_cmd_open_xrcd`: opens or creates a domain. `vxrcd_size` says how much of `verbs_xrcd`
+    /// the provider has; the handle is stored if there is room for it.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; `EINVAL` descriptor or flags missing; what the kernel says.
+    /// `EOPNOTSUPP` unknown members; `EINVAL` descriptor or flags missing; otherwise the kernel's
+    /// errno.
     ///
     /// # Safety
-    /// `context` is live, `xrcd` is the provider's to fill, `attr` is readable, `cmd` and `resp` are as long
-    /// as the sizes say.
+    /// `context` is live, `xrcd` is the provider's to fill, `attr` is readable, `cmd` and `resp`
+    /// are as long as the sizes say.
     pub(crate) fn open_xrcd(
         context: *mut ibv_context,
         xrcd: *mut verbs_xrcd,
@@ -49,7 +51,8 @@ verb! {
         if attr.comp_mask & needed != needed {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
+        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which
+        // `Frame::new` checks.
         let (live, frame) =
             unsafe { (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -75,7 +78,7 @@ verb! {
     /// `ibv_cmd_close_xrcd`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     ///
     /// # Safety
     /// `xrcd` is live.

@@ -4,7 +4,7 @@
 //! The kernel permits attach by the rules of `ptrace(2)`. A copy reaches the address space that was
 //! verified ([`AddressSpace`]), or fails: it never reaches a later process with the same pid.
 //!
-//! Map of this file: [`IoVec`], a remote range; `Listed`, a witness and ranges for one call;
+//! Map of this file: [`IoVec`], a remote range; `RangeList`, a witness and ranges for one call;
 //! [`AddressSpace`] with its copies, which go through `/proc/<pid>/mem` if short and through one
 //! system call with the witness otherwise.
 
@@ -78,12 +78,12 @@ const FEW: usize = 4;
 
 /// The range of a witness, followed by the ranges of a list. Callers may have a small stack, so
 /// longer lists are on the heap. If the heap is exhausted, the call covers only the first ranges.
-struct Listed<T> {
+struct RangeList<T> {
     few: ArrayVec<T, { FEW + 1 }>,
     many: Vec<T>,
 }
 
-impl<T: Copy> Listed<T> {
+impl<T: Copy> RangeList<T> {
     fn new(witness: T, rest: &[T]) -> Self {
         let (mut few, mut many) = (ArrayVec::new(), Vec::new());
         let count = rest.len().min(MOST_RANGES);
@@ -228,7 +228,7 @@ impl AddressSpace {
 
     /// One system call that names the process, with its witness as the first range.
     fn call(&self, way: Direction, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
-        let there = Listed::new(IoVec::new(self.witness, WITNESS), remote);
+        let there = RangeList::new(IoVec::new(self.witness, WITNESS), remote);
         let there = there.as_slice();
         let wanted = there.iter().skip(1).any(|range| !range.is_empty());
         // SAFETY: `there` has that many ranges, which live until the call returns; the caller's
@@ -254,7 +254,7 @@ impl AddressSpace {
         let mut word = if way == Direction::Write { self.secret } else { !self.secret };
         let word_at = &raw mut word;
         // SAFETY: exactly the word, which outlives the call.
-        let here = Listed::new(unsafe { Range::new(word_at.cast(), WITNESS) }, local);
+        let here = RangeList::new(unsafe { Range::new(word_at.cast(), WITNESS) }, local);
         let here = here.as_slice();
         let move_bytes = match way {
             Direction::Read => libc::process_vm_readv,

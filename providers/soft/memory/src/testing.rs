@@ -1,4 +1,5 @@
-//! Helpers of tests that map and unmap memory.
+//! Helpers of tests that map and unmap memory. The unit tests of the guarded copies and of the page
+//! checks use them.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,7 @@
-//! How fast the engine is over sockets, beside plain UDP, between two network namespaces: `cargo run --release -p ferroverbs-net --example wire`.
-//! Nothing else should run meanwhile, and there must be two processors: both ends look for packets all the time.
+//! Measures the engine over sockets and plain UDP, between two network namespaces: `cargo run
+//! --release -p ferroverbs-net --example wire`.
+//!
+//! The example needs two free processors, because both ends poll for packets all the time.
 
 #[path = "../tests/common/host.rs"]
 mod host;
@@ -14,18 +16,18 @@ use ferroverbs_roce::wire::{
     Addresses, BTH_LEN, Check, Envelope, ICRC_LEN, Immediate, Tail, Verdict,
 };
 use host::*;
-use namespace::{Far, configure, meet, pair, run};
+use namespace::{RemoteProcess, configure, meet, pair, run};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const NEAR: &str = "10.9.0.1";
 const FAR: &str = "10.9.0.2";
-/// Times that everything is measured; the best counts, for what disturbs only slows.
+/// Repetitions of every measurement; the best result counts, because disturbances only slow it.
 const TIMES: usize = 3;
 const MTUS: [(u32, Pmtu); 2] = [(1500, Pmtu::B1024), (9000, Pmtu::B4096)];
 const SIZES: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
 const STOP: Tail = Tail::Immediate(Immediate::new(*b"stop"));
-/// How long a stream is measured.
+/// Duration of a stream measurement.
 const STREAM: Duration = Duration::from_millis(400);
 
 fn ip(text: &str) -> IpAddr {
@@ -69,13 +71,13 @@ fn main() {
 
 fn host(is_near: bool, pmtu: Pmtu) -> Host {
     let (from, to) = if is_near { (NEAR, FAR) } else { (FAR, NEAR) };
-    let make = Make { from: ip(from), to: ip(to), pmtu, is_near, offloads: true, lose: 0 };
+    let make = HostConfig { from: ip(from), to: ip(to), pmtu, is_near, offloads: true, lose: 0 };
     let mut host = Host::new(make);
     host.is_patient = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     host
 }
 
-fn near(far: &mut Far, mtu: u32, pmtu: Pmtu) {
+fn near(far: &mut RemoteProcess, mtu: u32, pmtu: Pmtu) {
     let row = |what: String, udp: String, floor: String, engine: String, ratio: f64| {
         println!("| {mtu} | {what} | {udp} | {floor} | {engine} | {ratio:.2} |");
     };
@@ -121,7 +123,7 @@ fn next(socket: &UdpSocket, bytes: &mut [u8]) -> usize {
     }
 }
 
-fn ping_udp(far: &mut Far) -> f64 {
+fn ping_udp(far: &mut RemoteProcess) -> f64 {
     far.wait_for("udp");
     let (socket, mut bytes) = (socket(NEAR), [0; 64]);
     far.tell("go");
@@ -149,7 +151,7 @@ fn echo_udp() {
     }
 }
 
-fn ping(far: &mut Far, pmtu: Pmtu) -> f64 {
+fn ping(far: &mut RemoteProcess, pmtu: Pmtu) -> f64 {
     far.wait_for("made");
     let mut host = host(true, pmtu);
     far.tell("go");
@@ -195,17 +197,18 @@ fn echo(mut host: Host) {
     host.linger();
 }
 
-/// What is done with datagrams that no engine makes.
+/// The work of a stream without an engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bare {
-    /// They are sent and taken.
+    /// Datagrams are sent and received.
     Moved,
-    /// As packets they come from memory and get there, and have an ICRC that is made and checked: the least that any transport does.
+    /// Packets are also copied from and to memory, with an ICRC that is computed and checked: the
+    /// minimum of any transport.
     Placed,
 }
 
-/// Bytes a second that come by plain UDP, cut and merged by the kernel.
-fn stream_udp(far: &mut Far, pmtu: Pmtu, bare: Bare) -> f64 {
+/// Bytes per second by plain UDP, with segmentation and merging by the kernel.
+fn stream_udp(far: &mut RemoteProcess, pmtu: Pmtu, bare: Bare) -> f64 {
     far.wait_for("made");
     let mut sender = Sender::new(true);
     let (from, to) = (ip(NEAR), ip(FAR));
@@ -303,8 +306,8 @@ fn sink(mut host: Host) {
     host.linger();
 }
 
-/// Bytes a second of RDMA WRITEs, some under way at a time.
-fn writes(far: &mut Far, pmtu: Pmtu, size: usize) -> f64 {
+/// Bytes per second of RDMA WRITEs, with several in flight.
+fn writes(far: &mut RemoteProcess, pmtu: Pmtu, size: usize) -> f64 {
     let depth = (4 << 20) / size;
     let rate = posted(far, pmtu, depth.clamp(4, 16), |host| {
         host.post(Op::Write { va: 0, rkey: RKEY, immediate: None }, OURS, size);
@@ -312,14 +315,14 @@ fn writes(far: &mut Far, pmtu: Pmtu, size: usize) -> f64 {
     rate * size as f64
 }
 
-/// Messages a second of 8 bytes.
-fn sends(far: &mut Far, pmtu: Pmtu) -> f64 {
+/// Messages per second of 8 bytes.
+fn sends(far: &mut RemoteProcess, pmtu: Pmtu) -> f64 {
     posted(far, pmtu, 256, |host| {
         host.post(Op::Send(Tail::Plain), OURS, 8);
     })
 }
 
-fn posted(far: &mut Far, pmtu: Pmtu, depth: usize, post: impl Fn(&mut Host)) -> f64 {
+fn posted(far: &mut RemoteProcess, pmtu: Pmtu, depth: usize, post: impl Fn(&mut Host)) -> f64 {
     far.wait_for("made");
     let mut host = host(true, pmtu);
     far.tell("go");

@@ -1,4 +1,9 @@
-//! Packets that go in one system call, and as few datagrams as the kernel cuts up for us.
+//! Sending in batches: many packets in one system call, and in as few datagrams as the kernel's
+//! segmentation (UDP_SEGMENT) permits.
+//!
+//! Map of this file: [`Sender`] owns the lanes and reusable storage; [`Batch`] collects packets as
+//! [`ReservedPacket`]s; [`Batch::send`] passes them to the kernel and reports [`Sent`]; `Cut` and
+//! `Control` describe each datagram.
 
 use crate::control::Control;
 use crate::cut::Cut;
@@ -11,36 +16,38 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-/// Packets that the kernel cuts out of one send at most (older ones; newer ones 128).
+/// The largest number of packets that the kernel cuts out of one send (older kernels; newer ones
+/// 128).
 pub const SEGMENTS_MAX: usize = 64;
-/// Datagrams of a batch.
+/// The largest number of datagrams in a batch.
 const MESSAGES: usize = 128;
-/// Packets of a batch.
+/// The largest number of packets in a batch.
 const PACKETS: usize = 512;
-/// Parts of all packets.
+/// The largest number of parts of all packets.
 const PARTS: usize = 4 * PACKETS;
-/// Parts of a datagram (UIO_MAXIOV).
+/// The largest number of parts of a datagram (UIO_MAXIOV).
 const MESSAGE_PARTS: usize = 1024;
-/// Parts of a packet: its payload's, headers and trailer.
+/// The largest number of parts of a packet: payload, headers and trailer.
 const PACKET_PARTS: usize = 34;
-/// Bytes of a packet's headers and trailer.
+/// The largest number of bytes of a packet's headers and trailer.
 const PACKET_OWN: usize = 128;
-/// Bytes of those of all packets.
+/// Bytes of headers and trailers of all packets.
 const OWN: usize = PACKET_OWN * PACKETS;
-/// Bytes of a datagram, all its packets together: 64 KiB with the headers of either family.
+/// The largest number of bytes of a datagram with all its packets: 64 KiB less the headers of
+/// either family.
 pub const DATAGRAM: usize = 0xffff - 8 - 40;
 
-/// Sends packets.
+/// Sends packets; used by one thread at a time.
 #[derive(Debug)]
 pub struct Sender {
     lanes: Lanes,
-    /// Packets that may go in one datagram; 1 if the kernel does not cut.
+    /// Packets that one datagram may hold; 1: the kernel does not segment.
     segments: usize,
     outgoing: Outgoing,
     store: Store,
 }
 
-/// What a batch consists of, to be used again.
+/// The storage of a batch, which the next batch reuses.
 #[derive(Debug)]
 struct Store {
     messages: Vec<QueuedDatagram>,
@@ -56,25 +63,26 @@ struct QueuedDatagram {
     lane: Lane,
     traffic_class: u8,
     ecn: Ecn,
-    /// What goes beside each of its packets, and, once it is to go, the size of those that it is cut into.
+    /// The control messages of each packet. Before sending, the segment size is added.
     control: Control,
-    /// Bytes of what all packets of the path have beside them, and of that and its class.
+    /// Bytes of control messages that all packets of the path share, and of these plus the traffic
+    /// class.
     path_control: usize,
     packet_control: usize,
-    /// Its first packet.
+    /// Index of its first packet.
     first: usize,
     cut: Cut,
     parts: usize,
 }
 
-/// Where the parts of a packet are.
+/// The position of a packet's parts.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     first: usize,
     parts: usize,
 }
 
-/// Packets that go together. Dropping it forgets what was not sent.
+/// Packets to send together. Dropping the batch discards unsent packets.
 #[derive(Debug)]
 pub struct Batch<'a, 'p> {
     sender: &'a mut Sender,
@@ -82,9 +90,9 @@ pub struct Batch<'a, 'p> {
     used: usize,
 }
 
-/// Room for a packet.
+/// Reserved room for one packet.
 #[derive(Debug)]
-pub struct Place<'b, 'a, 'p> {
+pub struct ReservedPacket<'b, 'a, 'p> {
     batch: &'b mut Batch<'a, 'p>,
     path: &'b Path,
     ecn: Ecn,
@@ -93,31 +101,34 @@ pub struct Place<'b, 'a, 'p> {
     identification: u16,
 }
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Packets that the kernel took.
+    /// Number of packets that the kernel accepted.
     pub packets: usize,
-    /// Packets that it refused. They are gone; a transport sends them again, or not.
+    /// Number of packets that the kernel refused. They are dropped; a reliable transport repeats
+    /// them.
     pub refused: usize,
-    /// Why the last of these was refused.
+    /// The error of the last refused packet.
     pub error: Option<io::Error>,
-    /// The kernel's queue is full: the rest is still in the batch. The lane's descriptor becomes writable.
+    /// Whether the kernel's queue is full. The rest stays in the batch; the lane's descriptor
+    /// becomes writable later.
     pub is_blocked: bool,
 }
 
-/// A packet was not as long as was said, or has too many parts, or too much around its payload.
+/// The error of a packet whose length differs from its announcement, or with too many parts or
+/// header bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// Bytes that were announced.
+    /// Announced length in bytes.
     pub announced: usize,
-    /// Bytes that came.
+    /// Actual length in bytes.
     pub came: usize,
 }
 
 impl Sender {
-    /// Without any lane. `segment` is whether the kernel may cut a datagram into packets, where it can: some adapters number those of IPv4 in their own
-    /// way, and the peer finds their ICRC wrong.
+    /// A sender without lanes. `segment`: whether the kernel may segment datagrams, if it can. Some
+    /// adapters number IPv4 segments differently, and the peer then finds wrong ICRCs.
     #[must_use]
     pub fn new(segment: bool) -> Self {
         let probe = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None);
@@ -132,24 +143,26 @@ impl Sender {
         Self { lanes: Lanes::default(), segments, outgoing: Outgoing::new(MESSAGES, PARTS), store }
     }
 
-    /// The lane for packets to an address of this family. `entropy` spreads; a QP takes what is always the same for it, such as both QPNs.
+    /// The lane for packets to an address of this family. `entropy` selects the lane; a QP passes a
+    /// constant, such as a mix of both QPNs.
     ///
     /// # Errors
-    /// There is no socket.
+    /// No socket could be created.
     pub fn lane(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
         self.lanes.open(address, entropy)
     }
 
-    /// Whether the kernel cuts datagrams. It may turn out that it cannot after all.
+    /// Whether the kernel segments datagrams. Turns false when a send shows that the kernel cannot.
     #[must_use]
     pub fn segments(&self) -> bool {
         self.segments > 1
     }
 
-    /// Sends one packet, ICRC included, whose IPv4 header has identification 0. What does not go may go in a batch, which tries again where that helps.
+    /// Sends one packet with its ICRC, whose IPv4 header has identification 0. A packet that fails
+    /// here may succeed in a batch, which retries where that helps.
     ///
     /// # Errors
-    /// The socket's; the lane is another sender's.
+    /// The socket's error; or the lane belongs to another sender.
     #[inline]
     pub fn send_one(&self, path: &Path, ecn: Ecn, packet: &[u8]) -> io::Result<()> {
         let socket = self.lanes.socket(path.lane).ok_or_else(foreign_lane)?;
@@ -168,7 +181,7 @@ impl Sender {
         Batch { sender: self, parts, used: 0 }
     }
 
-    /// The next thing that was said of what was sent. To be asked for now and then, or after a refusal.
+    /// The next report about sent datagrams. Poll it now and then, and after a refusal.
     pub fn hint(&mut self) -> Option<Hint> {
         self.lanes.sockets().find_map(|socket| {
             let (name, control) = sys::error_queue(sys::fd(socket)).ok()?;
@@ -177,10 +190,11 @@ impl Sender {
     }
 }
 
-/// The same room, for parts that live otherwise.
+/// Reuses the storage for parts with another lifetime.
 fn recycle<'p>(mut parts: Vec<Part<'_>>) -> Vec<Part<'p>> {
     parts.clear();
-    // None is left to be converted; collecting in place keeps the room (a test holds that).
+    // The vector is empty, so no part is converted; collecting in place keeps the capacity (a test
+    // checks that).
     let converted = parts.into_iter().map(|part| match part {
         Part::Own(at, len) => Part::Own(at, len),
         Part::Outside(_) => Part::Own(0, 0),
@@ -189,14 +203,14 @@ fn recycle<'p>(mut parts: Vec<Part<'_>>) -> Vec<Part<'p>> {
 }
 
 impl<'a, 'p> Batch<'a, 'p> {
-    /// Room for a packet of `len` bytes, ICRC included; `None` if the batch is full, or the packet longer than any can be, or empty. Packets of a path go
-    /// in order.
+    /// Reserves room for a packet of `len` bytes including its ICRC. `None`: the batch is full, or
+    /// the length is 0 or too large. Packets of a path are sent in order.
     pub fn place<'b>(
         &'b mut self,
         path: &'b Path,
         ecn: Ecn,
         len: usize,
-    ) -> Option<Place<'b, 'a, 'p>> {
+    ) -> Option<ReservedPacket<'b, 'a, 'p>> {
         let store = &self.sender.store;
         let most = self.sender.segments;
         let last = store.messages.last().filter(|last| {
@@ -215,22 +229,22 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         let (joins, number) = (last.is_some(), last.map_or(0, |last| last.cut.packets()));
         let identification = if path.family == Family::V4 { number as u16 } else { 0 };
-        Some(Place { batch: self, path, ecn, len, joins, identification })
+        Some(ReservedPacket { batch: self, path, ecn, len, joins, identification })
     }
 
-    /// How many packets it has.
+    /// Number of packets in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sender.store.messages.iter().map(|message| message.cut.packets()).sum()
     }
 
-    /// Whether it has none.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sender.store.messages.is_empty()
     }
 
-    /// Sends what it has.
+    /// Sends the packets of the batch.
     pub fn send(&mut self) -> Sent {
         let mut sent = Sent::default();
         let mut tried = false;
@@ -273,7 +287,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                     self.send_singly(done, &mut sent);
                     done += 1;
                 }
-                // What ICMP said of earlier packets stops one send, once.
+                // An earlier ICMP error makes one send fail, once; retry.
                 Err(error)
                     if error.raw_os_error() != Some(libc::EMSGSIZE)
                         && !std::mem::replace(&mut tried, true) => {}
@@ -293,8 +307,9 @@ impl<'a, 'p> Batch<'a, 'p> {
         sent
     }
 
-    /// The packets of a datagram that the kernel did not cut, each by itself. Those of IPv4 have another identification than was told, so a peer may find
-    /// the ICRC wrong; it is once in the life of a sender.
+    /// Sends the packets of a datagram that the kernel did not segment, one by one. IPv4 packets
+    /// then have another identification than announced, so the peer may find wrong ICRCs. That
+    /// happens once in the lifetime of a sender.
     fn send_singly(&mut self, index: usize, sent: &mut Sent) {
         let Sender { lanes, outgoing, store, .. } = &mut *self.sender;
         let Some(message) = store.messages.get_mut(index) else { return };
@@ -318,7 +333,7 @@ fn foreign_lane() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "a lane of another sender")
 }
 
-/// Whether a send failed because the kernel, or the interface, does not cut datagrams.
+/// Whether a send failed because the kernel or the interface does not segment datagrams.
 fn cannot_segment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
@@ -329,17 +344,19 @@ impl Drop for Batch<'_, '_> {
     }
 }
 
-impl<'p> Place<'_, '_, 'p> {
-    /// What the IPv4 header will have as identification, which the ICRC covers; 0 by IPv6.
+impl<'p> ReservedPacket<'_, '_, 'p> {
+    /// The identification that the IPv4 header will have, which the ICRC covers; 0 for IPv6.
     #[must_use]
     pub fn identification(&self) -> u16 {
         self.identification
     }
 
-    /// Puts the packet there: its headers, its payload, and what follows that (padding and ICRC). Headers and trailer are copied.
+    /// Adds the packet: its headers, payload, and trailer (padding and ICRC). Headers and trailer
+    /// are copied.
     ///
     /// # Errors
-    /// It is not as long as was said, has more than 32 parts of payload, or more than 128 bytes around it. The batch is as before.
+    /// The length differs from the reservation, the payload has more than 32 parts, or headers and
+    /// trailer exceed 128 bytes. The batch stays unchanged.
     pub fn put(self, head: &[u8], payload: &[Bytes<'p>], trailer: &[u8]) -> Result<(), Misfit> {
         let Self { batch, path, ecn, len, joins, .. } = self;
         let came = head.len() + payload.iter().map(Bytes::len).sum::<usize>() + trailer.len();
@@ -403,7 +420,7 @@ impl Store {
 }
 
 impl QueuedDatagram {
-    /// Whether it goes by `path`.
+    /// Whether the datagram goes to `path`.
     fn is_of(&self, path: &Path) -> bool {
         let first = self.path_control;
         self.lane == path.lane
@@ -413,7 +430,7 @@ impl QueuedDatagram {
             && self.control.bytes[..first] == path.control.bytes[..first]
     }
 
-    /// Says how long the packets are that it is cut into.
+    /// Adds the segment size to the control messages.
     fn finish(&mut self) {
         self.control.len = self.packet_control;
         if self.cut.packets() > 1 {
@@ -424,7 +441,7 @@ impl QueuedDatagram {
 }
 
 impl Path {
-    /// What goes beside a packet.
+    /// The control messages of a packet.
     fn control_of(&self, ecn: Ecn) -> Control {
         let mut control = self.control;
         let class = self.traffic_class | ecn as u8;
@@ -454,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_has_the_room_of_the_one_before() {
+    fn a_batch_reuses_the_memory_of_the_previous_batch() {
         let mut sender = Sender::new(true);
         let room = sender.store.parts.as_ptr();
         for _ in 0..3 {

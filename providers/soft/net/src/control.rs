@@ -1,6 +1,7 @@
-//! Control messages (cmsg(3)): what goes beside a datagram's bytes, and comes beside them.
+//! Control messages (cmsg(3)): header fields that accompany a datagram in both directions. The
+//! buffers have the kernel's layout, so that `sys` passes them on without conversion.
 
-/// Bytes that all messages of a datagram fit into, both ways.
+/// Bytes that suffice for all messages of a datagram, in both directions.
 pub(crate) const CONTROL_MAX: usize = 160;
 
 const WORD: usize = size_of::<usize>();
@@ -18,7 +19,7 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) const EMPTY: Self = Self { bytes: [0; CONTROL_MAX], len: 0 };
 
-    /// Appends a message. There is room for all that are ever sent together, so none is left out.
+    /// Appends a message. `CONTROL_MAX` leaves room for all messages that are ever sent together.
     pub(crate) fn push<const N: usize>(&mut self, level: i32, kind: i32, data: [u8; N]) {
         let end = self.len + HEADER + N;
         let after = end.next_multiple_of(WORD);
@@ -35,7 +36,7 @@ impl Control {
     }
 }
 
-/// The messages in `bytes`: level, type and data of each. Ends where a length cannot be.
+/// The messages in `bytes`: level, type and data of each. Ends at an invalid length.
 pub(crate) fn each(mut bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let (length, rest) = bytes.split_first_chunk::<WORD>()?;
@@ -48,7 +49,7 @@ pub(crate) fn each(mut bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> 
     })
 }
 
-/// The number in the data of a message: the kernel uses 4 bytes for most, and 1 for a TOS.
+/// The integer in the data of a message: most have 4 bytes, a TOS has 1.
 pub(crate) fn number(data: &[u8]) -> Option<i32> {
     match data {
         [byte] => Some(i32::from(*byte)),
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_found_again() {
+    fn pushed_control_messages_are_read_back() {
         let mut control = Control::EMPTY;
         control.push(1, 2, [1_u8; 12]);
         control.push(3, 4, 7_i32.to_ne_bytes());
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_end_it() {
+    fn an_impossible_length_ends_the_list_of_messages() {
         for length in [0, 1, HEADER - 1, 1000, usize::MAX] {
             let mut control = Control::EMPTY;
             control.push(1, 2, [1_u8; 4]);

@@ -1,16 +1,17 @@
-//! What the kernel can cut one datagram into: packets that are equally long, of which the last may be shorter.
+//! Segmentation of one datagram by the kernel: packets of equal length, of which the last may be
+//! shorter.
 
 use crate::{DATAGRAM, SEGMENTS_MAX};
 
-/// The packets that one datagram has so far, by their lengths.
+/// The packets of one datagram so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
-    /// Bytes of each packet but the last.
+    /// Length of each packet except the last, in bytes.
     size: usize,
-    /// Of all together.
+    /// Total length in bytes.
     bytes: usize,
     packets: usize,
-    /// Nothing can follow a packet that is shorter.
+    /// Whether the last packet is shorter, so that no packet can follow.
     is_closed: bool,
 }
 
@@ -21,7 +22,7 @@ impl Cut {
         Self { size: len, bytes: len, packets: 1, is_closed: false }
     }
 
-    /// Whether a packet of `len` bytes can be its next one.
+    /// Whether a packet of `len` bytes can follow.
     #[inline]
     #[must_use]
     pub const fn takes(&self, len: usize) -> bool {
@@ -31,7 +32,7 @@ impl Cut {
             && self.bytes + len <= DATAGRAM
     }
 
-    /// Has a packet of `len` bytes behind the others.
+    /// Appends a packet of `len` bytes.
     #[inline]
     pub const fn push(&mut self, len: usize) {
         self.is_closed = len < self.size;
@@ -39,13 +40,13 @@ impl Cut {
         self.packets += 1;
     }
 
-    /// Bytes of each packet but the last.
+    /// Length of each packet except the last, in bytes.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// How many there are.
+    /// Number of packets.
     #[must_use]
     pub const fn packets(&self) -> usize {
         self.packets
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_long_as_a_datagram_may_be() {
+    fn a_datagram_takes_packets_up_to_the_length_and_number_that_the_kernel_allows() {
         let mut cut = Cut::of(4112);
         while cut.takes(4112) {
             cut.push(4112);

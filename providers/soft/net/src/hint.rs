@@ -1,34 +1,36 @@
-//! What ICMP and the route said of datagrams that were sent. Anybody can send ICMP, so these are hints: a transport may look sooner, and believes what its
-//! peer says.
+//! Reports of ICMP and routing about sent datagrams.
+//!
+//! Any host can send ICMP, so reports are hints: a transport may probe earlier, but only trusts its
+//! peer's packets.
 
 use crate::control::{Control, each};
 use crate::name::Name;
 use std::net::SocketAddr;
 
-/// Something that was said of a datagram.
+/// A report about a sent datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// Whom it was for.
+    /// The destination of the datagram.
     pub to: SocketAddr,
-    /// What was said.
+    /// The content of the report.
     pub reason: Reason,
 }
 
-/// What is said of datagrams.
+/// The content of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Nobody listens there.
+    /// No process listens there.
     Refused,
-    /// There is no way there, or a firewall is in it.
+    /// No route exists, or a firewall blocks it.
     Unreachable,
-    /// Only packets of so many bytes get there.
+    /// Only packets of up to this many bytes arrive.
     TooLong(u32),
     /// Another error number.
     Other(i32),
 }
 
 impl Hint {
-    /// From an entry of the queue of errors; `None` if it is not about a datagram of ours.
+    /// Decodes an entry of the error queue; `None`: it does not concern a sent datagram.
     pub(crate) fn new(name: &Name, control: &Control) -> Option<Self> {
         let to = Name::parse(name.bytes.get(..name.len)?)?;
         let mut messages = each(control.bytes.get(..control.len)?);

@@ -1,4 +1,6 @@
-//! Sending sockets, one for each source port.
+//! Lanes: sending sockets, one for each source port.
+//!
+//! Switches spread flows by port, so the lanes of a sender use different paths of a network.
 
 use crate::path::HOP_LIMIT;
 use crate::{Ecn, Family, sys};
@@ -7,10 +9,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Lanes of a family: as many ways as a path of many hops has, and few enough descriptors.
+/// Number of lanes of a family: as many as a network has parallel paths, and few enough
+/// descriptors.
 pub const LANES: usize = 16;
 
-/// A source port. Whoever always uses the same one has its packets in order.
+/// A source port. Packets of one lane stay in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
     family: Family,
@@ -30,25 +33,25 @@ impl Lane {
     }
 }
 
-/// All lanes.
+/// All lanes of a sender.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     v4: [Option<(Socket, u16)>; LANES],
     v6: [Option<(Socket, u16)>; LANES],
 }
 
-/// Where adapters have their source ports.
+/// The range of source ports that adapters use.
 const FIRST_PORT: u16 = 0xc000;
 const PORTS: u64 = 0x4000;
-/// Ports that are tried before the kernel chooses one.
+/// Number of ports to try before the kernel chooses one.
 const TRIES: u64 = 64;
-/// Traffic class of what says no other: what costs the kernel time with each datagram is said once.
+/// The traffic class set once per socket, because setting it per datagram costs kernel time.
 pub(crate) const TRAFFIC_CLASS: u8 = Ecn::Capable as u8;
-/// Bytes that wait in the kernel at most: some bursts of all QPs of a lane.
+/// Send buffer in bytes: a few bursts of all QPs of a lane.
 const SEND_BUFFER: usize = 4 << 20;
 
 impl Lanes {
-    /// The lane of `entropy`, opened if it is not.
+    /// The lane of `entropy`, opened if necessary.
     pub(crate) fn open(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
         let family = Family::of(address);
         let index = entropy.wrapping_mul(0x9e37_79b9) as usize >> 28;
@@ -63,20 +66,20 @@ impl Lanes {
         Ok(Lane { family, index: (index % LANES) as u8, port })
     }
 
-    /// The socket of a lane; `None` if it is another sender's.
+    /// The socket of a lane; `None`: the lane belongs to another sender.
     pub(crate) fn socket(&self, lane: Lane) -> Option<&Socket> {
         let lanes = if lane.family == Family::V4 { &self.v4 } else { &self.v6 };
         let (socket, port) = lanes.get(usize::from(lane.index))?.as_ref()?;
         (*port == lane.port).then_some(socket)
     }
 
-    /// All sockets that are open.
+    /// All open sockets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.v4.iter().chain(&self.v6).flatten().map(|(socket, _)| socket)
     }
 }
 
-/// A socket that sends from a port of the usual range.
+/// A socket that sends from a port of the range.
 fn socket(family: Family) -> io::Result<(Socket, u16)> {
     let (domain, any) = match family {
         Family::V4 => (Domain::IPV4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
@@ -84,7 +87,7 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     };
     let socket = Socket::new(domain, Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
-    // What is sent to a group is not heard by this host's own sockets.
+    // Local sockets must not receive multicast datagrams of this host.
     if family == Family::V6 {
         socket.set_only_v6(true)?;
         socket.set_multicast_loop_v6(false)?;
@@ -95,15 +98,15 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     sys::option::never_fragment(&socket, family)?;
     sys::option::queue_errors(&socket, family)?;
     sys::option::send_buffer(&socket, SEND_BUFFER)?;
-    // Nobody sends to it; what comes nevertheless is not to take memory.
+    // The port receives no valid datagrams; others must not take memory.
     socket.set_recv_buffer_size(0)?;
     let port = bind(&socket, any)?;
-    // The port is ours; from now on shortcuts may have it, too.
+    // The port is ours; shortcuts may share it from now on.
     socket.set_reuse_address(true)?;
     Ok((socket, port))
 }
 
-/// Gives it a port that nobody else has.
+/// Binds the socket to an unused port.
 fn bind(socket: &Socket, any: IpAddr) -> io::Result<u16> {
     let start = RandomState::new().hash_one(0);
     for offset in 0..TRIES {
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_of_another_sender_is_not_ours() {
+    fn a_lane_of_another_sender_is_refused() {
         let (mut ours, mut theirs) = (Lanes::default(), Lanes::default());
         let any = IpAddr::V6(Ipv6Addr::LOCALHOST);
         let lane = theirs.open(any, 1).expect("a lane");

@@ -1,17 +1,38 @@
-//! The sockets of RoCE v2: datagrams out in batches and in in batches, with what an IP header says of them.
+//! The sockets of RoCE v2: sends and receives datagrams in batches, with their IP header fields.
 //!
-//! There are no verbs here, and nothing of the transport: [`Sender`] and [`Receiver`] move bytes whose meaning they do not know. What they must get
-//! right is what the ICRC of a packet covers (IBTA vol 1, annex A17): addresses, ports, and the identification of an IPv4 header.
+//! The crate has no verbs and no transport: [`Sender`] and [`Receiver`] move bytes without
+//! interpreting them. They must ensure what the ICRC of a packet covers (IBTA 1.7 A17): addresses,
+//! ports, and the identification of an IPv4 header.
 //!
-//! - **No socket is connected.** With `IP_MTU_DISCOVER` = `IP_PMTUDISC_PROBE` the kernel sends DF and identification 0; a connected socket would count.
-//!   What the kernel cuts into segments (UDP_SEGMENT) has identification `k` in the `k`-th; [`Place::identification`] tells it before the ICRC is made.
-//! - **A receiving socket** is bound to port 4791 of one address, or of all of a family. Those of one user may share it ([`Bind::share`]); [`steering`] tells
-//!   the kernel whose packet is whose. That is a hint: what comes to the wrong process must be passed on.
-//! - **Sending sockets** have the source ports, one for each [`Lane`]. A QP always uses the same one, so switches that spread flows by port keep its packets
-//!   in order. There are few lanes ([`LANES`]) and many QPs: that is as many ways through a network as its switches have, and a process with ten thousand
-//!   QPs does not need as many descriptors. The lanes of a process are its own, opened at first use, and nothing is received there.
-//! - **Nothing is fatal.** A datagram that the kernel refuses is counted and left out, the others go. What ICMP says is a [`Hint`].
-//! - **Nothing is allocated** after the ends are made.
+//! - **No socket is connected.** With `IP_MTU_DISCOVER` = `IP_PMTUDISC_PROBE` the kernel sends DF
+//!   and identification 0; a connected socket would count. The `k`-th segment of a datagram that
+//!   the kernel cuts (UDP_SEGMENT) has identification `k`. [`ReservedPacket::identification`]
+//!   returns it before the ICRC is computed.
+//! - **A receiving socket** is bound to port 4791 of one address, or of all addresses of a family.
+//!   Sockets of one user may share the port ([`Bind::share`]). [`steering`] tells the kernel which
+//!   process owns which QPN. That is a hint: a process must forward misdirected packets.
+//! - **Sending sockets** own the source ports, one for each [`Lane`]. A QP always uses the same
+//!   lane, so switches that spread flows by port keep its packets in order. A few lanes ([`LANES`])
+//!   serve many QPs: they suffice for the parallel paths of a network, and ten thousand QPs do not
+//!   need as many descriptors. A process opens its own lanes at first use, and receives nothing on
+//!   them.
+//! - **No error is fatal.** A datagram that the kernel refuses is counted and dropped, and the
+//!   others are sent. ICMP errors are [`Hint`]s.
+//! - **No allocation** happens after the creation of both ends.
+//!
+//! ```no_run
+//! use ferroverbs_net::{Bind, Receiver, Sender};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let address = "192.0.2.1".parse().expect("an address");
+//! let mut receiver = Receiver::bind(Bind::new(address))?;
+//! let lane = Sender::new(true).lane(address, 0x1234)?;
+//! for datagram in receiver.receive()? {
+//!     println!("{} packets for port {}", datagram.packets().count(), lane.port());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod batch;
 mod control;
@@ -28,7 +49,7 @@ mod shortcut;
 pub mod steering;
 mod sys;
 
-pub use batch::{Batch, DATAGRAM, Misfit, Place, SEGMENTS_MAX, Sender, Sent};
+pub use batch::{Batch, DATAGRAM, Misfit, ReservedPacket, SEGMENTS_MAX, Sender, Sent};
 pub use cut::Cut;
 pub use hint::{Hint, Reason};
 pub use lane::{LANES, Lane};
@@ -41,25 +62,25 @@ pub use sys::Bytes;
 
 use std::net::IpAddr;
 
-/// The port of RoCE v2.
+/// The UDP port of RoCE v2.
 pub const PORT: u16 = 4791;
 
-/// What a switch may do with a packet or has done (RFC 3168): the low bits of a traffic class.
+/// Explicit congestion notification (RFC 3168): the low bits of a traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// It may only drop it.
+    /// Switches may only drop the packet.
     #[default]
     NotCapable = 0,
-    /// It may mark it; ECT(1).
+    /// Switches may mark the packet; ECT(1).
     Capable1 = 1,
-    /// It may mark it; ECT(0), the usual one.
+    /// Switches may mark the packet; ECT(0), the common value.
     Capable = 2,
-    /// It did mark it: the way is congested.
+    /// A switch marked the packet: the path is congested.
     Congested = 3,
 }
 
 impl Ecn {
-    /// That of a traffic class (or TOS).
+    /// The bits of a traffic class or TOS.
     #[must_use]
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {
@@ -71,7 +92,7 @@ impl Ecn {
     }
 }
 
-/// IPv4 or IPv6. Each has sockets of its own, because their options differ.
+/// The address family. Each has its own sockets, because their options differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -79,7 +100,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// That of an address. A mapped one (`::ffff:a.b.c.d`) is IPv4, as in GIDs.
+    /// The family of an address. A mapped address (`::ffff:a.b.c.d`) is IPv4, as in GIDs.
     pub(crate) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(_) => Self::V4,

@@ -1,26 +1,30 @@
-//! When the kernel is to merge datagrams (UDP_GRO). Where many come, that is what makes them cheap; each one that comes alone it costs two tenths of a
-//! microsecond, because the kernel looks whether it was merged, at a part of it that the sender's processor wrote last.
+//! The decision whether the kernel should merge received datagrams (UDP_GRO).
+//!
+//! Merging makes many datagrams cheap. It costs each single datagram 0.2 microseconds, because the
+//! kernel reads a cache line that the sender's processor wrote last.
 
-/// Whether datagrams are merged, and what came lately.
+/// Whether datagrams are merged, and recent arrivals.
 #[derive(Debug)]
 pub(crate) struct Merging {
-    /// The kernel can, and is allowed to.
+    /// Whether the kernel supports merging, and the settings permit it.
     pub(crate) may: bool,
     is_on: bool,
-    /// Datagrams that came alone, since the last that did not.
+    /// Number of datagrams that arrived alone in a row.
     alone: u32,
 }
 
-/// So many come alone before nothing is merged any more: what a change costs is little beside that.
+/// Number of single datagrams after which merging stops. The cost of a change is small in
+/// comparison.
 const ENOUGH: u32 = 64;
 
 impl Merging {
-    /// It is on, if it may be.
+    /// Merging is on if permitted.
     pub(crate) const fn new(may: bool) -> Self {
         Self { may, is_on: may, alone: 0 }
     }
 
-    /// A call took `count` datagrams, and `is_merged` is whether one of several packets was among them. Says whether merging is to be switched on or off.
+    /// Records a call that received `count` datagrams; `is_merged` tells whether one of them has
+    /// several packets. Returns whether to switch merging on or off.
     pub(crate) fn saw(&mut self, count: usize, is_merged: impl FnOnce() -> bool) -> Option<bool> {
         let is_alone = match (self.may, self.is_on, count) {
             (false, ..) | (_, _, 0) => return None,
@@ -43,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_after_many_that_came_alone_and_begins_with_two_that_did_not() {
+    fn merging_ends_after_many_single_datagrams_and_begins_again_after_two_merged_ones() {
         let mut merging = Merging::new(true);
         let alone = |merging: &mut Merging| merging.saw(1, || false);
         for _ in 0..3 {

@@ -1,17 +1,19 @@
-//! What fits into a packet on the way to a peer.
+//! The MTU of a route, and the largest RoCE path MTU that fits into it. The provider calls it for
+//! the MTU of a port. Each call asks the kernel.
 
 use crate::sys::{self, option};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// What is around a full packet's payload at most: IPv6, UDP, base header, RETH, ICRC. The kernel's rxe reckons with the same, and both ends must agree.
+/// Bytes around the payload of the longest packet: IPv6, UDP, base header, RETH, ICRC. The kernel's
+/// rxe uses the same value, and both ends must agree.
 const AROUND: u32 = 80;
 
-/// Bytes of an IP packet that the route to `to` carries: of the interface, or less if ICMP said so.
-/// `interface` is that of a link-local address; else 0.
+/// The MTU of the route to `to` in bytes: of the interface, or less after ICMP. `interface` belongs
+/// to a link-local address; otherwise 0.
 ///
 /// # Errors
-/// There is no route, or no socket.
+/// No route, or no socket.
 pub fn route_mtu(to: IpAddr, interface: u32) -> io::Result<u32> {
     let to = to.to_canonical();
     let (domain, address) = match to {
@@ -21,7 +23,7 @@ pub fn route_mtu(to: IpAddr, interface: u32) -> io::Result<u32> {
             (socket2::Domain::IPV6, SocketAddr::V6(address))
         }
     };
-    // Connecting sends nothing; it asks for the route, whose MTU the socket then tells.
+    // Connecting sends no packet; it selects the route, whose MTU the socket then reports.
     let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
     socket.connect(&address.into())?;
     let name = match to {
@@ -32,7 +34,7 @@ pub fn route_mtu(to: IpAddr, interface: u32) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::other(format!("the route to {to} has MTU {mtu}")))
 }
 
-/// The path MTU of RoCE (256 to 4096) for an IP MTU; `None` if not even the smallest fits.
+/// The RoCE path MTU (256 to 4096) for an IP MTU; `None`: too small for any.
 #[must_use]
 pub fn roce_mtu(mtu: u32) -> Option<u32> {
     let room = mtu.checked_sub(AROUND)?;

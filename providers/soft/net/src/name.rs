@@ -1,8 +1,9 @@
-//! Socket addresses as the kernel has them (ip(7), ipv6(7)).
+//! Socket addresses in the kernel's layout (ip(7), ipv6(7)). `sys` passes them to sendmsg(2) and
+//! receives them from recvmsg(2) without conversion.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Bytes of the longer one, `struct sockaddr_in6`.
+/// Size of `struct sockaddr_in6`, the longer one.
 pub(crate) const NAME_MAX: usize = 28;
 const V4_LEN: usize = 16;
 
@@ -37,7 +38,7 @@ impl Name {
         Self::parse(self.bytes.get(..self.len)?)
     }
 
-    /// What the kernel wrote; `None` of another family, or if it is too short.
+    /// Parses an address that the kernel wrote; `None`: another family, or too short.
     pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
         let (&[f0, f1, p0, p1], rest) = bytes.split_first_chunk()?;
         let port = u16::from_be_bytes([p0, p1]);
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_itself_again() {
+    fn an_address_survives_the_kernels_layout() {
         for text in ["10.1.2.3:4791", "[fd00::1]:49152", "[::ffff:10.1.2.3]:1"] {
             let address: SocketAddr = text.parse().expect("an address");
             let name = Name::new(address);
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_of_a_link_local_address_goes_along() {
+    fn the_scope_of_a_link_local_address_is_kept() {
         let address = SocketAddrV6::new("fe80::1".parse().expect("an address"), 4791, 0, 7).into();
         assert_eq!(Name::parse(&Name::new(address).bytes), Some(address));
     }

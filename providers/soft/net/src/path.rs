@@ -1,4 +1,5 @@
-//! Where the packets of a queue pair go, and what their IP headers say: what an address handle has.
+//! Paths: the destination and IP header fields of a QP's packets, as an address handle gives them.
+//! A path belongs to a [`Lane`](crate::Lane), from whose source port its packets leave.
 
 use crate::control::Control;
 use crate::name::Name;
@@ -6,27 +7,28 @@ use crate::{Family, Lane, PORT};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// What an address handle says (ibv_create_ah(3)).
+/// The fields of an address handle (ibv_create_ah(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Our address: the one of the source GID. Packets go out with it, or not at all.
+    /// The local address of the source GID. Packets carry it as source, or are not sent.
     pub from: IpAddr,
-    /// The peer's: the one of the destination GID.
+    /// The peer's address, of the destination GID.
     pub to: IpAddr,
-    /// Interface of a link-local address or of a multicast group; else 0.
+    /// The interface of a link-local address or of a multicast group; otherwise 0.
     pub interface: u32,
-    /// TOS or traffic class. Its low two bits are ECN's and taken from each packet.
+    /// TOS or traffic class. Its low two bits are ECN and come from each packet.
     pub traffic_class: u8,
-    /// TTL or hop limit; for 0, which routers drop, it is 64.
+    /// TTL or hop limit; 0, which routers drop, means 64.
     pub hop_limit: u8,
 }
 
-/// A target, in the kernel's words. To be made once and used for each packet.
+/// A target in the kernel's representation, created once and used for each packet.
 #[derive(Clone, Debug)]
 pub struct Path {
     target: Target,
     pub(crate) name: Name,
-    /// Source address, and the hop limit where it is not the lane's; traffic class and segment size follow.
+    /// Source address, and the hop limit if it differs from the lane's. Traffic class and segment
+    /// size are appended.
     pub(crate) control: Control,
     pub(crate) traffic_class: u8,
     pub(crate) hops: u8,
@@ -34,24 +36,24 @@ pub struct Path {
     pub(crate) lane: Lane,
 }
 
-/// Why there is no path.
+/// Why a path cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathError {
-    /// One address is IPv4, the other is IPv6, or the lane is of the other family.
+    /// The addresses, or the lane, have different families.
     Families,
-    /// An address names no host: it is unspecified, or we would send from a multicast group.
+    /// The address names no host: it is unspecified, or a multicast group as source.
     Address(IpAddr),
-    /// A link-local address needs its interface.
+    /// A link-local address without its interface.
     Interface(IpAddr),
 }
 
 pub(crate) const HOP_LIMIT: u8 = 64;
 
 impl Path {
-    /// The path to `target` by `lane`.
+    /// The path to `target` on `lane`.
     ///
     /// # Errors
-    /// No packet can go there.
+    /// No packet can be sent there.
     pub fn new(target: &Target, lane: Lane) -> Result<Self, PathError> {
         let (from, to) = (target.from.to_canonical(), target.to.to_canonical());
         let family = Family::of(to);
@@ -71,13 +73,14 @@ impl Path {
             }
         }
         let hops = if target.hop_limit == 0 { HOP_LIMIT } else { target.hop_limit };
-        // A group has the hop limit of multicast unless it is told.
+        // Multicast uses another default hop limit, so set it explicitly.
         let tells_hops = hops != HOP_LIMIT || to.is_multicast();
         let mut control = Control::EMPTY;
         let interface = target.interface.to_ne_bytes();
         let name = match (from, to) {
             (IpAddr::V4(from), _) => {
-                // struct in_pktinfo: interface, address that we send from, and one that only received ones have.
+                // struct in_pktinfo: interface, source address, and a field for received datagrams
+                // only.
                 let mut info = [0; 12];
                 info[..4].copy_from_slice(&interface);
                 info[4..8].copy_from_slice(&from.octets());
@@ -106,20 +109,20 @@ impl Path {
         Ok(Self { target, name: Name::new(name), control, traffic_class, hops, family, lane })
     }
 
-    /// The same to another port, for tests: several ends on one host.
+    /// The path to another port, for tests with several ends on one host.
     #[must_use]
     pub fn to_port(mut self, port: u16) -> Self {
         self.name.bytes[2..4].copy_from_slice(&port.to_be_bytes());
         self
     }
 
-    /// Where it leads. Mapped addresses are IPv4 ones.
+    /// The target of the path. Mapped addresses are IPv4.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The source port of its packets, which the ICRC covers.
+    /// The source port of the packets, which the ICRC covers.
     #[must_use]
     pub fn source_port(&self) -> u16 {
         self.lane.port()

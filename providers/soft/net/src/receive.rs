@@ -1,4 +1,5 @@
-//! Datagrams that come.
+//! Receiving datagrams in batches, with their IP header fields. `sys/incoming.rs` makes the system
+//! calls, and `run.rs` groups datagrams that arrived together.
 
 use crate::control::{each, number};
 use crate::merging::Merging;
@@ -12,24 +13,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::slice::Chunks;
 
-/// Where datagrams are received, and how.
+/// The address and options of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
-    /// An address of this host, or the unspecified one of a family for all of it.
+    /// A local address, or the unspecified one of a family for all local addresses.
     pub address: IpAddr,
-    /// The interface of a link-local address; else 0.
+    /// The interface of a link-local address; otherwise 0.
     pub interface: u32,
     /// 4791, except in tests.
     pub port: u16,
-    /// Other sockets of this user may have the same address and port; all of them must say so.
+    /// Whether other sockets of this user may share address and port; all of them must set this.
     pub share: bool,
-    /// Bytes that may wait; the kernel's limit (net.core.rmem_max) may give less.
+    /// Receive buffer in bytes; the kernel's limit (net.core.rmem_max) may reduce it.
     pub buffer: usize,
-    /// Let the kernel merge datagrams of one sender (UDP_GRO).
+    /// Whether the kernel may merge datagrams of one sender (UDP_GRO).
     pub merge: bool,
 }
 
-/// Receives datagrams.
+/// Receives datagrams; used by one thread at a time.
 #[derive(Debug)]
 pub struct Receiver {
     socket: Socket,
@@ -38,7 +39,7 @@ pub struct Receiver {
     merging: Merging,
 }
 
-/// What came at once.
+/// The datagrams of one call.
 #[derive(Debug)]
 pub struct Datagrams<'a> {
     receiver: &'a Receiver,
@@ -49,31 +50,31 @@ pub struct Datagrams<'a> {
 /// A datagram, or several of one sender that the kernel merged.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Its bytes.
+    /// The payload.
     pub bytes: &'a [u8],
-    /// Who sent it. The port says nothing of who that is.
+    /// The sender's address. The port does not identify the sender.
     pub from: SocketAddr,
-    /// Our address, or a group's.
+    /// The destination: a local address or a multicast group.
     pub to: IpAddr,
-    /// Where it came in.
+    /// The receiving interface.
     pub interface: u32,
     /// TOS or traffic class.
     pub traffic_class: u8,
-    /// TTL or hop limit, as it was when it came.
+    /// TTL or hop limit at arrival.
     pub hop_limit: u8,
-    /// Bytes of each packet but the last; all of them, if it is one.
+    /// Length of each packet except the last, in bytes; the whole length for a single packet.
     pub segment: usize,
-    /// There was more of it than fits: it is to be dropped.
+    /// Whether the datagram was truncated and must be dropped.
     pub is_cut: bool,
 }
 
-/// Datagrams of a call at most.
+/// The largest number of datagrams in a call.
 const COUNT: usize = 16;
-/// Bytes of the longest.
+/// The largest length of a datagram in bytes.
 const SIZE: usize = 1 << 16;
 
 impl Bind {
-    /// Port 4791 of `address`, shared by nobody.
+    /// Port 4791 of `address`, not shared.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
         Self { address, interface: 0, port: PORT, share: false, buffer: 8 << 20, merge: true }
@@ -81,11 +82,11 @@ impl Bind {
 }
 
 impl Receiver {
-    /// A socket.
+    /// Creates the socket.
     ///
     /// # Errors
-    /// The address is not of this host, or its port is taken ([`AddrInUse`](io::ErrorKind::AddrInUse)): by the kernel's rxe, by another user, or by
-    /// somebody who does not share it.
+    /// The address is not local, or its port is in use ([`AddrInUse`](io::ErrorKind::AddrInUse)):
+    /// by the kernel's rxe, another user, or a socket that does not share it.
     pub fn bind(bind: Bind) -> io::Result<Self> {
         let family = Family::of(bind.address);
         let (domain, address) = match bind.address.to_canonical() {
@@ -112,10 +113,10 @@ impl Receiver {
         Ok(Self { socket, family, incoming: Incoming::new(COUNT, SIZE), merging })
     }
 
-    /// Takes what is there, without waiting.
+    /// Receives the waiting datagrams, without blocking.
     ///
     /// # Errors
-    /// The socket's; that nothing is there is none.
+    /// The socket's error; an empty queue is no error.
     pub fn receive(&mut self) -> io::Result<Datagrams<'_>> {
         let count = loop {
             match self.incoming.receive(sys::fd(&self.socket)) {
@@ -127,13 +128,13 @@ impl Receiver {
         };
         let first = || self.incoming.get(0).is_some_and(|received| received.is_merged());
         if let Some(on) = self.merging.saw(count, first) {
-            // Where it fails it is as before, which is right, too.
+            // Ignore a failure: the previous setting works too.
             option::merge(&self.socket, on);
         }
         Ok(Datagrams { receiver: self, next: 0, count })
     }
 
-    /// Bytes that may wait here, as the kernel counts them: more than the datagrams' own, often twice as much.
+    /// The receive buffer in bytes, as the kernel counts: often twice the payload.
     ///
     /// # Errors
     /// The socket's.
@@ -147,7 +148,7 @@ impl Receiver {
         self.merging.may
     }
 
-    /// The port.
+    /// The bound port.
     ///
     /// # Errors
     /// The socket's.
@@ -155,8 +156,9 @@ impl Receiver {
         Ok(self.socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
     }
 
-    /// Tells the kernel where the QPNs of each process are: the high bits that name it, and the place of its socket among those that share the port. It
-    /// counts for all of these; the last one that says so is right.
+    /// Tells the kernel which process owns which QPNs: the high bits of the QPN, and the index of
+    /// the process's socket among those that share the port. The table applies to all of these
+    /// sockets; the last call wins.
     ///
     /// # Errors
     /// The table is contradictory or too long, or the socket is not shared.
@@ -164,10 +166,10 @@ impl Receiver {
         option::steer(sys::fd(&self.socket), &steering::program(bits, table)?)
     }
 
-    /// Receives what is sent to a multicast group, on `interface` (0: the kernel's choice), or not any more.
+    /// Joins or leaves a multicast group on `interface` (0: the kernel's choice).
     ///
     /// # Errors
-    /// The group is of the other family, the interface is none, or there are too many groups.
+    /// The group has the other family, the interface does not exist, or too many groups are joined.
     pub fn join(&self, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
         match group.to_canonical() {
             IpAddr::V4(group) if self.family == Family::V4 => {
@@ -187,26 +189,26 @@ impl Receiver {
 }
 
 impl AsFd for Receiver {
-    /// To wait for datagrams.
+    /// The descriptor, for waiting.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 impl Datagrams<'_> {
-    /// How many there are.
+    /// Number of remaining datagrams.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count - self.next
     }
 
-    /// Whether there are none.
+    /// Whether no datagram remains.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.next == self.count
     }
 
-    /// Whether more may be waiting.
+    /// Whether the socket may have more datagrams.
     #[must_use]
     pub fn may_have_left_some(&self) -> bool {
         self.receiver.incoming.was_full()
@@ -214,7 +216,7 @@ impl Datagrams<'_> {
 }
 
 impl<'a> Datagrams<'a> {
-    /// The next one, if it is `wanted`; else it stays the next one.
+    /// The next datagram if `wanted` accepts it; otherwise it remains.
     pub(crate) fn next_if(
         &mut self,
         wanted: impl FnOnce(&Datagram<'a>) -> bool,
@@ -242,14 +244,14 @@ impl<'a> Iterator for Datagrams<'a> {
 }
 
 impl sys::Received<'_> {
-    /// Whether the kernel merged several into it.
+    /// Whether the kernel merged several datagrams.
     fn is_merged(&self) -> bool {
         each(self.control).any(|(level, kind, _)| (level, kind) == (libc::IPPROTO_UDP, option::GRO))
     }
 }
 
 impl<'a> Datagram<'a> {
-    /// `None` if the kernel did not say where it came from or was sent to.
+    /// `None`: the kernel did not report source or destination.
     fn new(received: &sys::Received<'a>) -> Option<Self> {
         let from = Name::parse(received.name)?;
         let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -268,7 +270,7 @@ impl<'a> Datagram<'a> {
             let byte = || number(data).map_or(0, |value| value as u8);
             match (level, kind) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                    // struct in_pktinfo: interface, our address on it, the one that was sent to.
+                    // struct in_pktinfo: interface, our address on it, destination.
                     let (interface, rest) = data.split_first_chunk()?;
                     let (_ours, rest) = rest.split_first_chunk::<4>()?;
                     datagram.interface = u32::from_ne_bytes(*interface);
@@ -295,12 +297,12 @@ impl<'a> Datagram<'a> {
         (datagram.to != unspecified).then_some(datagram)
     }
 
-    /// Its packets, each with an ICRC at its end.
+    /// The packets, each with its ICRC.
     pub fn packets(&self) -> Chunks<'a, u8> {
         self.bytes.chunks(self.segment.max(1))
     }
 
-    /// What switches did with it. If packets were merged, all of them had the same.
+    /// The ECN bits. Merged packets have equal bits.
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         Ecn::of(self.traffic_class)

@@ -1,25 +1,27 @@
-//! Datagrams that came one behind the other.
+//! Runs: consecutive datagrams with equal header fields. The provider's receiver handles one run at
+//! a time.
 
 use crate::receive::{Datagram, Datagrams};
 use crate::steering;
 use std::slice::Chunks;
 
-/// The packets of a datagram, and of those right behind it that came the same way: so whoever takes a run takes as much at once where the kernel does not
-/// merge as where it does.
+/// The packets of a datagram and of the datagrams behind it with equal header fields. A caller thus
+/// handles as many packets at once as if the kernel had merged them.
 #[derive(Debug)]
 pub struct Run<'r, 'a> {
-    /// The first one.
+    /// The first datagram.
     pub first: Datagram<'a>,
     datagrams: &'r mut Datagrams<'a>,
     rest: Chunks<'a, u8>,
     taken: usize,
 }
 
-/// Bytes at most: as many as a kernel merges.
+/// The largest number of bytes in a run: as many as a kernel merges.
 const MOST: usize = 1 << 16;
 
 impl<'a> Datagrams<'a> {
-    /// The next datagram, and what belongs to it. Of what is behind it so much is taken as the run is asked for.
+    /// The next datagram, and those that belong to its run. The iterator takes them as the caller
+    /// consumes the run.
     pub fn next_run(&mut self) -> Option<Run<'_, 'a>> {
         let first = self.next()?;
         Some(Run { first, rest: first.packets(), taken: first.bytes.len(), datagrams: self })
@@ -27,7 +29,7 @@ impl<'a> Datagrams<'a> {
 }
 
 impl Run<'_, '_> {
-    /// Bytes of the datagrams so far.
+    /// Number of bytes of the datagrams so far.
     #[must_use]
     pub const fn taken(&self) -> usize {
         self.taken
@@ -53,7 +55,7 @@ impl<'a> Iterator for Run<'_, 'a> {
     }
 }
 
-/// All that is said of a datagram beside its bytes.
+/// All header fields of a datagram.
 fn way<'d>(it: &'d Datagram<'_>) -> impl PartialEq + use<'d> {
     (it.from, it.to, it.interface, it.traffic_class, it.hop_limit)
 }

@@ -1,33 +1,35 @@
-//! A socket that is connected to one host, for packets that go alone.
+//! A shortcut: a socket connected to one host, for single packets.
 //!
-//! For such a socket the kernel need not look for the route, nor be told of a source address with each packet, which is a tenth of the time that a short message
-//! takes. But it numbers the IPv4 packets of a connected socket (an unconnected one has 0 in all that may not be fragmented), and the ICRC covers the
-//! number. So two empty datagrams go first, which are no packets to anybody, and of which the kernel tells the headers (`SO_TIMESTAMPING`, without any privilege
-//! while `net.core.tstamp_allow_data` is 1, as it is by default). From them on it is counted.
+//! For a connected socket the kernel needs neither a route lookup nor a source address per packet,
+//! which saves a tenth of a short message's time. But the kernel numbers the IPv4 packets of a
+//! connected socket (an unconnected socket sends 0 in unfragmentable packets), and the ICRC covers
+//! the number. Hence two empty datagrams go first, which no receiver takes for packets. The kernel
+//! reports their headers (`SO_TIMESTAMPING`, unprivileged while `net.core.tstamp_allow_data` is 1,
+//! the default). From then on the shortcut counts.
 
 use crate::{Ecn, Family, Path, sys};
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// A way to the host of one path.
+/// A connected socket to the host of one path.
 #[derive(Debug)]
 pub struct Shortcut {
     socket: Socket,
-    /// What the IPv4 header of the next packet has as identification, and how much more the one behind it; 0 by IPv6.
+    /// The identification of the next packet's IPv4 header, and its increment; 0 for IPv6.
     next: u16,
     step: u16,
 }
 
-/// The headers of an IPv4 datagram, and of that within it.
+/// Length of the headers of an IPv4 datagram.
 const HEADERS: usize = 20 + 8;
 
 impl Shortcut {
     /// A shortcut of `path`, from the port of its lane.
     ///
     /// # Errors
-    /// The socket's; there is none to a group or to an address of an interface, or the kernel does not tell how it numbers packets
-    /// ([`Unsupported`](io::ErrorKind::Unsupported)).
+    /// The socket's error. [`Unsupported`](io::ErrorKind::Unsupported): the path leads to a group
+    /// or to a link-local address, or the kernel does not report how it numbers packets.
     pub fn open(path: &Path) -> io::Result<Self> {
         let target = path.target();
         if target.interface != 0 || target.to.is_multicast() {
@@ -43,7 +45,7 @@ impl Shortcut {
             path.hops,
         )?;
         sys::option::never_fragment(&socket, path.family)?;
-        // The lane has the port, too, and lets others have it.
+        // The lane has the same port, and permits sharing.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::new(target.from, path.source_port()).into())?;
         socket.connect(&path.name.address().ok_or(io::ErrorKind::InvalidInput)?.into())?;
@@ -51,27 +53,29 @@ impl Shortcut {
         if path.family == Family::V4 {
             shortcut.learn(path)?;
         }
-        // Nobody sends to it; what comes nevertheless is not to take memory.
+        // The port receives no valid datagrams; others must not take memory.
         shortcut.socket.set_recv_buffer_size(0)?;
         Ok(shortcut)
     }
 
-    /// Whether packets with `ecn` may go by it that go by `path`.
+    /// Whether packets of the path with `ecn` may use the shortcut.
     #[must_use]
     pub const fn takes(&self, ecn: Ecn) -> bool {
         matches!(ecn, Ecn::Capable)
     }
 
-    /// What the IPv4 header of the next packet will have as identification, which the ICRC covers; 0 by IPv6.
+    /// The identification that the next packet's IPv4 header will have, which the ICRC covers; 0
+    /// for IPv6.
     #[must_use]
     pub const fn identification(&self) -> u16 {
         self.next
     }
 
-    /// Sends a packet, ICRC included.
+    /// Sends a packet with its ICRC.
     ///
     /// # Errors
-    /// The socket's. What the next packet is numbered is not known then: the shortcut is to be given up.
+    /// The socket's error. The next identification is unknown then, so the shortcut must be
+    /// dropped.
     #[inline]
     pub fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         sys::send_connected(sys::fd(&self.socket), packet)?;
@@ -79,7 +83,7 @@ impl Shortcut {
         Ok(())
     }
 
-    /// Finds out how the kernel numbers what goes.
+    /// Learns how the kernel numbers packets.
     fn learn(&mut self, path: &Path) -> io::Result<()> {
         sys::option::tell_sent(&self.socket, true)?;
         let [first, second] = [self.ask(path)?, self.ask(path)?];
@@ -89,10 +93,10 @@ impl Shortcut {
         Ok(())
     }
 
-    /// Sends an empty datagram; says its identification.
+    /// Sends an empty datagram; returns its identification.
     fn ask(&self, path: &Path) -> io::Result<u16> {
         sys::send_connected(sys::fd(&self.socket), &[])?;
-        // It is told before the call that sends it returns.
+        // The report precedes the return of the sending call.
         let mut told = [0; 256];
         let len = sys::sent(sys::fd(&self.socket), &mut told)?;
         let number = identification(told.get(..len).unwrap_or_default(), path);
@@ -100,7 +104,7 @@ impl Shortcut {
     }
 }
 
-/// That of an empty datagram by `path`, with whatever headers are before those of IPv4.
+/// The identification of an empty datagram on `path`, behind any lower headers.
 fn identification(told: &[u8], path: &Path) -> Option<u16> {
     let (ip, udp) = told.last_chunk::<HEADERS>()?.split_first_chunk::<20>()?;
     let [0x45, _, 0, 28, n1, n0, _, _, _, 17, _, _, source @ .., d3, d2, d1, d0] = *ip else {
@@ -118,7 +122,7 @@ mod tests {
     use crate::{Bind, Receiver, Sender, Target};
     use std::net::Ipv4Addr;
 
-    /// As it was told of one from port 38981 to 4791, by loopback.
+    /// A report of a datagram from port 38981 to 4791, on loopback.
     const TOLD: [u8; 42] = [
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x45, 0, 0, 0x1c, 0xc8, 0xcf, 0x40, 0, 0x40,
         0x11, 0x73, 0xff, 127, 0, 0, 1, 127, 0, 0, 1, 0x98, 0x45, 0x12, 0xb7, 0, 8, 0xfe, 0x1b,
@@ -126,7 +130,7 @@ mod tests {
 
     const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// To ourselves.
+    /// A path to the local host.
     fn path() -> Path {
         let target =
             Target { from: OURS, to: OURS, interface: 0, traffic_class: 0x48, hop_limit: 9 };
@@ -135,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn packets_have_the_numbers_that_are_counted() {
-        // A port of nobody would be told of, and the next send refused.
+    fn the_kernel_gives_packets_the_identifications_that_the_shortcut_counts() {
+        // An unused port would cause an ICMP error, and the next send would fail.
         let receiver = Receiver::bind(Bind { port: 0, ..Bind::new(OURS) }).expect("a port");
         let path = path().to_port(receiver.port().expect("bound"));
         let mut shortcut = Shortcut::open(&path).expect("a shortcut");
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_taken_from_the_datagram_that_was_sent_and_from_no_other() {
+    fn an_identification_is_read_only_from_the_datagram_that_was_sent() {
         let path = path();
         let mut told = TOLD;
         told[34..36].copy_from_slice(&path.source_port().to_be_bytes());

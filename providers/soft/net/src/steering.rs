@@ -1,38 +1,40 @@
-//! Whose datagram is whose, among the processes that share a port.
+//! Steering: which process gets which datagram, among the processes that share a port.
 //!
-//! The kernel asks a program of classic BPF for the place of a socket in the group (SO_ATTACH_REUSEPORT_CBPF, socket(7); no privilege is needed). Places are
-//! given in the order of binding; when a socket is closed, the last one takes its place, and nobody is told. So the answer is a hint, and processes have
-//! to ask which place is theirs: each that gets a [`probe`] knows that it is in the place that the probe names. A place that does not exist is answered by
-//! the kernel's own choice, so who asks must know how many there are.
+//! The kernel runs a classic BPF program that returns the index of a socket in the group
+//! (SO_ATTACH_REUSEPORT_CBPF, socket(7); unprivileged). Indices follow the order of binding. When a
+//! socket closes, the last socket takes its index, without notification. So the result is a hint,
+//! and processes must ask for their index: a process that receives a [`probe`] has the index that
+//! the probe names. For an index that does not exist the kernel chooses a socket, so a process that
+//! probes must know the number of sockets.
 
 use libc::sock_filter;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The highest bits of a QPN name a process: so many of them.
+/// Number of high bits of a QPN that name a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits(pub u8);
 
-/// An opcode that is left to manufacturers and belongs to no transport, as that of the engine's own packets.
+/// A manufacturer opcode of no transport, as used by the engine's extension.
 const PROBE: u8 = 0xc1;
 const MARK: [u8; 4] = *b"fvrb";
-/// Where the place is in a probe.
+/// Offset of the index in a probe.
 const PLACE_AT: u32 = 8;
-/// Where a base header has the QPN, with a byte before it.
+/// Offset of the QPN in a base header, including the byte before it.
 const QPN_AT: u32 = 4;
-/// Instructions of a program at most (BPF_MAXINSNS).
+/// The largest number of instructions of a program (BPF_MAXINSNS).
 const MOST: usize = 4096;
-/// A place that no group has.
+/// An index that no group has.
 const NOWHERE: u32 = u32::MAX;
 
-/// A datagram for the socket in `place`. To be sent to the shared address.
+/// A datagram for the socket with index `place`, to be sent to the shared address.
 #[must_use]
 pub fn probe(place: u16) -> [u8; 12] {
     let ([m0, m1, m2, m3], [p1, p0]) = (MARK, place.to_be_bytes());
     [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0]
 }
 
-/// The place that a probe names; `None` if it is something else.
+/// The index that a probe names; `None`: no probe.
 #[must_use]
 pub fn probed(datagram: &[u8]) -> Option<u16> {
     match *datagram {
@@ -43,10 +45,11 @@ pub fn probed(datagram: &[u8]) -> Option<u16> {
     }
 }
 
-/// Has each socket that shares `port` on all addresses of a family (that of `of`) hear which place it has: those before `count`.
+/// Sends a probe to each of the first `count` sockets that share `port` on all addresses of a
+/// family (that of `of`).
 ///
 /// # Errors
-/// The socket's that they are sent from; or there is no way to this host.
+/// The error of the sending socket; or the local host is unreachable.
 pub fn ask(of: IpAddr, port: u16, count: u16) -> io::Result<()> {
     let to: IpAddr = match of {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -57,10 +60,11 @@ pub fn ask(of: IpAddr, port: u16, count: u16) -> io::Result<()> {
     (0..count).try_for_each(|place| socket.send_to(&probe(place), (to, port)).map(drop))
 }
 
-/// How many sockets share `port` on all addresses of a family (that of `of`), in this network namespace. That changes at any time.
+/// Number of sockets that share `port` on all addresses of a family (that of `of`) in this network
+/// namespace. It may change at any time.
 ///
 /// # Errors
-/// The list of the kernel's cannot be read.
+/// The kernel's list cannot be read.
 pub fn sharers(of: IpAddr, port: u16) -> io::Result<usize> {
     let list = match of {
         IpAddr::V4(_) => "/proc/thread-self/net/udp",
@@ -69,7 +73,8 @@ pub fn sharers(of: IpAddr, port: u16) -> io::Result<usize> {
     Ok(listed(&std::fs::read_to_string(list)?, port))
 }
 
-/// Sockets of all addresses with this port, in a list of the kernel's (proc(5), `/proc/net/udp`).
+/// Number of sockets on all addresses with this port in a list of the kernel (proc(5),
+/// `/proc/net/udp`).
 fn listed(list: &str, port: u16) -> usize {
     let port = format!("{port:04X}");
     let is_one = |line: &&str| {
@@ -79,10 +84,11 @@ fn listed(list: &str, port: u16) -> usize {
     list.lines().filter(is_one).count()
 }
 
-/// A program that sends QPNs with these high bits to these places. `table` has the bits of each process, and its place.
+/// A program that maps the high bits of QPNs to indices. `table` has the bits of each process and
+/// its index.
 ///
 /// # Errors
-/// Two rows have the same bits, or a row has bits that cannot be, or there are more rows than a program has room for.
+/// Two rows have equal bits, a row has invalid bits, or the rows exceed a program's length.
 pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<sock_filter>> {
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
     let mask = match bits.0 {
@@ -112,13 +118,15 @@ pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<so
     }
 }
 
-/// `BPF_A`: what a program returns is in the accumulator.
+/// `BPF_A`: the accumulator is the program's result.
 const RET_A: u32 = 0x10;
 
-/// Rows at most where what is in none can be told apart: three instructions each, and two where the table is halved.
+/// The largest table whose program detects unknown bits: three instructions per row, and two per
+/// bisection.
 const TOLD_APART: usize = (MOST - 8) / 5;
 
-/// Halves the table until one row is left. What is in no row is the kernel's choice; of very many rows it goes to a neighbour: a hint may be wrong.
+/// Bisects the table down to one row. Unknown bits get the kernel's choice; in a very large table
+/// they get a neighbour's index, which a hint may.
 fn search(table: &[(u32, u16)], tells_apart: bool, code: &mut Vec<sock_filter>) {
     let op = |code, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
     match *table {
@@ -132,7 +140,7 @@ fn search(table: &[(u32, u16)], tells_apart: bool, code: &mut Vec<sock_filter>) 
         }
         _ => {
             let (low, high) = table.split_at(table.len() / 2);
-            // A conditional jump goes 255 instructions at most, an unconditional one anywhere.
+            // A conditional jump reaches 255 instructions, an unconditional one any.
             let pivot = high.first().map_or(0, |row| row.0);
             code.push(sock_filter { jf: 1, ..op(libc::BPF_JMP | libc::BPF_JGE, pivot) });
             let jump = code.len();
@@ -151,7 +159,7 @@ fn search(table: &[(u32, u16)], tells_apart: bool, code: &mut Vec<sock_filter>) 
 mod tests {
     use super::*;
 
-    /// What the kernel would do.
+    /// Interprets a program as the kernel does.
     fn run(code: &[sock_filter], packet: &[u8]) -> u32 {
         let (mut at, mut a) = (0_usize, 0_u32);
         loop {
@@ -180,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_has_its_packets() {
+    fn each_process_receives_the_packets_of_its_qpns() {
         let mut table: Vec<_> = (0..1024).map(|value| (value, 1023 - value as u16)).collect();
         let code = program(Bits(10), &mut table).expect("it fits");
         for qpn in (0..1 << 24).step_by(4099) {
@@ -192,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nobodys_goes_nowhere_unless_there_are_very_many() {
+    fn packets_of_unowned_qpns_are_dropped_unless_the_table_is_very_long() {
         let mut table: Vec<_> =
             (0..TOLD_APART as u32).map(|row| (row + 1, row as u16 + 7)).collect();
         let code = program(Bits(10), &mut table).expect("it fits");

@@ -1,4 +1,5 @@
-//! Over a device: what a loopback interface does not show. Path MTU, segments that are packets of their own, link-local addresses.
+//! Tests over a device, with properties that loopback lacks: path MTU, segments as separate
+//! packets, link-local addresses.
 
 #[path = "common/namespace.rs"]
 mod namespace;
@@ -23,7 +24,7 @@ fn ip(text: &str) -> IpAddr {
     text.split('/').next().and_then(|text| text.parse().ok()).expect("an address")
 }
 
-/// Index of an interface.
+/// The index of an interface.
 fn index(interface: &str) -> u32 {
     let text = std::fs::read_to_string(format!("/proc/self/net/dev_snmp6/{interface}"))
         .expect("an interface");
@@ -53,7 +54,7 @@ fn the_path_mtu_is_the_one_of_the_route() {
             for (mtu, roce) in [(1500, 1024), (9000, 4096)] {
                 configure("veth0", if mtu == 1500 { &NEAR } else { &[] }, mtu);
                 for to in &FAR[..2] {
-                    // A route may be away for a moment while its interface changes.
+                    // A route may vanish for a moment while its interface changes.
                     let of_the_route = wait_for(|| route_mtu(ip(to), 0).ok());
                     assert_eq!(of_the_route, mtu);
                     assert_eq!(roce_mtu(of_the_route), Some(roce));
@@ -83,7 +84,7 @@ fn the_path_mtu_is_the_one_of_the_route() {
         || {
             configure("veth1", &FAR, 9000);
             println!("configured");
-            // With this process its end of the cable would go.
+            // The end of this process would remove its end of the cable.
             stay();
         },
     );
@@ -95,7 +96,7 @@ fn bodies() -> Vec<Vec<u8>> {
     (0..COUNT).map(|i| body(i, if i == COUNT - 1 { 4 } else { 1024 })).collect()
 }
 
-/// How many IPv4 packets the kernel makes one datagram of: by length.
+/// Number of IPv4 packets in one datagram, by length.
 const TOGETHER: usize = (0xffff - 48) / (12 + 1024 + 4);
 
 #[test]
@@ -104,7 +105,8 @@ fn segments_are_packets_with_numbers_and_may_be_merged_again() {
         "segments_are_packets_with_numbers_and_may_be_merged_again",
         |mut far| {
             configure("veth0", &NEAR, 1500);
-            // The device then gets packets, as a card would send them, and the peer may merge them (veth does that for devices without TSO only).
+            // The device then gets single packets, as a card would send them, and the peer may
+            // merge them (veth merges only for devices without TSO).
             let cut = try_run("ethtool -K veth0 tx-udp-segmentation off tso off");
             if !cut {
                 println!("without ethtool: segments are not cut before the peer has them");
@@ -161,7 +163,7 @@ fn segments_are_packets_with_numbers_and_may_be_merged_again() {
     );
 }
 
-/// Sees the IP headers of what comes by UDP.
+/// A socket that receives the IP headers of UDP datagrams.
 fn raw_socket() -> socket2::Socket {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).expect("our namespace");
@@ -170,7 +172,8 @@ fn raw_socket() -> socket2::Socket {
     socket
 }
 
-/// Each IPv4 header has DF, and the number that its ICRC was made with. Merged ones are one packet with the first number.
+/// Checks that each IPv4 header has DF and the identification for which its ICRC was computed.
+/// Merged packets have the first identification.
 fn check_headers(raw: &socket2::Socket) {
     use std::io::Read;
     let (mut raw, mut next, mut seen) = (raw, 0, 0);

@@ -1,4 +1,5 @@
-//! The engine over sockets, between two namespaces: all data are right, also where the kernel loses datagrams.
+//! Tests of the engine over sockets, between two namespaces: data are correct even if the kernel
+//! drops datagrams.
 
 #[path = "common/host.rs"]
 mod host;
@@ -30,7 +31,7 @@ fn up(interface: &str, addresses: [&str; 2], mtu: u32) {
     configure(interface, &[&addresses[0], &addresses[1]], mtu);
 }
 
-/// Family, MTU, offloads, and how many of ten thousand datagrams each end loses.
+/// Family, MTU, offloads, and how many of ten thousand datagrams each end drops.
 const CASES: [(usize, u32, bool, u32); 8] = [
     (0, 1500, true, 0),
     (1, 1500, true, 0),
@@ -52,7 +53,7 @@ fn host(is_near: bool, (family, mtu, offloads, lose): (usize, u32, bool, u32)) -
         Some(4096) => Pmtu::B4096,
         other => panic!("path MTU {other:?}"),
     };
-    Host::new(Make { from, to, pmtu, is_near, offloads, lose })
+    Host::new(HostConfig { from, to, pmtu, is_near, offloads, lose })
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -63,9 +64,9 @@ const STOP: Tail = Tail::Immediate(Immediate::new(*b"stop"));
 const ROUNDS: usize = 12;
 
 #[test]
-fn all_data_are_right_over_sockets_that_lose() {
+fn all_data_arrive_correctly_over_sockets_that_lose_packets() {
     pair(
-        "all_data_are_right_over_sockets_that_lose",
+        "all_data_arrive_correctly_over_sockets_that_lose_packets",
         |mut far| {
             up("veth0", NEAR, 1500);
             let mut again = 0;
@@ -98,7 +99,7 @@ fn all_data_are_right_over_sockets_that_lose() {
                     if tail == STOP {
                         return Some(());
                     }
-                    // Back to where it can be checked.
+                    // Copy the message back to the source for the echo.
                     let (place, bytes) = (OURS, host.memory[INBOX..INBOX + len].to_vec());
                     host.memory[place..place + len].copy_from_slice(&bytes);
                     host.post(Op::Send(tail), place, len);
@@ -115,7 +116,7 @@ fn all_data_are_right_over_sockets_that_lose() {
     );
 }
 
-/// SEND and back, WRITE and READ, an atomic; each checked.
+/// A SEND with its echo, a WRITE, a READ and an atomic, all checked.
 fn drive(host: &mut Host) {
     for round in 0..ROUNDS {
         let len = [0, 8, 1024, 4096, 5000, 300_000][round % 6] + round;

@@ -1,4 +1,8 @@
-//! Packets to ourselves, by both families, with and without the kernel's help.
+//! Tests on loopback, for both families, with and without the kernel's offloads. They need no
+//! interface but `lo`.
+//!
+//! Map of this file: header fields of packets, merging and segmentation, scattered payloads,
+//! refused packets and errors, runs, and shortcuts.
 
 #[path = "common/ends.rs"]
 mod ends;
@@ -21,7 +25,7 @@ use waiting::wait_readable;
 const FAMILIES: [&str; 2] = ["127.0.0.1", "::1"];
 
 #[test]
-fn packets_arrive_as_they_were_sent_with_the_right_icrc_in_each_segment() {
+fn packets_arrive_unchanged_with_the_correct_icrc_in_each_segment() {
     for (address, segment, merge) in FAMILIES
         .into_iter()
         .flat_map(|a| [(false, false), (false, true), (true, false), (true, true)].map(|o| (a, o)))
@@ -80,7 +84,7 @@ fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, true, true);
         let lane = ends.sender.lane(ends.address, 0x1234).expect("a lane");
-        // The first and the last say nothing that the lane does not say.
+        // The first and the last case equal the lane's settings.
         for (traffic_class, hop_limit, ecn) in [
             (0, 0, Ecn::Capable),
             (0, 7, Ecn::Capable),
@@ -99,7 +103,7 @@ fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
             let class = traffic_class | ecn as u8;
             let came = ends.receive(1).remove(0);
             assert_eq!((came.hop_limit, came.traffic_class), (hops, class), "{address}");
-            // One that goes by itself is the same.
+            // A single packet arrives with the same fields.
             ends.sender.send_one(&path, ecn, &came.bytes).expect("it goes");
             let again = ends.receive(1).remove(0);
             assert_eq!((again.hop_limit, again.traffic_class), (hops, class), "{address}");
@@ -109,11 +113,11 @@ fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
 }
 
 #[test]
-fn packets_that_cannot_go_together_do_not() {
+fn packets_of_another_length_or_mark_begin_another_datagram() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let (long, short) = (body(0, 512), body(1, 64));
     let mut batch = ends.sender.batch();
-    // A shorter one ends a datagram, a longer one begins another, as another mark does.
+    // A shorter packet ends a datagram. A longer packet, or another mark, begins another.
     for (bytes, ecn) in [
         (&long, Ecn::Capable),
         (&short, Ecn::Capable),
@@ -133,7 +137,7 @@ fn packets_that_cannot_go_together_do_not() {
 }
 
 #[test]
-fn what_comes_after_many_that_came_alone_is_merged_from_its_second_time_on() {
+fn after_many_single_datagrams_merging_resumes_with_the_second_burst() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, true, true);
         let bytes = body(3, 200);
@@ -159,7 +163,7 @@ fn what_comes_after_many_that_came_alone_is_merged_from_its_second_time_on() {
 fn a_payload_may_be_scattered() {
     let mut ends = Ends::new("::1", true, true);
     let bytes = body(7, 1000);
-    // Such that lie one behind the other are one for the kernel.
+    // Adjacent parts become one part for the kernel.
     let adjacent: Vec<&[u8]> = bytes.chunks(37).collect();
     let apart: Vec<&[u8]> = bytes.chunks(37).rev().collect();
     for parts in [adjacent, apart] {
@@ -175,7 +179,7 @@ fn a_payload_may_be_scattered() {
 }
 
 #[test]
-fn packets_without_anything_around_them_go_together_too() {
+fn packets_of_payload_only_are_sent_together_too() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let wanted: Vec<Vec<u8>> = (0..70).map(|i| body(i, 512)).collect();
     let all = wanted.concat();
@@ -191,7 +195,7 @@ fn packets_without_anything_around_them_go_together_too() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_the_rest_goes() {
+fn an_unsendable_packet_is_refused_and_the_others_are_sent() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let bytes = body(1, 100);
     let mut other = Sender::new(true);
@@ -219,7 +223,7 @@ fn what_cannot_be_is_refused_and_the_rest_goes() {
 }
 
 #[test]
-fn a_full_batch_says_so_and_is_empty_when_it_is_sent() {
+fn a_full_batch_refuses_packets_and_is_empty_after_sending() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let bytes = body(1, 4);
     for _ in 0..2 {
@@ -239,7 +243,7 @@ fn a_full_batch_says_so_and_is_empty_when_it_is_sent() {
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_refused() {
+fn paths_to_unusable_destinations_are_refused() {
     let mut sender = Sender::new(true);
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
     let (v4, v6) = (
@@ -277,7 +281,7 @@ fn an_address_that_is_not_ours_is_not_sent_from() {
 }
 
 #[test]
-fn that_nobody_listens_is_a_hint_and_stops_nothing() {
+fn a_closed_port_at_the_destination_is_a_hint_and_stops_nothing() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, true, true);
         let closed = { Ends::new(address, true, true).port };
@@ -318,21 +322,21 @@ fn a_port_that_is_taken_is_an_error_and_a_shared_one_is_not() {
 }
 
 #[test]
-fn nothing_there_is_no_error() {
+fn receiving_without_datagrams_is_no_error() {
     let mut ends = Ends::new("::1", true, true);
     assert!(ends.receiver.receive().expect("a socket").is_empty());
     assert!(!wait_readable(&ends.receiver, Duration::ZERO));
 }
 
 #[test]
-fn what_came_the_same_way_is_one_run_until_it_is_as_long_as_what_a_kernel_merges() {
+fn datagrams_with_equal_headers_are_one_run_up_to_the_length_that_a_kernel_merges() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, false, false);
         let lane = ends.sender.lane(ends.address, 0x4321).expect("a lane");
         let other = Path::new(&ends.target, lane).expect("a path").to_port(ends.port);
         assert_ne!(other.source_port(), ends.path.source_port());
         let runs_of = |ends: &mut Ends, packets: &[(bool, usize)]| {
-            // As more and more come at once, more and more are asked for at once.
+            // A call requests more datagrams after each full call, so send single datagrams first.
             let before = (0..15).map(|_| (false, 8));
             for (is_other, len) in before.chain(packets.iter().copied()) {
                 let bytes = body(0, len);
@@ -357,12 +361,12 @@ fn what_came_the_same_way_is_one_run_until_it_is_as_long_as_what_a_kernel_merges
 }
 
 #[test]
-fn what_goes_by_a_shortcut_arrives_as_by_the_lane() {
+fn packets_sent_by_a_shortcut_arrive_as_by_the_lane() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, true, true);
         let mut shortcut = Shortcut::open(&ends.path).expect("a shortcut");
         assert!(shortcut.takes(Ecn::Capable) && !shortcut.takes(Ecn::NotCapable));
-        // Those that told how packets are numbered.
+        // The datagrams that reported the numbering.
         let empty = ends.receiver.receive().expect("a socket").count();
         assert_eq!(empty > 0, ends.address.is_ipv4(), "{address}");
         while ends.receiver.receive().expect("a socket").next().is_some() {}
@@ -386,7 +390,7 @@ fn what_goes_by_a_shortcut_arrives_as_by_the_lane() {
 }
 
 #[test]
-fn there_is_no_shortcut_to_a_group_or_from_an_address_that_is_not_ours() {
+fn there_is_no_shortcut_to_a_multicast_group_or_from_a_foreign_address() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let target = |from: &str, to: &str| Target {
         from: from.parse().expect("an address"),

@@ -1,10 +1,11 @@
-//! Several sockets of one port: each gets the packets of its QPNs, also after others went.
+//! Tests of steering: several sockets share a port, and each gets the packets of its QPNs, even
+//! after others closed.
 
 use ferroverbs_net::steering::{Bits, ask, probed, sharers};
 use ferroverbs_net::*;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Sockets of one port.
+/// Sockets that share one port.
 fn group(count: usize) -> Vec<Receiver> {
     let any = Ipv4Addr::UNSPECIFIED.into();
     let mut bind = Bind { port: 0, share: true, ..Bind::new(any) };
@@ -37,7 +38,7 @@ fn packet(qpn: u32) -> Vec<u8> {
     vec![4, 0x40, 0xff, 0xff, 0, q2, q1, q0, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// What came at each socket. Loopback delivers within the send.
+/// The datagrams of each socket. Loopback delivers within the send.
 fn came(group: &mut [Receiver]) -> Vec<Vec<Vec<u8>>> {
     let all = group.iter_mut().map(|receiver| {
         let mut all = Vec::new();
@@ -52,11 +53,12 @@ fn came(group: &mut [Receiver]) -> Vec<Vec<Vec<u8>>> {
     all.collect()
 }
 
-/// The place of each socket, as a probe tells it.
+/// The index of each socket, as a probe reports it.
 fn places(group: &mut [Receiver]) -> Vec<u16> {
     let port = group[0].port().expect("bound");
     let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-    // The kernel writes its list piece by piece: one may be left out while other tests open and close sockets.
+    // The kernel writes its list in pieces, and may omit a socket while other tests open and close
+    // sockets.
     let listed = || sharers(any, port).expect("a list") == group.len();
     assert!((0..1000).any(|_| listed()), "{} sockets", group.len());
     ask(any, port, group.len() as u16).expect("probes");
@@ -68,10 +70,10 @@ fn places(group: &mut [Receiver]) -> Vec<u16> {
 }
 
 #[test]
-fn each_process_gets_its_packets_also_when_others_are_gone() {
+fn each_process_still_receives_its_packets_after_others_have_ended() {
     let mut group = group(5);
     let port = group[0].port().expect("bound");
-    // Who is called how: bits of its QPNs that have nothing to do with places.
+    // The high bits of each process's QPNs, unrelated to the index.
     let mut names = vec![900_u32, 3, 512, 77, 4];
     group[0].steer(Bits(10), &mut []).expect("probes only");
     loop {
@@ -92,7 +94,7 @@ fn each_process_gets_its_packets_also_when_others_are_gone() {
         if group.len() == 2 {
             break;
         }
-        // The last takes the place of the one that goes.
+        // The last socket takes the index of the closed one.
         group.remove(1);
         names.remove(1);
     }
@@ -113,7 +115,7 @@ fn a_wrong_table_only_misdirects() {
 }
 
 #[test]
-fn who_is_not_shared_cannot_be_steered() {
+fn a_socket_that_does_not_share_its_port_cannot_be_steered() {
     let alone = Bind { port: 0, ..Bind::new("127.0.0.1".parse().expect("an address")) };
     let alone = Receiver::bind(alone).expect("a port");
     assert!(alone.steer(Bits(10), &mut [(1, 1), (1, 2)]).is_err(), "one name, two places");

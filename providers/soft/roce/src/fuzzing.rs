@@ -1,4 +1,5 @@
-//! Entry points for a fuzzer: no bytes may cause a panic, unbounded growth, or an endless loop.
+//! Entry points for a fuzzer: no bytes may cause a panic, unbounded growth, or an endless loop. The
+//! targets `roce` and `queue_pair` of the folder `fuzz/` call them.
 
 use crate::Time;
 use crate::engine::{

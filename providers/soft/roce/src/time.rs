@@ -1,4 +1,5 @@
-//! Points in time of the caller's clock, which only moves forward.
+//! Points in time of the caller's clock, which only moves forward. The caller passes the time into
+//! every call, so that tests run the engine on a virtual clock.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

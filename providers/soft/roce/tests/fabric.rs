@@ -37,7 +37,7 @@ fn an_incast_without_marks_ends_too() {
 }
 
 #[test]
-fn a_host_that_reads_from_all_does_not_drown() {
+fn a_host_that_reads_from_all_hosts_uses_its_link() {
     let report = read_incast(small(), 256 << 10, 2);
     check(&report);
     assert!(report.utilisation > 0.3, "{report:?}");

@@ -1,4 +1,5 @@
-//! A test with an independent decoder: tshark must decode every field of emitted packets.
+//! A test with an independent decoder: tshark must decode every field of emitted packets. On a host
+//! without tshark it prints that it is skipped.
 
 use ferroverbs_roce::wire::*;
 use std::io::Write as _;

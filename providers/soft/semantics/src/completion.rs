@@ -492,13 +492,13 @@ mod tests {
     use super::*;
 
     /// A clock that never advances.
-    struct Still {
+    struct StoppedClock {
         now: Time,
         device_ns: u64,
         wallclock_ns: u64,
     }
 
-    impl Clock for Still {
+    impl Clock for StoppedClock {
         fn now(&self) -> Time {
             self.now
         }
@@ -512,7 +512,8 @@ mod tests {
         }
     }
 
-    const AT_START: Still = Still { now: Time::from_ns(5000), device_ns: 7, wallclock_ns: 9 };
+    const AT_START: StoppedClock =
+        StoppedClock { now: Time::from_ns(5000), device_ns: 7, wallclock_ns: 9 };
 
     fn cqe(wr_id: u64) -> Cqe {
         Cqe { wr_id, qp_num: wr_id as u32 % 2, ..Cqe::default() }

@@ -1,5 +1,5 @@
-//! The number and the names of software devices (`FERROVERBS_SOFT`, `FERROVERBS_SOFT_NAME`), and the
-//! words of switches. The provider reads the variables and passes their texts.
+//! The number and the names of software devices (`FERROVERBS_SOFT`, `FERROVERBS_SOFT_NAME`), and
+//! the words of switches. The provider reads the variables and passes their texts.
 
 /// The largest number of devices: the last bits of a device's GUID number the devices.
 pub const MOST: usize = 32;

@@ -1,7 +1,8 @@
-//! Which index of the GID table an address has: the value of `FERROVERBS_SOFT_GIDS`.
+//! The index that an address has in the GID table: the value of `FERROVERBS_SOFT_GIDS`.
 //!
-//! An application keeps an index, so an address keeps its index while the address is there, and takes
-//! it again when it comes back. The tables of the kernel have empty entries for the same reason.
+//! An application keeps an index, so an address keeps its index while the address is there, and
+//! takes it again when it comes back. The tables of the kernel have empty entries for the same
+//! reason.
 
 use std::net::Ipv6Addr;
 
@@ -17,11 +18,12 @@ pub enum GidOrder {
     /// The order in which the system lists the addresses.
     #[default]
     Soft,
-    /// IPv4 addresses, then IPv6 addresses, then link-local addresses, as rxe has them behind entry 0.
+    /// IPv4 addresses, then IPv6 addresses, then link-local addresses, as rxe has them behind entry
+    /// 0.
     Rxe,
-    /// The entries that mlx5 has for RoCE v2: a link-local address at 1, an IPv4 address at 3, further
-    /// addresses at 5, 7 and so on. The entries that mlx5 has for RoCE v1 stay empty while there is
-    /// room, because soft has no RoCE v1.
+    /// The entries that mlx5 has for RoCE v2: a link-local address at 1, an IPv4 address at 3,
+    /// further addresses at 5, 7 and so on. The entries that mlx5 has for RoCE v1 stay empty while
+    /// there is room, because soft has no RoCE v1.
     Mlx5,
 }
 

@@ -91,7 +91,7 @@ pub enum What {
     Refused(Nak),
 }
 
-/// How a transport treats a posted request.
+/// The treatment of a posted request by a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The request sends bytes, which may be inline.

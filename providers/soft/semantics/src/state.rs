@@ -1,4 +1,5 @@
 //! States and kinds of QPs, and the durations of their timer attributes (IBTA 1.7 10.3.1, 9.7).
+//! `modify.rs` decides which change of state is allowed.
 
 /// `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

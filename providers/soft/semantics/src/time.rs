@@ -1,4 +1,5 @@
-//! Points in time and clocks, as the caller provides them.
+//! Points in time and clocks, as the caller provides them. The crate reads no clock itself, so that
+//! its tests choose the time.
 
 use std::time::Duration;
 

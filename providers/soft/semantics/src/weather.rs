@@ -11,7 +11,7 @@ pub struct Weather {
     seed: u64,
 }
 
-/// What happens to a packet.
+/// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// The packet passes.
@@ -65,7 +65,7 @@ impl Weather {
 }
 
 impl Passages {
-    /// What happens to the next packet.
+    /// The treatment of the next packet.
     pub fn draw(&mut self) -> Passage {
         self.drawn = self.drawn.wrapping_add(1);
         let Weather { loss, duplicate, reorder, mark, seed } = self.weather;

@@ -1,4 +1,5 @@
-//! The shared receive queue that a request of an XRC QP names (IBTA 1.7 A14).
+//! The shared receive queue that a request of an XRC QP names (IBTA 1.7 A14). The provider loads
+//! the two words and the domains, and asks this function.
 
 /// The protection domain of the shared receive queue that a request names. Keys are looked up, and
 /// receives taken, in this domain.

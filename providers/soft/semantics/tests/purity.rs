@@ -1,4 +1,5 @@
-//! A test that the crate's source names no clock, lock, thread, file or environment.
+//! A test that the crate's source names no clock, lock, thread, file or environment. It searches
+//! the code of each source file, and reads the dependencies from the manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};

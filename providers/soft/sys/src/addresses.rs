@@ -1,4 +1,5 @@
-//! Notifications of changed addresses and interfaces of this network namespace (rtnetlink(7)).
+//! Notifications of changed addresses and interfaces of this network namespace (rtnetlink(7)). The
+//! ports of the adapter compute their GIDs anew when a notification arrives.
 
 use super::errno::{Errno, check};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_changes_notifications_end() {
+    fn without_changes_there_are_no_more_notifications() {
         let news = AddressNews::open().unwrap();
         // Unrelated changes on the machine come to an end.
         while news.take() {}

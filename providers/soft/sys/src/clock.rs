@@ -1,4 +1,5 @@
-//! Clocks: for completion timestamps, and for a thread's processor time (clock_gettime(2)).
+//! Clocks: for completion timestamps, and for a thread's processor time (clock_gettime(2)). The
+//! values are nanoseconds.
 
 /// The device clock: nanoseconds of CLOCK_MONOTONIC_RAW, which is never set or slewed.
 #[must_use]

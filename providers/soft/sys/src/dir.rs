@@ -1,4 +1,5 @@
-//! Open directories, and operations on their entries (`openat(2)` and related calls).
+//! Open directories, and operations on their entries (`openat(2)` and related calls). The fabric
+//! directory and its entries are accessed through this module.
 
 use std::{
     ffi::CString,

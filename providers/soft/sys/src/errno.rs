@@ -1,4 +1,5 @@
-//! Conversion of failed system calls into [`Errno`] (`errno(3)`).
+//! Conversion of failed system calls into [`Errno`] (`errno(3)`). The other modules of this crate
+//! check the results of system calls with it.
 
 use libc::c_int;
 

@@ -1,4 +1,5 @@
-//! Wake-ups between threads and processes by event counters (`eventfd(2)`).
+//! Wake-ups between threads and processes by event counters (`eventfd(2)`). A process of a fabric
+//! owns one, and passes the descriptor to its peers.
 
 use std::{
     fs,
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_event_counter_passes_for_one() {
+    fn only_an_event_counter_passes_verification() {
         let event = EventFd::new().unwrap();
         assert!(EventFd::verify(event.0.try_clone().unwrap()).is_ok());
         let file = fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();

@@ -1,4 +1,5 @@
-//! Named pipes (`fifo(7)`) into which other programs write lines.
+//! Named pipes (`fifo(7)`) into which other programs write lines. The provider reads control
+//! commands from such a pipe.
 
 use std::{
     ffi::CString,

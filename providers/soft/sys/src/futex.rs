@@ -1,4 +1,5 @@
-//! Sleeping until another process changes a word of shared memory (`futex(2)`).
+//! Sleeping until another process changes a word of shared memory (`futex(2)`). Helper threads of
+//! the adapter and their callers sleep here.
 
 use super::errno::{Errno, check_len};
 use std::sync::atomic::AtomicU32;

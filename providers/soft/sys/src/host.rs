@@ -1,4 +1,5 @@
-//! The identity of this host and of its network namespaces.
+//! The identity of this host and of its network namespaces. The fabric directory and the GUIDs of
+//! the devices are derived from it.
 
 use super::dir;
 use std::{fs, path::Path};

@@ -1,4 +1,5 @@
-//! Properties of network interfaces (`netdevice(7)`).
+//! Properties of network interfaces (`netdevice(7)`). The provider's network side asks for the MTU
+//! of an interface.
 
 use super::errno::{Errno, check};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_has_the_mtu_that_the_kernel_tells() {
+    fn the_loopback_interface_has_the_mtu_that_sysfs_shows() {
         // SAFETY: a NUL-terminated name.
         let index = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
         let text = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();

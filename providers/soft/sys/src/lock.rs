@@ -90,7 +90,7 @@ mod tests {
     use crate::memfd::Memfd;
 
     #[test]
-    fn our_own_lock_is_no_obstacle_and_has_no_other_holder() {
+    fn a_process_own_record_lock_neither_blocks_it_nor_has_another_holder() {
         let file = Memfd::create(c"fv-test", 4096).unwrap();
         assert_eq!(try_lock(file.as_fd(), 3), Ok(true));
         assert_eq!(try_lock(file.as_fd(), 3), Ok(true));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_out_whole_and_in_order_until_there_is_none() {
+    fn records_are_received_whole_and_in_order_until_there_are_none() {
         for queue in [LoopSocket::new().expect("a socket"), LoopSocket::pair().expect("a pair")] {
             assert_eq!(takes(&queue), None, "an empty queue does not block");
             let mut sent = 0_u64;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_put_a_record_into_it() {
+    fn no_other_socket_can_send_a_record_to_the_queue() {
         let stranger = UnixDatagram::unbound().expect("a socket");
         let address = |socket: &OwnedFd| -> SocketAddr {
             let socket = UnixDatagram::from(socket.try_clone().expect("a descriptor"));

@@ -1,4 +1,5 @@
-//! Shared mappings of files (`mmap(2)`): whole, or lazily in windows.
+//! Shared mappings of files (`mmap(2)`): whole, or lazily in windows. The segments of a fabric and
+//! buffers of the provider are such mappings.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd},
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_get_to_a_window_at_once_agree_where_it_is() {
+    fn threads_that_map_a_window_at_once_agree_on_its_address() {
         for _ in 0..100 {
             let (_, lazy) = whole_and_lazy();
             let start = std::sync::Barrier::new(4);

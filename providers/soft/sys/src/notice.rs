@@ -1,4 +1,5 @@
-//! Messages to the user on stderr.
+//! Messages to the user on stderr. The software adapter reports broken settings and changed
+//! interfaces with it.
 
 /// Writes one line to stderr, with the library's name in front ([`cface::say!`]).
 #[macro_export]

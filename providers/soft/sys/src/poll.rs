@@ -1,4 +1,5 @@
-//! Waiting for descriptors to become readable (`ppoll(2)`, `epoll(7)`).
+//! Waiting for descriptors to become readable (`ppoll(2)`, `epoll(7)`). The service thread of a
+//! fabric and the threads of the network side wait here.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},

@@ -1,4 +1,5 @@
-//! Identity, limits and permissions of processes, pidfds, and random numbers.
+//! Identity, limits and permissions of processes, pidfds, and random numbers. Fabrics identify and
+//! check the peer processes with these functions.
 
 use std::{
     ffi::CString,
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zombie_is_exiting_and_we_are_not() {
+    fn a_zombie_counts_as_exiting_and_this_process_does_not() {
         assert!(!is_exiting(id()));
         assert!(!is_exiting(0));
         let child = std::process::Command::new("true").spawn();

@@ -80,7 +80,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn many_threads_add_one_after_the_other() {
+    fn additions_of_many_threads_are_not_lost() {
         let sum = Arc::new(SpinLock::new(0u64));
         let threads: Vec<_> = (0..8)
             .map(|_| {

@@ -1,4 +1,5 @@
-//! Threads of the library, which the application does not know.
+//! Threads of the library, which the application does not know. Signal handlers of the application
+//! do not run in them.
 
 use std::{
     io,

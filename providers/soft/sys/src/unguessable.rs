@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_list_nor_its_neighbour_tells_the_next_number() {
+    fn numbers_of_one_list_of_several_lists_and_of_several_keys_have_no_constant_step() {
         let orders = Orders::<13>::new();
         let steps = |numbers: Vec<u32>| -> usize {
             let pairs = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));

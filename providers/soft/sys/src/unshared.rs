@@ -73,7 +73,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_child_leaves_the_port_to_others_and_the_parent_keeps_it() {
+    fn a_forked_child_gives_up_the_parents_port_and_the_parent_keeps_it() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let kept = Unshared::new(socket.as_fd());
         let address = socket.local_addr().expect("bound");

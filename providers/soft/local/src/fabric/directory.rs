@@ -1,4 +1,5 @@
-//! The fabric directory: finds or creates the directory, and checks its permissions.
+//! The fabric directory: finds or creates the directory, and checks its permissions. Joining a
+//! fabric begins here; the slots and notes are files in the open directory.
 
 use std::{
     ffi::OsStr,

@@ -1,4 +1,5 @@
-//! Errors of joining a fabric ([`FabricError`]) and of meeting a peer ([`PeerError`]).
+//! Errors of joining a fabric ([`FabricError`]) and of meeting a peer ([`PeerError`]). Both are
+//! small values that name their cause, so that a caller can choose an errno and a message.
 
 use std::{error::Error, fmt, path::Path};
 

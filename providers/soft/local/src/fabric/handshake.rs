@@ -1,4 +1,5 @@
-//! The part of the handshake that the connecting and the accepting side share.
+//! The part of the handshake that the connecting and the accepting side share. The connecting side
+//! is `connect.rs`, the accepting side is `acceptor.rs`, and the messages are in `hello.rs`.
 
 use std::{os::fd::AsFd, sync::Arc};
 

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-/// How a process describes itself.
+/// The description of a process by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     /// The sender's slot.

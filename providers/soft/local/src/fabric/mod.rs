@@ -1,4 +1,4 @@
-//! How the processes of one host meet, share memory, wake each other and learn of deaths.
+//! The fabric: the processes of one host meet, share memory, wake each other and learn of deaths.
 //!
 //! Each process [joins](Fabric::join) a directory and takes a *slot*, a small number by which other
 //! processes address it. The process publishes two segments: peers may only read *tables*, and may

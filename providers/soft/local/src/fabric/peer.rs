@@ -1,4 +1,5 @@
 //! Peers: other processes of the fabric, with their mapped segments, and the table of all peers.
+//! The handshake creates a peer, and the service thread marks a peer dead.
 
 use std::{
     fmt,
@@ -45,7 +46,7 @@ pub struct Peer {
     pub(super) death_reported: AtomicBool,
 }
 
-/// How the *rings* of a process are mapped here.
+/// The mapping of a peer's *rings* into this process.
 pub(super) enum Rings {
     Whole(Arc<Mapping>),
     Lazy(Box<LazyMapping>),

@@ -1,4 +1,5 @@
 //! The memory that processes share: layout, typed access, ring slots, and memory-order protocols.
+//! `fabric` maps the segments; the modules here work on the mapped bytes.
 
 pub mod chunks;
 pub mod layout;

@@ -1,4 +1,5 @@
 //! The signal handler that ends a faulting copy (`sigaction(2)`, `signal-safety(7)`).
+//! `guard/mod.rs` describes the whole mechanism, and `routines.rs` has the copies that may fault.
 
 use super::{UNKNOWN, routines};
 use libc::{c_int, c_void, mcontext_t, siginfo_t, ucontext_t};

@@ -1,4 +1,5 @@
-//! recvmsg(2) and recvmmsg(2) into buffers that are used again, and the queue of errors.
+//! recvmsg(2) and recvmmsg(2) into reusable buffers, and the error queue. `receive.rs` uses the
+//! batches, and `batch.rs` reads the error queue of a sending socket.
 
 use crate::control::{CONTROL_MAX, Control};
 use crate::name::{NAME_MAX, Name};
@@ -7,27 +8,29 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Datagrams as they came.
+/// Received datagrams and their buffers.
 pub(crate) struct Incoming {
     buffers: Box<[u8]>,
-    /// Bytes of each buffer.
+    /// Length of each buffer in bytes.
     size: usize,
     names: Box<[Name]>,
     controls: Box<[Control]>,
     headers: Box<[mmsghdr]>,
     iovecs: Box<[iovec]>,
-    /// Those of the last call.
+    /// Number of datagrams of the last call.
     count: usize,
-    /// Those that the next call asks for: who waits for one packet does not pay for many.
+    /// Number of datagrams that the next call requests: a caller that waits for one packet should
+    /// not pay for many.
     room: usize,
-    /// The last call took all that it asked for.
+    /// Whether the last call received as many as requested.
     was_full: bool,
 }
 
-// SAFETY: its pointers are written and used within one call of `receive`, and point into boxes of its own.
+// SAFETY: its pointers are written and used within one call of `receive`, and point into its own
+// boxes.
 unsafe impl Send for Incoming {}
 
-/// A datagram as it came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received<'a> {
     pub(crate) bytes: &'a [u8],
@@ -39,7 +42,7 @@ pub(crate) struct Received<'a> {
 impl Incoming {
     /// Room for `count` datagrams of `size` bytes.
     pub(crate) fn new(count: usize, size: usize) -> Self {
-        // SAFETY: a structure of integers and pointers, for which zeroes are values.
+        // SAFETY: all zeros are a valid value of this structure of integers and pointers.
         let header: mmsghdr = unsafe { std::mem::zeroed() };
         let iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
@@ -55,10 +58,10 @@ impl Incoming {
         }
     }
 
-    /// Takes what is there, without waiting. Says how many datagrams that were.
+    /// Receives the waiting datagrams, without blocking. Returns their number.
     ///
     /// # Errors
-    /// There was none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+    /// None waits ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's error.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let room = self.room.clamp(1, self.headers.len());
         (self.count, self.room, self.was_full) = (0, 1, false);
@@ -91,10 +94,10 @@ impl Incoming {
     fn take_one(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let Some(header) = self.headers.first_mut() else { return Ok(0) };
         let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
-        // By its number, as the C library's function is a cancellation point, and looks twice at each call whether the thread is to end: ibv_poll_cq(3)
-        // is none.
-        // SAFETY: the header names a buffer, a name and control bytes with their lengths, set by the caller, which are boxed here and borrowed by nobody
-        // else: we are borrowed mutably.
+        // Call by number: the C library's function is a cancellation point, and checks twice per
+        // call whether the thread is cancelled. ibv_poll_cq(3) is no cancellation point.
+        // SAFETY: the caller set the header: it names a buffer, a name and control bytes with their
+        // lengths, which are boxed here and borrowed exclusively.
         let taken = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header.msg_hdr, flags) };
         header.msg_len = u32::try_from(taken).map_err(|_| io::Error::last_os_error())?;
         Ok(1)
@@ -104,13 +107,14 @@ impl Incoming {
     fn take_several(&mut self, fd: BorrowedFd<'_>, room: usize) -> io::Result<usize> {
         let (fd, headers) = (fd.as_raw_fd(), self.headers.as_mut_ptr());
         let (flags, no_time) = (libc::MSG_DONTWAIT, std::ptr::null_mut::<libc::timespec>());
-        // By its number, as in `take_one`.
-        // SAFETY: there are at least `room` headers, and each of these names a buffer, a name and control bytes as in `take_one`.
+        // Call by number, as in `take_one`.
+        // SAFETY: there are at least `room` headers, and each names a buffer, a name and control
+        // bytes as in `take_one`.
         let taken = unsafe { libc::syscall(libc::SYS_recvmmsg, fd, headers, room, flags, no_time) };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Whether the last call took all that it asked for, so that more may be there.
+    /// Whether the last call received as many as requested, so that more may wait.
     pub(crate) fn was_full(&self) -> bool {
         self.was_full
     }
@@ -138,20 +142,22 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// The oldest entry of a socket's queue of errors: whom the datagram was for, and the control messages.
+/// The oldest entry of a socket's error queue: the datagram's destination, and the control
+/// messages.
 ///
 /// # Errors
-/// There is none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+/// None ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's error.
 pub(crate) fn error_queue(fd: BorrowedFd<'_>) -> io::Result<(Name, Control)> {
     let (mut name, mut control) = (Name::default(), Control::EMPTY);
-    // SAFETY: a structure of integers and pointers, for which zeroes are values.
+    // SAFETY: all zeros are a valid value of this structure of integers and pointers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_name = name.bytes.as_mut_ptr().cast();
     header.msg_namelen = NAME_MAX as u32;
     header.msg_control = control.bytes.as_mut_ptr().cast();
     header.msg_controllen = CONTROL_MAX as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: the header names buffers of this frame with their lengths, and no bytes of the datagram are asked for.
+    // SAFETY: the header names local buffers with their lengths, and no datagram bytes are
+    // requested.
     if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -159,13 +165,14 @@ pub(crate) fn error_queue(fd: BorrowedFd<'_>) -> io::Result<(Name, Control)> {
     control.len = (header.msg_controllen as usize).min(CONTROL_MAX);
     Ok((name, control))
 }
-/// What a socket's queue of errors has of a datagram that was sent: its bytes, as many as fit. Says how many these are.
+/// Reads a sent datagram from a socket's error queue into `bytes`, truncated if necessary. Returns
+/// the number of bytes.
 ///
 /// # Errors
-/// There is none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+/// None ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's error.
 pub(crate) fn sent(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: a slice that is borrowed alone, with its length.
+    // SAFETY: an exclusively borrowed slice, with its length.
     let len = unsafe { libc::recv(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }

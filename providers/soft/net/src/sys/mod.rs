@@ -1,4 +1,5 @@
-//! System calls. All `unsafe` code of the crate is here.
+//! System calls. All `unsafe` code of the crate is in this module. The other modules see buffers
+//! and results, and no kernel structures.
 
 mod incoming;
 pub(crate) mod option;

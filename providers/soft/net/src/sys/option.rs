@@ -1,4 +1,5 @@
-//! Options that socket2 does not have, and those that differ by family.
+//! Socket options that socket2 lacks, and options that differ by family. Senders and receivers set
+//! most of them once, when they open a socket.
 
 use crate::Family;
 use libc::{c_int, c_void, socklen_t};
@@ -7,55 +8,57 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Level and number of an option.
+/// Level and number of a socket option.
 pub(crate) type Name = (c_int, c_int);
 
-// linux/udp.h; libc has them for some targets only.
+// From linux/udp.h; the libc crate has them for some targets only.
 const NO_CHECK6_RX: c_int = 102;
 pub(crate) const SEGMENT: c_int = 103;
 pub(crate) const GRO: c_int = 104;
 
-/// Sets an option that is a number.
+/// Sets an integer option.
 pub(crate) fn set(fd: BorrowedFd<'_>, name: Name, value: c_int) -> io::Result<()> {
     let (len, value) = (size_of::<c_int>() as socklen_t, (&raw const value).cast::<c_void>());
-    // SAFETY: `value` points to `len` bytes of this frame, which the call only reads.
+    // SAFETY: `value` points to `len` bytes of a local variable, which the call only reads.
     match unsafe { libc::setsockopt(fd.as_raw_fd(), name.0, name.1, value, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// An option that is a number.
+/// Reads an integer option.
 pub(crate) fn get(fd: BorrowedFd<'_>, name: Name) -> io::Result<c_int> {
     let (mut value, mut len): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
     let to = (&raw mut value).cast::<c_void>();
-    // SAFETY: `to` points to `len` bytes of this frame, and `len` is one of it; the call writes no more than that.
+    // SAFETY: `to` points to `len` bytes of a local variable; the call writes no more.
     match unsafe { libc::getsockopt(fd.as_raw_fd(), name.0, name.1, to, &raw mut len) } {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Steers the datagrams of all sockets that share this one's port.
+/// Attaches a steering program to all sockets that share this socket's port.
 pub(crate) fn steer(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // The kernel reads all bytes, with those between the members: written in place, the padding stays zero.
+    // The kernel reads all bytes, including padding. Written in place, the padding stays zero.
     let mut value = MaybeUninit::<libc::sock_fprog>::zeroed();
-    // SAFETY: members of a structure of this frame. The pointer is not const for other uses of the structure.
+    // SAFETY: members of a local structure. The pointer is mutable for other uses of the structure.
     unsafe {
         (&raw mut (*value.as_mut_ptr()).len).write(len);
         (&raw mut (*value.as_mut_ptr()).filter).write(program.as_ptr().cast_mut());
     }
     let (name, size) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of_val(&value) as socklen_t);
     let value = value.as_ptr().cast::<c_void>();
-    // SAFETY: `value` points to a sock_fprog of this frame, which names `len` instructions of a slice that is borrowed meanwhile; all is only read.
+    // SAFETY: `value` points to a local sock_fprog, which names `len` instructions of a borrowed
+    // slice; the call only reads.
     match unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, value, size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// DF always, and identification 0; what is too long is an error (ip(7), `IP_PMTUDISC_PROBE`).
+/// Sets DF always, with identification 0; a packet that is too long is an error (ip(7),
+/// `IP_PMTUDISC_PROBE`).
 pub(crate) fn never_fragment(socket: &Socket, family: Family) -> io::Result<()> {
     let (name, value) = match family {
         Family::V4 => ((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), libc::IP_PMTUDISC_PROBE),
@@ -64,7 +67,7 @@ pub(crate) fn never_fragment(socket: &Socket, family: Family) -> io::Result<()> 
     set(super::fd(socket), name, value)
 }
 
-/// What ICMP says is kept to be asked for.
+/// Queues ICMP errors for later reading.
 pub(crate) fn queue_errors(socket: &Socket, family: Family) -> io::Result<()> {
     let name = match family {
         Family::V4 => (libc::IPPROTO_IP, libc::IP_RECVERR),
@@ -73,13 +76,13 @@ pub(crate) fn queue_errors(socket: &Socket, family: Family) -> io::Result<()> {
     set(super::fd(socket), name, 1)
 }
 
-/// What is sent is told, with all headers, in the queue of errors; or not any more.
+/// Enables or disables reports of sent datagrams, with all headers, in the error queue.
 pub(crate) fn tell_sent(socket: &Socket, on: bool) -> io::Result<()> {
     let value = if on { libc::SOF_TIMESTAMPING_TX_SCHED as c_int } else { 0 };
     set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), value)
 }
 
-/// What the IP header of each datagram said is told.
+/// Enables reports of IP header fields of received datagrams.
 pub(crate) fn tell_headers(socket: &Socket, family: Family) -> io::Result<()> {
     let names = match family {
         Family::V4 => [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL]
@@ -90,7 +93,7 @@ pub(crate) fn tell_headers(socket: &Socket, family: Family) -> io::Result<()> {
     names.into_iter().try_for_each(|name| set(super::fd(socket), name, 1))
 }
 
-/// What the IP header of each datagram says that says nothing else.
+/// Sets the default IP header fields of sent datagrams.
 pub(crate) fn send_headers(socket: &Socket, family: Family, class: u8, hops: u8) -> io::Result<()> {
     let names = match family {
         Family::V4 => [libc::IP_TOS, libc::IP_TTL].map(|option| (libc::IPPROTO_IP, option)),
@@ -102,12 +105,13 @@ pub(crate) fn send_headers(socket: &Socket, family: Family, class: u8, hops: u8)
     names.into_iter().zip(values).try_for_each(|(name, value)| set(super::fd(socket), name, value))
 }
 
-/// Datagrams without a checksum are taken by IPv6 as well: adapters and the kernel's rxe send none.
+/// Accepts IPv6 datagrams without checksum: adapters and the kernel's rxe send none.
 pub(crate) fn take_without_checksum(socket: &Socket) -> io::Result<()> {
     set(super::fd(socket), (libc::IPPROTO_UDP, NO_CHECK6_RX), 1)
 }
 
-/// Datagrams of one sender may come as one (UDP_GRO), or not. Says whether the kernel does that.
+/// Enables or disables merging of datagrams of one sender (UDP_GRO). Returns whether the kernel
+/// supports it.
 pub(crate) fn merge(socket: &Socket, on: bool) -> bool {
     set(super::fd(socket), (libc::IPPROTO_UDP, GRO), on.into()).is_ok()
 }
@@ -117,14 +121,14 @@ pub(crate) fn can_segment(socket: &Socket) -> bool {
     set(super::fd(socket), (libc::IPPROTO_UDP, SEGMENT), 0).is_ok()
 }
 
-/// Room for datagrams to be sent: what is wanted, or what a user may have.
+/// Sets the send buffer, as far as the user's limit permits.
 pub(crate) fn send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE), wanted)
         .or_else(|_| socket.set_send_buffer_size(bytes))
 }
 
-/// Room for datagrams that came: what is wanted, or what a user may have.
+/// Sets the receive buffer, as far as the user's limit permits.
 pub(crate) fn receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), wanted)

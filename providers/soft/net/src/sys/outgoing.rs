@@ -1,4 +1,5 @@
-//! sendmsg(2) and sendmmsg(2), with the bytes of each datagram scattered.
+//! sendmsg(2) and sendmmsg(2) with scattered datagrams. `batch.rs` collects the datagrams that one
+//! call sends.
 
 use crate::control::Control;
 use crate::name::Name;
@@ -8,7 +9,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes of somebody else that are to be sent. Only the kernel reads them.
+/// Borrowed bytes to send, which only the kernel reads.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     start: *const u8,
@@ -16,26 +17,27 @@ pub struct Bytes<'a> {
     lives: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: it is a shared slice of bytes that nothing here reads, only names to the kernel.
+// SAFETY: a shared slice of bytes that no code here reads; only the kernel gets its address.
 unsafe impl Send for Bytes<'_> {}
 
 impl Bytes<'_> {
-    /// Memory that no reference may name, because others write to it meanwhile. If it is not mapped when it is sent, the datagram is refused (EFAULT).
+    /// Memory without a Rust reference, because others may write it. If it is unmapped at sending,
+    /// the kernel refuses the datagram (EFAULT).
     ///
     /// # Safety
-    /// If it is mapped at any time during `'a`, then the kernel may read it and send it to the peer.
+    /// While the memory is mapped during `'a`, the kernel may read it and send it to the peer.
     #[must_use]
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start, len, lives: PhantomData }
     }
 
-    /// How many.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -57,13 +59,13 @@ impl fmt::Debug for Bytes<'_> {
 /// A part of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part<'a> {
-    /// Bytes of the batch itself: where they begin, and how many.
+    /// Bytes of the batch itself: offset and length.
     Own(u32, u32),
-    /// Bytes of somebody else.
+    /// Borrowed bytes.
     Outside(Bytes<'a>),
 }
 
-/// One datagram of a call: to whom, what beside it, and which parts.
+/// One datagram of a call: destination, control messages, and parts.
 #[derive(Debug)]
 pub(crate) struct DatagramParts<'a, 'p> {
     pub(crate) name: &'a Name,
@@ -71,13 +73,14 @@ pub(crate) struct DatagramParts<'a, 'p> {
     pub(crate) parts: &'a [Part<'p>],
 }
 
-/// What the kernel is shown in a call.
+/// The structures of a system call.
 pub(crate) struct Outgoing {
     headers: Vec<mmsghdr>,
     iovecs: Vec<iovec>,
 }
 
-// SAFETY: its pointers are written and used within one call of `send`; between calls they mean nothing.
+// SAFETY: its pointers are written and used within one call of `send`, and meaningless between
+// calls.
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
@@ -86,10 +89,11 @@ impl Outgoing {
         Self { headers: Vec::with_capacity(messages), iovecs: Vec::with_capacity(parts) }
     }
 
-    /// Sends messages; `own` is what [`Part::Own`] is of. Says how many the kernel took, at least one.
+    /// Sends messages; [`Part::Own`] refers to `own`. Returns how many the kernel accepted, at
+    /// least one.
     ///
     /// # Errors
-    /// Of the first message.
+    /// The error of the first message.
     pub(crate) fn send<'a, 'p: 'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -115,7 +119,7 @@ impl Outgoing {
                     Part::Outside(bytes) => (bytes.start, bytes.len),
                 };
                 match self.iovecs.last_mut() {
-                    // Packets that lie one behind the other are one piece for the kernel.
+                    // Adjacent packets become one piece.
                     Some(last) if end == start => last.iov_len += len,
                     _ => {
                         self.iovecs.push(iovec { iov_base: start.cast_mut().cast(), iov_len: len })
@@ -123,36 +127,39 @@ impl Outgoing {
                 }
                 end = start.wrapping_add(len);
             }
-            // SAFETY: a structure of integers and pointers, for which zeroes are values.
+            // SAFETY: all zeros are a valid value of this structure of integers and pointers.
             let mut header: mmsghdr = unsafe { std::mem::zeroed() };
             header.msg_hdr.msg_name = datagram.name.bytes.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_namelen = datagram.name.len as u32;
             header.msg_hdr.msg_control = datagram.control.bytes.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_controllen = datagram.control.len as _;
-            // The vector has room for all of it, so what is in it does not move.
+            // The vector has capacity for all parts, so it does not move.
             header.msg_hdr.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(first);
             header.msg_hdr.msg_iovlen = (self.iovecs.len() - first) as _;
             self.headers.push(header);
         }
         let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
-        // By their numbers, as the C library's functions are cancellation points, and look twice at each call whether the thread is to end:
-        // ibv_post_send(3) and ibv_poll_cq(3) are none.
+        // Call by number: the C library's functions are cancellation points, and check twice per
+        // call whether the thread is cancelled. ibv_post_send(3) and ibv_poll_cq(3) are no
+        // cancellation points.
         let taken = if let [header] = self.headers.as_mut_slice() {
-            // SAFETY: the header's name, control bytes and own parts are borrowed until the end of this function, and its other parts live as long as
-            // `'p` by the contract of `Bytes`, which is longer. The call only reads them.
+            // SAFETY: the header's name, control bytes and own parts are borrowed until the end of
+            // this function; other parts live for `'p`, which is longer (contract of `Bytes`). The
+            // call only reads them.
             let sent =
                 unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw mut header.msg_hdr, flags) };
             sent.min(1)
         } else {
             let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len());
-            // SAFETY: `headers` are `count` structures, whose names, control bytes and parts live as long as in the case of one. The call reads what they name, and writes to the structures only.
+            // SAFETY: `headers` are `count` structures, whose names, control bytes and parts live
+            // as in the case of one. The call reads what they name, and only writes the structures.
             unsafe { libc::syscall(libc::SYS_sendmmsg, fd, headers, count, flags) }
         };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// sendmsg(2) of a datagram that is one piece.
+/// Sends a datagram that is one piece.
 ///
 /// # Errors
 /// The socket's.
@@ -163,7 +170,7 @@ pub(crate) fn send_piece(
     piece: &[u8],
 ) -> io::Result<()> {
     let mut iovec = iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
-    // SAFETY: a structure of integers and pointers, for which zeroes are values.
+    // SAFETY: all zeros are a valid value of this structure of integers and pointers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_name = name.bytes.as_ptr().cast_mut().cast();
     header.msg_namelen = name.len as u32;
@@ -172,21 +179,23 @@ pub(crate) fn send_piece(
     header.msg_iov = &raw mut iovec;
     header.msg_iovlen = 1;
     let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
-    // By its number, as in `Outgoing::send`.
-    // SAFETY: all that the header names is borrowed until the end of this function. The call only reads it.
+    // Call by number, as in `Outgoing::send`.
+    // SAFETY: all memory that the header names is borrowed until the end of this function. The call
+    // only reads it.
     let taken = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw mut header, flags) };
     usize::try_from(taken).map(drop).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends a datagram of a connected socket.
+/// Sends a datagram on a connected socket.
 ///
 /// # Errors
 /// The socket's.
 pub(crate) fn send_connected(fd: BorrowedFd<'_>, piece: &[u8]) -> io::Result<()> {
     let (fd, at, flags) = (fd.as_raw_fd(), piece.as_ptr(), libc::MSG_DONTWAIT);
     let nobody = std::ptr::null::<libc::c_void>();
-    // By its number, as in `Outgoing::send`.
-    // SAFETY: a slice that is borrowed until the end of this function, with its length, and no name. The call only reads it.
+    // Call by number, as in `Outgoing::send`.
+    // SAFETY: a slice that is borrowed until the end of this function, with its length, and no
+    // name. The call only reads it.
     let taken = unsafe { libc::syscall(libc::SYS_sendto, fd, at, piece.len(), flags, nobody, 0) };
     usize::try_from(taken).map(drop).map_err(|_| io::Error::last_os_error())
 }

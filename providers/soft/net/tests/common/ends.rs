@@ -1,6 +1,7 @@
-//! A sender, a receiver and a path between them.
+//! A sender, a receiver and a path between them, for tests. The tests that need no protocol engine
+//! use them.
 
-use crate::packets::{CLASS, Came, HOPS, receive};
+use crate::packets::{CLASS, HOPS, ReceivedPacket, receive};
 use ferroverbs_net::*;
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Both at `address`, any port.
+    /// Both ends at `address`, on any port.
     pub(crate) fn new(address: &str, segment: bool, merge: bool) -> Self {
         let address: IpAddr = address.parse().expect("an address");
         let receiver =
@@ -30,7 +31,7 @@ impl Ends {
     }
 
     /// The next `count` packets.
-    pub(crate) fn receive(&mut self, count: usize) -> Vec<Came> {
+    pub(crate) fn receive(&mut self, count: usize) -> Vec<ReceivedPacket> {
         receive(&mut self.receiver, count)
     }
 }

@@ -1,4 +1,6 @@
-//! A queue pair of the engine over sockets: what a program and its adapter would be, with plain memory.
+//! A queue pair of the engine over sockets, with plain memory instead of a program and its adapter.
+//! `engine.rs` connects two of them, so that the protocol engine and the sockets are tested
+//! together.
 
 use crate::waiting::wait_readable;
 use ferroverbs_net::*;
@@ -9,17 +11,18 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The key of all of a host's memory.
+/// The key of all memory of a host.
 pub(crate) const RKEY: u32 = 0x1234_5678;
-/// Bytes of it. The first half is for peers, the second for our own messages.
+/// Length of the memory in bytes. The first half is for peers, the second for own messages.
 pub(crate) const MEMORY: usize = 8 << 20;
-/// Where our own messages are.
+/// Offset of own messages.
 pub(crate) const OURS: usize = MEMORY / 2;
-/// Where SENDs of the peer go.
+/// Offset of the peer's SENDs.
 pub(crate) const INBOX: usize = MEMORY / 4;
-/// Requests under way at most.
+/// The largest number of requests in flight.
 const WORKS: usize = 1024;
-/// Packets of a batch: what the kernel takes as one datagram, so that the peer works while we do.
+/// Packets of a batch: as many as the kernel takes as one datagram, so that both ends work at the
+/// same time.
 const BATCH: usize = 64;
 
 /// A queue pair and its sockets.
@@ -31,37 +34,37 @@ pub(crate) struct Host {
     envelope: Envelope,
     pub(crate) memory: Vec<u8>,
     held: Vec<Vec<u8>>,
-    /// Where the bytes of each request are.
+    /// The offset of each request's bytes.
     places: Vec<usize>,
     posted: u64,
     begun: Instant,
     pub(crate) completions: VecDeque<(u64, Status)>,
-    /// Length and end of each message that took a receive.
+    /// Length and tail of each message that consumed a receive.
     pub(crate) inbox: VecDeque<(usize, Tail)>,
     current: usize,
     pub(crate) originals: VecDeque<u64>,
     pub(crate) damaged: u64,
     pub(crate) datagrams: u64,
     pub(crate) refused: u64,
-    /// Sleeps until something happens, instead of looking again and again.
+    /// Whether to sleep until an event, instead of polling.
     pub(crate) is_patient: bool,
 }
 
-/// How both ends are made.
+/// The settings of both ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Make {
+pub(crate) struct HostConfig {
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
     pub(crate) pmtu: Pmtu,
     pub(crate) is_near: bool,
     pub(crate) offloads: bool,
-    /// Of ten thousand datagrams, so many are lost at our socket.
+    /// How many of ten thousand datagrams the receiving socket drops.
     pub(crate) lose: u32,
 }
 
 impl Host {
-    pub(crate) fn new(make: Make) -> Self {
-        let Make { from, to, pmtu, is_near, offloads, lose } = make;
+    pub(crate) fn new(make: HostConfig) -> Self {
+        let HostConfig { from, to, pmtu, is_near, offloads, lose } = make;
         let receiver = Receiver::bind(Bind { merge: offloads, ..Bind::new(from) }).expect("4791");
         if lose != 0 {
             lose_at(&receiver, lose);
@@ -106,7 +109,7 @@ impl Host {
         Time::from_ns(u64::try_from(self.begun.elapsed().as_nanos()).expect("not so long") + 1)
     }
 
-    /// A request whose bytes are at `place` of our memory. Says what it is called.
+    /// Posts a request whose bytes are at offset `place`. Returns its id.
     pub(crate) fn post(&mut self, op: Op, place: usize, len: usize) -> u64 {
         let id = self.posted;
         self.posted += 1;
@@ -116,7 +119,7 @@ impl Host {
         id
     }
 
-    /// Takes what came, does what is due, and sends. Says whether anything came.
+    /// Receives, handles timers, and sends. Returns whether a packet arrived.
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
         let came = self.take(now);
@@ -129,7 +132,7 @@ impl Host {
 
     fn take(&mut self, now: Time) -> bool {
         let Self { receiver, qp, memory, held, places, originals, .. } = self;
-        let mut state = State {
+        let mut state = ReceiveState {
             memory,
             held,
             places,
@@ -149,7 +152,7 @@ impl Host {
                 let envelope = Envelope { addresses, source_port, identification };
                 let packet = match envelope.open(bytes, Check::Weak) {
                     Some((packet, Verdict::Intact)) => packet,
-                    // The kernel cut a datagram into no more than that.
+                    // The kernel cuts a datagram into at most 128 segments.
                     Some((packet, Verdict::Explained(number))) if number < 128 => {
                         identification = number;
                         packet
@@ -171,7 +174,7 @@ impl Host {
         came
     }
 
-    /// Sends what may go.
+    /// Sends all packets that may be sent.
     pub(crate) fn flush(&mut self) {
         let now = self.now();
         let Self { qp, sender, path, envelope, memory, places, .. } = self;
@@ -207,7 +210,7 @@ impl Host {
         self.events();
     }
 
-    /// Goes on until nothing comes any more.
+    /// Continues until no packet arrives.
     pub(crate) fn linger(&mut self) {
         let quiet = Duration::from_millis(300);
         while wait_readable(&self.receiver, quiet) {
@@ -225,7 +228,7 @@ impl Host {
         }
     }
 
-    /// Goes on until `done`.
+    /// Continues until `done` returns a value.
     pub(crate) fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             let came = self.turn();
@@ -244,8 +247,8 @@ impl Host {
     }
 }
 
-/// What packets change.
-struct State<'a> {
+/// The state that packets change.
+struct ReceiveState<'a> {
     memory: &'a mut [u8],
     held: &'a mut [Vec<u8>],
     places: &'a [usize],
@@ -254,7 +257,7 @@ struct State<'a> {
     current: &'a mut usize,
 }
 
-impl State<'_> {
+impl ReceiveState<'_> {
     fn packet(&mut self, qp: &mut Qp, now: Time, arrival: &Arrival<'_>) {
         let packet = arrival.packet;
         match qp.receive(now, arrival) {
@@ -313,7 +316,8 @@ fn allows(region: &Reth) -> bool {
     region.rkey == RKEY && region.va as usize + region.len as usize <= OURS
 }
 
-/// The kernel loses some of what comes to a socket (a program of classic BPF with random numbers): netem is not everywhere.
+/// Makes the kernel drop some datagrams of a socket (a classic BPF program with random numbers),
+/// because netem is not always available.
 fn lose_at(receiver: &Receiver, of_ten_thousand: u32) {
     use libc::{
         BPF_ABS, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SKF_AD_OFF, SKF_AD_RANDOM,

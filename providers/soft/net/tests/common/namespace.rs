@@ -1,15 +1,17 @@
-//! Two network namespaces of our own with a cable (veth) between them, in two processes. No privilege is needed where user namespaces are allowed.
+//! Two network namespaces in two processes, with a cable (veth) between them. Unprivileged where
+//! user namespaces are allowed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Which process this is.
+/// The environment variable with the role of the process.
 const ROLE: &str = "FERROVERBS_NET_TEST_ROLE";
 
-/// Runs `near` and `far` in two namespaces; the test named `test` must call this and nothing else. Where namespaces are refused it says so.
-pub(crate) fn pair(test: &str, near: impl FnOnce(Far), far: impl FnOnce()) {
+/// Runs `near` and `far` in two namespaces; the test named `test` must call only this function.
+/// Where namespaces are refused, a message says so.
+pub(crate) fn pair(test: &str, near: impl FnOnce(RemoteProcess), far: impl FnOnce()) {
     match std::env::var(ROLE).as_deref() {
-        Ok("near") => near(Far::start(test)),
+        Ok("near") => near(RemoteProcess::start(test)),
         Ok(_) => {
             println!("ready");
             wait_for_line();
@@ -53,7 +55,7 @@ pub(crate) fn run(command: &str) {
     assert!(try_run(command), "{command}");
 }
 
-/// Runs a command of several words. Says whether it went well.
+/// Runs a command of several words. Returns whether it succeeded.
 pub(crate) fn try_run(command: &str) -> bool {
     let mut words = command.split_whitespace();
     let status = Command::new(words.next().expect("a word")).args(words).status();
@@ -61,13 +63,13 @@ pub(crate) fn try_run(command: &str) -> bool {
 }
 
 /// The process in the other namespace.
-pub(crate) struct Far {
+pub(crate) struct RemoteProcess {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
 }
 
-impl Far {
-    /// With `veth0` here and `veth1` there, both down and without addresses.
+impl RemoteProcess {
+    /// Starts the process, with `veth0` here and `veth1` there, both down and without addresses.
     fn start(test: &str) -> Self {
         let mut command = Command::new("unshare");
         command.arg("-n").args(again_as(test)).env(ROLE, "far");
@@ -82,7 +84,7 @@ impl Far {
         far
     }
 
-    /// Waits until the other process printed a line with this end. What was before it.
+    /// Waits until the other process prints a line with this ending. Returns the text before it.
     pub(crate) fn wait_for(&mut self, wanted: &str) -> String {
         let mut line = String::new();
         loop {
@@ -96,13 +98,13 @@ impl Far {
         }
     }
 
-    /// Gives the other process a line.
+    /// Sends a line to the other process.
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("a pipe");
         writeln!(input, "{line}").expect("the other process takes it");
     }
 
-    /// Waits for its end, which must be good.
+    /// Waits for a successful exit.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().expect("a process");
@@ -110,7 +112,7 @@ impl Far {
     }
 }
 
-impl Drop for Far {
+impl Drop for RemoteProcess {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();
@@ -119,7 +121,7 @@ impl Drop for Far {
     }
 }
 
-/// Tells the near process, and waits for its answer.
+/// Sends a word to the near process, and waits for its answer.
 pub(crate) fn meet(word: &str) {
     println!("{word}");
     wait_for_line();

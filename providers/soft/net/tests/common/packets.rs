@@ -1,4 +1,5 @@
-//! Packets with nothing in them but what a test can recognise.
+//! Packets without meaning, which a test can recognise. Their header is a constant; seeded payloads
+//! and a correct ICRC identify them.
 
 use crate::waiting::wait_readable;
 use ferroverbs_net::*;
@@ -9,8 +10,8 @@ use std::time::Duration;
 pub(crate) const HOPS: u8 = 17;
 pub(crate) const CLASS: u8 = 0x48;
 
-/// A packet as it came.
-pub(crate) struct Came {
+/// A received packet.
+pub(crate) struct ReceivedPacket {
     pub(crate) bytes: Vec<u8>,
     pub(crate) from: SocketAddr,
     pub(crate) to: IpAddr,
@@ -19,22 +20,22 @@ pub(crate) struct Came {
     pub(crate) merged: bool,
 }
 
-impl Came {
+impl ReceivedPacket {
     pub(crate) fn envelope(&self, identification: u16) -> Envelope {
         let addresses = Addresses::new(self.from.ip(), self.to).expect("one family");
         Envelope { addresses, source_port: self.from.port(), identification }
     }
 }
 
-/// The next `count` packets.
-pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Came> {
+/// Receives the next `count` packets.
+pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     while all.len() < count {
         assert!(wait_readable(receiver, Duration::from_secs(10)), "{} of {count} came", all.len());
         for datagram in receiver.receive().expect("a socket") {
             assert!(!datagram.is_cut);
             let merged = datagram.packets().len() > 1;
-            all.extend(datagram.packets().map(|bytes| Came {
+            all.extend(datagram.packets().map(|bytes| ReceivedPacket {
                 bytes: bytes.to_vec(),
                 from: datagram.from,
                 to: datagram.to,
@@ -52,7 +53,7 @@ pub(crate) fn body(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 31 + i * 7) as u8).collect()
 }
 
-/// A packet of a header that means nothing, `payload`, and its ICRC.
+/// Adds a packet of a meaningless header, `payload`, and the ICRC.
 pub(crate) fn put<'p>(batch: &mut Batch<'_, 'p>, path: &Path, ecn: Ecn, payload: &'p [u8]) {
     let head = [4; 12];
     let envelope_of = path_envelope(path);

@@ -1,8 +1,9 @@
-//! Waiting for what a test cannot be told.
+//! Polling for a condition that no event reports. The tests wait with it for results that the
+//! kernel delivers late.
 
 use std::time::{Duration, Instant};
 
-/// What comes at last.
+/// Polls until `what` returns a value, for a bounded time.
 pub(crate) fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {

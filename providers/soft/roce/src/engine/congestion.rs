@@ -35,7 +35,7 @@ pub(super) struct Congestion {
     stepped: Time,
     /// When the next packet may be sent.
     ready: Time,
-    /// What is known of the path.
+    /// The measured state of the path.
     path: PathState,
     /// When the last congestion notification arrived.
     notified: Option<Time>,

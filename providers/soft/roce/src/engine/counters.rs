@@ -1,4 +1,5 @@
 //! Counters of a queue pair, named as the kernel's `hw_counters` where the kernel has the counter.
+//! The engine counts here; the owner of the QP reads the counters.
 
 /// Counters of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use crate::wire::{Nonce, Ours};
 
-/// What this end and its peer have proved to each other.
+/// The proofs that this end and its peer have exchanged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Greeting {
     /// `None`: this end does not speak the extension.

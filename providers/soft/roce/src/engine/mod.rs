@@ -4,6 +4,9 @@
 //! responder half (`responder`, `answers`), `unreliable` for UC and UD, and `shared` for both
 //! halves. The crate documentation defines the vocabulary. There are no threads and no locks: the
 //! caller owns the [`Qp`].
+//!
+//! Map of this file: [`Qp`] and its two sides, then its functions: setup and posting, arriving
+//! packets, packets to send, timeouts, events, and results from the owner.
 
 mod answers;
 mod completer;

@@ -9,7 +9,7 @@
 use crate::Time;
 use std::time::Duration;
 
-/// What is known of the path to the peer and back.
+/// The measured state of the path to the peer and back.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PathState {
     /// The shortest round trip, and when it was last confirmed.

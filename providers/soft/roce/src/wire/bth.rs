@@ -1,4 +1,5 @@
-//! The base transport header, with which every packet begins (IBTA 1.7 9.2).
+//! The base transport header, with which every packet begins (IBTA 1.7 9.2). `packet.rs` combines
+//! it with the extended headers and the payload.
 
 use super::{Malformed, Psn, Qpn, take};
 

@@ -1,4 +1,5 @@
 //! The extended transport headers (IBTA 1.7 9.3; XRC: A14; FLUSH and ATOMIC WRITE: A19).
+//! `message.rs` decides which of them a packet carries.
 
 use super::{Malformed, Number, Qpn, take};
 

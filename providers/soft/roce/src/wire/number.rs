@@ -1,4 +1,5 @@
-//! The 24-bit numbers of the transport: PSN, QPN, MSN (IBTA 1.7 9.2).
+//! The 24-bit numbers of the transport: PSN, QPN, MSN (IBTA 1.7 9.2). Arithmetic on them is modulo
+//! 2^24.
 
 use std::fmt;
 

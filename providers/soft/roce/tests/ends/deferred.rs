@@ -59,7 +59,7 @@ fn no_packet_is_repeated_if_answers_come_soon() {
 }
 
 #[test]
-fn no_request_executes_twice_despite_losses_and_lost_questions() {
+fn no_request_executes_twice_despite_lost_packets_and_lost_queries() {
     let faults = [
         Faults { lose: 20, ..Faults::default() },
         Faults { repeat: 100, ..Faults::default() },

@@ -43,7 +43,7 @@ pub(crate) struct Deferral {
     /// How many of a thousand questions or answers are lost.
     pub(crate) lose: u64,
     pub(crate) random: Random,
-    asked: Option<Asked>,
+    asked: Option<PendingAsk>,
     /// Packets that arrived since the question.
     later: VecDeque<Vec<u8>>,
     /// Number of repeated questions.
@@ -51,7 +51,7 @@ pub(crate) struct Deferral {
 }
 
 /// An open question.
-struct Asked {
+struct PendingAsk {
     ask: Ask,
     packet: Vec<u8>,
     /// When the answer is due; `None`: the question or its answer was lost.
@@ -218,7 +218,7 @@ impl End {
             return;
         }
         let asked = self.deferral.as_mut().and_then(|deferral| deferral.asked.take());
-        let Asked { ask, packet, .. } = asked.expect("it is due");
+        let PendingAsk { ask, packet, .. } = asked.expect("it is due");
         let answer = self.answer(ask, &packet);
         self.qp.answer(answer);
         self.release(now);
@@ -260,7 +260,8 @@ impl End {
             {
                 let deferral = self.deferral.as_mut().expect("as above");
                 let due = deferral.due(now);
-                let before = deferral.asked.replace(Asked { ask, packet: packet.to_vec(), due });
+                let before =
+                    deferral.asked.replace(PendingAsk { ask, packet: packet.to_vec(), due });
                 assert!(before.is_none(), "one question at a time");
             }
             Step::Ask(ask) => {

@@ -1,4 +1,5 @@
 //! Two ends on a virtual clock, and a network that loses, repeats, reorders and damages datagrams.
+//! This file contains the network; the modules beside it contain the tests.
 
 mod deferred;
 mod end;

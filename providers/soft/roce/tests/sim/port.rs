@@ -1,4 +1,5 @@
-//! A queue with a rate: the output of a switch, or a receiver's socket buffer.
+//! A queue with a rate: the output of a switch, or a receiver's socket buffer. The simulated fabric
+//! of this folder consists of such queues.
 
 use super::Random;
 use ferroverbs_roce::Time;

@@ -1,4 +1,5 @@
-//! Scenarios of the simulation, and the figures that they measure.
+//! Scenarios of the simulation, and the figures that they measure. The test `fabric.rs` runs them
+//! and checks the figures.
 
 use super::{Conn, Fabric, Shape};
 use ferroverbs_roce::Time;

@@ -1,4 +1,5 @@
-//! Pseudo-random numbers from a seed (SplitMix64), for all tests of this crate.
+//! Pseudo-random numbers from a seed (SplitMix64), for all tests of this crate. The same seed gives
+//! the same numbers, so a failed test can be repeated.
 
 /// A sequence of pseudo-random numbers from a seed.
 #[derive(Clone, Debug)]

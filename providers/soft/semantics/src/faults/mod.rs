@@ -155,7 +155,7 @@ pub enum Statement {
 
 /// A rule with its device-wide count.
 #[derive(Debug)]
-struct Live<C> {
+struct CountedRule<C> {
     rule: Rule,
     /// Index of the rule: each rule draws its own random numbers.
     index: u64,
@@ -179,7 +179,7 @@ impl Count for Cell<u64> {
 /// All rules of an adapter, in the order of addition.
 #[derive(Debug)]
 pub struct Plan<C = Cell<u64>> {
-    rules: Vec<Arc<Live<C>>>,
+    rules: Vec<Arc<CountedRule<C>>>,
     overruns: Vec<Overrun>,
 }
 
@@ -193,7 +193,7 @@ impl<C: Count> Plan<C> {
     /// Appends a rule.
     pub fn add(&mut self, rule: Rule) {
         let index = self.rules.len() as u64;
-        self.rules.push(Arc::new(Live { rule, index, counted: C::default() }));
+        self.rules.push(Arc::new(CountedRule { rule, index, counted: C::default() }));
     }
 
     /// Whether the plan has neither rules nor overruns.
@@ -226,7 +226,7 @@ pub struct Stream<C = Cell<u64>> {
     qp: u32,
     kind: Kind,
     /// Each rule with the number of this queue pair's operations that it counted.
-    rules: Vec<(Arc<Live<C>>, u64)>,
+    rules: Vec<(Arc<CountedRule<C>>, u64)>,
     /// Number of the plan's rules that were examined.
     seen: usize,
 }
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_all_strikes_all_and_of_none_none() {
+    fn a_rate_of_one_strikes_all_requests_and_a_rate_of_zero_none() {
         assert_eq!(struck(&mut rc(&plan("drop rate=3/3"), 1), IBV_WR_SEND, 100).len(), 100);
         assert_eq!(struck(&mut rc(&plan("drop rate=0/3"), 1), IBV_WR_SEND, 100).len(), 0);
     }

@@ -13,6 +13,9 @@
 //! messages. Later they enter the table in order.
 //!
 //! The list allocates at creation, and later only for more entries in use at the same time.
+//!
+//! Map of this file: the entries and results; the public operations of [`TagList`]; then its
+//! private ones, first on the list of waiting entries and then on the hash table.
 
 pub mod wire;
 
@@ -44,9 +47,9 @@ pub struct TagList {
     sges: Vec<ibv_sge>,
     /// Unused entries, linked by `next`. The entry unused for longest is used next, so that handles
     /// repeat late.
-    free: Line,
+    free: EntryQueue,
     /// Entries that wait until software is in step, linked by `next` and `prev`.
-    waiting: Line,
+    waiting: EntryQueue,
     /// The hash table: heads of the queues of equal entries, linked by `chain_next` and
     /// `chain_prev`.
     buckets: Box<[u32]>,
@@ -69,13 +72,13 @@ struct Phase {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
+struct EntryQueue {
     head: u32,
     tail: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EntryState {
     Free,
     /// Not to be matched yet.
     Waiting,
@@ -105,7 +108,7 @@ struct Entry {
     generation: u16,
     sges: u8,
     is_head: bool,
-    state: State,
+    state: EntryState,
 }
 
 /// The result of removing an entry.
@@ -139,8 +142,8 @@ impl TagList {
             max_sge,
             entries: room(capacity)?,
             sges: room(capacity * max_sge)?,
-            free: Line::default(),
-            waiting: Line::default(),
+            free: EntryQueue::default(),
+            waiting: EntryQueue::default(),
             buckets: filled(NONE, (capacity * 2).next_power_of_two())?,
             masks: room(capacity)?,
             seed,
@@ -175,7 +178,7 @@ impl TagList {
         if self.in_step() {
             self.enlist(place);
         } else {
-            self.entries[at].state = State::Waiting;
+            self.entries[at].state = EntryState::Waiting;
             self.push_waiting(place);
         }
         Some(handle)
@@ -212,13 +215,13 @@ impl TagList {
         }
         match &mut entry.state {
             // The handle belongs to a future use of the index.
-            State::Free => return Removal::Unknown,
-            State::Taken { refused_removal } => {
+            EntryState::Free => return Removal::Unknown,
+            EntryState::Taken { refused_removal } => {
                 *refused_removal = true;
                 return Removal::TooLate;
             }
-            State::Waiting => self.unlink_waiting(place),
-            State::Listed => self.delist(place),
+            EntryState::Waiting => self.unlink_waiting(place),
+            EntryState::Listed => self.delist(place),
         }
         self.release(place);
         Removal::Removed
@@ -240,7 +243,7 @@ impl TagList {
         }
         self.delist(found);
         let entry = &mut self.entries[index(found)];
-        entry.state = State::Taken { refused_removal: false };
+        entry.state = EntryState::Taken { refused_removal: false };
         Some(handle(found, entry.generation))
     }
 
@@ -265,7 +268,7 @@ impl TagList {
     pub fn restore(&mut self, handle: u32) -> Option<Restored> {
         let place = self.taken(handle)?;
         let Entry { wr_id, state, .. } = self.entries[index(place)];
-        if state == (State::Taken { refused_removal: true }) {
+        if state == (EntryState::Taken { refused_removal: true }) {
             self.release(place);
             return Some(Restored::MustComplete(wr_id));
         }
@@ -276,7 +279,7 @@ impl TagList {
     fn taken(&self, handle: u32) -> Option<u32> {
         let place = (handle & 0xffff) + 1;
         let entry = self.entries.get(index(place))?;
-        let taken = matches!(entry.state, State::Taken { .. });
+        let taken = matches!(entry.state, EntryState::Taken { .. });
         (taken && u32::from(entry.generation) == handle >> 16).then_some(place)
     }
 
@@ -317,7 +320,7 @@ impl TagList {
 
     fn release(&mut self, place: u32) {
         let entry = &mut self.entries[index(place)];
-        entry.state = State::Free;
+        entry.state = EntryState::Free;
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = NONE;
         match self.free.tail {
@@ -374,7 +377,7 @@ impl TagList {
     /// Inserts an entry into the table, at its position in the order of additions.
     fn enlist(&mut self, place: u32) {
         let Entry { mask, tag, order, .. } = self.entries[index(place)];
-        self.entries[index(place)].state = State::Listed;
+        self.entries[index(place)].state = EntryState::Listed;
         match self.masks.iter_mut().find(|(m, _)| *m == mask) {
             Some((_, count)) => *count += 1,
             None => self.masks.push((mask, 1)),
@@ -479,7 +482,7 @@ const UNUSED: Entry = Entry {
     generation: 0,
     sges: 0,
     is_head: false,
-    state: State::Free,
+    state: EntryState::Free,
 };
 
 const fn index(place: u32) -> usize {

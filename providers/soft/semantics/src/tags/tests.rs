@@ -1,4 +1,5 @@
-//! Tests of the tag list against ibv_post_srq_ops(3), and against a linear search.
+//! Tests of the tag list against ibv_post_srq_ops(3), and against a linear search. Both searches
+//! get the same random operations and must return the same entries.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Tests of processes that die, stop or fork.
+//! Tests of processes that die, stop or fork. The other processes are children of the test process,
+//! which kills, stops or forks them.
 
 use super::{
     child::{Child, join_command},

@@ -1,4 +1,5 @@
-//! Tests of processes that break the protocol: they harm only their own connection.
+//! Tests of processes that break the protocol: they harm only their own connection. A well-behaved
+//! child process checks after each violation that other connections still work.
 
 use std::os::fd::OwnedFd;
 
@@ -121,7 +122,7 @@ fn bytes_that_are_no_message_are_refused() {
 }
 
 #[test]
-fn a_hello_that_is_not_true_is_refused_with_the_reason() {
+fn a_hello_with_false_statements_is_refused_with_the_reason() {
     let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let slot = lease.slot();
@@ -299,7 +300,7 @@ fn half_a_peer(scene: &GarbageTest, lease: &Lease, good: &Files) -> (Socket, Arc
 }
 
 #[test]
-fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
+fn a_peer_that_sends_unexpected_bytes_lives_until_it_releases_its_slot() {
     let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
@@ -324,7 +325,7 @@ fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
 }
 
 #[test]
-fn a_peer_whose_connection_ends_lives_until_it_gives_its_slot_back() {
+fn a_peer_whose_connection_ends_lives_until_it_releases_its_slot() {
     let mut scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();
@@ -342,7 +343,7 @@ fn a_peer_whose_connection_ends_lives_until_it_gives_its_slot_back() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_watched_lives_until_it_gives_its_slot_back() {
+fn a_peer_that_cannot_be_watched_lives_until_it_releases_its_slot() {
     let scene = GarbageTest::new();
     let lease = scene.lease();
     let good = files();

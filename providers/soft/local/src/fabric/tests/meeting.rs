@@ -1,4 +1,8 @@
-//! Tests of processes that meet, share memory and wake each other.
+//! Tests of processes that meet, share memory and wake each other. The peers are child processes,
+//! or several fabrics inside the test process.
+//!
+//! Map of this file: shared memory and wake-ups between two processes, several connection attempts
+//! at once, calls of the handler, leaving, late answers, and connections without waiting.
 
 use std::sync::Weak;
 

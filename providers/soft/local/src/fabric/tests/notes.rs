@@ -1,4 +1,5 @@
-//! Tests of notes: the texts that processes publish.
+//! Tests of notes: the texts that processes publish. Several fabrics of the test process write and
+//! read notes in one directory.
 
 use super::*;
 use crate::fabric::notes::MAX_NOTE_LEN;

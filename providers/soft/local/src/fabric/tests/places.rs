@@ -1,4 +1,5 @@
-//! Tests of fabric directories: which directories work, and which errors the others cause.
+//! Tests of fabric directories: which directories work, and which errors the others cause. They
+//! change permissions, owners and links of a directory before a process joins.
 
 use std::{
     fs,
@@ -65,7 +66,7 @@ fn a_path_may_be_long() {
 }
 
 #[test]
-fn when_all_slots_are_taken_the_next_process_is_told() {
+fn when_all_slots_are_taken_joining_fails_with_that_reason() {
     let place = TestDirectory::new();
     let config = FabricConfig { slots: 3, ..place.config() };
     let (one, _) = join(config.clone());
@@ -84,7 +85,7 @@ fn when_all_slots_are_taken_the_next_process_is_told() {
 }
 
 #[test]
-fn a_file_in_the_way_is_named() {
+fn a_file_at_the_directorys_path_is_named_in_the_error() {
     let place = TestDirectory::new();
     let config = place.config();
     fs::write(&config.dir, "").unwrap();
@@ -112,7 +113,7 @@ fn a_link_is_not_followed_where_anyone_could_have_put_it() {
 }
 
 #[test]
-fn a_directory_that_has_no_parent_is_named() {
+fn a_directory_without_a_parent_is_named_in_the_error() {
     let place = TestDirectory::new();
     let config = FabricConfig { dir: place.0.join("no/where"), ..place.config() };
     assert_eq!(
@@ -202,7 +203,7 @@ fn a_lock_file_of_the_wrong_kind_is_an_error_and_does_not_hang() {
 }
 
 #[test]
-fn a_stopped_process_that_locks_the_directory_is_named() {
+fn a_stopped_process_that_locks_the_directory_is_named_in_the_error() {
     let place = TestDirectory::new();
     let config = FabricConfig { join_timeout: Duration::from_millis(50), ..place.config() };
     let (fabric, _) = place.join();
