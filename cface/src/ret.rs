@@ -1,4 +1,4 @@
-//! The C failure value of each return type. The macro `verb!` converts an [`Errno`](crate::Errno)
+//! The C failure value of each return type. The macro `verb!` converts an [`Errno`]
 //! into this value.
 
 use core::ffi::{c_char, c_int};

@@ -56,7 +56,7 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// The record of an object. A reference stays valid for [`RETIRED`] destructions after the
+    /// The record of an object. A reference stays valid for `RETIRED` destructions after the
     /// object's.
     #[inline]
     pub fn get(&self, key: usize) -> Option<&T> {

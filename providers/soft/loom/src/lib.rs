@@ -11,7 +11,7 @@
 //! Each model also runs with its orderings, or its barrier, weakened, and must then fail.
 //!
 //! Vocabulary: a *model* is one scenario with its assertions; a *twin* is the same model under a
-//! [`Weakened`](sync::Weakened) setting, named after the defect that must appear.
+//! `sync::Weakened` setting, named after the defect that must appear.
 #![cfg(all(loom, test))]
 
 #[path = "../../local/src/shm/chunks.rs"]

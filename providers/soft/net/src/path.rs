@@ -1,5 +1,5 @@
 //! Paths: the destination and IP header fields of a QP's packets, as an address handle gives them.
-//! A path belongs to a [`Lane`](crate::Lane), from whose source port its packets leave.
+//! A path belongs to a [`Lane`], from whose source port its packets leave.
 
 use crate::control::Control;
 use crate::name::Name;

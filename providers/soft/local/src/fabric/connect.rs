@@ -1,4 +1,4 @@
-//! The connecting side of the handshake: from a slot number to a [`Peer`](super::Peer). The thread
+//! The connecting side of the handshake: from a slot number to a [`Peer`]. The thread
 //! that asks for a peer runs it. The accepting side is `acceptor.rs`.
 
 use std::{
