@@ -1,4 +1,6 @@
-//! Event channels: sockets that the application polls, reads or waits on as it does with a kernel device's descriptors.
+//! Event channels: sockets that an application reads or polls like the descriptors of a kernel
+//! device. CQs and objects send records here; threads sleep in ibv_get_cq_event(3) on the
+//! descriptor or on an alarm.
 
 use super::alarm;
 use super::objects::adapter::Adapter;
@@ -15,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Channel {
-    /// A channel for records of `words` 8-byte words (1 or 2). No service thread sends what waits in its backlog.
+    /// A channel for records of `words` 8-byte words (1 or 2). No service thread sends its backlog.
     pub(crate) fn new(words: usize) -> Result<Self, Errno> {
         let socket = LoopSocket::new()?;
         let (backlog, left) = (Mutex::default(), Mutex::default());
@@ -34,22 +36,26 @@ impl Channel {
         Ok(Self { adapter: Arc::downgrade(adapter), ..Self::new(2)? })
     }
 
-    /// A completion channel, whose readers peers can wake.
+    /// A completion channel, with an alarm by which peers wake its readers.
     pub(crate) fn of_completions(adapter: &Arc<Adapter>) -> Result<Self, Errno> {
         let adapter_of_backlog = Arc::downgrade(adapter);
         Ok(Self { alarm: Alarm::new(adapter), adapter: adapter_of_backlog, ..Self::new(1)? })
     }
 
-    /// Its number among those whose readers peers can wake; 0: it has none.
+    /// The alarm number; 0: none.
     pub(crate) fn number(&self) -> u16 {
         self.alarm.as_ref().map_or(0, Alarm::number)
     }
 
-    /// The completion queue `key` was armed with completions in it. By the letter of ibv_req_notify_cq(3) only the next one makes an event. But
-    /// programs that were only ever run over adapters (perftest 4.5 -b -e) arm, take so many completions and sleep, whether or not there
-    /// are more: there messages come one by one, and one after the arming wakes them. Ours come together, so nothing may come any more.
-    /// Who sleeps in ibv_get_cq_event(3) while such a queue still holds completions gets its event (`Cq::remind`). Who does not sleep,
-    /// because there is an event, does not: he would get two events for what is one, and take the second for that of another completion.
+    /// Records that CQ `key` was armed while it had completions.
+    ///
+    /// By ibv_req_notify_cq(3) only the next completion causes an event. Programs written for
+    /// hardware (perftest 4.5 -b -e) arm a CQ, take a fixed number of completions and sleep,
+    /// although more completions may be queued. On hardware messages arrive singly, and a later
+    /// message wakes the program. Here messages arrive in groups, and no later message may follow.
+    /// So a thread that sleeps in ibv_get_cq_event(3) gets an event if such a CQ still has
+    /// completions (`Cq::remind`). A thread that finds an event does not sleep and gets no second
+    /// event, because it would take the second event for another completion.
     pub(super) fn note_left(&self, key: usize) {
         let mut left = self.armed_with_completions.lock();
         if !left.contains(&key) {
@@ -57,7 +63,8 @@ impl Channel {
         }
     }
 
-    /// Has one queue that was armed with completions in it send its event, unless there is an event. Returns whether there is one, as far as it looked.
+    /// Makes a CQ that was armed with completions send its event, unless an event is already
+    /// readable. Returns whether an event is readable.
     fn remind(&self, remind: impl Fn(usize) -> bool) -> bool {
         while !self.armed_with_completions.lock().is_empty() {
             if self.is_readable() {
@@ -76,20 +83,21 @@ impl Channel {
         false
     }
 
-    /// For a thread that is about to sleep until there is a record: counts it among the sleepers, and returns what it sleeps on and with
-    /// which value. `None`: there is a record, or the application's descriptor does not block. Whoever sleeps here serves what he is
-    /// woken for, so that no other thread must be woken. `remind` has a queue that was armed with completions in it send its event if
-    /// they are still there, and says whether it did.
+    /// Prepares the sleep of a thread until a record arrives. Counts the thread as a sleeper, and
+    /// returns the futex word and the value to sleep on. Returns None if a record is ready, or if
+    /// the descriptor does not block. The sleeper serves all rings when woken, so no second thread
+    /// is woken. `remind` makes a CQ send its event if it still has completions, and returns
+    /// whether it did.
     pub(crate) fn begin_sleep(
         self: Arc<Self>,
         remind: impl Fn(usize) -> bool,
     ) -> Option<(*const AtomicU32, u32)> {
-        // In a forked child nobody would wake it.
+        // In a forked child no thread would ring the alarm.
         let ours = self.alarm.as_ref().is_none_or(|alarm| !alarm.is_foreign());
         if !ours || !self.blocks() {
             return None;
         }
-        // Who need not sleep asks the kernel no second time.
+        // If an event is readable, the kernel is not asked again.
         if self.remind(remind) {
             return None;
         }
@@ -100,15 +108,15 @@ impl Channel {
         self.alarm.as_ref()
     }
 
-    /// Another descriptor of the end that the application reads.
+    /// Duplicates the descriptor that the application reads.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE` there are no descriptors left.
+    /// `EMFILE`, `ENFILE` no descriptor is free.
     pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
         self.socket.duplicate()
     }
 
-    /// Whether who reads the application's end sleeps when there is nothing.
+    /// Whether a read of the descriptor sleeps while no record is ready.
     fn blocks(&self) -> bool {
         // SAFETY: F_GETFL takes no argument.
         let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
@@ -116,29 +124,29 @@ impl Channel {
     }
 
     pub(super) fn is_readable(&self) -> bool {
-        // What cannot be polled is left to read(2).
+        // If the poll fails, read(2) decides.
         poll::wait([self.socket.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
     }
 
-    /// The end that the application reads.
+    /// The descriptor that the application reads.
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_fd().as_raw_fd()
     }
 
-    /// Whether it is one for asynchronous events.
+    /// Whether the channel carries asynchronous events.
     pub(crate) const fn is_asynchronous(&self) -> bool {
         self.words == 2
     }
 
-    /// Sends a record, now or, if the socket is full, when [`Channel::retry`] finds room.
+    /// Sends a record now, or in [`Channel::retry`] if the socket is full.
     pub(crate) fn send_record(&self, record: [u64; 2]) {
         self.put_behind(self.backlog.lock(), record);
     }
 
-    /// As `send_record`, of the object whose `events` these are; nothing if that was taken back for good.
+    /// As `send_record`, for the object with these `events`. Sends nothing after `end_events`.
     pub(crate) fn send_of(&self, events: &Events, record: [u64; 2]) {
         let backlog = self.backlog.lock();
-        // Relaxed, here and in `end`: the lock orders them.
+        // Relaxed, here and in `end_events`: the lock of the backlog orders both.
         if events.ended.load(Ordering::Relaxed) {
             return;
         }
@@ -161,14 +169,14 @@ impl Channel {
         }
     }
 
-    /// Has the service thread call [`Channel::retry`] until the backlog is empty.
+    /// Makes the service thread call [`Channel::retry`] until the backlog is empty.
     fn wake_service_thread(&self) {
         if let Some(adapter) = self.adapter.upgrade() {
             adapter.fabric.wake_self();
         }
     }
 
-    /// Sends what waits. Returns whether something still does.
+    /// Sends the backlog. Returns whether records remain.
     pub(crate) fn retry(&self) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some(record) = backlog.front() {
@@ -183,8 +191,10 @@ impl Channel {
         false
     }
 
-    /// The object that is known as `element` goes: no record of it is sent any more, those that nobody has read are taken back, and how many were read
-    /// is returned. Whoever has something to say of it at this moment, as the service thread may of a QP that fails, comes before it, or too late.
+    /// Ends the events of the object `element`: no further record is sent, and unread records are
+    /// removed. Returns the number of records that were read. A concurrent report (the service
+    /// thread may fail the QP at this moment) takes the lock before this call, and its record is
+    /// removed, or takes it later and sends nothing.
     pub(crate) fn end(&self, events: &Events, element: u64) -> u32 {
         let mut backlog = self.backlog.lock();
         events.ended.store(true, Ordering::Relaxed);
@@ -210,7 +220,7 @@ impl Channel {
         events.sent().wrapping_sub(taken as u32)
     }
 
-    /// A record that nobody has read, if there is one.
+    /// Removes an unread record, if any.
     fn get(&self) -> Option<[u64; 2]> {
         let _whole = Uncancelled::begin();
         let mut bytes = [0; 16];
@@ -233,7 +243,7 @@ impl Channel {
 }
 
 impl Reporter {
-    /// An event about the object at `element`, whose `events` these are.
+    /// Reports `event` for the object `element` with these `events`.
     pub(crate) fn report<T>(&self, events: &Events, element: *mut T, event: u32) {
         self.0.send_of(events, [element as u64, u64::from(event)]);
     }
@@ -296,7 +306,8 @@ mod tests {
                 }
                 sends
             };
-            // There is an event then, or nobody who could send one: without an alarm this does not sleep.
+            // Either an event is readable, or no CQ sends one. Without an alarm the call does not
+            // sleep.
             let sleeps = Arc::clone(&channel).begin_sleep(remind);
             assert!(sleeps.is_none(), "it has no alarm");
             std::mem::take(&mut *asked.lock())
@@ -323,7 +334,7 @@ mod tests {
         }
         for i in 0..count {
             let mut word = 0u64;
-            // SAFETY: eight bytes of `word`.
+            // SAFETY: the buffer is the eight bytes of `word`.
             let n = unsafe { libc::read(channel.fd(), (&raw mut word).cast(), 8) };
             assert_eq!((n, word), (8, i));
             channel.retry();
@@ -333,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_channel_takes_one_descriptor() {
-        // Other tests open descriptors at the same time: none of these is the least free one before and after.
+        // Tests in parallel open descriptors, too. The check waits for an attempt without such a
+        // disturbance.
         let least_free = || std::fs::File::open("/").expect("a descriptor").as_raw_fd();
         let alone = (0..1000).any(|_| {
             let before = least_free();

@@ -1,10 +1,12 @@
-//! Which way a long SEND goes to a process that could fetch it: in pieces through chunks, where sender and receiver copy at the same
-//! time, or in place, where the receiver attaches and copies alone.
+//! Path of a long SEND to a process that can fetch: chunks filled and emptied in parallel, or one
+//! copy by the receiver. Used by `issue` (sender) and `responder` (receiver) for messages above the
+//! eager limit.
 //!
-//! Two processors that share a cache hand chunks over faster than the kernel copies from one process to another; two that are far
-//! apart do not, and no constant tells which are which: processes move. So the receiver measures what fetching costs him, and
-//! emptying a chunk, and says what a chunk may cost her; the sender measures what filling one costs; and the better way is taken, the
-//! other one now and then to see how things are.
+//! Two processors with a common cache pass chunks faster than the kernel copies between processes.
+//! Distant processors do not, and processes migrate, so no constant decides. The receiver measures
+//! the cost of fetching and of emptying a chunk, and publishes the permitted cost of filling a
+//! chunk. The sender measures the cost of filling, and takes the cheaper path. Sometimes it takes
+//! the other path, to measure again.
 #![forbid(unsafe_code)]
 
 use super::objects::copying::{Copying, Costs};
@@ -13,42 +15,45 @@ use soft_local::shm::layout::CHUNK_BYTES;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Of so many messages, one goes the dearer way.
+/// One message of so many takes the dearer path.
 const SAMPLE: u32 = 64;
 
-/// Whether the piece of `len` bytes at `offset` of a message of `total` is one to measure: one of four, and the last one, which is
-/// not the first of a message if that can be. The first one finds the other side unprepared.
+/// Whether to measure the piece of `len` bytes at `offset` of a message of `total` bytes. Measured
+/// are one piece of four and the last piece, but not the first piece of several, which finds the
+/// peer unprepared.
 pub(super) const fn tells(offset: usize, len: usize, total: usize) -> bool {
     len >= CHUNK_BYTES / 4 && (offset + len == total || offset / CHUNK_BYTES % 4 == 3)
 }
 
 impl Copying {
-    /// Whether a long message goes through chunks, one of which may cost `worth` ([`Costs::worth`]).
+    /// Whether a long message goes through chunks, if filling a chunk may cost `worth`
+    /// ([`Costs::max_fill_cost`]).
     pub(super) const fn pays(&mut self, worth: u32) -> bool {
         self.messages = self.messages.wrapping_add(1);
         if worth == 0 {
-            // Both ways, since many may be posted before the first is received.
+            // Alternates the paths, because many messages may be posted before the first is
+            // received.
             return self.messages.is_multiple_of(2);
         }
-        // More often in the beginning, when pages of chunks are new and little is known.
+        // Samples are frequent at first, when pages of chunks are new and few costs are known.
         let sample = self.messages.is_multiple_of(SAMPLE) || self.messages.is_power_of_two();
         (self.filling < worth) != (sample && self.filling != 0)
     }
 
-    /// `len` bytes of a chunk were filled.
+    /// Records the time to fill `len` bytes of a chunk.
     pub(super) fn filled(&mut self, took: Duration, len: usize) {
         self.filling = blend(self.filling, took, len);
     }
 }
 
 impl Costs {
-    /// `len` bytes were fetched.
+    /// Records the time to fetch `len` bytes.
     pub(super) fn fetched(&self, qp: &Qp, took: Duration, len: usize) {
         self.fetching.set(blend(self.fetching.get(), took, len));
         self.tell(qp);
     }
 
-    /// `len` bytes were taken out of a chunk.
+    /// Records the time to empty `len` bytes of a chunk.
     pub(super) fn emptied(&self, qp: &Qp, took: Duration, len: usize) {
         self.emptying.set(blend(self.emptying.get(), took, len));
         self.tell(qp);
@@ -61,20 +66,23 @@ impl Costs {
         }
     }
 
-    /// What filling a chunk may cost: both sides copy at the same time, and the slower one counts. 0: nothing was fetched yet.
+    /// The permitted cost of filling a chunk in nanoseconds. Both sides copy at the same time, so
+    /// the slower side counts. 0: no fetch was measured.
     const fn worth(&self) -> u32 {
         let fetching = self.fetching.get();
         if fetching != 0 && self.emptying.get() >= fetching { 1 } else { fetching }
     }
 }
 
-/// What `CHUNK_BYTES` cost by now, in nanoseconds, when the latest `len` took so long: a mean of some, of which 0 is none.
+/// The new mean cost of `CHUNK_BYTES` in nanoseconds, after `len` bytes took `took`; a `mean` of 0
+/// is unknown.
 pub(super) fn blend(mean: u32, took: Duration, len: usize) -> u32 {
     let cost = took.as_nanos() * CHUNK_BYTES as u128 / len.max(1) as u128;
     let cost = u32::try_from(cost).unwrap_or(u32::MAX).max(1);
     match mean {
         0 => cost,
-        // Nothing is ever faster than it can be; but interruptions and fresh pages make it slower.
+        // A low measurement is reliable and counts half. A high measurement may include interrupts
+        // and page faults, and counts a quarter at most.
         _ if cost < mean => mean - (mean - cost).div_ceil(2),
         _ => mean.saturating_add((cost - mean).min(mean) / 4),
     }

@@ -1,4 +1,5 @@
-//! Counters of steering rules (ibv_create_counters(3)).
+//! Counters of steering rules (ibv_create_counters(3)). Frame delivery counts here; `ops/counters`
+//! reads.
 
 use abi::*;
 use cface::sync::Mutex;
@@ -7,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Places in a set of counters.
+/// Number of positions in the array of ibv_read_counters(3).
 pub(crate) const MOST_POINTS: u32 = 1024;
 
 /// A set of counters. The C object comes first.
@@ -16,16 +17,16 @@ pub(crate) struct Counters {
     pub(crate) verbs: UnsafeCell<ibv_counters>,
     packets: AtomicU64,
     bytes: AtomicU64,
-    /// What is read where: places and what they count.
+    /// Attached positions, and the value that each position reports.
     points: Mutex<Vec<(u32, ibv_counter_description)>>,
-    /// Rules that count here.
+    /// Number of steering rules that count here.
     pub(crate) users: AtomicUsize,
 }
 
-// SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
+// SAFETY: `verbs` is only written at creation; all further fields are Sync.
 unsafe impl Sync for Counters {}
-// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
-// itself.
+// SAFETY: the pointer in `verbs` is the address of the context, bound to no thread; all further
+// fields are Send.
 unsafe impl Send for Counters {}
 
 impl std::fmt::Debug for Counters {
@@ -45,16 +46,17 @@ impl Counters {
         })
     }
 
-    /// A frame of `bytes` came by.
+    /// Counts a frame of `bytes`.
     pub(crate) fn count(&self, bytes: u64) {
         self.packets.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// From now on place `index` of what is read tells `what`.
+    /// Makes position `index` report the value `what`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` nothing that is counted; `EINVAL` no such place; `EBUSY` it is taken.
+    /// `EOPNOTSUPP` an unknown value; `EINVAL` the position is out of range; `EBUSY` the position
+    /// is in use.
     pub(crate) fn attach(&self, index: u32, what: ibv_counter_description) -> Result<(), Errno> {
         if !matches!(what, IBV_COUNTER_PACKETS | IBV_COUNTER_BYTES) {
             return Err(Errno::EOPNOTSUPP);
@@ -70,10 +72,10 @@ impl Counters {
         Ok(())
     }
 
-    /// Fills in each place; those that tell nothing read as 0.
+    /// Fills all positions; unused positions read as 0.
     ///
     /// # Errors
-    /// `EINVAL` fewer places than are in use.
+    /// `EINVAL` fewer positions than attached.
     pub(crate) fn read(&self, values: &mut [u64]) -> Result<(), Errno> {
         let points = self.points.lock();
         if points.iter().any(|(at, _)| *at as usize >= values.len()) {

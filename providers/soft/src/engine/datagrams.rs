@@ -1,7 +1,19 @@
-//! What is not part of a connection: one ring for each pair of processes carries the datagrams of UD QPs (`ud`) and the frames of
-//! RAW_PACKET QPs (`ethernet`), for one receiver, or for many.
+//! Datagram rings: one ring for each ordered pair of processes carries UD datagrams (`ud`), frames
+//! (`ethernet`) and XRC messages. Senders put into an `Outlet`; polls and the service thread serve
+//! the `Inlets`.
 //!
-//! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
+//! A datagram in the ring is complete for its sender. The process of the receiver delivers it.
+//!
+//! Map of the file:
+//!
+//! - Threads: posts and the wire between hosts enter by `outlet`, `put` and `publish`. Polls enter
+//!   by `look`, the service thread by `serve_woken`, `add_peer` and `remove_peer`. The first sender
+//!   or receiver of multicast enters by `meet_all_processes`.
+//! - Locks: `inlets` > `known_processes`, responder and below; `outlets` > the state of an outlet.
+//!   `introductions.in_progress` is held while connecting, for seconds.
+//! - Mirrors: `has_waiting` is set under `inlets`. The ring words `acked` and `nak` mirror
+//!   `Inlet::next` and the identity of the prepared sender.
+//! - Fields: `objects/datagrams.rs`.
 
 use super::link::{self, publication_fence};
 use super::objects::adapter::Adapter;
@@ -27,16 +39,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Datagrams handled in one go.
+/// Datagrams served in one round.
 const BUDGET: usize = 256;
-/// How long the processes that were just met may take to find us: more than a service thread waits for its turn where many
-/// others compute.
+/// Time for all processes just met to prepare their rings: longer than a service thread waits on a
+/// loaded machine.
 const INTRODUCTION: Duration = Duration::from_secs(1);
 impl Datagrams {
-    /// The outlet to process `slot`; connects when there is none.
+    /// The outlet to process `slot`. Connects to the process if needed.
     ///
     /// # Errors
-    /// Nobody is there, or nobody who answers.
+    /// No process has the slot, or the process does not answer.
     pub(crate) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
         if let Some(outlet) = self.outlets.read().get(&slot)
             && !outlet.peer.is_dead()
@@ -44,7 +56,8 @@ impl Datagrams {
             return Ok(Arc::clone(outlet));
         }
         let peer = adapter.fabric.peer(slot)?;
-        // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
+        // SAFETY: fabric segments have the lengths of `shm::layout`; the Arc beside the view keeps
+        // them mapped.
         let view = unsafe { View::of(&peer) };
         let own_slot = adapter.fabric.slot();
         let room = view.peer_ring(own_slot).filter(|_| view.maps_chunks());
@@ -58,7 +71,7 @@ impl Datagrams {
         let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
         let mut to = self.outlets.write();
         match to.get(&slot) {
-            // Another thread was faster. Two of them would write to the same places of the ring.
+            // Another thread was faster. Two outlets would write to the same slots of the ring.
             Some(there) if !there.peer.is_dead() => return Ok(Arc::clone(there)),
             Some(there) => there.reclaim(adapter),
             None => {}
@@ -67,7 +80,8 @@ impl Datagrams {
         Ok(outlet)
     }
 
-    /// As `outlet`, but never waits for the other: `None` while we have not met, which another thread sees to.
+    /// As `outlet`, without waiting for the peer. Returns None while the processes are not
+    /// connected; another thread connects them.
     ///
     /// # Errors
     /// As `outlet`.
@@ -82,7 +96,8 @@ impl Datagrams {
         }
     }
 
-    /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
+    /// Sends a message of the library to process `slot`, and wakes the process. The message is lost
+    /// if no process has the slot, or if the ring is full.
     pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
         let Ok(outlet) = self.outlet(adapter, slot) else { return };
         let mut body = [0; BODY_WORDS];
@@ -102,26 +117,27 @@ impl Datagrams {
         }
     }
 
-    /// A process can send to us from now on.
+    /// Prepares the ring of a process that can send from now on.
     pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
-        // SAFETY: fabric segments have the lengths of shm::layout; the view is kept in `Met` and `Inlet`, each with an
-        // Arc of the peer beside it, and the caller has one during this call.
+        // SAFETY: fabric segments have the lengths of `shm::layout`. `KnownProcess` and `Inlet`
+        // keep the view with an Arc of the peer, and the caller holds an Arc during this call.
         let view = unsafe { View::of(peer) };
-        // Our own, all of which is mapped.
+        // The rings segment of this process is mapped whole.
         let Some(ring) = own.peer_ring(peer.slot) else { return };
         let mut from = self.inlets.lock();
         if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
             return;
         }
         let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
-        // A lap ahead of whatever a former owner of the slot left in the ring.
+        // The position skips a lap, beyond all slots of an earlier owner of the process slot.
         let next = next.wrapping_add(RING_SLOTS);
         self.note(peer, view);
-        // What the former owner of the slot was: it rang no bell.
+        // An earlier owner of the slot may have been hot, and its senders rang no bell.
         from.hot.retain(|slot| *slot != peer.slot);
         ring.hot().store(0, Ordering::Relaxed);
         ring.acked().store(next, Ordering::Relaxed);
-        // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
+        // Release, after the store of `acked`. Pairs with the Acquire in `OutletState::room`: a
+        // sender that reads its identity also reads the position to begin at.
         ring.nak().store(peer.identity(), Ordering::Release);
         from.known.insert(
             peer.slot,
@@ -129,10 +145,11 @@ impl Datagrams {
         );
     }
 
-    /// A process is one of those that we have met. Its service thread and ours may not have got to it yet.
+    /// Adds a known process. Its own service thread and the local service thread may not have
+    /// noticed the process yet.
     fn note(&self, peer: &Arc<Peer>, view: View) {
         let mut everyone = self.known_processes.write();
-        // Its slot may have a new owner by now, whom the service thread has noted.
+        // The slot may have a new owner, which the service thread has recorded.
         if peer.is_dead() {
             return;
         }
@@ -140,12 +157,12 @@ impl Datagrams {
         everyone.push(KnownProcess { peer: Arc::clone(peer), view });
     }
 
-    /// A process is dead: what it sent before still counts, then nothing more comes.
+    /// Removes a dead process. Datagrams sent before its death are still served.
     pub(crate) fn remove_peer(&self, adapter: &Adapter, peer: &Arc<Peer>) {
         let slot = peer.slot;
         self.known_processes.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
         let mut to = self.outlets.write();
-        // Its slot may be another process's already, which we write to.
+        // The slot may belong to a new process, whose outlet stays.
         if let Some(outlet) = to.get(&slot).filter(|outlet| Arc::ptr_eq(&outlet.peer, peer)) {
             outlet.reclaim(adapter);
             to.remove(&slot);
@@ -159,13 +176,14 @@ impl Datagrams {
         }
     }
 
-    /// Meets all processes of the fabric, the first time. Whoever wants to receive what is for many, or to send it, calls this:
-    /// of two that did so, each knows the other.
+    /// Connects to all processes of the fabric, once. Every receiver and sender of multicast calls
+    /// the function, so of two callers each knows the other.
     ///
     /// # Errors
-    /// This process lacks something for now. The next call goes round again, as those who were left out would hear nothing of what is for many.
+    /// A temporary lack of resources in this process. The next call tries all processes again,
+    /// because a process left out would get no multicast.
     pub(crate) fn meet_everyone(&self, adapter: &Adapter) -> Result<(), Errno> {
-        // Pairs with the Release below: who was met is known.
+        // Pairs with the Release below: the met processes are visible with the flag.
         if self.introductions.done.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -182,8 +200,8 @@ impl Datagrams {
                 Err(PeerError::System(why)) if is_for_now(why) => return Err(why),
                 Err(_) => continue,
             };
-            // SAFETY: fabric segments have the lengths of shm::layout; `peer` is held for the rest of this pass,
-            // and `note` keeps the view with an Arc of it beside.
+            // SAFETY: fabric segments have the lengths of `shm::layout`. `peer` lives for the rest
+            // of this pass, and `note_process` keeps the view with an Arc.
             let view = unsafe { View::of(&peer) };
             self.note(&peer, view);
             let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
@@ -196,7 +214,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// The living processes whose tables satisfy `wants`.
+    /// Outlets to the living processes whose tables satisfy `wants`.
     pub(crate) fn receivers(
         &self,
         adapter: &Adapter,
@@ -219,30 +237,31 @@ impl Datagrams {
         }
     }
 
-    /// Whether something waited for a receive since the last call: somebody must look again.
+    /// Whether a datagram has waited for a receive since the last call; a thread must look again.
     pub(crate) fn take_waits(&self) -> bool {
         self.has_waiting.load(Ordering::Relaxed) && self.has_waiting.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits until nothing that arrived is being delivered.
+    /// Waits until no datagram is being delivered.
     pub(crate) fn settle(&self) {
         drop(self.inlets.lock());
     }
 
-    /// Where we put datagrams for process `slot`.
+    /// The ring for datagrams to process `slot`.
     #[cfg(test)]
     pub(crate) fn ring_to(&self, adapter: &Adapter, slot: u16) -> soft_local::shm::ring::Ring {
         self.outlet(adapter, slot).expect("it is there").ring
     }
 
-    /// Serves what lies in the datagram rings.
+    /// Serves the datagram rings, unless another thread does.
     pub(crate) fn look(&self, adapter: &Adapter, who: ServedBy) {
         if let Some(from) = self.inlets.try_lock() {
             self.serve_all(adapter, from, who);
         }
     }
 
-    /// As `look`, by one who was woken for it: whoever is at it may be past what arrived last.
+    /// As `look`, for a woken thread. It waits for the lock, because the present holder may have
+    /// passed the newest arrival.
     pub(crate) fn attend(&self, adapter: &Adapter) {
         self.serve_all(adapter, self.inlets.lock(), ServedBy::Library);
     }
@@ -256,7 +275,8 @@ impl Datagrams {
             let cold = !from.heat(adapter, slot);
             let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
-                // Not forgotten: its sender rang already. What waits for a receive is looked at again anyway.
+                // A rest in a cold ring needs a new bell: its sender rang before. A datagram that
+                // waits for a receive is looked at again anyway.
                 adapter.view.ring_peer_bell(slot);
                 if count > 0 && !adapter.attention.is_down() {
                     adapter.fabric.wake_self();
@@ -267,7 +287,7 @@ impl Datagrams {
 }
 
 impl Inlets {
-    /// The bell of the ring of `slot` rang: it may become one that is looked at without. Returns whether it is one.
+    /// Handles the bell of the ring of `slot`: the ring may become hot. Returns whether it is hot.
     fn heat(&mut self, adapter: &Adapter, slot: u16) -> bool {
         let Some(inlet) = self.known.get(&slot) else { return false };
         if self.hot.all().contains(&slot) {
@@ -289,12 +309,12 @@ impl Inlets {
         true
     }
 
-    /// Whether the ring of `slot` holds something that was not served.
+    /// Whether the ring of `slot` holds datagrams that were not served.
     fn holds_more(&self, slot: u16) -> bool {
         self.known.get(&slot).is_some_and(|inlet| inlet.ring.ready(inlet.next))
     }
 
-    /// Serves the ring of `slot`; returns how many datagrams there were.
+    /// Serves the ring of `slot`. Returns the number of datagrams.
     fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16, who: ServedBy) -> usize {
         let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
         inlet.careful = who == ServedBy::Library;
@@ -317,7 +337,7 @@ impl Inlets {
             publication_fence(&inlet.view);
             let attention = &inlet.view.tables_head().attention;
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {
-                // A hint: who waits looks from time to time, too.
+                // A hint: a waiting sender also looks from time to time.
                 if inlet.view.tables_head().datagrams_wait.load(Ordering::Relaxed) != 0 {
                     inlet.peer.kick();
                 }
@@ -327,7 +347,7 @@ impl Inlets {
     }
 }
 
-/// Sorts out one slot.
+/// Delivers one slot by its operation.
 fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -> Delivery {
     match Head::parse(words) {
         Some(Head { op: Op::Datagram | Op::Frame | Op::Packet, .. }) if adapter.port.is_down() => {
@@ -342,29 +362,31 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
 }
 
 impl Outlet {
-    /// The process that it leads to.
+    /// The process slot of the receiver.
     pub(crate) fn slot(&self) -> u16 {
         self.peer.slot
     }
 
-    /// Wakes that process.
+    /// Wakes the receiving process.
     pub(crate) fn kick(&self) {
         self.peer.kick();
     }
 
-    /// Its receiver is dead: the chunks that it was lent are ours again.
+    /// Takes back the lent chunks of a dead receiver.
     fn reclaim(&self, adapter: &Adapter) {
         for (_, chunk) in self.state.lock().lent.drain(..) {
             adapter.chunks.give(chunk);
         }
     }
 
-    /// Whether a datagram can be put now, or never.
+    /// Whether a datagram can be put now. Also true for a dead receiver, for which waiting is
+    /// useless.
     pub(super) fn has_room(&self, adapter: &Adapter) -> bool {
         self.state.lock().room(self, adapter).is_some() || self.peer.is_dead()
     }
 
-    /// Puts a datagram; `fill` writes what does not fit into its slot to a chunk of `CHUNK_BYTES` bytes that is ours.
+    /// Puts a datagram. If the body does not hold the bytes, `fill` writes them to a chunk of
+    /// `CHUNK_BYTES`.
     pub(crate) fn put(
         &self,
         adapter: &Adapter,
@@ -372,7 +394,7 @@ impl Outlet {
         fill: impl FnOnce(Range),
     ) -> PutResult {
         let mut state = self.state.lock();
-        // Nobody would give back what is lent to the dead after `reclaim`.
+        // After `reclaim` no thread would take back a chunk lent to the dead process.
         if self.peer.is_dead() {
             return PutResult::Done;
         }
@@ -408,7 +430,7 @@ impl Outlet {
         PutResult::Done
     }
 
-    /// Makes sure that somebody looks.
+    /// Announces the datagrams put so far.
     pub(crate) fn publish(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.unpublished, false) {
@@ -432,7 +454,7 @@ impl Outlet {
 }
 
 impl OutletState {
-    /// The next sequence number, if there is a free slot.
+    /// The next sequence number, if a slot is free.
     fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
         let Some((next, acked)) = self.position else {
             let own = adapter.fabric.identity();
@@ -446,7 +468,7 @@ impl OutletState {
         if next.wrapping_sub(acked) < RING_SLOTS / 2 {
             return Some(next);
         }
-        // Another is no number that a sane receiver writes.
+        // A distance above a lap is a number that no correct receiver stores.
         let sane = |acked| (next.wrapping_sub(acked) <= RING_SLOTS).then_some(acked);
         let acked = outlet.ring.told().check(sane)?;
         self.position = Some((next, acked));
@@ -465,7 +487,7 @@ mod tests {
     use super::*;
     use soft_local::fabric::FabricConfig;
 
-    /// Two fabric members.
+    /// Two members of a fabric.
     fn pair(what: &str) -> [Arc<Adapter>; 2] {
         let name = format!("ferroverbs-{what}-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
@@ -476,7 +498,7 @@ mod tests {
     #[test]
     fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
         let [a, b] = pair("everyone");
-        // The service thread of `b` comes no further than here.
+        // The service thread of `b` blocks here.
         let from = b.datagrams.inlets.lock();
         b.datagrams.meet_everyone(&b).expect("nothing is lacking");
         let mut known = 0;

@@ -1,4 +1,6 @@
-//! How a QP fails, begins anew and goes: what it had is completed, given back or forgotten (IBTA vol 1, 10.3.1).
+//! Failure, reset and end of a QP: posted requests are completed, returned or forgotten (IBTA vol
+//! 1, 10.3.1). `ibv_modify_qp`, `ibv_destroy_qp`, requesters and responders enter here after a
+//! change of state or an error.
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, found_by};
@@ -13,8 +15,9 @@ use soft_semantics::fate::Breakage;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1). Returns whether the state changed; then
-    /// `send_broke` is due.
+    /// Handles a failed send request: a reliable QP goes to ERR, any other QP to SQE (IBTA vol 1,
+    /// 10.3.1). Returns whether the state changed; the caller then owes a call of
+    /// `handle_broken_sends`.
     #[cold]
     pub(super) fn stop(&self, fatally: bool) -> bool {
         if fatally || self.kind.is_reliable() {
@@ -24,8 +27,8 @@ impl Qp {
         self.change(|now, _| stops(now).then_some(State::Sqe))
     }
 
-    /// A send request failed, and what follows from that is to be done. The state has changed, and may have changed again: the
-    /// application may have seen the completion, and have begun anew.
+    /// Handles the consequences of a failed send request. The state may have changed again: the
+    /// application may have read the completion and reset the QP.
     #[cold]
     pub(crate) fn send_broke(&self) {
         let mut requester = self.requester.lock();
@@ -41,7 +44,7 @@ impl Qp {
         }
     }
 
-    /// Takes the QP to ERR and completes everything posted with a flush error.
+    /// Changes the QP to ERR, and completes all posted requests with a flush error.
     #[cold]
     pub(crate) fn enter_error(&self) {
         if self.fail() {
@@ -49,8 +52,9 @@ impl Qp {
         }
     }
 
-    /// As `enter_error`, at the application's wish (ibv_modify_qp). An adapter acknowledges and completes by itself, so that with a
-    /// word from the other end's application, by whatever way, comes the end of what that application has seen.
+    /// As `enter_error`, by ibv_modify_qp(3). A hardware adapter acknowledges and completes without
+    /// polls. So messages that the remote application has seen complete must complete here, before
+    /// the flush.
     #[cold]
     pub(crate) fn enter_error_at_will(&self) {
         self.take_arrivals();
@@ -60,9 +64,10 @@ impl Qp {
         self.enter_error();
     }
 
-    /// What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
+    /// Serves the arrivals that find a receive, and acknowledges them. A hardware adapter would
+    /// have done so earlier.
     fn take_arrivals(&self) {
-        // Who ends things may have unmapped what they were about.
+        // The application may have unmapped the memory before it ends the QP.
         self.advance_receive(ServedBy::Library);
         self.responder.lock().acknowledge(self);
         if self.requester.lock().remote.is_some() {
@@ -70,18 +75,19 @@ impl Qp {
         }
     }
 
-    /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
+    /// Changes the QP to ERR. Returns false if the QP was in ERR or RESET. After true, the caller
+    /// flushes.
     pub(crate) fn fail(&self) -> bool {
         self.fail_after(|| ())
     }
 
-    /// As `fail`; calls `first` if it succeeds, before the peer can see that the QP failed.
+    /// As `fail`. On success, `first` is called before peers can read the new state.
     pub(super) fn fail_after(&self, first: impl FnOnce()) -> bool {
         let rule = |now: State| (!matches!(now, State::Reset | State::Err)).then_some(State::Err);
         self.change_after(|now, _| rule(now), first)
     }
 
-    /// Completes everything posted with a flush error; the state is ERR.
+    /// Completes all posted requests with a flush error, in ERR.
     pub(crate) fn flush_all(&self) {
         self.flush_sends();
         self.flush_receives();
@@ -90,8 +96,8 @@ impl Qp {
         }
     }
 
-    /// The state is looked at under the lock: the application may have seen the error and taken the QP to RESET meanwhile, and what
-    /// it posts on its next connection is none of ours.
+    /// Flushes the send queue. The state is checked under the lock: the application may have reset
+    /// the QP, and requests of its next connection must not be flushed.
     fn flush_sends(&self) {
         let mut requester = self.requester.lock();
         if matches!(self.state(), State::Err | State::Sqe) {
@@ -101,12 +107,12 @@ impl Qp {
 
     pub(super) fn flush_receives(&self) {
         let mut responder = self.responder.lock();
-        // As in `flush_sends`.
+        // Checked under the lock, as in `flush_sends`.
         if self.state() != State::Err {
             return;
         }
         let unfinished = responder.take_unfinished(self);
-        // What XRC had of a shared queue, that has got back.
+        // A receive that XRC took from a shared queue was returned.
         let Some(pair) = self.pair() else { return };
         match (&pair.srq, unfinished) {
             (Some(srq), Some(receive)) => srq.give_back(&receive),
@@ -131,10 +137,10 @@ impl Qp {
         pair.recv_cq.push(&cqe, false);
     }
 
-    /// Reports an asynchronous event about this QP.
+    /// Reports an asynchronous event of this QP.
     pub(crate) fn event(&self, event: u32) {
         match &self.role {
-            // The QP's owner reports what its application must know.
+            // The owner of the home QP reports the event to its application.
             Role::StandIn(_) if event == IBV_EVENT_QP_LAST_WQE_REACHED => {}
             Role::StandIn(_) => {
                 let own = qpn(self.adapter.fabric.slot(), self.index);
@@ -150,12 +156,12 @@ impl Qp {
         }
     }
 
-    /// Reports an event to the application that has this handle.
+    /// Reports an event to the application that owns this handle.
     pub(crate) fn report_own(&self, event: u32) {
         self.report.report(&self.events, self.handle(), event);
     }
 
-    /// Forgets everything posted, as RESET does; completions that nobody polled go too.
+    /// Forgets all posted requests (RESET), including completions not polled.
     pub(crate) fn reset(&self) {
         self.take_arrivals();
         self.set_state(State::Reset);
@@ -191,7 +197,8 @@ impl Qp {
         drop(responder);
         let Some(pair) = self.pair() else { return };
         if let Some((tm, own)) = self.tagging() {
-            // Its receives belong to all its QPs: they complete, and what software was told of stays told.
+            // Receives of tag matching belong to all QPs of the shared queue. They still complete,
+            // and reports to software remain.
             drop_fetches(self, tm, own);
             pair.send_cq.forget(self.qpn, true);
             return;
@@ -200,7 +207,7 @@ impl Qp {
         pair.recv_cq.forget(self.qpn, false);
     }
 
-    /// Takes the QP out of everything; its number is free afterwards.
+    /// Removes the QP from all lists, and frees its number.
     pub(crate) fn retire(&self) {
         self.reset();
         self.adapter.unbind_all(self.qpn);

@@ -1,4 +1,5 @@
-//! The protection domains of this process: their numbers, which the whole fabric knows them by, and who uses them.
+//! Protection domains of this process: their numbers, unique in the fabric, and their users.
+//! Created by `ops/pd`; keys and QPs are checked against the numbers.
 #![forbid(unsafe_code)]
 
 use cface::sync::Mutex;
@@ -10,10 +11,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Objects that hold on to a domain, made through whichever of its handles in this process; counted by `shm::tenure`.
+/// Number of objects in a domain, made through any handle in this process; counted by
+/// `shm::tenure`.
 pub(crate) type Users = Arc<AtomicUsize>;
 
-/// The domains of this process.
+/// The protection domains of this process.
 #[derive(Debug)]
 pub(crate) struct Domains {
     view: View,
@@ -23,12 +25,13 @@ pub(crate) struct Domains {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Uses of each entry so far.
+    /// Number of uses of each entry.
     uses: Vec<u32>,
-    /// Freed entries, used again first in first out.
+    /// Freed entries, reused in the order of their release.
     returned: VecDeque<usize>,
     users: HashMap<u32, Users>,
-    /// Domains of other processes: our objects in each, and where that is noted.
+    /// Domains of other processes: the number of local objects in each, and the table entry that
+    /// records the domain.
     borrowed: HashMap<u32, (usize, usize)>,
 }
 
@@ -37,8 +40,8 @@ impl Domains {
         Self { view, slot, state: Mutex::default() }
     }
 
-    /// A new domain of context `origin`: its number, which stays unused for long after it is gone. `None`: there are
-    /// [`PDS`] domains.
+    /// Creates a domain of context `origin`. Its number is not reused for long after its end.
+    /// Returns None if [`PDS`] domains exist.
     pub(crate) fn create(&self, origin: u64) -> Option<(u32, Users)> {
         let mut state = self.state.lock();
         let index = if state.uses.len() < PDS {
@@ -55,21 +58,23 @@ impl Domains {
         state.users.insert(number, Arc::clone(&users));
         let entry = self.view.pd(index);
         entry.origin.store(origin, Ordering::Relaxed);
-        // Pairs with the load in `origin_of`.
+        // Release pairs with the Acquire in `origin_of`: the origin is visible with the number.
         entry.number.store(u64::from(number), Ordering::Release);
         Some((number, users))
     }
 
-    /// Whoever uses the domain of this process with this number.
+    /// The users of the domain with this number, if it belongs to this process.
     pub(crate) fn users(&self, number: u32) -> Option<Users> {
         self.state.lock().users.get(&number).cloned()
     }
 
-    /// The domain is gone, unless it has objects of this process, or `is_borrowed`: then this is `false`.
+    /// Removes a domain. Returns false if the domain has objects of this process, or if
+    /// `is_borrowed` returns true.
     pub(crate) fn remove(&self, number: u32, is_borrowed: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         let Some(users) = state.users.get(&number) else { return true };
-        // Nobody of this process makes an object in it from here on, and nobody of another one from there on.
+        // After the first step no thread of this process can make an object in the domain; after
+        // the second step no other process can.
         if !tenure::end_domain(users) {
             return false;
         }
@@ -86,10 +91,12 @@ impl Domains {
         true
     }
 
-    /// An object of ours is about to be made in a domain of another process, the `owner`, which sees that from here on.
+    /// Records that an object in a domain of another process will be made. The `owner` can read the
+    /// record from now on.
     ///
     /// # Errors
-    /// `EINVAL` the domain is over, or about to be; `ENOMEM` there are objects in [`BORROWED`] domains already.
+    /// `EINVAL` the domain has ended or is ending; `ENOMEM` objects in [`BORROWED`] domains exist
+    /// already.
     pub(crate) fn borrow(&self, number: u32, owner: &View) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if let Some((count, _)) = state.borrowed.get_mut(&number) {
@@ -109,7 +116,7 @@ impl Domains {
         Ok(())
     }
 
-    /// It is gone.
+    /// Removes the record of an object in a domain of another process.
     pub(crate) fn give_back(&self, number: u32) {
         let mut state = self.state.lock();
         let Some((count, place)) = state.borrowed.get_mut(&number) else { return };
@@ -126,7 +133,7 @@ pub(crate) fn has_borrowed(view: &View, number: u32) -> bool {
     (0..BORROWED).any(|at| tenure::borrowed(view.borrowed(at)) == u64::from(number))
 }
 
-/// The context that the domain `number` of `view`'s owner belongs to, if there is such a domain.
+/// The context to which the domain `number` of `view`'s owner belongs, if the domain exists.
 pub(crate) fn origin_of(view: &View, number: u32) -> Option<u64> {
     let entry = view.pd(split_pd(number).1);
     let there = number != 0 && entry.number.load(Ordering::Acquire) == u64::from(number);
@@ -174,7 +181,8 @@ mod tests {
         let (view, other) = (mock::view(), mock::view());
         let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
         let (number, users) = domains.create(9).expect("room");
-        // Another process's, while the owner looks at others; and this one's.
+        // While the owner searches for borrowers, neither a process nor the owner can make an
+        // object.
         assert!(domains.remove(number, || {
             assert_eq!(borrower.borrow(number, &view), Err(Errno::EINVAL));
             assert!(!tenure::hold_domain(&users));
@@ -187,7 +195,7 @@ mod tests {
         assert!(tenure::hold_domain(&users));
         assert!(!domains.remove(number, || false));
         tenure::release_domain(&users);
-        // One that stays is as it was.
+        // A domain that was not removed is usable as before.
         assert!(!domains.remove(number, || true));
         assert!(tenure::hold_domain(&users) && borrower.borrow(number, &view).is_ok());
         tenure::release_domain(&users);

@@ -1,7 +1,9 @@
-//! A wire on which faults on purpose (`faults`) strike requests, around the wire that the others take.
+//! The wire with fault injection, wrapped around the wire of a send queue.
+//! `Requester::issue_waiting` calls it for queues with fault rules; other queues do not have this
+//! wire.
 //!
-//! A queue that no rule concerns has no such wire, and pays nothing. Faults strike when their request's turn comes; what is before it goes
-//! on, and what is behind it waits, as on a wire that keeps the order.
+//! A fault applies when its request is next to be issued. Earlier requests continue, and later
+//! requests wait, as on a network that keeps the order.
 #![forbid(unsafe_code)]
 
 use super::clock::{Machine, instant};
@@ -17,18 +19,18 @@ use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// See the module.
+/// The wire with fault injection.
 #[derive(Debug)]
 struct Faulty {
     inner: Box<dyn Wire>,
     strikes: FaultSchedule,
 }
 
-/// How to go on after a fault.
+/// How to continue after a fault.
 enum Next {
-    /// With what is behind it.
+    /// Issue the requests behind the fault.
     On,
-    /// Not now.
+    /// Try again later.
     Later,
     PortDown,
 }
@@ -80,14 +82,14 @@ impl Wire for Faulty {
 }
 
 impl Faulty {
-    /// Issues what waits before request `end`, as a queue without faults does.
+    /// Issues the requests before `end`, as a queue without faults does.
     fn issue_before(&mut self, requester: &mut Requester, qp: &Qp, end: u64) {
         let posted = std::mem::replace(&mut requester.queue.posted, end);
         self.inner.issue(requester, qp);
         requester.queue.posted = posted;
     }
 
-    /// The turn of request `n` has come, which `fault` strikes.
+    /// Applies `fault` to request `n`, which is next to be issued.
     fn strike(
         &mut self,
         requester: &mut Requester,
@@ -138,19 +140,20 @@ impl Faulty {
         }
     }
 
-    /// Has the remote QP refuse request `n`: it goes the way of any other, to do something else.
+    /// Makes the remote QP refuse request `n`, in place of the requested operation.
     fn have_refused(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
         let request = &mut requester.queue.entry(n).request;
         let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         self.issue_before(requester, qp, n + 1);
         requester.queue.entry(n).request.what = kept;
-        // Until it is issued it waits as any other.
+        // Until the request is issued, it waits like any request.
         if requester.queue.issued > n {
             self.strikes.spend();
         }
     }
 
-    /// Something breaks when all before request `n` is complete: so the outcome does not depend on how fast that is.
+    /// Breaks the QP, the port or the device after all requests before `n` completed. The result is
+    /// then independent of timing.
     fn strike_qp(&mut self, requester: &mut Requester, qp: &Qp, n: u64, fault: Fault) -> Next {
         requester.reap(qp);
         if requester.queue.completed < n || requester.fate.is_broken() {
@@ -159,7 +162,7 @@ impl Faulty {
         self.strikes.spend();
         match fault {
             Fault::PortDown(span) => {
-                // This QP is the first to feel it; the service thread tells the others.
+                // This QP stops at once; the service thread informs all other QPs.
                 qp.adapter.port.set_down(true);
                 qp.adapter.order(Order::PortDown(span));
                 Next::PortDown
@@ -179,7 +182,7 @@ impl Faulty {
 }
 
 impl Requester {
-    /// Takes up the rules of a plan for QP number `ordinal`, or those that are new in it.
+    /// Adopts the fault rules of a plan for QP number `ordinal`, or only the new rules.
     pub(crate) fn take_plan(&mut self, plan: &FaultPlan, ordinal: u32, kind: Kind) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.take_plan(plan, ordinal, kind);
@@ -192,7 +195,7 @@ impl Requester {
         }
     }
 
-    /// Forgets all rules, and the faults of what was posted.
+    /// Forgets all rules, and all faults of posted requests.
     pub(crate) fn drop_plan(&mut self) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.forget();
@@ -201,7 +204,7 @@ impl Requester {
         strip(&mut self.wire);
     }
 
-    /// Before a request is queued: whether a fault will strike it.
+    /// Called before a request is queued: decides whether a fault applies to it.
     pub(super) fn note_fault(&mut self, opcode: u32) {
         let n = self.queue.posted;
         if let Some(strikes) = self.wire.fault_schedule() {
@@ -209,14 +212,14 @@ impl Requester {
         }
     }
 
-    /// Whether the request that is issued next is held back for a time.
+    /// Whether a fault delays the next request.
     #[cold]
     #[inline(never)]
     pub(super) fn is_held_by_fault(&self) -> bool {
         self.held_until().is_some()
     }
 
-    /// Until when it is.
+    /// The time at which the delay ends.
     pub(crate) fn fault_due(&self) -> Option<Instant> {
         self.held_until().and_then(instant)
     }
@@ -226,7 +229,7 @@ impl Requester {
         if n == self.queue.posted { None } else { self.wire.held_until(n) }
     }
 
-    /// Issues request `n`, which the remote QP is to refuse. `false`: later.
+    /// Issues request `n`, which the remote QP will refuse. Returns false to try later.
     #[cold]
     pub(super) fn issue_refused(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak) -> bool {
         if self.room(qp, link) == 0 {

@@ -1,6 +1,5 @@
-//! Memory of the shared segments that nothing uses any more goes back to the system, so that the
-//! resident memory of a process depends on the objects that it has, rather than on those that it
-//! had.
+//! Returns unused pages of the shared segments to the system. Called when QPs end, so the resident
+//! memory follows the present objects, not the past maximum.
 #![forbid(unsafe_code)]
 
 use super::objects::adapter::Adapter;
@@ -10,8 +9,8 @@ use soft_local::shm::layout::{
 };
 
 impl Qp {
-    /// Gives the pages of the ring back, before the place in the table is free. Zeroed slots read
-    /// as sequence number 0, which is before any connection's first one.
+    /// Releases the pages of the ring, before its table entry is free. Zeroed slots read as
+    /// sequence number 0, which precedes the first number of any connection.
     pub(super) fn release_memory(&self) {
         let rings = self.adapter.fabric.rings();
         if self.responder.lock().was_connected {
@@ -25,8 +24,7 @@ impl Qp {
 }
 
 impl Adapter {
-    /// Gives the pages of bounce buffers back that are idle since there were many more QPs. `qps`
-    /// are there.
+    /// Releases the pages of bounce buffers that are idle since the number of QPs fell to `qps`.
     pub(crate) fn release_chunks(&self, qps: usize) {
         self.chunks.release_surplus(qps, |index| {
             self.fabric.rings().discard(RINGS_CHUNKS + index as usize * CHUNK_BYTES, CHUNK_BYTES);

@@ -1,9 +1,10 @@
-//! Ethernet frames of RAW_PACKET QPs on a segment that all processes of the fabric share.
+//! Ethernet frames of RAW_PACKET QPs, on a segment shared by all processes of the fabric. Sends
+//! enter by `issue_waiting`; frames arrive from the datagram rings by `deliver`.
 //!
-//! All stations are behind the one port that they have in common: a frame that any QP sends comes by the steering rules (`steer`) of all
-//! processes, and goes wherever they say. The sender holds the contest of rules over the tables that the processes publish (`segment`),
-//! and puts one copy into the datagram ring of each process with a rule that gets the frame; that process takes it apart again and
-//! brings it to its queues (`receive`).
+//! All stations share one port. A frame from any QP passes the steering rules (`steer`) of all
+//! processes. The sender evaluates the published rules of all processes (`steering`), and puts one
+//! copy into the datagram ring of each process with a winning rule. The receiving process finds the
+//! rules again, and delivers the frame to their queues (`receive`).
 
 mod receive;
 pub(crate) mod segment;
@@ -16,5 +17,6 @@ pub(crate) use soft_semantics::frames::{
     toeplitz,
 };
 
-/// Longest frame, without frame check sequence: a jumbo frame of 9216 bytes with Ethernet header and two VLAN tags.
+/// Longest frame in bytes, without frame check sequence: a jumbo frame of 9216 bytes, an Ethernet
+/// header and two VLAN tags.
 pub(crate) const MAX_FRAME: usize = 9216 + 22;

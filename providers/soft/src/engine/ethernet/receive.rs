@@ -1,4 +1,5 @@
-//! Bringing a frame that arrived to the queues that rules name.
+//! Delivers an arrived frame to the queues named by steering rules. Called for each frame in a
+//! datagram ring; ends in a completion of a QP or work queue.
 
 use super::MAX_FRAME;
 use crate::engine::completion::{Cqe, Rare};
@@ -16,29 +17,29 @@ use soft_memory::Ranges;
 use soft_semantics::frames::steer::Winner;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 
-/// A frame in our own memory.
+/// A frame in private memory.
 pub(crate) struct IncomingFrame<'a> {
     frame: &'a [u8],
     places: Places,
     checksums_are_right: bool,
     tag: u32,
-    /// As of the inlet that it came by.
+    /// The value of the inlet.
     careful: bool,
 }
 
-/// Where a frame ends up: whose receive it takes and how it is reported.
+/// The queue that gets a frame: the owner of the receive and the form of the completion.
 pub(crate) struct Sink<'a> {
     pub(crate) adapter: &'a Adapter,
     /// Protection domain of the receive.
     pub(crate) pd: u32,
     pub(crate) cq: &'a Cq,
-    /// Of the QP or work queue.
+    /// Number of the QP or work queue.
     pub(crate) number: u32,
     pub(crate) strips_vlan: bool,
     pub(crate) appends_fcs: bool,
 }
 
-/// Brings one frame to its receives, or to none if one of them may still come.
+/// Delivers a frame to all its queues. Delivers to no queue if one of them may still get a receive.
 #[inline(never)]
 pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Delivery {
     let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
@@ -46,10 +47,10 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     let (Some(len), Some(chunk), Carrier::Chunk) = (len, chunk, head.carrier) else {
         return Delivery::Dropped;
     };
-    // The sender could change it while we look.
+    // A private copy, because the sender could change the frame during the checks.
     inlet.frame.resize(MAX_FRAME, 0);
     let Some(frame) = inlet.frame.get_mut(..len) else { return Delivery::Dropped };
-    // A chunk is mapped.
+    // The copy cannot fail: a chunk is always mapped.
     let _ = chunk.get(frame);
     let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
@@ -59,7 +60,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     if takers.is_empty() {
         return Delivery::Dropped;
     }
-    // Before any of them gets it: nobody gets it twice.
+    // Checked before the first delivery: no queue gets the frame twice.
     if takers.iter().any(|rule| !rule.drop && must_wait(rule, &key)) {
         return Delivery::Later;
     }
@@ -83,13 +84,13 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     taken.into()
 }
 
-/// Whether the queue that a rule leads to has no receive, but may get one.
+/// Whether the queue of a rule has no receive, but may get one soon.
 fn must_wait(rule: &SteeringRule, key: &Key) -> bool {
     let Some(qp) = rule.qp.upgrade() else { return false };
     match &qp.role {
         Role::Rss(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
         Role::Pair(pair) => qp.is_receiving() && pair.shortage.frame_waits(qp.has_receive()),
-        // No rule names a receiver of XRC.
+        // Steering rules never name an XRC receiver.
         Role::Receiver(_) | Role::StandIn(_) | Role::Opened(_) => false,
     }
 }
@@ -102,7 +103,7 @@ fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
         Role::Pair(pair) if qp.is_receiving() => pair,
         _ => return false,
     };
-    // The responder's lock keeps deregistration and RESET away while we write.
+    // The responder lock keeps out deregistration and RESET during the copy.
     let responder = qp.responder.lock();
     let mut receive = Receive::default();
     if !qp.take_receive(&mut receive) {
@@ -136,7 +137,8 @@ fn to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bool {
 }
 
 impl Sink<'_> {
-    /// Puts a frame into a receive and completes it; `false`: it completed with an error, which the queue does not survive.
+    /// Puts a frame into a receive and completes it. Returns false if the receive completed with an
+    /// error; the queue then fails.
     fn put(&self, receive: &Receive, incoming: &IncomingFrame<'_>) -> bool {
         let IncomingFrame { frame, places, .. } = incoming;
         let stripped = places.vlan.filter(|_| self.strips_vlan);
@@ -151,7 +153,7 @@ impl Sink<'_> {
             IBV_WC_LOC_PROT_ERR
         } else {
             ranges.take_care(incoming.careful);
-            // Without tag, the addresses and then what is behind it.
+            // Without the VLAN tag: the addresses, then the bytes behind the tag.
             let (addresses, rest) = frame.split_at(ETHERNET - 2);
             let rest = rest.get(removed..).unwrap_or_default();
             let good = ranges.scatter_bytes(0, addresses)

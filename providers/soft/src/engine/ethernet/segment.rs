@@ -1,5 +1,5 @@
-//! The Ethernet segment that all processes of the fabric share, as stations behind one port: its steering rules, each process's published for
-//! all, and the contest of rules for a frame.
+//! Steering rules: the rules of each process, published in its tables, and the selection of rules
+//! for a frame. Senders select the receiving processes; receivers select their own rules again.
 #![forbid(unsafe_code)]
 
 use super::steer::{Rank, Wanted, Winner, shape};
@@ -16,16 +16,16 @@ use soft_sys::{Errno, clock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A steering rule has a place for all of a key.
+/// A table entry holds a whole key.
 const _: () = assert!(RULE_WORDS == KEY_WORDS);
 
-/// Rules of one process that one frame can go to.
+/// Maximal number of rules of a process for one frame.
 const MOST_TAKERS: usize = 256;
 
-/// Rules that get a frame.
+/// The rules that get a frame.
 pub(super) type Takers = ArrayVec<Arc<SteeringRule>, MOST_TAKERS>;
 
-/// Rank and age of a published rule, if it matches.
+/// The rank and age of a published rule, if it matches.
 fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
     let rank = Rank::unpack(entry.rank.load(Ordering::Acquire))?;
     let matches =
@@ -45,7 +45,7 @@ fn published(view: &View) -> impl Iterator<Item = &RuleEntry> {
     (0..used).map(|index| view.rule(index))
 }
 
-/// Which rule stops a frame, and who gets it.
+/// The rule that stops a frame, and the processes that get the frame.
 pub(super) fn contest<'a>(
     adapter: &'a Adapter,
     key: &[u64; RULE_WORDS],
@@ -76,10 +76,10 @@ impl Steering {
         Self { view, rules: RwLock::default() }
     }
 
-    /// Makes a rule that sends frames to `qp`.
+    /// Adds a rule that steers frames to `qp`.
     ///
     /// # Errors
-    /// `ENOMEM` as many rules as there can be.
+    /// `ENOMEM` the table of rules is full.
     pub(crate) fn add(
         &self,
         qp: &Qp,
@@ -116,13 +116,13 @@ impl Steering {
             to.store(*from, Ordering::Relaxed);
         }
         entry.born.store(clock::device_ns(), Ordering::Relaxed);
-        // Pairs with the Acquire in `matching`.
+        // Release pairs with the Acquire in `matching`: a rule with a rank has its whole pattern.
         entry.rank.store(rule.rank.pack(), Ordering::Release);
         self.view.tables_head().rules.store(rules.slots.len() as u32, Ordering::Release);
         Ok(rule)
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub(crate) fn remove(&self, rule: &SteeringRule) {
         let mut rules = self.rules.write();
         self.view.rule(rule.index).rank.store(0, Ordering::Release);
@@ -130,7 +130,7 @@ impl Steering {
             *slot = None;
         }
         rules.free.push(rule.index);
-        // Senders look at no more entries than they must.
+        // Shortens the table, so that senders read as few entries as possible.
         while rules.slots.last().is_some_and(Option::is_none) {
             rules.slots.pop();
         }
@@ -139,7 +139,7 @@ impl Steering {
         self.view.tables_head().rules.store(used as u32, Ordering::Release);
     }
 
-    /// Our rules that get a frame which `winner` stops.
+    /// The rules of this process that get a frame stopped by `winner`.
     pub(super) fn takers(&self, key: &[u64; RULE_WORDS], winner: &Winner) -> Takers {
         let rules = self.rules.read();
         rules

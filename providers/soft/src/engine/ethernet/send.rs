@@ -1,4 +1,5 @@
-//! Sending frames: from a request of a RAW_PACKET QP to the rings of those whose rules take them.
+//! Sends frames: from a request of a RAW_PACKET QP to the datagram rings of the receiving
+//! processes. The frame wire enters by `issue_waiting`.
 
 use super::MAX_FRAME;
 use super::segment::contest;
@@ -11,18 +12,19 @@ use soft_local::shm::slot::*;
 use soft_semantics::frames::{ETHERNET, dissect, fill};
 use soft_sys::Errno;
 
-/// Whether a request that is no segmented send makes a frame that can be sent.
+/// Checks a request that is not a segmented send.
 ///
 /// # Errors
-/// `EINVAL` a frame that is too short or too long, or another opcode.
+/// `EINVAL` the frame is too short or too long, or the opcode is not SEND.
 pub(crate) fn check(opcode: u32, len: u64) -> Result<(), Errno> {
     let good = opcode == IBV_WR_SEND && (ETHERNET as u64..=MAX_FRAME as u64).contains(&len);
     if good { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// Sends waiting requests of a RAW_PACKET QP, in order, until one finds a ring full.
+/// Sends the waiting requests of a RAW_PACKET QP in order, until a ring is full.
 pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
-    // Whom it could not meet for now hears nothing, as on a wire, until it could.
+    // A process that could not be met gets no frames until a later call succeeds, like a station
+    // without link.
     let _lost = qp.adapter.datagrams.meet_everyone(&qp.adapter);
     requester.datagrams_wait = false;
     let mut frame = std::mem::take(&mut requester.segmenter.frame);
@@ -70,7 +72,8 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     requester.segmenter.frame = frame;
 }
 
-/// Sends one frame to everyone who gets it; to nobody if one of them has no room and there is time to wait.
+/// Sends a frame to all its receivers. Sends to none of them if a ring is full and the sender may
+/// still wait.
 fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
     let adapter = &qp.adapter;
     let Some((key, _)) = dissect(frame) else { return PutResult::Done };
