@@ -147,7 +147,7 @@ const UNSAFE: [&str; 33] = [
     "engine/inbound.rs",
     "engine/link.rs",
     "engine/mapped.rs",
-    "engine/moved.rs",
+    "engine/key_users.rs",
     "engine/objects/cq.rs",
     "engine/objects/iterator.rs",
     "engine/objects/qp.rs",

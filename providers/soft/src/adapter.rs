@@ -1,4 +1,16 @@
-//! The adapter as one process has it: its place in the fabric and everything that its contexts share.
+//! The adapter of a process: joining the fabric, the registries of objects, and the rounds of the
+//! service thread. Every entry point and the service thread start here; `engine` does the work.
+//!
+//! Map of the file:
+//!
+//! - Threads: application threads by `join`, the registries, `link`, `quiesce` and the window
+//!   functions. The service thread by `Service::on_wake`, `on_peer_joined` and `on_peer_death`. A
+//!   thread woken by an alarm by `answer`.
+//! - Locks: `qps`, `srqs` (RwLock), `cqs`, `watched`, `disconnected`, `overrun_cqs`, `wqs` are
+//!   leaves. No lock is held while a QP is served. `quiesce` asks under `qps` whether QPs are
+//!   locked, and waits for them without it.
+//! - Mirrors: `Qp::watched` says whether `watched` contains the QP.
+//! - Fields: `engine/objects/adapter.rs`.
 
 use crate::attention::{Attention, Sweep};
 use crate::engine::access::AtomicLock;
@@ -21,7 +33,7 @@ use crate::engine::objects::wq::Wq;
 use crate::engine::objects::xrc::{DomainId, Xrc};
 use crate::engine::regions::Regions;
 use crate::engine::state::Kind;
-use crate::engine::windows::{Bind, Done, Windows};
+use crate::engine::windows::{Bind, BindResult, Windows};
 use crate::guid::Identity;
 use crate::remote::state::Network;
 use crate::table::Table;
@@ -41,20 +53,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the receives of a connection whose peer was killed wait before they are flushed: an application that is
-/// still taking its last completions should get those alone.
+/// Time between the death of a peer and the flush of the receives of its connections. An
+/// application that still takes its last completions gets them without flush errors.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a process at the other end of a new connection may take to answer.
+/// How long a process may take to answer a new connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
+/// Interval of looks at a stalled connection or a lent chunk while no thread polls.
 const RECHECK: Duration = Duration::from_millis(10);
 
-/// Completion queues that are looked at in a round while an application polls. What is left is a matter of time only: whoever
-/// waits for a queue that nobody polls rings its bell before long.
+/// CQs inspected in a round while an application polls. The rest can wait: a thread that waits for
+/// an unpolled CQ rings its bell soon.
 const FEW_CQS: usize = 512;
 
-/// The fabric's handler, which exists before the adapter does.
+/// The handler given to the fabric, which exists before the adapter.
 #[derive(Debug, Default)]
 struct Service(OnceLock<Weak<Adapter>>);
 
@@ -62,27 +74,27 @@ impl Adapter {
     /// Joins the fabric.
     ///
     /// # Errors
-    /// The fabric's: one line of text that says what to do.
+    /// The errors of the fabric, as a line of text with a remedy.
     pub(crate) fn join(config: FabricConfig) -> Result<Arc<Self>, FabricError> {
         guard::arm();
-        // Before the fabric starts its thread: the kernel waits some milliseconds for all processors when a process of
-        // several threads registers.
+        // Registered before the fabric starts its thread: in a process with several threads the
+        // kernel waits some milliseconds for all processors.
         let needs_fence = !membarrier::register();
         let service = Arc::new(Service::default());
         let handler: Arc<dyn Handler> = service.clone();
         let identity = Identity::of(&config);
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
-        // SAFETY: the fabric mapped both segments with these lengths; the adapter keeps the fabric as long as itself, and
-        // whatever copies the view keeps the adapter.
+        // SAFETY: the fabric mapped both segments with these lengths. The adapter keeps the fabric,
+        // and every copy of the view keeps the adapter.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         let helping = Helping::new(view, &fabric);
         if !crate::config::helps() {
-            helping.refuse();
+            helping.disable();
         }
-        // By way of a box, whose contents the stack has once, and not twice.
+        // Built in a box, so the value is on the stack only once.
         let adapter = Arc::<Self>::from(Box::new(Self {
             view,
             identity,
@@ -133,16 +145,19 @@ impl Adapter {
         }
         adapter.follow_interfaces();
         adapter.publish_addresses();
-        // Whoever met us before now was not heard: catch up. Twice is harmless for those in between.
+        // Peers that connected before this point were not recorded: record them now. A second call
+        // for a peer is harmless.
         let _ = service.0.set(Arc::downgrade(&adapter));
         adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
         Ok(adapter)
     }
 
-    /// Ends a domain; `false`: this process, or a living one that imported it, has objects in it.
+    /// Ends a domain. Returns false if this process, or a living process that imported it, has
+    /// objects in it.
     pub(crate) fn remove_domain(&self, number: u32) -> bool {
         self.domains.remove(number, || {
-            // Who imported it has met us; we have met him once we read what he said last.
+            // An importer has connected to this process; its last message makes it a known peer
+            // here.
             self.fabric.accept_pending_peers();
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
@@ -153,19 +168,20 @@ impl Adapter {
         })
     }
 
-    /// Looks at what a peer publishes.
+    /// Reads the tables of a peer.
     fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
-        // SAFETY: all fabric segments are made with the lengths of shm::layout; the view is gone before the borrow is.
+        // SAFETY: all fabric segments have the lengths of `shm::layout`; the view does not outlive
+        // the borrow.
         look(&unsafe { View::of(peer) })
     }
 
-    /// A free place in the QP table, and the QP number that goes with it.
+    /// Reserves an index of the QP table. Returns the index and its QP number.
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
         let slot = self.fabric.slot();
         let mut table = self.qps.write();
         let index = loop {
             let index = table.reserve()?;
-            // 0xffffff is the QP number of multicast groups: that place stays taken.
+            // 0xffffff is the QP number of multicast groups: its index stays reserved.
             if qpn(slot, index) != 0xff_ffff {
                 break index;
             }
@@ -178,7 +194,7 @@ impl Adapter {
         qps.place(qp.index, qp);
         self.chunks.note_users(qps.count());
         drop(qps);
-        // A deregistration may have taken them off the list while the QP could not be found.
+        // A deregistration may have unlisted the locks while the QP was not in the table.
         qp.responder.list_now();
         qp.requester.list_now();
     }
@@ -187,7 +203,7 @@ impl Adapter {
         let mut qps = self.qps.write();
         let gone = qps.free(index);
         let left = qps.count();
-        // In this order: an end of a QP takes locks.
+        // Unlocked before the drop, because the end of a QP takes locks.
         drop(qps);
         drop(gone);
         self.release_chunks(left);
@@ -201,7 +217,7 @@ impl Adapter {
         self.qps.read().all()
     }
 
-    /// A work queue is there.
+    /// Records a work queue.
     pub(crate) fn remember_wq(&self, wq: &Arc<Wq>) {
         let mut wqs = self.wqs.lock();
         if wqs.len() == wqs.capacity() {
@@ -210,7 +226,7 @@ impl Adapter {
         wqs.push(Arc::downgrade(wq));
     }
 
-    /// A free place in the table of shared receive queues, and the number that goes with it.
+    /// Reserves an index of the table of shared receive queues. Returns the index and its number.
     pub(crate) fn reserve_srq(&self) -> Option<(usize, u32)> {
         let index = self.srqs.write().reserve()?;
         Some((index, qpn(self.fabric.slot(), index)))
@@ -229,7 +245,7 @@ impl Adapter {
         self.srqs.read().all().into_iter().find(|srq| srq.domain == Some(domain))
     }
 
-    /// The shared receive queue with this number, if it is one of this process.
+    /// The shared receive queue with this number, if it belongs to this process.
     pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
         let (_, index) = split_qpn(number);
         self.srqs.read().get(index).filter(|srq| srq.number == number)
@@ -244,35 +260,37 @@ impl Adapter {
     }
 
     pub(crate) fn remove_cq(&self, cq: &Cq) {
-        // The entry keeps the address from being given out again.
+        // The entry kept the address from being reused.
         let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
     }
 
-    /// Somebody goes to sleep, and completion queue `key` was armed with completions in it: see [`Cq::remind`].
+    /// Called before a thread sleeps, for CQ `key` that was armed with completions: see
+    /// [`Cq::remind`].
     pub(crate) fn remind(&self, key: usize) -> bool {
         let cq = self.cqs.lock().get(&key).and_then(Weak::upgrade);
         cq.is_some_and(|cq| cq.remind())
     }
 
-    /// Calls `look` for each completion queue.
+    /// Calls `look` for each CQ.
     pub(crate) fn each_cq(&self, look: impl FnMut(Arc<Cq>)) {
         let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
         cqs.into_iter().for_each(look);
     }
 
-    /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
-    /// is there, and requests will find no answer.
+    /// Links to QP `qpn` of a process of this host, for both halves of a connection. None if no
+    /// process answers; requests then time out.
     pub(crate) fn link(&self, qpn: u32) -> Option<LinkPair> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
         self.link_to(&peer, qpn)
     }
 
-    /// As `link`, for a connection that is only made once: a peer that is slow to answer must not be taken for nobody, or
-    /// what it sends would never be served. If nobody can be met who has the QP, people are told.
+    /// As `link`, for a connection made once. It waits for a slow peer, because a peer that counts
+    /// as absent would never be served. A failure is reported to the user.
     ///
     /// # Errors
-    /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
+    /// `ENOMEM` and similar: the process exists, and either process lacks memory or descriptors for
+    /// the connection.
     pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
         let (slot, _) = split_qpn(qpn);
         let peer = match self.fabric.peer_with_patience(slot, CONNECT_WAIT) {
@@ -293,12 +311,13 @@ impl Adapter {
         Ok(Some(links))
     }
 
-    /// The QP `qpn` of a process that we have met, which may be dead. `None`: there is no room for it, which people are told.
+    /// Links to QP `qpn` of a known process, possibly dead. None if it cannot be mapped, which is
+    /// reported to the user.
     pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<LinkPair> {
         let own = self.fabric.slot();
         let here = self.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
         let here = here.map_or_else(Weak::new, |qp| qp.me());
-        // SAFETY: all fabric segments are made with the lengths of shm::layout.
+        // SAFETY: all fabric segments have the lengths of `shm::layout`.
         let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
         let halves = make().zip(make());
         if halves.is_none() {
@@ -307,7 +326,7 @@ impl Adapter {
         halves.map(|(one, other)| (Box::new(one), Box::new(other)))
     }
 
-    /// Has the service thread look at `qp` until nothing of it waits for time.
+    /// Makes the service thread look at `qp` until it waits for nothing.
     pub(crate) fn watch(&self, qp: &Qp) {
         if !qp.watched.swap(true, Ordering::AcqRel) {
             self.watched.lock().push(qp.me());
@@ -315,27 +334,28 @@ impl Adapter {
         }
     }
 
-    /// Keeps chunks until the peer cannot touch them any more.
-    pub(crate) fn bury(&self, own_qpn: u32, link: Box<Link>, lent: VecDeque<LentChunk>) {
+    /// Keeps chunks until the peer cannot use them any more.
+    pub(crate) fn release_later(&self, own_qpn: u32, link: Box<Link>, lent: VecDeque<LentChunk>) {
         self.pending_release.lock().push(PendingRelease { own_qpn, link, lent });
         self.fabric.wake_self();
     }
 
-    /// A completion queue lost completions: its QPs go to error, from the service thread since locks are held now.
+    /// Fails the QPs of an overrun CQ. The service thread does so later, because the caller holds
+    /// locks.
     pub(crate) fn fail_users_later(&self, cq: *mut abi::ibv_cq) {
         self.overrun_cqs.lock().push(cq as usize);
         self.fabric.wake_self();
     }
 
-    /// Waits until nobody moves bytes of a region whose keys were revoked: peers at one-sided operations, and our own
-    /// QPs of its protection domain. `what` it is for, for people.
+    /// Waits until no thread moves bytes of a region with revoked keys: peers with announced
+    /// operations, and local QPs of its protection domain. `what` names the object in a report.
     pub(crate) fn quiesce(&self, pd: u32, rkey: u32, what: &str) {
         self.await_in_flight(rkey, &what);
         if self.work_queues.load(Ordering::Acquire) > 0 {
-            self.datagrams.settle();
+            self.datagrams.wait_for_deliveries();
         }
         let concerned = |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv;
-        // Taken out of the table before they are waited for: others need the table to let go.
+        // Collected first, then waited for: the holders need the table to finish.
         let mut busy = vec![];
         let qps = self.qps.read();
         let half = |index, sends| -> Option<&dyn TrackedLock> {
@@ -346,7 +366,8 @@ impl Adapter {
             busy.extend(qps.get(index).filter(|qp| concerned(qp)));
         });
         drop(qps);
-        // Pairs with the release of locks that were found free: what was moved under them has been moved.
+        // Acquire pairs with the Release of the locks that were found free: the bytes moved under
+        // them are visible.
         fence(Ordering::Acquire);
         for qp in busy {
             drop(qp.responder.lock());
@@ -354,7 +375,8 @@ impl Adapter {
         }
     }
 
-    /// Waits until no message is being delivered to a shared receive queue of an XRC domain that was retired.
+    /// Waits until no message is being delivered to a retired shared receive queue of an XRC
+    /// domain.
     pub(crate) fn quiesce_xrc(&self) {
         for qp in self.all_qps() {
             if qp.kind == Kind::XrcRecv {
@@ -363,14 +385,15 @@ impl Adapter {
         }
     }
 
-    /// Binds a memory window; `Later`: operations by its old key are under way.
-    pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> Done {
-        patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_moved(rkey)))
+    /// Binds a memory window. Returns `Later` while operations by its old key are in flight.
+    pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> BindResult {
+        patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_key_in_use(rkey)))
     }
 
-    /// Takes the key of a window back that is bound to `qp`; `Later`: operations by it are under way.
-    pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> Done {
-        patiently(|| self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_moved(rkey)))
+    /// Revokes the key of a window bound to `qp`. Returns `Later` while operations by it are in
+    /// flight.
+    pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> BindResult {
+        patiently(|| self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_key_in_use(rkey)))
     }
 
     /// Frees window `index`.
@@ -380,7 +403,7 @@ impl Adapter {
         self.windows.release(index);
     }
 
-    /// Unbinds what is bound to a QP that goes away.
+    /// Unbinds the windows of a QP that ends.
     pub(crate) fn unbind_all(&self, qpn: u32) {
         for index in self.windows.bound_to(qpn) {
             let rkey = self.windows.revoke(index);
@@ -389,7 +412,7 @@ impl Adapter {
         }
     }
 
-    /// Looks at completion queues for what no bell rang for: at all of them, or at the next few.
+    /// Sweeps CQs for arrivals without a bell: all CQs, or the next few.
     fn sweep(&self, which: Sweep) {
         match which {
             Sweep::All => self.each_cq(|cq| cq.sweep(ServedBy::Library)),
@@ -397,7 +420,7 @@ impl Adapter {
         }
     }
 
-    /// The next few completion queues, round and round.
+    /// The next few CQs, in turn.
     fn next_cqs(&self) -> Vec<Arc<Cq>> {
         let cqs = self.cqs.lock();
         let from = self.next_sweep.load(Ordering::Relaxed);
@@ -409,7 +432,7 @@ impl Adapter {
         few
     }
 
-    /// QP `index` left an acknowledgement for later, and its queue is not polled any more.
+    /// Sends the deferred acknowledgement of QP `index`, whose CQ is not polled any more.
     #[cold]
     pub(crate) fn acknowledge_left(&self, index: usize) {
         if let Some(qp) = self.qp(index) {
@@ -417,27 +440,29 @@ impl Adapter {
         }
     }
 
-    /// Looks where bells rang, and at the datagram rings: all that there is to do for whoever was woken while attention is up.
+    /// Serves the QPs whose bells rang, and the datagram rings: all work for a thread woken while
+    /// attention is up.
     pub(crate) fn answer(&self) {
         self.view.take_qp_bells(|index| {
             if let Some(qp) = self.qp(index) {
                 serve_cold(self, &qp, ServedBy::Library);
             }
         });
-        // XRC receive QPs have no queue; and what processes tell each other comes in datagram rings.
+        // XRC receive QPs have no CQ, and messages of the library arrive in datagram rings.
         let left = self.xrc.sweep(ServedBy::Library);
-        self.datagrams.attend(self);
+        self.datagrams.serve_woken(self);
         if left {
             self.fabric.wake_self();
         }
     }
 
-    /// Has the process of QP `qpn` look at it, if nobody there polls.
+    /// Makes the process of QP `qpn` look at it, if no thread polls there.
     #[cold]
     pub(crate) fn nudge(&self, qpn: u32) {
         let (slot, index) = split_qpn(qpn);
         if let Some(peer) = self.fabric.known_peer(slot) {
-            // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
+            // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
+            // Arc.
             let view = unsafe { View::of(&peer) };
             publication_fence(&view);
             let attention = &view.tables_head().attention;
@@ -448,19 +473,19 @@ impl Adapter {
         }
     }
 
-    /// Sends events that were held back long enough; returns when to look again.
+    /// Sends delayed events. Returns the time until the next one.
     fn settle_events(&self) -> Option<Duration> {
-        // Set before a queue holds its first event back, and before the wake-up that this is.
+        // Set before a CQ delays its first event, and before the wake-up that follows.
         if !self.moderates.load(Ordering::Acquire) {
             return None;
         }
         let now = Instant::now();
         let mut next: Option<Instant> = None;
-        self.each_cq(|cq| next = next.into_iter().chain(cq.settle(now)).min());
+        self.each_cq(|cq| next = next.into_iter().chain(cq.send_delayed_event(now)).min());
         next.map(|at| at.saturating_duration_since(now))
     }
 
-    /// Drives watched QPs; returns when to look again.
+    /// Drives the watched QPs. Returns the time until the next look.
     fn watch_round(&self) -> Option<Duration> {
         let watched = std::mem::take(&mut *self.watched.lock());
         let now = Instant::now();
@@ -470,8 +495,9 @@ impl Adapter {
             qp.serve_once(ServedBy::Library);
             qp.send_due_ack();
             qp.advance_send();
-            // Only now, or what still waits would have us look again at once. Whoever had it watched until here changed under
-            // a lock what is looked at next.
+            // Cleared only now: otherwise a QP that still waits would wake the service thread at
+            // once. A thread that watched the QP before this point changed its state under a lock
+            // read below.
             qp.watched.store(false, Ordering::Release);
             let (waits, held_up) = {
                 let responder = qp.responder.lock();
@@ -479,7 +505,7 @@ impl Adapter {
             };
             let (stalled, due) = {
                 let requester = qp.requester.lock();
-                (requester.recheck() || held_up, requester.fault_due())
+                (requester.recheck() || held_up, requester.fault_delay_end())
             };
             if waits.is_none() && !stalled {
                 continue;
@@ -497,7 +523,8 @@ impl Adapter {
 
     fn end_cut_connections(&self) -> Option<Duration> {
         if self.port.is_down() {
-            // Nothing is heard of anybody. When it is up, the service thread looks here next.
+            // No peer is heard while the port is down. The service thread looks here when it comes
+            // up.
             return None;
         }
         let now = Instant::now();
@@ -513,7 +540,7 @@ impl Adapter {
         let next = cut.iter().map(|(at, _)| *at).min();
         drop(cut);
         for qp in due {
-            // Unless it was taken down, or connected anew, meanwhile.
+            // Unless the QP was taken down or connected again meanwhile.
             let still = qp.responder.lock().link.as_ref().is_some_and(|l| l.was_cut(qp.qpn));
             if still {
                 qp.enter_error();
@@ -522,7 +549,7 @@ impl Adapter {
         next.map(|at| at.saturating_duration_since(now))
     }
 
-    fn exhume(&self) -> Option<Duration> {
+    fn release_pending(&self) -> Option<Duration> {
         let mut buried = self.pending_release.lock();
         buried.retain_mut(|b| {
             let gone = !matches!(b.link.peer_state(b.own_qpn), PeerState::Serving(_));
@@ -539,7 +566,8 @@ impl Adapter {
     }
 
     fn end_doomed(&self) {
-        // By itself: in the head of the loop the lock would be held until its end, and a flush may doom another queue.
+        // A separate statement: in the head of the loop the lock would be held to the end, and a
+        // flush may overrun another CQ.
         let doomed = std::mem::take(&mut *self.overrun_cqs.lock());
         for cq in doomed {
             for qp in self.all_qps() {
@@ -571,30 +599,30 @@ impl Adapter {
             }
             None => false,
         });
-        // Whoever reads an event makes room, and sends what waits.
+        // Each event read by the application makes room and sends a queued one.
         left.then_some(RECHECK * 10)
     }
 }
 
-/// Counts one more of something, unless there are `most`.
+/// Increments a counter unless it has reached `most`.
 ///
 /// # Errors
-/// `ENOMEM` there are.
+/// `ENOMEM` the limit is reached.
 pub(crate) fn count_up(counter: &AtomicUsize, most: usize) -> Result<(), Errno> {
     let more = |n: usize| (n < most).then(|| n + 1);
     let counted = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     counted.map(|_| ()).map_err(|_| Errno::ENOMEM)
 }
 
-/// Tries for as long as one transfer may take; the caller has other work to do after that.
-fn patiently(mut attempt: impl FnMut() -> Done) -> Done {
+/// Tries for about the time of one transfer; the caller continues with other work afterwards.
+fn patiently(mut attempt: impl FnMut() -> BindResult) -> BindResult {
     for _ in 0..1000 {
         match attempt() {
-            Done::Later => std::thread::yield_now(),
+            BindResult::Later => std::thread::yield_now(),
             done => return done,
         }
     }
-    Done::Later
+    BindResult::Later
 }
 
 impl Handler for Service {
@@ -604,19 +632,19 @@ impl Handler for Service {
         adapter.rounds.fetch_add(1, Ordering::Relaxed);
         adapter.attention.catch_up(|which| adapter.sweep(which));
         adapter.answer();
-        adapter.xrc.work(&adapter);
+        adapter.xrc.run_tasks(&adapter);
         adapter.end_doomed();
-        Helping::answer(&adapter);
+        Helping::start_helper_if_called(&adapter);
         adapter.look_at_interfaces();
         let waits = [
             adapter.follow_orders(),
             adapter.settle_events(),
             adapter.watch_round(),
             adapter.end_cut_connections(),
-            adapter.exhume(),
+            adapter.release_pending(),
             adapter.retry_events(),
             adapter.attention.settle(|which| adapter.sweep(which)),
-            adapter.datagrams.take_waits().then_some(RECHECK),
+            adapter.datagrams.take_has_waiting().then_some(RECHECK),
             adapter.wire.settle(&adapter),
         ];
         waits.into_iter().flatten().min()
@@ -633,7 +661,7 @@ impl Handler for Service {
         AtomicLock::recover(&adapter.view.rings_head().atomic_lock, peer.slot);
         adapter.datagrams.remove_peer(&adapter, peer);
         adapter.xrc.forget_opener(&adapter, peer.slot, peer.identity());
-        adapter.xrc.work(&adapter);
+        adapter.xrc.run_tasks(&adapter);
         let at = Instant::now() + GRACE;
         for qp in adapter.all_qps() {
             let concerned = {
@@ -641,7 +669,7 @@ impl Handler for Service {
                 responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(&l.peer, peer))
             };
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
-                // What the dead process had published still counts.
+                // Messages published before the death still count.
                 qp.serve_once(ServedBy::Library);
                 qp.send_due_ack();
                 qp.advance_send();

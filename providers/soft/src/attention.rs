@@ -1,12 +1,16 @@
-//! Who drives the adapter: a polling application, or the service thread when nobody polls.
+//! Attention: whether peers must wake this process, or a polling application finds arrivals by
+//! itself. `Cq::drive` counts polls here, arming raises attention, and the service thread sleeps as
+//! long as `settle` permits.
 //!
-//! While an application polls, peers need not wake anybody: `attention` is 0 and a piece costs its sender no system
-//! call. When polling stops, or an event is asked for, attention is raised, and every arrival rings its QP's bell and wakes
-//! one thread: one that sleeps in ibv_get_cq_event(3) on the channel of that QP's queue, or else the service
-//! thread. It answers the bells, so that what it does depends on what arrived, not on how many queues there are.
+//! While an application polls, `attention` is 0, and a message costs its sender no system call.
+//! When polls stop, or an event is armed, attention is raised. Every arrival then rings the bell of
+//! its QP and wakes a thread: a sleeper in ibv_get_cq_event(3) on the channel of the QP's CQ,
+//! otherwise the service thread. The woken thread answers the bells, so its work depends on the
+//! arrivals, not on the number of CQs.
 //!
-//! The service thread notices that polling stopped by looking at queues now and then, a few of many at a time, as long as
-//! attention is down; with attention up it sleeps without a timer, so an idle process uses no CPU.
+//! While attention is down, the service thread sometimes looks at a few CQs, to notice that polls
+//! stopped. While attention is up, it sleeps without a timer, so an idle process uses no processor
+//! time.
 
 use soft_local::fabric::Fabric;
 use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
@@ -17,55 +21,57 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the thread looks whether somebody still polls.
+/// Interval at which the service thread checks whether a thread still polls.
 const LOOK: Duration = Duration::from_millis(4);
-/// Polls in a row, no event being asked for, after which the application counts as polling.
+/// Polls without an armed event after which the application counts as polling.
 const EAGERNESS: u32 = 64;
-/// Polls without a completion, some 20 us of them, after which the processor is offered to others, and then how often.
+/// Polls without a completion (about 20 us) after which the thread yields, and the interval of
+/// further yields.
 const TOLERANCE: u32 = 1024;
 const YIELD_EVERY: u32 = 64;
 const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
 
-/// What the service thread looks at.
+/// The CQs that the service thread inspects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sweep {
-    /// Everything: bells ring from now on, and did not until now.
+    /// All CQs: bells ring from now on, and did not before.
     All,
-    /// The next few queues: an application polls, and looks at what it is interested in itself.
+    /// The next few CQs: an application polls its own CQs.
     Some,
 }
 
-/// The present division of labour.
+/// Attention of a process, and the counters behind it.
 #[derive(Debug)]
 pub(crate) struct Attention {
     view: View,
     fabric: Arc<Fabric>,
-    /// Completion queues that wait for an event, and whether the barrier was passed that they need.
+    /// Counts the CQs armed for an event, and records the barrier that they need.
     alert: Alert,
-    /// What the count of polls was when the thread last looked.
+    /// The count of polls at the last look of the service thread.
     seen: AtomicU32,
-    /// Since which raise of attention the thread looked at all queues once: bells rang for all that came after.
+    /// The raise of attention after which all CQs were swept; bells rang for all later arrivals.
     swept: AtomicU32,
     /// Polls since the last event, while attention is up.
     eager: AtomicU32,
-    /// Polls since the last completion. Racy, as the count of polls.
+    /// Polls since the last completion; racy, like the count of polls.
     fruitless: AtomicU32,
     left: Left,
 }
 
-/// A QP whose acknowledgement waits for an answer to take it along while somebody keeps looking at its ring: whoever polls other
-/// queues from then on sends it, since nobody may look there any more. One is kept; of others the sender asks after a while.
+/// A QP with a deferred acknowledgement, waiting for a reply to carry it. If only other CQs are
+/// polled from then on, their poller sends the acknowledgement. One QP is remembered; the senders
+/// of further QPs ask after a while.
 #[derive(Debug, Default)]
 struct Left(AtomicU64);
 
 impl Left {
-    /// Polls that a QP has that is looked at.
+    /// Polls granted to the QP's own poller.
     const POLLS: u32 = 8;
     const INDEX_BITS: u32 = 24;
     const QUEUE_BITS: u32 = 16;
 
-    /// QP `index`, looked at by who polls `queue`, waits since the count of polls was `polls`. All of it in one word, cut, so that
-    /// no order among pollers matters.
+    /// Remembers QP `index`, read by pollers of `queue`, at the count `polls`. A single word holds
+    /// all three values, so no order among pollers matters.
     #[inline]
     fn note(&self, index: usize, queue: u16, polls: u32) {
         if self.0.load(Ordering::Relaxed) == 0 {
@@ -76,7 +82,7 @@ impl Left {
         }
     }
 
-    /// `queue` was polled: the QP that has waited for long without it.
+    /// Called for a poll of `queue`: returns the QP that has waited too long.
     #[inline]
     fn due(&self, queue: u16, polls: u32) -> Option<usize> {
         let word = self.0.load(Ordering::Relaxed);
@@ -89,7 +95,7 @@ impl Left {
             return None;
         }
         self.0.store(0, Ordering::Relaxed);
-        // Whoever polls its own queue has looked at it as often.
+        // A poller of its own CQ looked at the QP equally often.
         let looked = (word >> Self::INDEX_BITS) as u16 == queue;
         (!looked).then_some((word & ((1 << Self::INDEX_BITS) - 1)) as usize - 1)
     }
@@ -118,17 +124,17 @@ impl Attention {
         &self.view.tables_head().polls.0
     }
 
-    /// An application looked for completions in `queue` and drove its QPs. Returns the QP, if there is one, that is to acknowledge
-    /// what it left for later: its own queue was not polled since.
+    /// Records a poll of `queue` without completions. Returns the QP whose deferred acknowledgement
+    /// must be sent, because its own CQ was not polled since.
     #[inline]
     pub(crate) fn polled(&self, queue: u16) -> Option<usize> {
-        // Racy increments are fine: only change matters.
+        // Racy increments suffice, because only changes matter.
         let count = self.polls().load(Ordering::Relaxed).wrapping_add(1);
         self.polls().store(count, Ordering::Relaxed);
         let fruitless = self.fruitless.load(Ordering::Relaxed).wrapping_add(1);
         self.fruitless.store(fruitless, Ordering::Relaxed);
         if fruitless >= TOLERANCE && fruitless.is_multiple_of(YIELD_EVERY) {
-            // Where there are more pollers than processors, the peer may be waiting for ours.
+            // With more pollers than processors, the peer may wait for this processor.
             std::thread::yield_now();
         }
         if self.word().load(Ordering::Relaxed) != 0 {
@@ -137,7 +143,7 @@ impl Attention {
         self.left.due(queue, count)
     }
 
-    /// Whether QP `index`, which who polls `queue` looks at, may leave its acknowledgement for later.
+    /// Whether QP `index`, read by pollers of `queue`, may defer its acknowledgement.
     #[inline]
     pub(crate) fn may_leave(&self, index: usize, queue: u16) -> bool {
         let may = self.is_down();
@@ -147,7 +153,7 @@ impl Attention {
         may
     }
 
-    /// There is a completion.
+    /// Records a completion.
     #[inline]
     pub(crate) fn completed(&self) {
         if self.fruitless.load(Ordering::Relaxed) != 0 {
@@ -163,26 +169,29 @@ impl Attention {
         if self.eager.fetch_add(1, Ordering::Relaxed) >= EAGERNESS {
             self.eager.store(0, Ordering::Relaxed);
             if self.alert.lower(self.word()) {
-                // The thread begins to look after us.
+                // The service thread begins its periodic looks.
                 self.fabric.wake_self();
             }
         }
     }
 
-    /// Whether an application polls, and the service thread looks now and then: what is left for later will be seen.
+    /// Whether an application polls. The service thread then looks periodically, so deferred work
+    /// is found.
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
-        // Relaxed: a hint; attention that goes up meanwhile is followed by a sweep, which acknowledges all.
+        // Relaxed: a hint. A later raise of attention is followed by a sweep, which sends all
+        // acknowledgements.
         self.word().load(Ordering::Relaxed) == 0
     }
 
-    /// Whether it was down.
+    /// Raises attention. Returns whether it was down.
     fn raise(&self) -> bool {
         self.alert.raise(self.word(), BOTH, membarrier::heavy)
     }
 
-    /// An event was asked for: somebody is about to sleep. The caller looks at the rings of its queue afterwards; the service
-    /// thread, which may just have decided that it need not look again, at those of all others.
+    /// Called when an event is armed, before a thread sleeps. The caller looks at the rings of its
+    /// CQ afterwards. The service thread, which may just have decided to sleep, looks at all other
+    /// rings.
     pub(crate) fn armed(&self) {
         self.alert.arm();
         if self.raise() {
@@ -190,15 +199,16 @@ impl Attention {
         }
     }
 
-    /// An event was sent, or is not wanted any more.
+    /// Called when an event was sent or is no longer wanted.
     pub(crate) fn disarmed(&self) {
         self.alert.disarm();
         self.eager.store(0, Ordering::Relaxed);
     }
 
-    /// For the service thread: looks through `sweep` unless bells have rung for all that may be there; returns whether it did.
+    /// Called by the service thread: sweeps unless bells rang for all present arrivals. Returns
+    /// whether it swept.
     pub(crate) fn catch_up(&self, sweep: impl FnOnce(Sweep)) -> bool {
-        // Before the sweep: what it may miss is of a later raise.
+        // Loaded before the sweep: arrivals that the sweep may miss belong to a later raise.
         let raised = self.alert.raised();
         if raised == Some(self.swept.load(Ordering::Relaxed)) {
             return false;
@@ -213,7 +223,8 @@ impl Attention {
         true
     }
 
-    /// For the service thread: how long it may sleep. Looks at everything through `sweep` when it takes over.
+    /// Called by the service thread: returns how long it may sleep. Sweeps all CQs when polls have
+    /// stopped.
     pub(crate) fn settle(&self, sweep: impl FnOnce(Sweep)) -> Option<Duration> {
         if self.alert.raised().is_none() {
             let polls = self.polls().load(Ordering::Relaxed);
@@ -235,7 +246,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
-    /// Counts wake-ups, and wants none by the clock.
+    /// Counts wake-ups, and asks for none by time.
     #[derive(Debug, Default)]
     struct Counter(AtomicUsize);
 
@@ -251,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_another_queue_for_long_hears_once_of_what_was_left() {
+    fn a_thread_that_polls_another_cq_for_long_is_told_once_of_deferred_work() {
         let left = Left::default();
         let now = u32::MAX - 3;
         left.note(0, 7, now);
@@ -266,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_an_event_while_attention_is_down_has_the_service_thread_look() {
+    fn arming_an_event_while_attention_is_down_wakes_the_service_thread() {
         let name = format!("ferroverbs-attention-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
         config.dir_is_ours = true;
@@ -286,7 +297,7 @@ mod tests {
             attention.polled(0);
         }
         assert!(attention.is_down() && woken_beyond(0), "it looks after those who poll");
-        // Whatever else woke it has passed once nothing has, in so many looks.
+        // After 50 looks without a wake-up, all wake-ups of the setup have passed.
         let (mut before, mut same) = (0, 0);
         while same < 50 {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,10 @@
-//! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
+//! The settings from environment variables: each variable of the adapter, its values and its
+//! default. The fabric and the devices read a variable once, when they are joined or opened. An
+//! invalid value is reported in one line.
+//!
+//! Map of the file: [`Setting`] describes a variable; one constant for each; functions such as
+//! `wire` and `limits` cache the values; `fabric` chooses the fabric directory. All functions may
+//! be called by any thread; the caches are `OnceLock`s, and `SAID` in `is_news` is a leaf lock.
 
 use crate::limits::{Limits, Names, parse_networks};
 use cface::env;
@@ -14,21 +20,21 @@ use std::ffi::{OsStr, OsString};
 use std::path::{self, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A variable of the environment, and what it may be.
+/// A variable of the environment and its values.
 #[derive(Debug)]
 pub(crate) struct Setting<T: 'static> {
     pub(crate) name: &'static str,
-    /// For people: what its value may be.
+    /// The permitted values, for messages.
     allowed: &'static str,
-    /// For people: what is done without it, and with a value that is not allowed.
+    /// The default, for messages.
     otherwise: &'static str,
-    /// A privileged program ([`env::is_privileged`]) heeds it, too.
+    /// Whether a privileged program ([`env::is_privileged`]) reads it, too.
     harmless: bool,
     parse: fn(&str) -> Option<T>,
 }
 
 impl<T> Setting<T> {
-    /// Its value; `None`: it is not set, or to something that makes no sense, which is told once.
+    /// The value; None if the variable is unset or invalid. An invalid value is reported once.
     pub(crate) fn get(&self) -> Option<T> {
         if env::is_privileged() && !self.harmless {
             return None;
@@ -36,7 +42,7 @@ impl<T> Setting<T> {
         self.understand(std::env::var_os(self.name))
     }
 
-    /// What a value means; `None` as for [`Setting::get`].
+    /// The meaning of a value; None as for [`Setting::get`].
     pub(crate) fn understand(&self, value: Option<OsString>) -> Option<T> {
         let value = value.filter(|value| !value.is_empty())?;
         let meaning = value.to_str().and_then(|text| (self.parse)(text.trim()));
@@ -52,7 +58,7 @@ impl<T> Setting<T> {
     }
 }
 
-/// Whether nothing was said of a variable yet. Devices are listed and opened again and again.
+/// Whether no report about a variable was made yet. Devices are listed and opened repeatedly.
 fn is_news(name: &'static str) -> bool {
     static SAID: Mutex<Vec<&str>> = Mutex::new(vec![]);
     let mut said = SAID.lock();
@@ -63,7 +69,7 @@ fn is_news(name: &'static str) -> bool {
     news
 }
 
-/// How many devices there are.
+/// Number of devices.
 pub(crate) const DEVICES_ASKED: Setting<usize> = Setting {
     name: "FERROVERBS_SOFT",
     allowed: devices::ALLOWED,
@@ -102,8 +108,9 @@ pub(crate) fn gid_order() -> GidOrder {
     *ORDER.get_or_init(|| GIDS.get().unwrap_or_default())
 }
 
-/// Messages longer than this are fetched by the receiver in one copy where it can attach to the sender; up to
-/// it they are copied twice through a bounce buffer, which costs no system call.
+/// Message length in bytes above which the receiver fetches the message with one copy, if it can
+/// attach to the sender. Shorter messages are copied twice through a bounce buffer, without a
+/// system call.
 const EAGER: Setting<usize> = Setting {
     name: "FERROVERBS_SOFT_EAGER",
     allowed: "a number of bytes from 0 to 2147483648",
@@ -121,7 +128,7 @@ pub(crate) const CMA: Setting<bool> = Setting {
     parse: switch,
 };
 
-/// Whether a thread of this process may help others.
+/// Whether a helper thread of this process moves bytes for operations of peer processes.
 const HELPER: Setting<bool> = Setting {
     name: "FERROVERBS_SOFT_HELPER",
     allowed: "on or off",
@@ -130,7 +137,7 @@ const HELPER: Setting<bool> = Setting {
     parse: switch,
 };
 
-/// Whether a region's lkey differs from its rkey.
+/// Whether the lkey of a region differs from its rkey.
 const KEYS: Setting<bool> = Setting {
     name: "FERROVERBS_SOFT_KEYS",
     allowed: "equal or distinct",
@@ -143,7 +150,7 @@ const KEYS: Setting<bool> = Setting {
     },
 };
 
-/// Whether the adapter refuses what the strictest adapter refuses.
+/// Whether the adapter refuses what the strictest hardware adapter refuses.
 const STRICT: Setting<bool> = Setting {
     name: "FERROVERBS_SOFT_STRICT",
     allowed: "on or off",
@@ -152,18 +159,18 @@ const STRICT: Setting<bool> = Setting {
     parse: switch,
 };
 
-/// Which way leads to other hosts.
+/// How other hosts are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wiring {
-    /// None: only this host is reached.
+    /// Not at all: only this host is reached.
     Off,
-    /// RoCE v2 to other hosts, shared memory on this one.
+    /// RoCE v2 between hosts, and shared memory on one host.
     Auto,
-    /// RoCE v2 to every address of an interface, this host's included.
+    /// RoCE v2 to every address of an interface, including addresses of this host.
     Always,
 }
 
-/// Whether other hosts are reached.
+/// The way to other hosts.
 const WIRE: Setting<Wiring> = Setting {
     name: "FERROVERBS_SOFT_WIRE",
     allowed: "off, auto or always",
@@ -177,13 +184,14 @@ const WIRE: Setting<Wiring> = Setting {
     },
 };
 
-/// Which way leads to other hosts, by `FERROVERBS_SOFT_WIRE`.
+/// The way to other hosts, by `FERROVERBS_SOFT_WIRE`.
 pub(crate) fn wire() -> Wiring {
     static WIRING: OnceLock<Wiring> = OnceLock::new();
     *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
 }
 
-/// Whose addresses the adapter has. A privileged program heeds limits, too: without them it would talk with more.
+/// The interfaces whose addresses the adapter uses. A privileged program obeys this variable as
+/// well, because the variable only limits what the program reaches.
 const INTERFACES: Setting<Names> = Setting {
     name: "FERROVERBS_SOFT_INTERFACES",
     allowed: "names of interfaces such as 'eth0,ens*'",
@@ -192,7 +200,7 @@ const INTERFACES: Setting<Names> = Setting {
     parse: Names::parse,
 };
 
-/// Who may be spoken with.
+/// The permitted peer addresses.
 pub(crate) const PEERS: Setting<Vec<IpNet>> = Setting {
     name: "FERROVERBS_SOFT_PEERS",
     allowed: "addresses and networks such as '10.1.0.0/16,fd00::/8'",
@@ -201,19 +209,20 @@ pub(crate) const PEERS: Setting<Vec<IpNet>> = Setting {
     parse: parse_networks,
 };
 
-/// Who may talk over the wire, by `FERROVERBS_SOFT_INTERFACES` and `FERROVERBS_SOFT_PEERS`.
+/// The limits of the wire between hosts, by `FERROVERBS_SOFT_INTERFACES` and
+/// `FERROVERBS_SOFT_PEERS`.
 pub(crate) fn limits() -> &'static Limits {
     static LIMITS: OnceLock<Limits> = OnceLock::new();
     LIMITS.get_or_init(|| Limits { interfaces: limit(&INTERFACES), peers: limit(&PEERS) })
 }
 
-/// A limit that makes no sense lets nobody through.
+/// An invalid limit permits nothing.
 fn limit<T: Default>(setting: &Setting<T>) -> Option<T> {
     let value = std::env::var_os(setting.name).filter(|value| !value.is_empty())?;
     Some(setting.understand(Some(value)).unwrap_or_default())
 }
 
-/// Whether the kernel is told which process gets which packets.
+/// Whether a kernel program steers packets to processes.
 const STEERING: Setting<bool> = Setting {
     name: "FERROVERBS_SOFT_STEERING",
     allowed: "on or off",
@@ -222,13 +231,14 @@ const STEERING: Setting<bool> = Setting {
     parse: switch,
 };
 
-/// Whether the kernel is told which of the processes that share a port gets which packets: not with `FERROVERBS_SOFT_STEERING=off`.
+/// Whether a kernel program steers packets to the processes that share a port, by
+/// `FERROVERBS_SOFT_STEERING`.
 pub(crate) fn steers() -> bool {
     static STEERS: OnceLock<bool> = OnceLock::new();
     *STEERS.get_or_init(|| STEERING.get().unwrap_or(true))
 }
 
-/// What happens to packets that leave for other hosts.
+/// Impairments of packets to other hosts.
 const WEATHER: Setting<Weather> = Setting {
     name: "FERROVERBS_SOFT_WEATHER",
     allowed: "words such as 'loss=1% duplicate=1% reorder=1% mark=1% seed=7'",
@@ -237,12 +247,12 @@ const WEATHER: Setting<Weather> = Setting {
     parse: Weather::parse,
 };
 
-/// What shall happen to packets that leave for other hosts, by `FERROVERBS_SOFT_WEATHER`; `None`: nothing.
+/// Impairments of packets to other hosts, by `FERROVERBS_SOFT_WEATHER`; None if unset.
 pub(crate) fn weather() -> Option<Weather> {
     WEATHER.get()
 }
 
-/// Every variable that the adapter reads, as the pages tell them.
+/// Every variable that the adapter reads, as documented in the pages.
 #[cfg(test)]
 const NAMES: [&str; 17] = [
     DEVICES_ASKED.name,
@@ -264,7 +274,7 @@ const NAMES: [&str; 17] = [
     CONTROL_VARIABLE,
 ];
 
-/// Up to how many bytes a message is always copied twice.
+/// Message length in bytes up to which a message is always copied twice.
 pub(crate) fn eager_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| EAGER.get().unwrap_or(EAGER_BYTES))
@@ -272,43 +282,46 @@ pub(crate) fn eager_bytes() -> usize {
 
 const EAGER_BYTES: usize = 8192;
 
-/// Whether a thread of this process may help others with their long WRITEs to it and READs from it (`engine::helping`): not with
-/// `FERROVERBS_SOFT_HELPER=off`, for programs whose processors are all spoken for.
+/// Whether a helper thread moves some bytes of long WRITEs to this process and READs from it
+/// (`engine::helping`). `FERROVERBS_SOFT_HELPER=off` suits programs that use all processors.
 pub(crate) fn helps() -> bool {
     HELPER.get().unwrap_or(true)
 }
 
-/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, or in
-/// strict mode where that variable does not say `equal`. It finds programs that confuse them. The
-/// adapters in use have one key for both.
+/// Whether the lkey of a region differs from its rkey: by `FERROVERBS_SOFT_KEYS=distinct`, or in
+/// strict mode unless the variable is `equal`. Distinct keys reveal programs that use one key for
+/// the other. Usual adapters have one value for both keys.
 pub(crate) fn keys_are_distinct() -> bool {
     KEYS.get().unwrap_or_else(is_strict)
 }
 
-/// Whether the adapter refuses what the strictest adapter refuses, by `FERROVERBS_SOFT_STRICT`
-/// ("Strict mode" in docs/reference/soft-provider.md).
+/// Whether the adapter refuses what the strictest hardware adapter refuses, by
+/// `FERROVERBS_SOFT_STRICT` ("Strict mode" in docs/reference/soft-provider.md).
 pub(crate) fn is_strict() -> bool {
     STRICT.get().unwrap_or(false)
 }
 
-/// Whether nothing shall be said of other ends that cannot be met: `FERROVERBS_QUIET`, as for the library itself.
+/// Whether reports about unreachable peers are suppressed, by `FERROVERBS_QUIET` as for the
+/// library.
 pub(crate) fn is_quiet() -> bool {
     std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
 }
 
-/// Where and how processes meet:
+/// The fabric directory and its members:
 ///
-/// - `FERROVERBS_FABRIC_DIR`: the directory. Otherwise `$XDG_RUNTIME_DIR/ferroverbs`, or `/run/user/<uid>/ferroverbs` (where that variable points
-///   to in a session, so that cron jobs meet sessions), if that runtime directory is this user's: nobody else can make anything there. Otherwise
-///   `/tmp/ferroverbs-<uid>`, which another user can make first; then no device is opened, and a line says why.
-/// - `FERROVERBS_FABRIC_GROUP`: a group's name or number: its members meet (by default in
+/// - `FERROVERBS_FABRIC_DIR`: the directory. The default is `$XDG_RUNTIME_DIR/ferroverbs`, or
+///   `/run/user/<uid>/ferroverbs` (the same place in a session, so cron jobs meet sessions), if the
+///   runtime directory belongs to this user, since then no other user can create files there.
+///   Otherwise `/tmp/ferroverbs-<uid>`. Another user can create that directory first; then no
+///   device is opened, and a line says why.
+/// - `FERROVERBS_FABRIC_GROUP`: name or number of a group whose members meet (by default in
 ///   `/tmp/ferroverbs-g<gid>`).
 /// - `FERROVERBS_SOFT_CMA=off`: no cross-memory attach.
 ///
 /// A privileged program ([`env::is_privileged`]) ignores all of them.
 ///
 /// # Errors
-/// `EINVAL` there is no such group.
+/// `EINVAL` no such group.
 pub(crate) fn fabric() -> Result<FabricConfig, FabricError> {
     fabric_from(env::trusted)
 }
@@ -317,7 +330,7 @@ fn fabric_from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<FabricConfig
     let lookup = |name| lookup(name).filter(|value| !value.is_empty());
     let group = lookup(GROUP_VARIABLE).map(|value| parse_group(&value)).transpose()?;
     let (dir, dir_is_ours) = match lookup(DIR_VARIABLE) {
-        // Absolute, as the program may go elsewhere.
+        // Absolute, because the program may change its working directory.
         Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
         None => {
             let session = format!("/run/user/{}", process::user());
@@ -326,8 +339,8 @@ fn fabric_from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<FabricConfig
         }
     };
     let cma = CMA.understand(lookup(CMA.name)).unwrap_or(true);
-    // Who names a directory for several containers wants them to meet, and they have namespaces of their own. A default is one
-    // for all hosts that are made of namespaces.
+    // A named directory is meant for several containers, which have separate namespaces. A default
+    // directory separates hosts made of namespaces.
     let spans_namespaces = !dir_is_ours;
     Ok(FabricConfig { spans_namespaces, dir_is_ours, group, cma, ..FabricConfig::new(dir) })
 }
@@ -348,7 +361,7 @@ fn default_dir(group: Option<u32>, mut runtime_dirs: impl Iterator<Item = PathBu
     if let Some(group) = group {
         return format!("/tmp/{DEFAULT_STEM}g{group}").into();
     }
-    // After su(1) it may well be someone else's.
+    // After su(1) the directory may belong to another user.
     let ours = |dir: &Path| dir::stat(dir).is_ok_and(|s| s.is_dir() && s.uid == process::user());
     match runtime_dirs.find(|dir| dir.is_absolute() && ours(dir)) {
         Some(dir) => dir.join("ferroverbs"),
@@ -356,12 +369,12 @@ fn default_dir(group: Option<u32>, mut runtime_dirs: impl Iterator<Item = PathBu
     }
 }
 
-/// What goes wrong on purpose.
+/// The variable with fault rules.
 const FAULTS_VARIABLE: &str = "FERROVERBS_SOFT_FAULTS";
-/// Where more of it is listened for.
+/// The variable with the path of the control pipe.
 pub(crate) const CONTROL_VARIABLE: &str = "FERROVERBS_SOFT_CONTROL";
 
-/// What shall go wrong, by `FERROVERBS_SOFT_FAULTS`. What is not understood is told in one line, and then nothing goes wrong.
+/// The faults of `FERROVERBS_SOFT_FAULTS`. An invalid value is reported in one line and ignored.
 pub(crate) fn faults() -> Vec<Statement> {
     let Some(text) = lookup(FAULTS_VARIABLE) else { return vec![] };
     parse(&text.to_string_lossy()).unwrap_or_else(|why| {
@@ -370,11 +383,11 @@ pub(crate) fn faults() -> Vec<Statement> {
     })
 }
 
-/// The pipe that `FERROVERBS_SOFT_CONTROL` names; `%p` in it stands for the number of this process.
+/// The pipe of `FERROVERBS_SOFT_CONTROL`, with `%p` replaced by the number of this process.
 pub(crate) fn control_path() -> Option<PathBuf> {
     let named = lookup(CONTROL_VARIABLE)?;
     let path = PathBuf::from(with_pid(&named.to_string_lossy(), process::id()));
-    // Absolute, as the program may go elsewhere.
+    // Absolute, because the program may change its working directory.
     Some(path::absolute(&path).unwrap_or(path))
 }
 
@@ -382,7 +395,7 @@ fn with_pid(path: &str, pid: i32) -> String {
     path.replace("%p", &pid.to_string())
 }
 
-/// A variable that is not empty. A privileged program sees none.
+/// A nonempty variable. A privileged program gets None.
 fn lookup(name: &str) -> Option<OsString> {
     env::trusted(name).filter(|value| !value.is_empty())
 }
@@ -418,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_makes_no_sense_is_told_with_what_would_and_what_is_done() {
+    fn an_invalid_value_is_reported_with_the_valid_ones_and_the_default() {
         assert_eq!(
             DEVICES_ASKED.complaint(OsStr::new("maybe")),
             "FERROVERBS_SOFT=maybe: must be off, on, or a number of devices from 0 to 32; \

@@ -1,5 +1,8 @@
-//! Telling a running process what shall go wrong: lines in a named pipe that `FERROVERBS_SOFT_CONTROL` names, in the language of
-//! `FERROVERBS_SOFT_FAULTS` (`soft_semantics::faults`). A thread that sleeps in the kernel reads them; without the setting there is none.
+//! The control thread: reads fault statements from the named pipe of `FERROVERBS_SOFT_CONTROL`
+//! while the program runs. `port.rs` executes the statements, in the language of
+//! `FERROVERBS_SOFT_FAULTS` (`soft_semantics::faults`).
+//!
+//! The thread sleeps in the kernel. Without the setting there is no thread.
 
 use crate::config::{CONTROL_VARIABLE, control_path};
 use crate::engine::objects::adapter::Adapter;
@@ -15,10 +18,11 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 const STACK: usize = 256 << 10;
-/// A line that is longer is no statement of anybody's.
+/// Limit of a line; longer input is discarded.
 const LONGEST: usize = 64 << 10;
 
-/// Begins to listen if the environment says where. A pipe that cannot be used is told in one line, and done without.
+/// Starts the thread if the environment names a pipe. An unusable pipe is reported in one line and
+/// ignored.
 pub(crate) fn start(adapter: &Arc<Adapter>) {
     let Some(path) = control_path() else { return };
     let listening = Fifo::open(&path).and_then(|fifo| {
@@ -36,16 +40,16 @@ pub(crate) fn start(adapter: &Arc<Adapter>) {
     }
 }
 
-/// Stops listening.
+/// Ends the thread.
 pub(crate) fn stop(adapter: &Adapter) {
     let Some(control) = adapter.control.lock().take() else { return };
     if adapter.fabric.is_foreign() {
-        // A fork of the process: there is no such thread here, and the pipe is not ours.
+        // In a forked child the thread does not exist, and the pipe belongs to the parent.
         std::mem::forget(control);
         return;
     }
     control.stop.notify();
-    // A panic in it has been reported.
+    // A panic of the thread was already reported.
     let _ = control.thread.join();
 }
 

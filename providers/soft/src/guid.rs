@@ -1,8 +1,11 @@
-//! Who the adapter is: the GUID that managers of connections tell hosts apart by (IBTA vol 1, 4.1; EUI-64, IEEE 802).
+//! The GUID of the adapter, by which connection managers distinguish hosts (IBTA vol 1, 4.1;
+//! EUI-64, IEEE 802). Queries of the device and GID 0 use the GUID; all processes of a fabric
+//! compute the same value.
 //!
-//! Hardware has it from its maker. Ours is made of what tells one adapter from another and stays as it is: the machine, the
-//! network namespace, the users who meet, where they meet, and the number of the device. The machine's id is confidential,
-//! so it is only the key of a hash (`machine-id(5)`).
+//! A hardware adapter gets its GUID from the maker. The GUID of soft is a hash of everything that
+//! distinguishes an adapter and does not change: machine, network namespace, users of the fabric,
+//! fabric directory, and number of the device. The id of the machine is confidential, so it is only
+//! the key of the hash (`machine-id(5)`).
 #![forbid(unsafe_code)]
 
 use hmac_sha256::HMAC;
@@ -10,12 +13,12 @@ use soft_local::fabric::FabricConfig;
 use soft_sys::{host, process};
 use std::os::unix::ffi::OsStrExt;
 
-/// An adapter, whose devices have GUIDs in a row.
+/// An adapter; its devices have consecutive GUIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(u64);
 
 impl Identity {
-    /// The adapter that processes with these settings share.
+    /// The adapter shared by processes with these settings.
     pub(crate) fn of(config: &FabricConfig) -> Self {
         let place = config.dir.as_os_str().as_bytes();
         let members = match config.group {
@@ -29,12 +32,13 @@ impl Identity {
         let mut text = format!("{APPLICATION} net {namespace} {members} at ").into_bytes();
         text.extend_from_slice(place);
         let [a, b, c, d, e, f, g, h, ..] = HMAC::mac(&text, machine);
-        // Administered locally, of a single adapter.
+        // Locally administered, individual.
         let first = a & !GROUP | LOCAL;
         Self(u64::from_be_bytes([first, b, c, d, e, f, g, h]) & !(DEVICES - 1))
     }
 
-    /// The GUID of device `index`, in network byte order; that of device 0 is the whole adapter's as well.
+    /// The GUID of device `index`, in network byte order. The GUID of device 0 also names the whole
+    /// adapter.
     pub(crate) fn guid(self, index: usize) -> [u8; 8] {
         (self.0 | (index as u64 & (DEVICES - 1))).to_be_bytes()
     }
@@ -45,15 +49,15 @@ impl Identity {
     }
 }
 
-/// What tells our hashes from those that others make of the same machine id.
+/// Separates the hash from hashes that other applications make of the machine id.
 const APPLICATION: &str = "ferroverbs soft adapter f0be2a6d";
 
-/// Of the first byte of a GUID: assigned by whoever runs the network rather than by IEEE.
+/// Bit of the first byte of a GUID: locally administered, not assigned by IEEE.
 const LOCAL: u8 = 2;
-/// Of the first byte of a GUID: no single device.
+/// Bit of the first byte of a GUID: a group of devices.
 const GROUP: u8 = 1;
 
-/// Devices that an adapter can have, each with a GUID; a power of two.
+/// Number of devices of an adapter, each with a GUID; a power of two.
 pub(crate) const DEVICES: u64 = soft_semantics::devices::MOST as u64;
 
 #[cfg(test)]
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guid_tells_machine_namespace_user_place_and_device() {
+    fn a_guid_depends_on_machine_namespace_user_directory_and_device() {
         let base: (&[u8], u64, &str, &[u8]) = (b"m1", 1, "user 1", b"/a");
         let of = |(machine, namespace, members, place): (&[u8], u64, &str, &[u8])| {
             Identity::from_parts(machine, namespace, members, place)
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_id_is_not_in_it() {
+    fn a_guid_does_not_contain_the_machine_id() {
         let id = host::secret();
         let guid = Identity::of(&FabricConfig::new("/run/one")).guid(0);
         let text: String = guid.iter().map(|byte| format!("{byte:02x}")).collect();

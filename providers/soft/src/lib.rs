@@ -1,8 +1,9 @@
-//! `soft`: a software RDMA adapter in user space, as a provider plugin of libibverbs.
+//! `soft`: a software RDMA adapter in user space, a provider plugin of libibverbs.
 //!
-//! See `docs/design/soft.md`. From the outside in: `ops` are the entry points that libibverbs and applications call; `engine`
-//! is what the adapter does. The crate `soft_local` has the wire of one host: how processes meet and the memory that they share;
-//! `soft_memory` what touches memory of an application; `soft_sys` the system calls.
+//! See `docs/design/soft.md`. `ops` has the entry points for libibverbs and applications, `engine`
+//! the behaviour of the adapter, `remote` the wire between hosts. The crate `soft_local` has the
+//! wire of one host: how processes meet, and their shared memory. `soft_memory` accesses the memory
+//! of an application, and `soft_sys` wraps system calls.
 
 mod adapter;
 mod addresses;

@@ -1,15 +1,15 @@
-//! Who may talk over the wire between hosts: by the addresses of which interfaces, and with which hosts (`FERROVERBS_SOFT_INTERFACES`,
-//! `FERROVERBS_SOFT_PEERS`).
+//! Limits of the wire between hosts: permitted interfaces and peers (`FERROVERBS_SOFT_INTERFACES`,
+//! `FERROVERBS_SOFT_PEERS`). `config` parses them; the GID table and every new route check them.
 #![forbid(unsafe_code)]
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Names of interfaces; one with `*` at its end means all that begin so.
+/// Names of interfaces; a trailing `*` matches all names with that beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names(Vec<String>);
 
-/// The limits that were set; `None`: no limit.
+/// The configured limits; None means no limit.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     pub(crate) interfaces: Option<Names>,
@@ -17,9 +17,9 @@ pub(crate) struct Limits {
 }
 
 impl Names {
-    /// Names with a comma or a blank between; `None`: that is none of an interface.
+    /// Parses names separated by commas or blanks; None for an invalid name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // IFNAMSIZ (netdevice(7)) with its NUL.
+        // IFNAMSIZ (netdevice(7)) includes the NUL.
         let fits = |name: &&str| name.len() < libc::IFNAMSIZ && !name.contains('/');
         words(text)
             .map(|name| Some(name).filter(fits).map(str::to_owned))
@@ -35,7 +35,7 @@ impl Names {
     }
 }
 
-/// Addresses and networks (`10.0.0.0/8`) with a comma or a blank between; `None`: that is neither.
+/// Parses addresses and networks (`10.0.0.0/8`) separated by commas or blanks; None if invalid.
 pub(crate) fn parse_networks(text: &str) -> Option<Vec<IpNet>> {
     let network = |word: &str| {
         let single =
@@ -50,12 +50,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Limits {
-    /// Whether the adapter has the addresses of the interface of this name. (Those of the loopback interface it has where there are no others.)
+    /// Whether the adapter may use the addresses of this interface. (Addresses of the loopback
+    /// interface are used if no other address exists.)
     pub(crate) fn has_interface(&self, name: &[u8]) -> bool {
         self.interfaces.as_ref().is_none_or(|names| names.has(name))
     }
 
-    /// Whether this process may talk with the host of this address.
+    /// Whether this process may communicate with the host of this address.
     pub(crate) fn may_meet(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.peers

@@ -1,5 +1,6 @@
-//! The adapter's port, which goes down and comes up on request only, and everything else that is done on request: orders are carried
-//! out by the service thread, one after the other (`soft_semantics::faults`).
+//! The port of the adapter, and all orders: changes of the port, fault rules, events. Statements
+//! arrive from `config` and `control`; the service thread executes orders one after the other
+//! (`soft_semantics::faults`).
 
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::plan::FaultPlan;
@@ -12,31 +13,31 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Adapter {
-    /// The place of a queue pair in the order of creation, from 1.
+    /// The ordinal of a new QP, from 1.
     pub(crate) fn next_qp_ordinal(&self) -> u32 {
         self.port.qps.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The place of a completion queue in the order of creation, from 1.
+    /// The ordinal of a new CQ, from 1.
     pub(crate) fn next_cq_ordinal(&self) -> u32 {
         self.port.cqs.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// At which of its completions a new queue is to overrun.
+    /// The completion at which a new CQ overruns by a fault rule.
     pub(crate) fn planned_overrun(&self, cq: u32) -> Option<u64> {
         self.port.plan.lock().overrun_of(cq)
     }
 
-    /// Does what was said before the process joined. Nobody has a device open yet, so the port is down from the beginning if it
-    /// shall be, and no event says so.
+    /// Executes the statements given before the process joined. No device is open yet, so the port
+    /// may start down, without an event.
     pub(crate) fn obey_first(&self, statements: &[Statement]) {
         self.obey(statements);
         self.follow_orders();
-        // It may come up by itself: the service thread keeps the time.
+        // The port may come up by itself: the service thread keeps the time.
         self.fabric.wake_self();
     }
 
-    /// Does what a person said (`soft_semantics::faults::parse`).
+    /// Executes statements of the user (`soft_semantics::faults::parse`).
     pub(crate) fn obey(&self, statements: &[Statement]) {
         for statement in statements {
             match *statement {
@@ -60,7 +61,7 @@ impl Adapter {
         let mut plan = self.port.plan.lock();
         plan.add(rule);
         for qp in self.all_qps() {
-            qp.requester.lock().take_plan(&plan, qp.ordinal, qp.kind);
+            qp.requester.lock().add_fault_rules(&plan, qp.ordinal, qp.kind);
             qp.await_acks();
         }
     }
@@ -70,7 +71,7 @@ impl Adapter {
         *plan = FaultPlan::default();
         let qps = self.all_qps();
         for qp in &qps {
-            qp.requester.lock().drop_plan();
+            qp.requester.lock().drop_fault_rules();
         }
         drop(plan);
         for qp in &qps {
@@ -79,33 +80,33 @@ impl Adapter {
         self.each_cq(|cq| cq.plan_overrun(None));
     }
 
-    /// Has the service thread carry out an order.
+    /// Queues an order for the service thread.
     pub(crate) fn order(&self, order: Order) {
         self.port.orders.lock().push_back(order);
         self.port.ordered.store(true, Ordering::Release);
         self.fabric.wake_self();
     }
 
-    /// A new QP gets its share of the trouble there is.
-    pub(crate) fn trouble(&self, qp: &Arc<Qp>) {
+    /// Applies the fault rules and the port state to a new QP.
+    pub(crate) fn apply_fault_rules(&self, qp: &Arc<Qp>) {
         {
             let plan = self.port.plan.lock();
-            qp.requester.lock().take_plan(&plan, qp.ordinal, qp.kind);
+            qp.requester.lock().add_fault_rules(&plan, qp.ordinal, qp.kind);
             if !plan.is_empty() {
-                // What goes wrong does so whether somebody polls or not.
+                // Faults must happen even if no thread polls.
                 qp.await_acks();
             }
         }
         if self.port.is_down() {
             set_plugged(qp, false);
-            // It may have come up before the QP was among those that are told.
+            // The port may have come up before the QP was listed.
             if !self.port.is_down() {
                 set_plugged(qp, true);
             }
         }
     }
 
-    /// For the service thread: carries out orders; returns when to look again.
+    /// Called by the service thread: executes orders. Returns the time until the next look.
     pub(crate) fn follow_orders(&self) -> Option<Duration> {
         if !self.port.ordered.load(Ordering::Acquire) && self.port.shown.lock().until.is_none() {
             return None;
@@ -137,7 +138,8 @@ impl Adapter {
                     self.read_interfaces();
                     self.publish_addresses();
                     self.wire.take_part_again(self);
-                    // Who hears of it and looks finds the new table.
+                    // Incremented before the event: a program that reads the table after the event
+                    // gets the new table.
                     self.port.gid_changes.fetch_add(1, Ordering::Release);
                 }
                 self.port_event(event);
@@ -151,14 +153,15 @@ impl Adapter {
         }
     }
 
-    /// Takes the port down, until then at the latest, or up.
+    /// Takes the port down, until `until` at the latest, or up.
     fn show_port(&self, down: bool, until: Option<Instant>) {
         let mut shown = self.port.shown.lock();
         shown.until = until;
         if std::mem::replace(&mut shown.down, down) == down {
             return;
         }
-        // Before the queue pairs: one that is created meanwhile sees it, or is among them.
+        // Stored before the QPs are collected: a QP created meanwhile either reads the flag or is
+        // in the list.
         self.port.set_down(down);
         let qps = self.all_qps();
         for qp in &qps {
@@ -172,7 +175,7 @@ impl Adapter {
         }
     }
 
-    /// Reports an event of the port, or of the device, to every context.
+    /// Reports an event of the port or the device to every context.
     fn port_event(&self, event: u32) {
         for channel in self.channels.lock().iter().filter_map(std::sync::Weak::upgrade) {
             if channel.is_asynchronous() {
@@ -182,16 +185,16 @@ impl Adapter {
     }
 }
 
-/// The port of a QP went down or up.
+/// Changes the port state of a QP.
 fn set_plugged(qp: &Qp, plugged: bool) {
     {
         let mut requester = qp.requester.lock();
         if plugged {
-            requester.plug();
+            requester.port_up();
         } else {
-            requester.unplug();
+            requester.port_down();
         }
     }
     qp.responder.lock().set_port(!plugged);
-    qp.show_port();
+    qp.publish_port_state();
 }

@@ -1,4 +1,5 @@
-//! The numbered objects of a process: which numbers are taken, and what has them.
+//! Numbered objects of a process: reservation of numbers, and the objects by number. The QP and SRQ
+//! tables of the adapter and the keys of regions use them.
 #![forbid(unsafe_code)]
 
 use soft_sys::process;
@@ -7,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where numbers begin: `count` places in a row, the first of which has any of the numbers. Numbers of another process are then
-/// most likely nobody's here, rather than those of whoever came first in both.
+/// A rotation of `count` numbers with an arbitrary start. Numbers of different processes then
+/// rarely coincide, and a number of a foreign process is most likely unused here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     first: usize,
@@ -16,56 +17,58 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The first place has the number `first`.
+    /// Starts with the number `first`.
     pub(crate) const fn from(first: usize, count: usize) -> Self {
         Self { first: first % count, count }
     }
 
-    /// The first place has a number that nobody can guess.
+    /// Starts with an unpredictable number.
     pub(crate) fn anywhere(count: usize) -> Self {
         Self::from(process::random_below(count), count)
     }
 
-    /// The number of a place.
+    /// The number at a position.
     pub(crate) const fn number(self, place: usize) -> usize {
         (self.first + place) % self.count
     }
 
-    /// The place with a number; any number has one.
+    /// The position of a number; every number has one.
     pub(crate) const fn place(self, number: usize) -> usize {
         (number % self.count + self.count - self.first) % self.count
     }
 }
 
-/// Objects of one kind by index. An index is reserved first, so that an object can be made that knows it.
+/// Objects of one kind by index. An index is reserved first, so an object can be created with its
+/// index.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// In no order: as many as there are objects, whatever their indices.
+    /// Unordered; the length is the number of objects, independent of their indices.
     objects: Vec<(u16, Arc<T>)>,
-    /// By index: where in `objects` it is, and one more; [`FREE`], [`RESERVED`].
+    /// By index: the position in `objects` plus 1, or [`FREE`] or [`RESERVED`].
     at: Vec<u16>,
     free: Numbers,
 }
 
-/// Nothing has the index.
+/// The index is free.
 const FREE: u16 = 0;
-/// The index is taken, and its object is not there.
+/// The index is reserved; its object is not in the table yet.
 const RESERVED: u16 = u16::MAX;
 
 impl<T> Table<T> {
-    /// With indices below `count`, which is less than 65 535.
+    /// A table with indices below `count`, which is less than 65,535.
     pub(crate) fn new(count: u16) -> Self {
         Self { objects: vec![], at: vec![FREE; count.into()], free: Numbers::below(count) }
     }
 
-    /// An index that nothing else has, or `None` when all are taken. Who knows all that are taken, and were, cannot guess it.
+    /// Reserves a free index; None if all are taken. The index cannot be predicted from present and
+    /// past indices.
     pub(crate) fn reserve(&mut self) -> Option<usize> {
         let index = usize::from(self.free.take(Instant::now())?);
         *self.at.get_mut(index)? = RESERVED;
         Some(index)
     }
 
-    /// Puts an object where it reserved an index.
+    /// Stores an object at its reserved index.
     pub(crate) fn place(&mut self, index: usize, object: &Arc<T>) {
         if let Some(at) = self.at.get_mut(index).filter(|at| **at == RESERVED) {
             self.objects.push((index as u16, Arc::clone(object)));
@@ -73,7 +76,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes an object out; its index is free.
+    /// Removes an object and frees its index.
     pub(crate) fn free(&mut self, index: usize) -> Option<Arc<T>> {
         let at = std::mem::replace(self.at.get_mut(index)?, FREE);
         if at != FREE {
@@ -92,13 +95,13 @@ impl<T> Table<T> {
         self.peek(index).cloned()
     }
 
-    /// As `get`, without another owner.
+    /// As `get`, without a further owner.
     pub(crate) fn peek(&self, index: usize) -> Option<&Arc<T>> {
         let at = self.position(*self.at.get(index)?)?;
         self.objects.get(at).map(|(_, object)| object)
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub(crate) fn count(&self) -> usize {
         self.objects.len()
     }
@@ -107,26 +110,27 @@ impl<T> Table<T> {
         self.objects.iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// Where in `objects` the object is of whose index `at` is said.
+    /// The position in `objects` encoded by `at`.
     #[inline]
     fn position(&self, at: u16) -> Option<usize> {
-        // Beyond the end for RESERVED: there are fewer indices.
+        // RESERVED lies beyond the end, because there are fewer indices.
         usize::from(at).checked_sub(1).filter(|at| *at < self.objects.len())
     }
 }
 
-/// How long a number rests before another object may have it: longer than the time-wait of connection managers, which lasts 2.1 s unless a program asks for
-/// more (IBTA vol 1, 12.9.8.4; `cm_enter_timewait` in Linux' `cm.c`). The kernel's manager rejects a request for a QP number in time-wait.
+/// Time for which a freed number rests: longer than the time-wait of connection managers, 2.1 s
+/// unless a program asks for more (IBTA vol 1, 12.9.8.4; `cm_enter_timewait` in `cm.c` of Linux).
+/// The connection manager of the kernel rejects requests for a QP number in time-wait.
 const REST: Duration = Duration::from_secs(3);
-/// The least share of the free numbers that do not rest, so that a number cannot be guessed: one in so many.
+/// At least one free number of so many does not rest, so the next number cannot be guessed.
 const LEAST_READY: usize = 4;
 
-/// Numbers that are free.
+/// Free numbers.
 #[derive(Debug)]
 struct Numbers {
-    /// The next number is any of these.
+    /// Numbers to choose from at random.
     ready: Vec<u16>,
-    /// Numbers that were given back less than [`REST`] ago, and when; the latest is last.
+    /// Numbers freed less than [`REST`] ago, with the time; the latest is last.
     resting: VecDeque<(u16, Instant)>,
     random: Unguessable,
 }
@@ -153,7 +157,7 @@ impl Numbers {
         self.end_rests(now);
     }
 
-    /// Moves the numbers to `ready` that have rested long enough, and more where too few are ready.
+    /// Moves rested numbers to `ready`, and further numbers if too few are ready.
     fn end_rests(&mut self, now: Instant) {
         while let Some(&(number, since)) = self.resting.front()
             && (now.saturating_duration_since(since) >= REST
@@ -182,7 +186,7 @@ mod tests {
         assert_eq!(table.free(7).as_deref(), Some(&'b'));
         assert!(table.free(7).is_none() && table.free(100).is_none(), "there is nothing");
         assert_eq!((table.reserve(), table.reserve()), (Some(7), None));
-        // What was reserved and never placed comes back, too.
+        // An index reserved without an object can be freed, too.
         assert!(table.free(8).is_none());
         assert_eq!((table.reserve(), table.reserve()), (Some(8), None));
     }
@@ -196,7 +200,7 @@ mod tests {
         let others = [table.reserve(), table.reserve()];
         assert!(!others.contains(&Some(first)) && !others.contains(&None), "{others:?}");
         assert_eq!(table.reserve(), Some(first));
-        // One after the other, of 100: each rests while three quarters of the others come.
+        // Of 100 indices in turn, each rests while three quarters of the others are used.
         let mut table = Table::<()>::new(100);
         let mut came: Vec<usize> = vec![];
         for _ in 0..10_000 {
@@ -208,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn a_number_rests_for_longer_than_a_time_wait() {
+    fn a_freed_number_is_not_reused_for_longer_than_a_time_wait() {
         let begin = Instant::now();
         let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;
         let mut numbers = Numbers::below(1000);
-        // 200 numbers are given back in each second.
+        // 200 numbers are freed in each second.
         let mut given = std::collections::BTreeMap::new();
         for tenths in 0..300 {
             for _ in 0..20 {
@@ -222,19 +226,19 @@ mod tests {
                 numbers.give_back(number, at(tenths));
             }
         }
-        // After that all are ready.
+        // Afterwards all numbers are ready.
         numbers.end_rests(at(400));
         assert_eq!((numbers.ready.len(), numbers.resting.len()), (1000, 0));
     }
 
     #[test]
-    fn who_knows_some_indices_does_not_know_the_next_one() {
+    fn known_indices_do_not_predict_the_next_one() {
         let mut table = Table::<()>::new(1 << 14);
         let indices: Vec<usize> = (0..100).filter_map(|_| table.reserve()).collect();
         let steps: BTreeSet<usize> =
             indices.windows(2).map(|pair| pair[1].abs_diff(pair[0])).collect();
         assert!(steps.len() > 80, "{} steps", steps.len());
-        // Nor once each was somebody's, in turn: the second time they come in another order.
+        // The second lap over all indices has another order.
         let mut table = Table::<()>::new(64);
         let mut lap = || -> Vec<usize> {
             let take = |_| table.reserve().inspect(|index| drop(table.free(*index)));
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_object_is_found_whatever_went_before_it() {
+    fn each_object_is_found_whatever_had_its_index_before() {
         let mut table = Table::new(512);
         let mut model = std::collections::BTreeMap::new();
         let mut random = Unguessable::new();

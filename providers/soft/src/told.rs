@@ -1,46 +1,48 @@
-//! Who is told of the packets of the wire between hosts (`ferroverbs_plugin_ext.tell_packets`): at most one for the life of the process, for example the
-//! layer `capture`. Where nobody is, a batch of packets costs a look at one word.
+//! The sink of packets on the wire between hosts (`ferroverbs_plugin_ext.tell_packets`). `remote`
+//! passes each sent and received packet; the layer `capture` is a sink. One sink at most, for the
+//! life of the process. Without a sink a batch of packets costs one load.
 
 use abi::{ferroverbs_packet, ferroverbs_packet_sink};
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN};
 use std::sync::OnceLock;
 
-/// Set once; nothing is read with it.
+/// Set once.
 static SINK: OnceLock<ferroverbs_packet_sink> = OnceLock::new();
 
-/// Somebody who is told.
+/// The registered sink.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told(ferroverbs_packet_sink);
 
-/// What a packet has around it.
+/// Metadata of a packet.
 #[derive(Debug)]
 pub(crate) struct Beside {
-    /// Of a packet that another process took from the socket the source port is 0.
+    /// The source port is 0 for a packet that another process received from the socket.
     pub(crate) envelope: Envelope,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// It goes.
+    /// True for a packet sent by this host.
     pub(crate) is_sent: bool,
 }
 
-/// Whether `sink` is it from now on.
+/// Registers `sink`. Returns whether `sink` is the registered sink.
 ///
 /// # Safety
-/// It can be called at any time by any thread, as [`ferroverbs_packet_sink`] says, for the life of the process.
+/// Any thread may call it at any time, as [`ferroverbs_packet_sink`] requires, for the life of the
+/// process.
 pub(crate) unsafe fn begin(sink: ferroverbs_packet_sink) -> bool {
     *SINK.get_or_init(|| sink) as usize == sink as usize
 }
 
-/// Who wants to be told.
+/// The registered sink, if any.
 #[inline]
 pub(crate) fn wanted() -> Option<Told> {
     SINK.get().copied().map(Told)
 }
 
 impl Told {
-    /// Tells of a packet: all of it from the base header on, without its ICRC.
+    /// Passes a packet, from its base header on, without its ICRC.
     #[cold]
     pub(crate) fn tell(self, packet: &[u8], icrc: [u8; ICRC_LEN], beside: &Beside) {
         let (source, destination) = match beside.envelope.addresses {
@@ -61,7 +63,8 @@ impl Told {
             is_sent: beside.is_sent.into(),
             reserved: 0,
         };
-        // SAFETY: whoever gave it said that it can be called; what it gets lives during the call.
+        // SAFETY: the registration promised that the sink can be called; its argument lives during
+        // the call.
         unsafe { (self.0)(&raw const told) };
     }
 }

@@ -1,5 +1,6 @@
-//! Tells people of other ends that cannot be met: those of another host, network namespace, user or fabric. Requests to them find
-//! no answer, as with a cable to nowhere, and nobody would know why.
+//! Reports about unreachable peers: on another host, in another network namespace, of another user
+//! or fabric. Connecting and sending call the `note_*` functions. Requests to such peers only time
+//! out, so the report gives the reason.
 #![forbid(unsafe_code)]
 
 use crate::config;
@@ -16,21 +17,21 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// There was an address that is nobody's here.
+/// An address that does not belong to this host.
 const ADDRESS: u8 = 1;
-/// There was a number that is nobody's here.
+/// A QP number that does not exist on this host.
 const NUMBER: u8 = 1 << 1;
-/// There was a process that does not talk to us.
+/// A process that refused the connection.
 const REFUSAL: u8 = 1 << 2;
-/// There was no room for a process.
+/// Not enough memory or descriptors for a process.
 const RESOURCES: u8 = 1 << 3;
-/// The wire to other hosts could not be had.
+/// The wire to other hosts is unavailable.
 const WIRE: u8 = 1 << 4;
-/// There was a host that this process may not talk with.
+/// A host excluded by the limits.
 const PEER: u8 = 1 << 5;
-/// There was a route that does not carry packets as long as they are to be.
+/// A route with too small an MTU.
 const MTU: u8 = 1 << 6;
-/// The process has another user than when it opened the device.
+/// The process changed its user after it opened the device.
 const USER: u8 = 1 << 7;
 
 impl UnreachableReports {
@@ -39,7 +40,7 @@ impl UnreachableReports {
         !said && self.told.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
     }
 
-    /// A route leads to `gid`, which is no address of this host.
+    /// Reports a route to `gid`, which is not an address of this host.
     #[cold]
     pub(crate) fn note_address(&self, adapter: &Adapter, gid: &[u8; 16]) {
         if !may_send_to(gid) {
@@ -58,7 +59,8 @@ impl UnreachableReports {
         }
     }
 
-    /// Packets with `bytes` of data to `host` are longer than the route carries: `carried` bytes with all headers, so that `fits` would be right.
+    /// Reports that packets with `bytes` of data to `host` exceed the MTU of the route: `carried`
+    /// bytes with all headers. A path MTU of `fits` would fit.
     #[cold]
     pub(crate) fn note_mtu(&self, host: IpAddr, bytes: u32, carried: u32, fits: Option<u32>) {
         if self.is_first(MTU) {
@@ -69,7 +71,7 @@ impl UnreachableReports {
         }
     }
 
-    /// Other hosts cannot be reached, since the wire to them cannot be had.
+    /// Reports that the wire to other hosts is unavailable.
     #[cold]
     pub(crate) fn note_wire(&self, adapter: &Adapter, why: Errno) {
         if self.is_first(WIRE) {
@@ -84,7 +86,7 @@ impl UnreachableReports {
         }
     }
 
-    /// A request or connection is for QP `qpn`, and there was no process to take it.
+    /// Reports that the process of QP `qpn` cannot be reached.
     #[cold]
     pub(crate) fn note_failure(&self, adapter: &Adapter, qpn: u32, why: PeerError) {
         let may_be_the_user = match why {
@@ -106,10 +108,11 @@ impl UnreachableReports {
                     "QP {qpn:#08x} is of a process that cannot be met: it, or this one, has no memory or descriptors for it (ulimit -v, ulimit -n)"
                 );
             }
-            // Told already, and no refusal of the other kind.
+            // Already reported, and a refusal of another kind.
             PeerError::Refused(Refusal::Resources) => {}
             PeerError::System(errno) if self.is_first(RESOURCES) => {
-                // Of its rings, one window with that of the QP, and one with bounce buffers.
+                // Two windows of its rings: the window of the ring of the QP, and the window of the
+                // bounce buffers.
                 let least = adapter.fabric.tables().len() + FRONT + 2 * WINDOW;
                 notice!(
                     "QP {qpn:#08x} is of a process that cannot be met: {errno}; each takes {} MiB of address space at least, and 4 descriptors (ulimit -v, ulimit -n)",
@@ -122,12 +125,12 @@ impl UnreachableReports {
                     adapter.fabric.directory().display()
                 );
             }
-            // One that was there, or is slow.
+            // The process is gone, or slow.
             _ => {}
         }
     }
 
-    /// A request or connection is for QP `qpn`, which there is not.
+    /// Reports that QP `qpn` does not exist.
     #[cold]
     pub(crate) fn note_number(&self, adapter: &Adapter, qpn: u32) {
         if self.is_first(NUMBER) {
@@ -141,7 +144,7 @@ impl UnreachableReports {
     }
 }
 
-/// A line about who has the port, so that it is not for those who meet in `directory`.
+/// The report about the process that occupies the port, for processes that meet in `directory`.
 fn told_of(holder: &Holder, directory: &Path) -> String {
     format!(
         "UDP port 4791 is had by {holder}; processes that meet in {} do not reach other hosts beside it (one {DIR_VARIABLE} for all: see MEETING in ferroverbs-soft(7))",
@@ -149,7 +152,7 @@ fn told_of(holder: &Holder, directory: &Path) -> String {
     )
 }
 
-/// Who is reached instead, and who else is about.
+/// The reachable part of the fabric, and the directories of further fabrics.
 fn reached(adapter: &Adapter, what: &str) -> String {
     let fabric = &adapter.fabric;
     let who = match fabric.config().group {
@@ -169,7 +172,7 @@ fn reached(adapter: &Adapter, what: &str) -> String {
     text
 }
 
-/// The line for a process that has another user than when it opened the device.
+/// The report for a process that changed its user after it opened the device.
 fn changed_user(qpn: u32, before: u32, now: u32, folder: &Path) -> String {
     format!(
         "QP {qpn:#08x} is not reached: this process opened the device as user {before} and is user {now} now, and the \
@@ -179,7 +182,8 @@ fn changed_user(qpn: u32, before: u32, now: u32, folder: &Path) -> String {
     )
 }
 
-/// The GID indices that reach other hosts, as a remedy at the end of a line; empty if no interface has an address.
+/// The GID indices that reach other hosts, as a remedy at the end of a report; empty if no
+/// interface has an address.
 fn indices(gids: &Gids) -> String {
     let address_of = |index: usize| -> Option<IpAddr> {
         let v6 = Ipv6Addr::from(gids.get(index)?.raw);
@@ -201,13 +205,13 @@ fn indices(gids: &Gids) -> String {
     )
 }
 
-/// A GID as people write it.
+/// A GID in the usual notation.
 fn address(gid: &[u8; 16]) -> String {
     let v6 = Ipv6Addr::from(*gid);
     v6.to_ipv4_mapped().map_or_else(|| v6.to_string(), |v4| v4.to_string())
 }
 
-/// Directories of others that a line names.
+/// Number of directories in a report.
 const MOST: usize = 3;
 
 #[cfg(test)]
@@ -216,7 +220,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn each_kind_of_thing_is_told_once() {
+    fn each_kind_of_problem_is_reported_once() {
         let unreachable = UnreachableReports::default();
         assert!(unreachable.is_first(ADDRESS));
         assert!(!unreachable.is_first(ADDRESS));
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_written_as_people_do() {
+    fn addresses_are_written_in_the_usual_notation() {
         assert_eq!(address(&Ipv4Addr::new(10, 99, 0, 1).to_ipv6_mapped().octets()), "10.99.0.1");
         assert_eq!(address(&Ipv6Addr::LOCALHOST.octets()), "::1");
     }

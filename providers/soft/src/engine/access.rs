@@ -2,7 +2,7 @@
 //! atomics. `onesided` (initiator) and `inbound` (responder) call these functions before they touch
 //! a byte.
 
-use super::regions::{Found, look_up};
+use super::regions::{KeyTarget, look_up};
 use crate::engine::request::RemoteAddress;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU32;
 
 /// Why an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum AccessError {
     /// The access flags of the target QP forbid the operation.
     Forbidden,
     /// The key is unknown, does not cover the bytes, or lacks the right.
@@ -33,9 +33,9 @@ pub(crate) enum Fault {
     /// Another process holds the lock of the target's atomics for long: try again later.
     Busy,
     /// The owner imported the region from a third process; only the owner can reach it.
-    Elsewhere,
+    Imported,
     /// The kernel refuses to attach.
-    Refused,
+    AttachRefused,
 }
 
 /// Direction of a transfer, as seen from the initiator.
@@ -73,7 +73,7 @@ pub(crate) fn admit(
     remote: RemoteAddress,
     len: u64,
     need: u32,
-) -> Result<Found, Nak> {
+) -> Result<KeyTarget, Nak> {
     let pd = permit(qp_rights, need)?;
     look_up(view, remote.rkey, qpn, pd, remote.addr, len, need).ok_or(Nak::Access)
 }
@@ -85,8 +85,8 @@ pub(in crate::engine) fn attach_all(
     local: &Ranges,
     va: u64,
     way: Direction,
-) -> Result<(), Fault> {
-    let memory = memory.ok_or(Fault::Refused)?;
+) -> Result<(), AccessError> {
+    let memory = memory.ok_or(AccessError::AttachRefused)?;
     let total = local.total();
     let mut done = 0;
     while done < total {
@@ -107,8 +107,8 @@ pub(in crate::engine) fn attach_all(
         match moved {
             Ok(0) | Err(Errno::EFAULT) => return unreachable_bytes(local, way),
             Ok(n) => done += n,
-            Err(Errno::ESRCH) => return Err(Fault::Dead),
-            Err(_) => return Err(Fault::Refused),
+            Err(Errno::ESRCH) => return Err(AccessError::Dead),
+            Err(_) => return Err(AccessError::AttachRefused),
         }
     }
     Ok(())
@@ -116,11 +116,11 @@ pub(in crate::engine) fn attach_all(
 
 /// The result of a transfer with an unmapped side; EFAULT does not name the side. Bytes for
 /// unmapped local memory are lost, as in pages pinned by a hardware adapter.
-fn unreachable_bytes(local: &Ranges, way: Direction) -> Result<(), Fault> {
+fn unreachable_bytes(local: &Ranges, way: Direction) -> Result<(), AccessError> {
     match (way, local.is_gone()) {
         (Direction::Read, true) => Ok(()),
-        (Direction::Write, true) => Err(Fault::Local),
-        (_, false) => Err(Fault::Remote),
+        (Direction::Write, true) => Err(AccessError::Local),
+        (_, false) => Err(AccessError::Remote),
     }
 }
 
@@ -164,7 +164,7 @@ impl Drop for AtomicLock<'_> {
 /// Copies the bytes of imported regions into `buffer`, which outlives the list. Returns None if the
 /// memory of an imported region is gone.
 #[cold]
-pub(in crate::engine) fn at_home(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
+pub(in crate::engine) fn copy_to_local(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
     // SAFETY: the callers keep `buffer` unchanged while they use the list.
     ranges
         .gather_all(buffer)
@@ -177,7 +177,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_dead_holder_is_relieved_and_a_living_one_is_not() {
+    fn the_lock_of_a_dead_holder_is_released_and_that_of_a_living_one_is_not() {
         let lock = AtomicU32::new(0);
         let held = AtomicLock::take(&lock, 8).expect("free");
         AtomicLock::recover(&lock, 6);

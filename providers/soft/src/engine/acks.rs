@@ -45,7 +45,7 @@ impl Qp {
         // Pairs with the Acquire in `piggybacked_acks`: the pieces before the acknowledgement are
         // visible with it.
         self.piggybacked.store(ack | 1 << 31, Ordering::Release);
-        if self.may_await() {
+        if self.may_have_outstanding() {
             // A broken send queue is handled by the next look: its flush needs the responder lock,
             // held here.
             let mut requester = self.requester.lock();

@@ -57,13 +57,13 @@ impl Drop for Alarm {
 /// The sleep of a thread on a channel with an alarm. The value lives in a thread local, not on the
 /// stack: a cancelled thread has nothing to drop on its stack, and the end of the thread drops the
 /// value.
-struct Asleep {
+struct SleepingThread {
     channel: Arc<Channel>,
     ended: bool,
 }
 
 thread_local! {
-    static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
+    static SLEEPING: RefCell<Option<SleepingThread>> = const { RefCell::new(None) };
 }
 
 /// Counts this thread as a sleeper of `channel`. Returns the futex word and its value, or None if a
@@ -77,18 +77,18 @@ pub(super) fn begin_sleep(channel: Arc<Channel>) -> Option<(*const AtomicU32, u3
     // record ready.
     let plan = (std::ptr::from_ref(word), protocol::prepare_sleep(word));
     let ready = channel.is_readable();
-    let asleep = Asleep { channel, ended: ready };
+    let asleep = SleepingThread { channel, ended: ready };
     if ready {
         return None;
     }
     // A thread that is ending (in a destructor) has no thread local any more; it sleeps in read(2).
-    let kept = ASLEEP.try_with(|place| *place.borrow_mut() = Some(asleep));
+    let kept = SLEEPING.try_with(|place| *place.borrow_mut() = Some(asleep));
     kept.ok().map(|()| plan)
 }
 
 /// Ends the sleep of this thread after an alarm, and answers all bells.
-pub(crate) fn awake(adapter: &Adapter) {
-    let slept = ASLEEP.try_with(RefCell::take);
+pub(crate) fn end_sleep_by_alarm(adapter: &Adapter) {
+    let slept = SLEEPING.try_with(RefCell::take);
     if let Ok(Some(mut asleep)) = slept {
         asleep.ended = true;
         drop(asleep);
@@ -97,11 +97,11 @@ pub(crate) fn awake(adapter: &Adapter) {
 }
 
 /// Ends the sleep of this thread after a signal.
-pub(crate) fn interrupted() {
-    let _ = ASLEEP.try_with(RefCell::take);
+pub(crate) fn end_sleep_by_signal() {
+    let _ = SLEEPING.try_with(RefCell::take);
 }
 
-impl Drop for Asleep {
+impl Drop for SleepingThread {
     fn drop(&mut self) {
         let Some(alarm) = self.channel.alarm() else { return };
         if let Some((sleepers, _)) = alarm.words() {

@@ -56,7 +56,7 @@ impl Channel {
     /// So a thread that sleeps in ibv_get_cq_event(3) gets an event if such a CQ still has
     /// completions (`Cq::remind`). A thread that finds an event does not sleep and gets no second
     /// event, because it would take the second event for another completion.
-    pub(super) fn note_left(&self, key: usize) {
+    pub(super) fn note_leftover(&self, key: usize) {
         let mut left = self.armed_with_completions.lock();
         if !left.contains(&key) {
             left.push(key);
@@ -140,7 +140,7 @@ impl Channel {
 
     /// Sends a record now, or in [`Channel::retry`] if the socket is full.
     pub(crate) fn send_record(&self, record: [u64; 2]) {
-        self.put_behind(self.backlog.lock(), record);
+        self.send_or_queue(self.backlog.lock(), record);
     }
 
     /// As `send_record`, for the object with these `events`. Sends nothing after `end_events`.
@@ -151,10 +151,10 @@ impl Channel {
             return;
         }
         events.sent.fetch_add(1, Ordering::Relaxed);
-        self.put_behind(backlog, record);
+        self.send_or_queue(backlog, record);
     }
 
-    fn put_behind(&self, mut backlog: MutexGuard<'_, VecDeque<[u64; 2]>>, record: [u64; 2]) {
+    fn send_or_queue(&self, mut backlog: MutexGuard<'_, VecDeque<[u64; 2]>>, record: [u64; 2]) {
         let mut waits = false;
         if !backlog.is_empty() || !self.put(record) {
             waits = backlog.is_empty();
@@ -195,11 +195,11 @@ impl Channel {
     /// removed. Returns the number of records that were read. A concurrent report (the service
     /// thread may fail the QP at this moment) takes the lock before this call, and its record is
     /// removed, or takes it later and sends nothing.
-    pub(crate) fn end(&self, events: &Events, element: u64) -> u32 {
+    pub(crate) fn end_events(&self, events: &Events, element: u64) -> u32 {
         let mut backlog = self.backlog.lock();
         events.ended.store(true, Ordering::Relaxed);
         let mut kept = VecDeque::new();
-        while let Some(record) = self.get() {
+        while let Some(record) = self.take_unread() {
             kept.push_back(record);
         }
         kept.append(&mut backlog);
@@ -221,7 +221,7 @@ impl Channel {
     }
 
     /// Removes an unread record, if any.
-    fn get(&self) -> Option<[u64; 2]> {
+    fn take_unread(&self) -> Option<[u64; 2]> {
         let _whole = Uncancelled::begin();
         let mut bytes = [0; 16];
         if !self.socket.take(&mut bytes[..self.words * 8]) {
@@ -260,20 +260,20 @@ mod tests {
         for i in 0..20_000 {
             channel.send_of(&both[i as usize % 2], [i % 2, i]);
         }
-        assert_eq!(channel.get(), Some([0, 0]));
-        assert_eq!(channel.get(), Some([1, 1]));
-        assert_eq!(channel.end(&both[1], 1), 1, "one was read");
+        assert_eq!(channel.take_unread(), Some([0, 0]));
+        assert_eq!(channel.take_unread(), Some([1, 1]));
+        assert_eq!(channel.end_events(&both[1], 1), 1, "one was read");
         channel.send_of(&both[1], [1, 20_000]);
         assert_eq!(both.map(|events| events.sent()), [10_000; 2], "it is not heard of again");
         for i in (2..20_000).step_by(2) {
             channel.retry();
-            assert_eq!(channel.get(), Some([0, i]));
+            assert_eq!(channel.take_unread(), Some([0, i]));
         }
-        assert_eq!(channel.get(), None);
+        assert_eq!(channel.take_unread(), None);
     }
 
     #[test]
-    fn what_ends_while_others_tell_of_it_is_not_heard_of_again() {
+    fn no_event_names_an_object_that_was_destroyed_while_a_thread_reported_it() {
         for round in 0..500 {
             let channel = Channel::new(2).expect("a channel");
             let (events, told) = (Events::default(), AtomicU32::new(0));
@@ -287,15 +287,15 @@ mod tests {
                 while told.load(Ordering::Relaxed) < round % 100 {
                     std::hint::spin_loop();
                 }
-                let read = (0..round % 3).filter(|_| channel.get().is_some()).count();
-                assert_eq!(channel.end(&events, 7), read as u32, "round {round}");
+                let read = (0..round % 3).filter(|_| channel.take_unread().is_some()).count();
+                assert_eq!(channel.end_events(&events, 7), read as u32, "round {round}");
             });
-            assert_eq!(channel.get(), None, "round {round}");
+            assert_eq!(channel.take_unread(), None, "round {round}");
         }
     }
 
     #[test]
-    fn queues_are_reminded_one_by_one_and_only_of_what_there_is_no_event_for() {
+    fn cqs_are_notified_one_by_one_and_only_of_what_has_no_event_yet() {
         let channel = Arc::new(Channel::new(1).expect("a channel"));
         let asked = Mutex::new(vec![]);
         let sleep = |sends: bool| {
@@ -313,14 +313,14 @@ mod tests {
             std::mem::take(&mut *asked.lock())
         };
         for key in [1, 2, 1, 3] {
-            channel.note_left(key);
+            channel.note_leftover(key);
         }
         channel.send_record([9, 0]);
         assert!(sleep(true).is_empty(), "there is an event");
-        assert_eq!(channel.get(), Some([9, 0]));
+        assert_eq!(channel.take_unread(), Some([9, 0]));
         assert_eq!(sleep(true), [1]);
         assert!(sleep(true).is_empty(), "nobody got that one's event yet");
-        assert_eq!(channel.get(), Some([1, 0]));
+        assert_eq!(channel.take_unread(), Some([1, 0]));
         assert_eq!(sleep(false), [3, 2], "they have nothing any more");
         assert!(sleep(true).is_empty(), "all were asked");
     }

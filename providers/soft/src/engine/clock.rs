@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// The clocks of this machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine;
+pub(crate) struct MachineClock;
 
-impl Clock for Machine {
+impl Clock for MachineClock {
     fn now(&self) -> Time {
         time(Instant::now())
     }
@@ -46,10 +46,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_survives_being_told_as_a_time() {
-        let now = Machine.now();
+    fn a_moment_survives_the_conversion_to_a_time() {
+        let now = MachineClock.now();
         let later = instant(now.after(Duration::from_secs(3))).expect("soon");
         assert_eq!(time(later), now.after(Duration::from_secs(3)));
-        assert!(Machine.now() >= now);
+        assert!(MachineClock.now() >= now);
     }
 }

@@ -16,19 +16,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// One message of so many takes the dearer path.
-const SAMPLE: u32 = 64;
+const SAMPLE_EVERY: u32 = 64;
 
 /// Whether to measure the piece of `len` bytes at `offset` of a message of `total` bytes. Measured
 /// are one piece of four and the last piece, but not the first piece of several, which finds the
 /// peer unprepared.
-pub(super) const fn tells(offset: usize, len: usize, total: usize) -> bool {
+pub(super) const fn is_measured(offset: usize, len: usize, total: usize) -> bool {
     len >= CHUNK_BYTES / 4 && (offset + len == total || offset / CHUNK_BYTES % 4 == 3)
 }
 
 impl Copying {
     /// Whether a long message goes through chunks, if filling a chunk may cost `worth`
     /// ([`Costs::max_fill_cost`]).
-    pub(super) const fn pays(&mut self, worth: u32) -> bool {
+    pub(super) const fn prefers_chunks(&mut self, worth: u32) -> bool {
         self.messages = self.messages.wrapping_add(1);
         if worth == 0 {
             // Alternates the paths, because many messages may be posted before the first is
@@ -36,31 +36,31 @@ impl Copying {
             return self.messages.is_multiple_of(2);
         }
         // Samples are frequent at first, when pages of chunks are new and few costs are known.
-        let sample = self.messages.is_multiple_of(SAMPLE) || self.messages.is_power_of_two();
+        let sample = self.messages.is_multiple_of(SAMPLE_EVERY) || self.messages.is_power_of_two();
         (self.filling < worth) != (sample && self.filling != 0)
     }
 
     /// Records the time to fill `len` bytes of a chunk.
-    pub(super) fn filled(&mut self, took: Duration, len: usize) {
-        self.filling = blend(self.filling, took, len);
+    pub(super) fn record_fill(&mut self, took: Duration, len: usize) {
+        self.filling = update_mean(self.filling, took, len);
     }
 }
 
 impl Costs {
     /// Records the time to fetch `len` bytes.
-    pub(super) fn fetched(&self, qp: &Qp, took: Duration, len: usize) {
-        self.fetching.set(blend(self.fetching.get(), took, len));
-        self.tell(qp);
+    pub(super) fn record_fetch(&self, qp: &Qp, took: Duration, len: usize) {
+        self.fetching.set(update_mean(self.fetching.get(), took, len));
+        self.publish(qp);
     }
 
     /// Records the time to empty `len` bytes of a chunk.
-    pub(super) fn emptied(&self, qp: &Qp, took: Duration, len: usize) {
-        self.emptying.set(blend(self.emptying.get(), took, len));
-        self.tell(qp);
+    pub(super) fn record_emptying(&self, qp: &Qp, took: Duration, len: usize) {
+        self.emptying.set(update_mean(self.emptying.get(), took, len));
+        self.publish(qp);
     }
 
-    fn tell(&self, qp: &Qp) {
-        let (told, worth) = (&qp.entry().chunk_worth, self.worth());
+    fn publish(&self, qp: &Qp) {
+        let (told, worth) = (&qp.entry().chunk_worth, self.max_fill_cost());
         if told.load(Ordering::Relaxed) != worth {
             told.store(worth, Ordering::Relaxed);
         }
@@ -68,7 +68,7 @@ impl Costs {
 
     /// The permitted cost of filling a chunk in nanoseconds. Both sides copy at the same time, so
     /// the slower side counts. 0: no fetch was measured.
-    const fn worth(&self) -> u32 {
+    const fn max_fill_cost(&self) -> u32 {
         let fetching = self.fetching.get();
         if fetching != 0 && self.emptying.get() >= fetching { 1 } else { fetching }
     }
@@ -76,7 +76,7 @@ impl Costs {
 
 /// The new mean cost of `CHUNK_BYTES` in nanoseconds, after `len` bytes took `took`; a `mean` of 0
 /// is unknown.
-pub(super) fn blend(mean: u32, took: Duration, len: usize) -> u32 {
+pub(super) fn update_mean(mean: u32, took: Duration, len: usize) -> u32 {
     let cost = took.as_nanos() * CHUNK_BYTES as u128 / len.max(1) as u128;
     let cost = u32::try_from(cost).unwrap_or(u32::MAX).max(1);
     match mean {
@@ -94,60 +94,63 @@ mod tests {
     use std::cell::Cell;
 
     fn ways(copying: &mut Copying, worth: u32) -> usize {
-        (0..SAMPLE).filter(|_| copying.pays(worth)).count()
+        (0..SAMPLE_EVERY).filter(|_| copying.prefers_chunks(worth)).count()
     }
 
     #[test]
-    fn long_pieces_tell_but_the_first_of_many_does_not() {
-        assert!(tells(0, 9000, 9000), "the only one");
-        assert!(!tells(0, CHUNK_BYTES, 4 * CHUNK_BYTES));
-        assert!(tells(3 * CHUNK_BYTES, CHUNK_BYTES, 40 * CHUNK_BYTES));
-        assert!(tells(CHUNK_BYTES, CHUNK_BYTES, 2 * CHUNK_BYTES));
-        assert!(!tells(CHUNK_BYTES, 100, CHUNK_BYTES + 100), "too short to tell");
+    fn long_pieces_are_measured_but_the_first_of_many_is_not() {
+        assert!(is_measured(0, 9000, 9000), "the only one");
+        assert!(!is_measured(0, CHUNK_BYTES, 4 * CHUNK_BYTES));
+        assert!(is_measured(3 * CHUNK_BYTES, CHUNK_BYTES, 40 * CHUNK_BYTES));
+        assert!(is_measured(CHUNK_BYTES, CHUNK_BYTES, 2 * CHUNK_BYTES));
+        assert!(!is_measured(CHUNK_BYTES, 100, CHUNK_BYTES + 100), "too short to tell");
     }
 
     #[test]
-    fn the_cheaper_way_is_taken_and_the_other_one_now_and_then() {
+    fn the_cheaper_method_is_used_and_the_other_one_is_tried_sometimes() {
         let mut copying = Copying::default();
-        assert!(!copying.pays(0) && copying.pays(0), "nothing is known: both ways are tried");
+        assert!(
+            !copying.prefers_chunks(0) && copying.prefers_chunks(0),
+            "nothing is known: both ways are tried"
+        );
         let mut copying = Copying::default();
-        assert!(copying.pays(1000), "nothing is known of chunks: they are tried");
-        copying.filled(Duration::from_nanos(2000), CHUNK_BYTES);
+        assert!(copying.prefers_chunks(1000), "nothing is known of chunks: they are tried");
+        copying.record_fill(Duration::from_nanos(2000), CHUNK_BYTES);
         assert_eq!(ways(&mut copying, 1000), 6, "often in the beginning");
-        copying.messages = 2 * SAMPLE;
+        copying.messages = 2 * SAMPLE_EVERY;
         assert_eq!(ways(&mut copying, 1000), 1);
         for _ in 0..10 {
-            copying.filled(Duration::from_nanos(250), CHUNK_BYTES / 2);
+            copying.record_fill(Duration::from_nanos(250), CHUNK_BYTES / 2);
         }
-        assert_eq!(ways(&mut copying, 1000), SAMPLE as usize - 1);
+        assert_eq!(ways(&mut copying, 1000), SAMPLE_EVERY as usize - 1);
     }
 
     #[test]
-    fn a_receiver_that_empties_slowly_wants_to_fetch() {
+    fn a_receiver_that_copies_slowly_prefers_to_fetch() {
         let costs = |fetching: u32, emptying: u32| {
             let costs = Costs { fetching: Cell::new(fetching), emptying: Cell::new(emptying) };
-            costs.worth()
+            costs.max_fill_cost()
         };
         assert_eq!(costs(0, 1), 0, "never fetched");
         assert_eq!(costs(2000, 0), 2000, "never emptied");
         assert_eq!(costs(2000, 1999), 2000);
-        let mut copying = Copying { messages: 2 * SAMPLE, ..Copying::default() };
-        copying.filled(Duration::from_nanos(100), CHUNK_BYTES);
+        let mut copying = Copying { messages: 2 * SAMPLE_EVERY, ..Copying::default() };
+        copying.record_fill(Duration::from_nanos(100), CHUNK_BYTES);
         assert_eq!(ways(&mut copying, costs(2000, 2000)), 1, "tried now and then");
     }
 
     #[test]
-    fn costs_are_of_a_chunk_and_follow_what_is_measured() {
-        assert_eq!(blend(0, Duration::from_nanos(4000), 4 * CHUNK_BYTES), 1000);
-        assert_eq!(blend(1000, Duration::from_nanos(2000), CHUNK_BYTES), 1250);
-        assert_eq!(blend(2000, Duration::from_nanos(1000), CHUNK_BYTES), 1500);
-        assert_eq!(blend(1000, Duration::from_secs(1), CHUNK_BYTES), 1250, "an interruption");
-        let mut mean = blend(0, Duration::from_secs(10), CHUNK_BYTES);
+    fn costs_are_per_chunk_and_follow_the_measurements() {
+        assert_eq!(update_mean(0, Duration::from_nanos(4000), 4 * CHUNK_BYTES), 1000);
+        assert_eq!(update_mean(1000, Duration::from_nanos(2000), CHUNK_BYTES), 1250);
+        assert_eq!(update_mean(2000, Duration::from_nanos(1000), CHUNK_BYTES), 1500);
+        assert_eq!(update_mean(1000, Duration::from_secs(1), CHUNK_BYTES), 1250, "an interruption");
+        let mut mean = update_mean(0, Duration::from_secs(10), CHUNK_BYTES);
         for _ in 0..40 {
-            mean = blend(mean, Duration::from_nanos(1000), CHUNK_BYTES);
+            mean = update_mean(mean, Duration::from_nanos(1000), CHUNK_BYTES);
         }
         assert_eq!(mean, 1000);
-        assert_eq!(blend(0, Duration::ZERO, 0), 1, "something is known");
-        assert_eq!(blend(u32::MAX, Duration::MAX, 1), u32::MAX);
+        assert_eq!(update_mean(0, Duration::ZERO, 0), 1, "something is known");
+        assert_eq!(update_mean(u32::MAX, Duration::MAX, 1), u32::MAX);
     }
 }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_tells_what_was_attached_there() {
+    fn each_point_reports_the_counter_that_was_attached_there() {
         let counters = Counters::new(std::ptr::null_mut());
         assert_eq!(counters.attach(2, IBV_COUNTER_PACKETS), Ok(()));
         assert_eq!(counters.attach(0, IBV_COUNTER_BYTES), Ok(()));

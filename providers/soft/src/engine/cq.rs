@@ -81,7 +81,7 @@ impl Cq {
 
     /// Handles the consequence of a completion: event, delayed event or overrun.
     #[cold]
-    pub(super) fn follow(&self, pushed: Pushed) {
+    pub(super) fn handle_pushed(&self, pushed: Pushed) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
@@ -133,11 +133,11 @@ impl Cq {
     pub(crate) fn moderate(&self, moderation: Moderation) {
         self.adapter.moderates.store(true, Ordering::Release);
         self.ring.lock().set_moderation(moderation);
-        self.settle(Instant::now());
+        self.send_delayed_event(Instant::now());
     }
 
     /// Sends a delayed event whose time has come. Returns the time of the next delayed event.
-    pub(crate) fn settle(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn send_delayed_event(&self, now: Instant) -> Option<Instant> {
         let mut ring = self.ring.lock();
         if ring.release(time(now)) {
             // Sent under the lock: no event may follow `retire`.
@@ -222,7 +222,7 @@ impl Cq {
             self.adapter.attention.armed();
         }
         if left && let Some(channel) = &self.channel {
-            channel.note_left(self.key());
+            channel.note_leftover(self.key());
         }
         // Messages that arrived between the first sweep and the arming woke no thread.
         self.sweep(ServedBy::Application);
@@ -254,7 +254,7 @@ impl Cq {
 
     /// Called before a thread sleeps, for a CQ that was armed while it had completions. Sends the
     /// event if the completions are still queued, and returns whether it was sent. See
-    /// [`Channel::note_left`].
+    /// [`Channel::note_leftover`].
     #[cold]
     pub(crate) fn remind(&self) -> bool {
         let mut ring = self.ring.lock();

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 const BUDGET: usize = 256;
 /// Time for all processes just met to prepare their rings: longer than a service thread waits on a
 /// loaded machine.
-const INTRODUCTION: Duration = Duration::from_secs(1);
+const MEET_TIMEOUT: Duration = Duration::from_secs(1);
 impl Datagrams {
     /// The outlet to process `slot`. Connects to the process if needed.
     ///
@@ -98,7 +98,14 @@ impl Datagrams {
 
     /// Sends a message of the library to process `slot`, and wakes the process. The message is lost
     /// if no process has the slot, or if the ring is full.
-    pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
+    pub(crate) fn send_message(
+        &self,
+        adapter: &Adapter,
+        slot: u16,
+        what: Op,
+        about: u32,
+        word: u64,
+    ) {
         let Ok(outlet) = self.outlet(adapter, slot) else { return };
         let mut body = [0; BODY_WORDS];
         body[0] = word;
@@ -131,7 +138,7 @@ impl Datagrams {
         let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
         // The position skips a lap, beyond all slots of an earlier owner of the process slot.
         let next = next.wrapping_add(RING_SLOTS);
-        self.note(peer, view);
+        self.note_process(peer, view);
         // An earlier owner of the slot may have been hot, and its senders rang no bell.
         from.hot.retain(|slot| *slot != peer.slot);
         ring.hot().store(0, Ordering::Relaxed);
@@ -147,7 +154,7 @@ impl Datagrams {
 
     /// Adds a known process. Its own service thread and the local service thread may not have
     /// noticed the process yet.
-    fn note(&self, peer: &Arc<Peer>, view: View) {
+    fn note_process(&self, peer: &Arc<Peer>, view: View) {
         let mut everyone = self.known_processes.write();
         // The slot may have a new owner, which the service thread has recorded.
         if peer.is_dead() {
@@ -182,7 +189,7 @@ impl Datagrams {
     /// # Errors
     /// A temporary lack of resources in this process. The next call tries all processes again,
     /// because a process left out would get no multicast.
-    pub(crate) fn meet_everyone(&self, adapter: &Adapter) -> Result<(), Errno> {
+    pub(crate) fn meet_all_processes(&self, adapter: &Adapter) -> Result<(), Errno> {
         // Pairs with the Release below: the met processes are visible with the flag.
         if self.introductions.done.load(Ordering::Acquire) {
             return Ok(());
@@ -193,7 +200,7 @@ impl Datagrams {
         }
         let own = adapter.fabric.slot();
         let identity = adapter.fabric.identity();
-        let deadline = Instant::now() + INTRODUCTION;
+        let deadline = Instant::now() + MEET_TIMEOUT;
         for slot in 1..adapter.fabric.config().slots {
             let peer = match adapter.fabric.peer(slot) {
                 Ok(peer) => peer,
@@ -203,7 +210,7 @@ impl Datagrams {
             // SAFETY: fabric segments have the lengths of `shm::layout`. `peer` lives for the rest
             // of this pass, and `note_process` keeps the view with an Arc.
             let view = unsafe { View::of(&peer) };
-            self.note(&peer, view);
+            self.note_process(&peer, view);
             let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
             while !ready() && !peer.is_dead() && Instant::now() < deadline {
                 peer.kick();
@@ -231,19 +238,19 @@ impl Datagrams {
     }
 
     /// Calls `look` with the tables of each living process.
-    pub(super) fn for_everyone(&self, mut look: impl FnMut(&View)) {
+    pub(super) fn for_each_process(&self, mut look: impl FnMut(&View)) {
         for met in self.known_processes.read().iter().filter(|met| !met.peer.is_dead()) {
             look(&met.view);
         }
     }
 
     /// Whether a datagram has waited for a receive since the last call; a thread must look again.
-    pub(crate) fn take_waits(&self) -> bool {
+    pub(crate) fn take_has_waiting(&self) -> bool {
         self.has_waiting.load(Ordering::Relaxed) && self.has_waiting.swap(false, Ordering::Relaxed)
     }
 
     /// Waits until no datagram is being delivered.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_deliveries(&self) {
         drop(self.inlets.lock());
     }
 
@@ -262,7 +269,7 @@ impl Datagrams {
 
     /// As `look`, for a woken thread. It waits for the lock, because the present holder may have
     /// passed the newest arrival.
-    pub(crate) fn attend(&self, adapter: &Adapter) {
+    pub(crate) fn serve_woken(&self, adapter: &Adapter) {
         self.serve_all(adapter, self.inlets.lock(), ServedBy::Library);
     }
 
@@ -272,7 +279,7 @@ impl Datagrams {
             from.serve(self, adapter, slot, who);
         }
         adapter.view.take_peer_bells(|slot| {
-            let cold = !from.heat(adapter, slot);
+            let cold = !from.make_hot(adapter, slot);
             let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
                 // A rest in a cold ring needs a new bell: its sender rang before. A datagram that
@@ -288,7 +295,7 @@ impl Datagrams {
 
 impl Inlets {
     /// Handles the bell of the ring of `slot`: the ring may become hot. Returns whether it is hot.
-    fn heat(&mut self, adapter: &Adapter, slot: u16) -> bool {
+    fn make_hot(&mut self, adapter: &Adapter, slot: u16) -> bool {
         let Some(inlet) = self.known.get(&slot) else { return false };
         if self.hot.all().contains(&slot) {
             return true;
@@ -356,7 +363,9 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Packet => take_forwarded(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
-        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body.word(0)).into(),
+        Some(head) => {
+            adapter.xrc.receive_message(adapter, inlet.peer.slot, &head, body.word(0)).into()
+        }
         None => Delivery::Dropped,
     }
 }
@@ -368,7 +377,7 @@ impl Outlet {
     }
 
     /// Wakes the receiving process.
-    pub(crate) fn kick(&self) {
+    pub(crate) fn wake_receiver(&self) {
         self.peer.kick();
     }
 
@@ -496,19 +505,19 @@ mod tests {
     }
 
     #[test]
-    fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
+    fn a_thread_that_meets_all_processes_knows_them_before_the_service_thread_does() {
         let [a, b] = pair("everyone");
         // The service thread of `b` blocks here.
         let from = b.datagrams.inlets.lock();
-        b.datagrams.meet_everyone(&b).expect("nothing is lacking");
+        b.datagrams.meet_all_processes(&b).expect("nothing is lacking");
         let mut known = 0;
-        b.datagrams.for_everyone(|_| known += 1);
+        b.datagrams.for_each_process(|_| known += 1);
         drop(from);
         assert_eq!(known, 2, "itself and {}", a.fabric.slot());
     }
 
     #[test]
-    fn threads_that_write_to_a_process_first_at_the_same_time_share_its_outlet() {
+    fn threads_that_write_to_a_process_for_the_first_time_at_once_share_one_outlet() {
         for _ in 0..8 {
             let [a, b] = pair("outlet");
             let (slot, start) = (b.fabric.slot(), std::sync::Barrier::new(4));

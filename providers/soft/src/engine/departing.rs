@@ -19,18 +19,18 @@ impl Qp {
     /// 10.3.1). Returns whether the state changed; the caller then owes a call of
     /// `handle_broken_sends`.
     #[cold]
-    pub(super) fn stop(&self, fatally: bool) -> bool {
+    pub(super) fn stop_sending(&self, fatally: bool) -> bool {
         if fatally || self.kind.is_reliable() {
             return self.fail();
         }
         let stops = |now| matches!(now, State::Rts | State::Sqd);
-        self.change(|now, _| stops(now).then_some(State::Sqe))
+        self.change_state(|now, _| stops(now).then_some(State::Sqe))
     }
 
     /// Handles the consequences of a failed send request. The state may have changed again: the
     /// application may have read the completion and reset the QP.
     #[cold]
-    pub(crate) fn send_broke(&self) {
+    pub(crate) fn handle_broken_sends(&self) {
         let mut requester = self.requester.lock();
         let Breakage { stopped, fatal } = requester.fate.learn();
         drop(requester);
@@ -56,7 +56,7 @@ impl Qp {
     /// polls. So messages that the remote application has seen complete must complete here, before
     /// the flush.
     #[cold]
-    pub(crate) fn enter_error_at_will(&self) {
+    pub(crate) fn enter_error_by_modify(&self) {
         self.take_arrivals();
         let mut requester = self.requester.lock();
         requester.complete_acknowledged(self);
@@ -84,7 +84,7 @@ impl Qp {
     /// As `fail`. On success, `first` is called before peers can read the new state.
     pub(super) fn fail_after(&self, first: impl FnOnce()) -> bool {
         let rule = |now: State| (!matches!(now, State::Reset | State::Err)).then_some(State::Err);
-        self.change_after(|now, _| rule(now), first)
+        self.change_state_after(|now, _| rule(now), first)
     }
 
     /// Completes all posted requests with a flush error, in ERR.
@@ -147,7 +147,7 @@ impl Qp {
                 self.adapter.xrc.refused(&self.adapter, own, self.qpn, event);
             }
             Role::Receiver(receiver) => {
-                self.adapter.xrc.announce(&self.adapter, self, event);
+                self.adapter.xrc.report_to_openers(&self.adapter, self, event);
                 if !receiver.openings.is_orphan() {
                     self.report_own(event);
                 }
@@ -165,12 +165,12 @@ impl Qp {
     pub(crate) fn reset(&self) {
         self.take_arrivals();
         self.set_state(State::Reset);
-        self.end_looks();
+        self.stop_polling();
         if self.kind == Kind::XrcSend {
             self.adapter.xrc.senders.remove(self);
             self.adapter.xrc.forget_questions(self.qpn);
         }
-        self.adapter.helping.settle();
+        self.adapter.helping.wait_for_stuck_piece();
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
@@ -184,7 +184,7 @@ impl Qp {
             requester.take_lent()
         };
         if let Some((link, lent)) = lent {
-            self.adapter.bury(self.qpn, link, lent);
+            self.adapter.release_later(self.qpn, link, lent);
         }
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished(self);

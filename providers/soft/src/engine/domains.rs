@@ -20,11 +20,11 @@ pub(crate) type Users = Arc<AtomicUsize>;
 pub(crate) struct Domains {
     view: View,
     slot: u16,
-    state: Mutex<State>,
+    state: Mutex<DomainTable>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DomainTable {
     /// Number of uses of each entry.
     uses: Vec<u32>,
     /// Freed entries, reused in the order of their release.
@@ -117,7 +117,7 @@ impl Domains {
     }
 
     /// Removes the record of an object in a domain of another process.
-    pub(crate) fn give_back(&self, number: u32) {
+    pub(crate) fn return_borrowed(&self, number: u32) {
         let mut state = self.state.lock();
         let Some((count, place)) = state.borrowed.get_mut(&number) else { return };
         *count -= 1;
@@ -168,16 +168,16 @@ mod tests {
         for _ in 0..2 {
             borrower.borrow(number, &view).expect("it is there");
         }
-        borrower.give_back(number);
+        borrower.return_borrowed(number);
         assert!(!domains.remove(number, || has_borrowed(&other, number)));
         assert_eq!(origin_of(&view, number), Some(9));
-        borrower.give_back(number);
+        borrower.return_borrowed(number);
         assert!(domains.remove(number, || has_borrowed(&other, number)));
         assert_eq!(origin_of(&view, number), None);
     }
 
     #[test]
-    fn a_domain_that_is_about_to_be_over_gets_no_object_and_one_that_got_one_stays() {
+    fn a_closing_domain_gets_no_object_and_a_domain_with_an_object_stays() {
         let (view, other) = (mock::view(), mock::view());
         let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
         let (number, users) = domains.create(9).expect("room");
@@ -199,12 +199,12 @@ mod tests {
         assert!(!domains.remove(number, || true));
         assert!(tenure::hold_domain(&users) && borrower.borrow(number, &view).is_ok());
         tenure::release_domain(&users);
-        borrower.give_back(number);
+        borrower.return_borrowed(number);
         assert!(domains.remove(number, || has_borrowed(&other, number)));
     }
 
     #[test]
-    fn objects_in_more_domains_than_can_be_noted_are_refused() {
+    fn objects_in_more_domains_than_can_be_recorded_are_refused() {
         let (view, other) = (mock::view(), mock::view());
         let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
         let numbers: Vec<u32> =
@@ -214,12 +214,12 @@ mod tests {
             borrower.borrow(*number, &view).expect("room to note it");
         }
         assert_eq!(borrower.borrow(*last, &view), Err(Errno::ENOMEM));
-        borrower.give_back(others[7]);
+        borrower.return_borrowed(others[7]);
         assert_eq!(borrower.borrow(*last, &view), Ok(()));
     }
 
     #[test]
-    fn there_are_as_many_as_the_device_says_and_no_more() {
+    fn as_many_domains_exist_as_the_device_reports_and_no_more() {
         let domains = Domains::new(mock::view(), 1);
         let numbers: Vec<u32> = (0..PDS).map(|_| domains.create(1).expect("room").0).collect();
         assert!(domains.create(1).is_none());

@@ -10,7 +10,7 @@
 use super::completion::{Cqe, Pushed};
 use super::objects::connection::{Link, Responder};
 use super::objects::qp::Qp;
-use super::regions::{Covered, LOCAL_WRITE};
+use super::regions::{CheckedLkey, LOCAL_WRITE};
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::{SEND_INLINE, Short};
@@ -66,7 +66,7 @@ impl Responder {
         let mut batch = pair.recv_cq.batch();
         let mut pushed = Pushed::Quiet;
         let mut served = 0;
-        let mut region = Covered::default();
+        let mut region = CheckedLkey::default();
         // Fields common to all messages are set once.
         let mut cqe = received(qp, head, 0, 0);
         // Local copies: the compiler would load fields again after each store to shared memory.
@@ -81,7 +81,7 @@ impl Responder {
             let [sge] = oldest.list() else { break };
             let len = now.len();
             let to = region.find(sge).or_else(|| {
-                region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE)?;
+                region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, LOCAL_WRITE)?;
                 region.find(sge)
             });
             let Some(to) = to else { break };
@@ -132,7 +132,7 @@ impl Responder {
         let Some(oldest) = receives.oldest() else { return false };
         let &[sge] = oldest.list() else { return false };
         let to = if byte_len <= sge.length {
-            let region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE);
+            let region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, LOCAL_WRITE);
             region.and_then(|region| region.find(&sge))
         } else {
             None
@@ -144,14 +144,14 @@ impl Responder {
         // The copy cannot fail: a chunk is always mapped.
         let _ = from.copy_to(to);
         if let Some(begun) = begun {
-            self.costs.emptied(qp, begun.elapsed(), len);
+            self.costs.record_emptying(qp, begun.elapsed(), len);
         }
         // The Acquire fence orders the copy before the load of the life word. A sender changes its
         // life before it reuses the chunk. Without the fence the copy could read reused bytes under
         // an old life.
         fence(Ordering::Acquire);
         if link.life() != life {
-            self.inbound.keep(wr_id, sge);
+            self.inbound.keep_receive(wr_id, sge);
             return false;
         }
         let cqe = received(qp, head, wr_id, byte_len);

@@ -8,7 +8,7 @@
 use super::objects::connection::Requester;
 use super::objects::holder::PeerState;
 use super::objects::qp::Qp;
-use super::regions::Covered;
+use super::regions::CheckedLkey;
 use super::state::State;
 use abi::*;
 use soft_local::shm::layout::RING_SLOTS;
@@ -36,7 +36,7 @@ pub(crate) struct FastSend<'a> {
     /// Head fields common to all slots of the list; set with the first request.
     common_head: Option<Short>,
     /// The region of the last lkey, kept as a cache.
-    region: Covered,
+    region: CheckedLkey,
 }
 
 impl Requester {
@@ -59,7 +59,7 @@ impl Requester {
         let ring = link.ring;
         let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
         let left = self.queue.room().min(room as usize);
-        let (same, region) = (None, Covered::default());
+        let (same, region) = (None, CheckedLkey::default());
         Some(FastSend {
             qp,
             ring,
@@ -88,7 +88,7 @@ impl Requester {
         if !usual {
             return false;
         }
-        while let Some(lent) = self.lent.pop_front() {
+        while let Some(lent) = self.lent_chunks.pop_front() {
             qp.adapter.chunks.give(lent.chunk);
         }
         self.note_acked_all();
@@ -211,7 +211,7 @@ impl FastSend<'_> {
 
     #[inline]
     fn look_up(&mut self, sge: &ibv_sge) -> Option<Range> {
-        self.region = self.qp.adapter.regions.covered(self.qp.pd, sge.lkey, 0)?;
+        self.region = self.qp.adapter.regions.check_lkey(self.qp.pd, sge.lkey, 0)?;
         self.region.find(sge)
     }
 }

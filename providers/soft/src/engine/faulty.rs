@@ -6,46 +6,46 @@
 //! requests wait, as on a network that keeps the order.
 #![forbid(unsafe_code)]
 
-use super::clock::{Machine, instant};
+use super::clock::{MachineClock, instant};
 use super::inbound::Nak;
 use super::objects::connection::{Issued, Link, Requester, Wire};
 use super::objects::plan::{FaultPlan, FaultSchedule};
 use super::objects::qp::Qp;
 use super::request::What;
 use super::state::Kind;
-use super::wire::{innermost, strip, surround};
-use soft_semantics::faults::{Fault, FaultEffect, Order, Retries};
+use super::wire::{change_innermost, remove_unneeded, wrap};
+use soft_semantics::faults::{FaultEffect, Fault, Order, Retries};
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The wire with fault injection.
 #[derive(Debug)]
-struct Faulty {
+struct FaultyWire {
     inner: Box<dyn Wire>,
-    strikes: FaultSchedule,
+    schedule: FaultSchedule,
 }
 
 /// How to continue after a fault.
-enum Next {
+enum AfterFault {
     /// Issue the requests behind the fault.
-    On,
+    Continue,
     /// Try again later.
     Later,
     PortDown,
 }
 
-impl Wire for Faulty {
+impl Wire for FaultyWire {
     #[cold]
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
             let (n, posted) = (requester.queue.issued, requester.queue.posted);
-            match self.strikes.next_struck(n) {
+            match self.schedule.next_struck(n) {
                 Some((at, fault)) if at == n => {
-                    match self.strike(requester, qp, n, fault, Machine.now()) {
-                        Next::On => {}
-                        Next::Later => break,
-                        Next::PortDown => return Issued::PortDown,
+                    match self.apply_fault(requester, qp, n, fault, MachineClock.now()) {
+                        AfterFault::Continue => {}
+                        AfterFault::Later => break,
+                        AfterFault::PortDown => return Issued::PortDown,
                     }
                 }
                 Some((at, _)) if at < posted => {
@@ -69,19 +69,19 @@ impl Wire for Faulty {
     }
 
     fn is_needed(&self) -> bool {
-        !self.strikes.is_empty()
+        !self.schedule.is_empty()
     }
 
     fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
-        Some(&mut self.strikes)
+        Some(&mut self.schedule)
     }
 
     fn held_until(&self, n: u64) -> Option<Time> {
-        self.strikes.held_until(n)
+        self.schedule.held_until(n)
     }
 }
 
-impl Faulty {
+impl FaultyWire {
     /// Issues the requests before `end`, as a queue without faults does.
     fn issue_before(&mut self, requester: &mut Requester, qp: &Qp, end: u64) {
         let posted = std::mem::replace(&mut requester.queue.posted, end);
@@ -90,14 +90,14 @@ impl Faulty {
     }
 
     /// Applies `fault` to request `n`, which is next to be issued.
-    fn strike(
+    fn apply_fault(
         &mut self,
         requester: &mut Requester,
         qp: &Qp,
         n: u64,
         fault: Fault,
         now: Time,
-    ) -> Next {
+    ) -> AfterFault {
         let asked = requester.link.as_ref().map(|link| &link.entry().min_rnr_timer);
         let by = Retries {
             reliable: qp.kind.is_reliable(),
@@ -108,74 +108,74 @@ impl Faulty {
         };
         let delay = match fault.strikes(&by) {
             FaultEffect::Lost => {
-                self.strikes.spend();
-                requester.lose(n);
-                return Next::On;
+                self.schedule.spend();
+                requester.lose_request(n);
+                return AfterFault::Continue;
             }
             FaultEffect::Wait(delay) => delay,
             FaultEffect::Refused(nak) => {
-                self.have_refused(requester, qp, n, nak);
-                return Next::Later;
+                self.request_refusal(requester, qp, n, nak);
+                return AfterFault::Later;
             }
             FaultEffect::Fails(status) => {
-                self.strikes.spend();
+                self.schedule.spend();
                 requester.fail(n, status);
-                return Next::Later;
+                return AfterFault::Later;
             }
-            FaultEffect::Breaks => return self.strike_qp(requester, qp, n, fault),
+            FaultEffect::Breaks => return self.break_qp(requester, qp, n, fault),
         };
-        if !self.strikes.hold(n, &delay, now) {
-            if self.strikes.held_until(n).is_some() {
+        if !self.schedule.hold(n, &delay, now) {
+            if self.schedule.held_until(n).is_some() {
                 qp.adapter.watch(qp);
             }
-            return Next::Later;
+            return AfterFault::Later;
         }
-        self.strikes.spend();
+        self.schedule.spend();
         match delay.status {
             Some(status) => {
                 requester.fail(n, status);
-                Next::Later
+                AfterFault::Later
             }
-            None => Next::On,
+            None => AfterFault::Continue,
         }
     }
 
     /// Makes the remote QP refuse request `n`, in place of the requested operation.
-    fn have_refused(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
+    fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
         let request = &mut requester.queue.entry(n).request;
         let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         self.issue_before(requester, qp, n + 1);
         requester.queue.entry(n).request.what = kept;
         // Until the request is issued, it waits like any request.
         if requester.queue.issued > n {
-            self.strikes.spend();
+            self.schedule.spend();
         }
     }
 
     /// Breaks the QP, the port or the device after all requests before `n` completed. The result is
     /// then independent of timing.
-    fn strike_qp(&mut self, requester: &mut Requester, qp: &Qp, n: u64, fault: Fault) -> Next {
+    fn break_qp(&mut self, requester: &mut Requester, qp: &Qp, n: u64, fault: Fault) -> AfterFault {
         requester.reap(qp);
         if requester.queue.completed < n || requester.fate.is_broken() {
-            return Next::Later;
+            return AfterFault::Later;
         }
-        self.strikes.spend();
+        self.schedule.spend();
         match fault {
             Fault::PortDown(span) => {
                 // This QP stops at once; the service thread informs all other QPs.
                 qp.adapter.port.set_down(true);
                 qp.adapter.order(Order::PortDown(span));
-                Next::PortDown
+                AfterFault::PortDown
             }
             Fault::DeviceFatal => {
                 requester.fate.fail();
                 qp.adapter.order(Order::DeviceFatal);
-                Next::Later
+                AfterFault::Later
             }
             _ => {
                 requester.fate.fail();
-                requester.break_off(qp, true);
-                Next::Later
+                requester.stop_queue(qp, true);
+                AfterFault::Later
             }
         }
     }
@@ -183,7 +183,7 @@ impl Faulty {
 
 impl Requester {
     /// Adopts the fault rules of a plan for QP number `ordinal`, or only the new rules.
-    pub(crate) fn take_plan(&mut self, plan: &FaultPlan, ordinal: u32, kind: Kind) {
+    pub(crate) fn add_fault_rules(&mut self, plan: &FaultPlan, ordinal: u32, kind: Kind) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.take_plan(plan, ordinal, kind);
             return;
@@ -191,21 +191,23 @@ impl Requester {
         let mut strikes = FaultSchedule::default();
         if strikes.take_plan(plan, ordinal, kind) {
             self.queue.set_careful(true);
-            innermost(&mut self.wire, |wire| surround(wire, |inner| Faulty { inner, strikes }));
+            change_innermost(&mut self.wire, |wire| {
+                wrap(wire, |inner| FaultyWire { inner, schedule: strikes })
+            });
         }
     }
 
     /// Forgets all rules, and all faults of posted requests.
-    pub(crate) fn drop_plan(&mut self) {
+    pub(crate) fn drop_fault_rules(&mut self) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.forget();
             self.queue.set_careful(false);
         }
-        strip(&mut self.wire);
+        remove_unneeded(&mut self.wire);
     }
 
     /// Called before a request is queued: decides whether a fault applies to it.
-    pub(super) fn note_fault(&mut self, opcode: u32) {
+    pub(super) fn count_for_faults(&mut self, opcode: u32) {
         let n = self.queue.posted;
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.note(n, opcode);
@@ -220,7 +222,7 @@ impl Requester {
     }
 
     /// The time at which the delay ends.
-    pub(crate) fn fault_due(&self) -> Option<Instant> {
+    pub(crate) fn fault_delay_end(&self) -> Option<Instant> {
         self.held_until().and_then(instant)
     }
 
@@ -235,7 +237,7 @@ impl Requester {
         if self.room(qp, link) == 0 {
             return false;
         }
-        self.ask_refusal(qp, link, n, nak, false);
+        self.put_refusal_request(qp, link, n, nak, false);
         true
     }
 }

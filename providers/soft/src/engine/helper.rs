@@ -1,5 +1,6 @@
-//! The target's side of long operations that two processes do (`helping`): a thread that takes pieces of them while it has a processor
-//! for itself.
+//! The helper thread of a target: copies pieces of long operations of other processes while a
+//! processor is free. `helping` (the initiator) opens jobs in its tables; this thread claims pieces
+//! and moves their bytes.
 
 use super::access::{Direction, admit};
 use super::objects::adapter::Adapter;
@@ -17,30 +18,33 @@ use soft_sys::{clock, futex};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a helper looks for more work: what it costs to be called again.
-const LOOK: Duration = Duration::from_micros(50);
-const LOOKS: u32 = 500;
-/// After so long a helper looks whether it had a processor for itself: it must have run for most of the time.
-const CHECK: Duration = Duration::from_millis(10);
-/// How long it rests if not, the first time and at most.
-const REST: Duration = Duration::from_millis(500);
-const REST_MOST: Duration = Duration::from_secs(10);
+/// Time and number of looks for more work before the helper sleeps: about the cost of another call.
+const LOOK_TIME: Duration = Duration::from_micros(50);
+const MIN_LOOKS: u32 = 500;
+/// Interval after which the helper checks whether it had a processor for itself: it must have run
+/// most of the time.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// Length of a rest if it had not: the first and the maximal one.
+const MIN_REST: Duration = Duration::from_millis(500);
+const MAX_REST: Duration = Duration::from_secs(10);
 
-/// The helper's thread: sleeps until somebody calls, until the process leaves.
-pub(super) fn help_all(adapter: &Adapter) {
+/// The loop of the helper thread: sleeps until an initiator calls, and ends when the process
+/// leaves.
+pub(super) fn run_helper(adapter: &Adapter) {
     yield_to_others();
     let wanted = &adapter.view.rings_head().help_wanted.0;
-    let mut leisure = Leisure::default();
-    // Anybody may write the word: it says where to look, and no more.
+    let mut leisure = IdleMeasure::default();
+    // Any member may write the word. It only selects the process to look at.
     while !adapter.helping.is_leaving() {
         let who = wanted.load(Ordering::Acquire);
         match who {
             0 => drop(futex::wait(wanted, 0)),
-            // Said by `stop`, which makes us leave, or by anybody.
+            // Stored by `stop`, which ends the thread, or by another member.
             LEAVING => {
                 let _ = wanted.compare_exchange(LEAVING, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
-            // Callers see it and go on alone. Until the time is over, or `stop` wakes us.
+            // Initiators read the value and work alone, until the rest is over or `stop` wakes the
+            // thread.
             RESTING => {
                 std::thread::park_timeout(leisure.rest);
                 let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -48,174 +52,183 @@ pub(super) fn help_all(adapter: &Adapter) {
             _ => {
                 let over = || wanted.load(Ordering::Relaxed) != who || adapter.helping.is_leaving();
                 let next = match help(adapter, (who - 1) as u16, &mut leisure, over) {
-                    Left::Work => continue,
-                    Left::Nothing => 0,
-                    Left::OtherWork => RESTING,
+                    HelpEnd::MaybeMore => continue,
+                    HelpEnd::Nothing => 0,
+                    HelpEnd::OtherWork => RESTING,
                 };
-                // Who called meanwhile found us here, and goes on alone. LEAVING stays.
+                // An initiator that called meanwhile found the helper busy and works alone. LEAVING
+                // stays.
                 let _ = wanted.compare_exchange(who, next, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// What a helper leaves.
-enum Left {
-    /// There may be more: it only had a look at the clock.
-    Work,
+/// Why a helper stopped taking pieces.
+enum HelpEnd {
+    /// More pieces may exist; the helper only checked the clock.
+    MaybeMore,
     Nothing,
-    /// What others have for this processor.
+    /// The processor has other work.
     OtherWork,
 }
 
-/// Takes pieces of process `slot` for a while, until there were none for a moment, or it is `over`.
-fn help(adapter: &Adapter, slot: u16, leisure: &mut Leisure, over: impl Fn() -> bool) -> Left {
+/// Takes pieces of process `slot` until none appears for a while, or until `over` returns true.
+fn help(
+    adapter: &Adapter,
+    slot: u16,
+    leisure: &mut IdleMeasure,
+    over: impl Fn() -> bool,
+) -> HelpEnd {
     let Some(peer) = adapter.fabric.known_peer(slot).filter(|peer| peer.can_attach()) else {
-        return Left::Nothing;
+        return HelpEnd::Nothing;
     };
-    // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
+    // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the Arc.
     let view = unsafe { View::of(&peer) };
-    let mut hand = Hand::new(adapter.view, view, slot);
-    let begun = Begun::now();
-    let (mut last, mut looks, mut left) = (begun.0, 0, Left::Work);
-    while begun.0.elapsed() < CHECK {
+    let mut hand = HelperClaim::new(adapter.view, view, slot);
+    let begun = Stopwatch::now();
+    let (mut last, mut looks, mut left) = (begun.0, 0, HelpEnd::MaybeMore);
+    while begun.0.elapsed() < CHECK_INTERVAL {
         if let Some((asked, n)) = hand.take(adapter.fabric.slot()) {
-            hand.put_down(asked.fulfil(adapter, &peer, &view, n).is_some());
+            hand.release(asked.move_piece(adapter, &peer, &view, n).is_some());
             (last, looks) = (Instant::now(), 0);
             continue;
         }
         looks += 1;
-        // A processor that was away in between has not looked.
-        if looks > LOOKS && last.elapsed() > LOOK || over() || peer.is_dead() {
-            left = Left::Nothing;
+        // Both limits count, because the thread may have lost its processor between two looks.
+        if looks > MIN_LOOKS && last.elapsed() > LOOK_TIME || over() || peer.is_dead() {
+            left = HelpEnd::Nothing;
             break;
         }
         std::hint::spin_loop();
     }
-    if leisure.lasts(begun.since()) { left } else { Left::OtherWork }
+    if leisure.keeps_helping(begun.since()) { left } else { HelpEnd::OtherWork }
 }
 
-/// Whether the helper has a processor for itself. Where it has not, its work is at the cost of the application.
+/// Whether the helper has a processor for itself. Otherwise its work slows the application down.
 #[derive(Debug, Default)]
-struct Leisure {
-    /// Of this trial: time that the helper was at it, and time that it ran.
-    took: Duration,
-    ran: Duration,
-    /// How long to rest after this one.
+struct IdleMeasure {
+    /// Of this interval: time spent helping, and processor time used.
+    busy_time: Duration,
+    run_time: Duration,
+    /// Length of the next rest.
     rest: Duration,
 }
 
-/// When something was begun, and the thread's time by then.
-struct Begun(Instant, u64);
+/// A start time, with the thread's processor time at that moment.
+struct Stopwatch(Instant, u64);
 
-impl Begun {
+impl Stopwatch {
     fn now() -> Self {
         Self(Instant::now(), clock::thread_ns())
     }
 
-    /// How long ago that is, and how much of it this thread ran.
+    /// Elapsed time, and processor time of this thread in it.
     fn since(&self) -> (Duration, Duration) {
         (self.0.elapsed(), Duration::from_nanos(clock::thread_ns().saturating_sub(self.1)))
     }
 }
 
-impl Leisure {
-    /// The helper was at it for some time, of which it `ran` some. `false`: that was not its processor alone, and there is a rest now.
-    fn lasts(&mut self, (took, ran): (Duration, Duration)) -> bool {
-        self.took += took;
-        self.ran += ran;
-        if self.took < CHECK {
+impl IdleMeasure {
+    /// Records that the helper was busy for `took` and used `ran` of processor time. Returns false
+    /// if the processor was shared; the helper rests then.
+    fn keeps_helping(&mut self, (took, ran): (Duration, Duration)) -> bool {
+        self.busy_time += took;
+        self.run_time += ran;
+        if self.busy_time < CHECK_INTERVAL {
             return true;
         }
-        let lasts = self.ran >= self.took * 3 / 4;
-        self.rest = if lasts { self.rest / 2 } else { (self.rest * 2).clamp(REST, REST_MOST) };
-        (self.took, self.ran) = Default::default();
+        let lasts = self.run_time >= self.busy_time * 3 / 4;
+        self.rest = if lasts { self.rest / 2 } else { (self.rest * 2).clamp(MIN_REST, MAX_REST) };
+        (self.busy_time, self.run_time) = Default::default();
         lasts
     }
 }
 
-/// What a helper has of the job of another process, and says of it in its own tables: the job's number (32 bits), the process slot (12),
-/// whether a piece is in hand (1), and the first piece that it took, from the last one down (16).
+/// The pieces of a job that a helper claimed. The word in its own tables holds the job number (32
+/// bits), the process slot (12), whether a piece is in work (1), and the first claimed piece (16).
+/// Pieces are claimed from the last to the first.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(super) struct HelperClaim {
     own: View,
     initiator: View,
     slot: u16,
     number: u32,
-    /// All pieces from here on are done, or in hand.
+    /// All pieces from this number on are done or in work.
     back: u16,
 }
 
-/// What a word of [`Hand`] says of a job.
+/// The part of the word of a [`HelperClaim`] that concerns a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct ClaimedPieces {
     pub(super) back: u16,
     pub(super) is_busy: bool,
 }
 
 const BUSY: u64 = 1 << 16;
 
-const fn hand_word(number: u32, slot: u16, held: Held) -> u64 {
+const fn claim_word(number: u32, slot: u16, held: ClaimedPieces) -> u64 {
     let busy = if held.is_busy { BUSY } else { 0 };
     (number as u64) << 32 | (slot as u64 & 0xfff) << 20 | busy | held.back as u64
 }
 
-/// What the owner of `target` has of job `number` of process `slot`; `None`: nothing, and it takes nothing.
-pub(super) fn held(target: &View, slot: u16, number: u32) -> Option<Held> {
+/// The pieces of job `number` of process `slot` that the owner of `target` claimed; None if it
+/// claimed and will claim none.
+pub(super) fn claimed_pieces(target: &View, slot: u16, number: u32) -> Option<ClaimedPieces> {
     let word = protocol::load_hand(&target.tables_head().hand.0);
-    let held = Held { back: word as u16, is_busy: word & BUSY != 0 };
-    (word == hand_word(number, slot, held)).then_some(held)
+    let held = ClaimedPieces { back: word as u16, is_busy: word & BUSY != 0 };
+    (word == claim_word(number, slot, held)).then_some(held)
 }
 
-impl Hand {
+impl HelperClaim {
     pub(super) const fn new(own: View, initiator: View, slot: u16) -> Self {
         Self { own, initiator, slot, number: 0, back: 0 }
     }
 
-    fn say(&self, back: u16, is_busy: bool) -> u64 {
-        hand_word(self.number, self.slot, Held { back, is_busy })
+    fn word(&self, back: u16, is_busy: bool) -> u64 {
+        claim_word(self.number, self.slot, ClaimedPieces { back, is_busy })
     }
 
-    /// Takes the last piece that is left, if there is one that is for us, in slot `own_slot`.
-    pub(super) fn take(&mut self, own_slot: u16) -> Option<(Asked, u16)> {
+    /// Claims the last free piece, if the job addresses this process, `own_slot`.
+    pub(super) fn take(&mut self, own_slot: u16) -> Option<(JobRequest, u16)> {
         let job = self.initiator.job();
         let now = protocol::job(&job.state);
         if now.number != self.number {
             (self.number, self.back) = (now.number, now.count.min(JOB_PIECES as u16));
         }
         let n = self.back.checked_sub(1).filter(|n| *n >= now.front)?;
-        let asked = Asked::of(job);
+        let asked = JobRequest::of(job);
         if asked.target != u32::from(own_slot) {
             return None;
         }
         let hand = &self.own.tables_head().hand.0;
-        if !protocol::claim_piece(hand, self.say(n, true), &job.state, self.number, n) {
-            protocol::release_piece(hand, self.say(self.back, false));
+        if !protocol::claim_piece(hand, self.word(n, true), &job.state, self.number, n) {
+            protocol::release_piece(hand, self.word(self.back, false));
             return None;
         }
         self.back = n;
         Some((asked, n))
     }
 
-    /// The piece is done, or not; then this is none of our jobs.
-    pub(super) fn put_down(&mut self, is_done: bool) {
+    /// Ends the work on a piece. After a failure the helper takes no further piece of the job.
+    pub(super) fn release(&mut self, is_done: bool) {
         let back = if is_done { self.back } else { self.back + 1 };
-        protocol::release_piece(&self.own.tables_head().hand.0, self.say(back, false));
+        protocol::release_piece(&self.own.tables_head().hand.0, self.word(back, false));
         if !is_done {
             self.back = 0;
         }
     }
 }
 
-impl Drop for Hand {
+impl Drop for HelperClaim {
     fn drop(&mut self) {
         protocol::release_piece(&self.own.tables_head().hand.0, 0);
     }
 }
 
-/// What an initiator asks for.
+/// The job as its initiator describes it.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct JobRequest {
     target: u32,
     qpn: u32,
     remote: RemoteAddress,
@@ -224,10 +237,11 @@ pub(super) struct Asked {
     way: Direction,
 }
 
-impl Asked {
-    /// In its own words: they count for its own memory, and for ours what it may by the rights of its connection.
+impl JobRequest {
+    /// Reads the job. Its words count only for memory of the initiator, and for local memory within
+    /// the rights of its connection.
     fn of(job: &Job) -> Self {
-        // Relaxed: of this job, if a piece of it is taken after this.
+        // Relaxed: the claim of a piece that follows confirms that the words belong to this job.
         Self {
             target: job.target.load(Ordering::Relaxed),
             qpn: job.qpn.load(Ordering::Relaxed),
@@ -245,34 +259,41 @@ impl Asked {
         }
     }
 
-    /// Does piece `n`, if all of it is what the initiator may do; `None`: it is not, or cannot be done.
-    pub(super) fn fulfil(&self, adapter: &Adapter, peer: &Peer, view: &View, n: u16) -> Option<()> {
+    /// Moves piece `n`, if the initiator has the right to all its bytes. Returns None if it has
+    /// not, or if the copy failed.
+    pub(super) fn move_piece(
+        &self,
+        adapter: &Adapter,
+        peer: &Peer,
+        view: &View,
+        n: u16,
+    ) -> Option<()> {
         let offset = u64::from(n).checked_mul(self.piece)?;
         let len = self.len.checked_sub(offset)?.min(self.piece) as usize;
         let (slot, index) = split_qpn(self.qpn);
         if slot != adapter.fabric.slot() {
             return None;
         }
-        // The rights are those of the QP's peer, and of nobody else.
+        // The rights belong to the peer of the QP only.
         let life = Life::unpack(adapter.view.qp(index).life.load(Ordering::Acquire));
         if split_qpn(life.dest_qpn).0 != peer.slot || !life.serves(life.dest_qpn) {
             return None;
         }
         let memory = peer.memory()?;
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
-        // As the initiator is, announced before the key is looked at.
+        // Announced before the check of the key, as by the initiator.
         let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);
         let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
         let found = admit(&adapter.view, self.qpn, rights, self.remote, self.len, need).ok()?;
         if found.access & IMPORTED != 0 {
             return None;
         }
-        // SAFETY: registered memory of the application, which the initiator may read or write, and the announcement holds off its
-        // deregistration. That it is still mapped is left to the kernel to find out.
+        // SAFETY: registered memory of the application that the initiator may read or write, and
+        // the announcement delays its deregistration. The kernel detects unmapped memory.
         let here = [unsafe { Range::at(found.va + offset, len) }];
         let there = std::ptr::from_ref(view.job().parts.get(usize::from(n))?).cast::<[IoVec; 2]>();
-        // SAFETY: `there` is in the initiator's tables, mapped as long as the peer is known; it says where the initiator's own memory is, as
-        // long as that is to be touched.
+        // SAFETY: `there` lies in the initiator's tables, mapped as long as the peer is known. It
+        // describes memory of the initiator, and the kernel reads it when the copy begins.
         let moved = unsafe {
             match self.way {
                 Direction::Write => memory.read_where(&here, there),
@@ -288,18 +309,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_helper_rests_where_others_have_work() {
-        let mut leisure = Leisure::default();
-        assert!(leisure.lasts((CHECK / 2, Duration::ZERO)), "too short to tell");
-        assert!(!leisure.lasts((CHECK / 2, CHECK / 2)), "it ran for half of the time");
-        assert_eq!(leisure.rest, REST);
-        assert!(!leisure.lasts((CHECK, CHECK * 7 / 10)));
-        assert_eq!(leisure.rest, 2 * REST);
-        assert!(leisure.lasts((CHECK, CHECK * 8 / 10)), "somebody looked in");
-        assert_eq!(leisure.rest, REST);
+    fn a_helper_pauses_while_other_threads_have_work() {
+        let mut leisure = IdleMeasure::default();
+        assert!(leisure.keeps_helping((CHECK_INTERVAL / 2, Duration::ZERO)), "too short to tell");
+        assert!(
+            !leisure.keeps_helping((CHECK_INTERVAL / 2, CHECK_INTERVAL / 2)),
+            "it ran for half of the time"
+        );
+        assert_eq!(leisure.rest, MIN_REST);
+        assert!(!leisure.keeps_helping((CHECK_INTERVAL, CHECK_INTERVAL * 7 / 10)));
+        assert_eq!(leisure.rest, 2 * MIN_REST);
+        assert!(
+            leisure.keeps_helping((CHECK_INTERVAL, CHECK_INTERVAL * 8 / 10)),
+            "somebody looked in"
+        );
+        assert_eq!(leisure.rest, MIN_REST);
         for _ in 0..20 {
-            assert!(!leisure.lasts((CHECK, Duration::ZERO)));
+            assert!(!leisure.keeps_helping((CHECK_INTERVAL, Duration::ZERO)));
         }
-        assert_eq!(leisure.rest, REST_MOST);
+        assert_eq!(leisure.rest, MAX_REST);
     }
 }

@@ -1,21 +1,38 @@
-//! Long WRITEs and READs are done by two processors: the initiator's, and one of the target's that has nothing to do.
+//! Long WRITEs and READs shared between the initiator and a helper thread of the target. `onesided`
+//! calls `transfer` for long operations; `helper` is the other side.
 //!
-//! The kernel copies from one process to another with one processor, at a third of what the memory can do. So the initiator cuts a
-//! long operation into pieces that anybody takes (`shm::layout::Job`), and a thread of the target takes some. It is called when
-//! long operations follow each other, looks for more for a moment after the last one, and sleeps then. The initiator does not count on it: what
-//! nobody takes he does himself, and where help does not come, or costs more than it brings, he goes on alone for a while.
+//! The kernel copies between processes with one processor, at a third of the memory's speed. The
+//! initiator cuts a long operation into pieces (`shm::layout::Job`), and a thread of the target
+//! copies some. The initiator calls the helper when long operations follow each other; the helper
+//! looks for more work for a moment after the last, then sleeps. The initiator copies every piece
+//! that the helper does not claim. If help does not come, or costs more than it gains, the
+//! initiator works alone for a while.
 //!
-//! The last bytes of a WRITE arrive last, as programs that watch them expect: the initiator writes them when everything else is there.
+//! The last bytes of a WRITE arrive last, as programs that poll them expect: the initiator writes
+//! them after all pieces.
 //!
-//! What each side says of a job is in its own tables, which only it can write: where the initiator's memory is, and what the target has in
-//! hand. The target's system call names the initiator's memory by the initiator's tables, so that the kernel looks there when it begins.
+//! Each side describes its part of a job in its own tables, writable by that side only: the
+//! initiator its memory, the helper its claims. The helper's system call names the initiator's
+//! memory by the initiator's tables, so the kernel reads them when the copy begins.
 //!
-//! A target that has a piece in hand for long was stopped. The initiator takes the piece back: the target's system call, whenever it comes,
-//! finds no bytes to move. One that had begun is over in time, since no signal stops it half-way. Until then the request waits
-//! (`Fault::Busy`), and a QP that is flushed waits, too.
+//! A helper that holds a piece for long was stopped. The initiator takes the piece back: a system
+//! call that begins later finds no bytes to move. A call that had begun ends in time, because no
+//! signal stops it half-way. Until then the request waits (`AccessError::Busy`), and a flush of its
+//! QP waits, too.
+//!
+//! Map of the file:
+//!
+//! - Threads: initiators enter by `transfer` under their requester lock. The service thread enters
+//!   by `start_helper_if_called`, the end of the process by `stop`, flushes by
+//!   `wait_for_stuck_piece`.
+//! - Locks: `work` (tried by operations, waited for by a flush), then moving bytes and a bounded
+//!   wait. `helper` is a leaf.
+//! - Mirrors: `is_stuck` mirrors `work.stuck`. `help_wanted` of the rings says whether the helper
+//!   sleeps (0), works (slot + 1), rests or leaves.
+//! - Fields: `objects/helping.rs`.
 
-use super::access::{Direction, Fault, attach_all};
-use super::helper::{Held, held, help_all};
+use super::access::{AccessError, Direction, attach_all};
+use super::helper::{ClaimedPieces, claimed_pieces, run_helper};
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::helping::{
@@ -34,76 +51,78 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Operations that are worth sharing. A WRITE costs a system call more, for its last bytes.
-const LEAST_READ: usize = 64 << 10;
-const LEAST_WRITE: usize = 128 << 10;
+/// Least length of a shared operation in bytes. A WRITE costs a further system call for its last
+/// bytes.
+const MIN_SHARED_READ: usize = 64 << 10;
+const MIN_SHARED_WRITE: usize = 128 << 10;
 /// Bytes that arrive last: a cache line.
 const TAIL: usize = 64;
-/// A piece: long enough for the system call not to matter, short enough that nobody waits long for the last one.
-const PIECES: usize = 8;
-const LEAST_PIECE: usize = 64 << 10;
-const MOST_PIECE: usize = 256 << 10;
-/// So many bytes, one operation after the other, are worth calling for help.
-const CALL: u64 = 512 << 10;
-/// Operations that follow each other begin so soon after the one before is over.
-const PAUSE: Duration = Duration::from_micros(100);
-/// How long an initiator waits for pieces that the target has in hand before it does something else.
+/// Size of a piece: long compared with a system call, short enough to wait for the last one.
+const PIECES_PER_JOB: usize = 8;
+const MIN_PIECE: usize = 64 << 10;
+const MAX_PIECE: usize = 256 << 10;
+/// Bytes of consecutive operations after which the helper is called.
+const CALL_AFTER_BYTES: u64 = 512 << 10;
+/// Largest gap between consecutive operations.
+const MAX_GAP: Duration = Duration::from_micros(100);
+/// How long an initiator waits for claimed pieces before it continues.
 const HELPER_WAIT: Duration = Duration::from_millis(4);
-/// After so long a system call that had begun when a piece was taken back is over.
-const CALL_IS_OVER: Duration = Duration::from_secs(1);
-/// Time after which it is decided whether help is of use.
-const TRIAL: Duration = Duration::from_millis(5);
-/// Bytes that are moved alone after it was not, the first time and at most.
-const ALONE: u64 = 64 << 20;
-const ALONE_MOST: u64 = 4 << 30;
+/// Time after which a system call, begun before its piece was taken back, has ended.
+const MAX_SYSTEM_CALL: Duration = Duration::from_secs(1);
+/// Time after which the benefit of help is evaluated.
+const TRIAL_TIME: Duration = Duration::from_millis(5);
+/// Bytes moved alone after help brought no benefit: the first and the maximal number.
+const MIN_ALONE: u64 = 64 << 20;
+const MAX_ALONE: u64 = 4 << 30;
 const STACK: usize = 256 << 10;
 impl StuckPiece {
-    /// Whether nobody is at the piece any more, though the target may still have it in hand.
+    /// Whether no system call can still move the piece, even if the claim remains.
     fn is_harmless(&self) -> bool {
-        self.since.elapsed() > CALL_IS_OVER
+        self.since.elapsed() > MAX_SYSTEM_CALL
     }
 }
 
-/// One operation, on one range of ours.
+/// A long operation on a single local range.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Long<'a> {
+pub(super) struct LongOperation<'a> {
     pub(super) link: &'a Link,
     pub(super) remote: RemoteAddress,
-    /// Where `remote` is in the target's address space.
+    /// Address of `remote` in the target process.
     pub(super) va: u64,
     pub(super) local: Range,
     pub(super) way: Direction,
 }
 
-impl Long<'_> {
-    /// Whether it may be worth it.
+impl LongOperation<'_> {
+    /// Whether sharing may be worth it.
     pub(super) const fn is_long(len: usize, way: Direction) -> bool {
         match way {
-            Direction::Read => len >= LEAST_READ,
-            Direction::Write => len >= LEAST_WRITE,
+            Direction::Read => len >= MIN_SHARED_READ,
+            Direction::Write => len >= MIN_SHARED_WRITE,
         }
     }
 
-    /// Moves a part of it, by ourselves.
-    fn part(&self, offset: usize, len: usize) -> Result<(), Fault> {
+    /// Moves a part in this thread.
+    fn move_part(&self, offset: usize, len: usize) -> Result<(), AccessError> {
         let ranges = Ranges::of(self.local.part(offset, len));
         attach_all(self.link.peer.memory(), &ranges, self.va + offset as u64, self.way)
     }
 
-    fn alone(&self) -> Result<(), Fault> {
-        self.part(0, self.local.len())
+    fn move_alone(&self) -> Result<(), AccessError> {
+        self.move_part(0, self.local.len())
     }
 }
 
-/// What became of a shared operation.
-struct Outcome {
-    result: Result<(), Fault>,
+/// Result of a shared operation.
+struct SharedOutcome {
+    result: Result<(), AccessError>,
     helped: bool,
     waited: Duration,
 }
 
 impl Helping {
-    /// That of this process, whose segments are `view`. Its jobs have other numbers than those of the process that had its slot before.
+    /// The state of this process, whose segments are `view`. The job numbers differ from those of
+    /// the previous owner of the process slot.
     pub(crate) fn new(view: View, fabric: &Fabric) -> Self {
         let work = HelpedOperations {
             number: fabric.identity().wrapping_mul(0x9e37_79b9),
@@ -122,32 +141,32 @@ impl Helping {
         }
     }
 
-    /// Nobody shall call a thread of this process: others see somebody who rests, for good.
-    pub(crate) fn refuse(&self) {
+    /// Disables help for this process: initiators always find a resting helper.
+    pub(crate) fn disable(&self) {
         self.leaving.store(true, Ordering::Release);
         self.view.rings_head().help_wanted.0.store(RESTING, Ordering::Relaxed);
     }
 
-    /// Whether our helper is to end.
+    /// Whether the helper must end.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Does a long operation, with help if there is any.
+    /// Executes a long operation, with help if available.
     ///
     /// # Errors
-    /// Those of `Target::transfer`; `Busy` while the target has a piece in hand.
-    pub(super) fn transfer(&self, long: &Long<'_>) -> Result<(), Fault> {
-        let Some(mut work) = self.work.try_lock() else { return long.alone() };
+    /// Those of `OneSidedTarget::transfer`; `Busy` while the target holds a piece.
+    pub(super) fn transfer(&self, long: &LongOperation<'_>) -> Result<(), AccessError> {
+        let Some(mut work) = self.work.try_lock() else { return long.move_alone() };
         let slot = long.link.peer.slot;
         match &work.stuck {
             Some(stuck) if !self.is_over(stuck, work.number) => {
-                // It may be this very operation that it is a piece of.
+                // The stuck piece may belong to this very operation.
                 let waits = stuck.peer.slot == slot && !stuck.is_harmless();
                 drop(work);
-                return if waits { Err(Fault::Busy) } else { long.alone() };
+                return if waits { Err(AccessError::Busy) } else { long.move_alone() };
             }
-            Some(_) => self.unstick(&mut work),
+            Some(_) => self.clear_stuck(&mut work),
             None => {}
         }
         let began = Instant::now();
@@ -155,56 +174,64 @@ impl Helping {
         let own = u32::from(self.own_slot) + 1;
         let helper = wanted.load(Ordering::Relaxed);
         let partner = work.by_process.entry(slot).or_default();
-        let worth = partner.is_worth_it(long.local.len() as u64, began, helper == own);
+        let worth = partner.should_share(long.local.len() as u64, began, helper == own);
         if !worth || matches!(helper, RESTING | LEAVING) {
             drop(work);
-            return long.alone();
+            return long.move_alone();
         }
-        let outcome = self.share(&mut work, long, || {
-            // It may have gone to sleep when there was no piece.
+        let outcome = self.run_shared(&mut work, long, || {
+            // The helper may have gone to sleep for lack of pieces.
             if wanted.load(Ordering::Relaxed) != own {
                 call(wanted, own, &long.link.peer);
             }
         });
         let partner = work.by_process.entry(slot).or_default();
-        partner.judge(began.elapsed(), &outcome);
+        partner.record(began.elapsed(), &outcome);
         outcome.result
     }
 
-    /// Opens a job, does what nobody else does of it, and waits for the rest.
-    fn share(&self, work: &mut HelpedOperations, long: &Long<'_>, call: impl Fn()) -> Outcome {
+    /// Opens a job, copies the pieces that the helper does not claim, and waits for the rest.
+    fn run_shared(
+        &self,
+        work: &mut HelpedOperations,
+        long: &LongOperation<'_>,
+        call: impl Fn(),
+    ) -> SharedOutcome {
         let tail = if long.way == Direction::Write { TAIL } else { 0 };
         let shared = long.local.len() - tail;
-        let piece = (shared / PIECES).clamp(LEAST_PIECE, MOST_PIECE).min(shared.div_ceil(2));
+        let piece = (shared / PIECES_PER_JOB).clamp(MIN_PIECE, MAX_PIECE).min(shared.div_ceil(2));
         let piece = piece.max(shared.div_ceil(JOB_PIECES));
         let count = shared.div_ceil(piece);
         let job = self.view.job();
         work.number = work.number.wrapping_add(1);
-        describe(job, long, piece, shared, self.witness);
+        write_job(job, long, piece, shared, self.witness);
         let mut now = JobProgress { number: work.number, count: count as u16, front: 0 };
         protocol::open_job(&job.state, now);
         let target = &long.link.view;
         let number = work.number;
-        let theirs = || held(target, self.own_slot, number);
-        // What the target has not taken. A number that makes no sense is the target's loss, whose memory it is about.
-        let left =
-            |theirs: Option<Held>| theirs.map_or(count, |held| usize::from(held.back).min(count));
+        let theirs = || claimed_pieces(target, self.own_slot, number);
+        // Number of pieces that the helper did not claim. An invalid number only harms the target's
+        // own memory.
+        let left = |theirs: Option<ClaimedPieces>| {
+            theirs.map_or(count, |held| usize::from(held.back).min(count))
+        };
         let (mut result, mut own, mut complete) = (Ok(()), 0, false);
         while result.is_ok() && own < left(theirs()) {
             now.front = own as u16 + 1;
             protocol::advance_job(&job.state, now);
             let seen = theirs();
             if left(seen) <= own {
-                // Both took it: it is the target's, or given back.
+                // Both sides chose the piece: it belongs to the helper, or the helper gives it
+                // back.
                 break;
             }
             call();
             let offset = own * piece;
             own += 1;
-            // The last piece, and nobody has another one: the last bytes go with it.
+            // The last piece, with no claim in work: the last bytes go with the same call.
             complete = own == count && !seen.is_some_and(|held| held.is_busy);
             let end = if complete { long.local.len() } else { shared.min(offset + piece) };
-            result = long.part(offset, end - offset);
+            result = long.move_part(offset, end - offset);
         }
         now.front = now.count;
         protocol::advance_job(&job.state, now);
@@ -215,32 +242,37 @@ impl Helping {
             self.is_stuck.store(true, Ordering::Relaxed);
             let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
             work.stuck = Some(StuckPiece { peer, view, since });
-            return Outcome { result: Err(Fault::Busy), helped: true, waited: HELPER_WAIT };
+            return SharedOutcome {
+                result: Err(AccessError::Busy),
+                helped: true,
+                waited: HELPER_WAIT,
+            };
         }
         let waited = began.elapsed();
         let undone = left(theirs());
         #[cfg(test)]
         self.helped.fetch_add((count - undone) as u32, Ordering::Relaxed);
         if busy() {
-            result = Err(Fault::Dead);
+            result = Err(AccessError::Dead);
         } else if result.is_ok() && own < undone {
-            // What it took and could not do: we find out why, or do it.
+            // Pieces that the helper claimed and could not move: the copy here succeeds or returns
+            // the reason.
             let (from, to) = (own * piece, shared.min(undone * piece));
-            result = long.part(from, to - from);
+            result = long.move_part(from, to - from);
         }
         if result.is_ok() && !complete && tail > 0 {
-            result = long.part(shared, tail);
+            result = long.move_part(shared, tail);
         }
-        Outcome { result, helped: undone < count, waited }
+        SharedOutcome { result, helped: undone < count, waited }
     }
 
-    /// Whether the target has nothing of job `number` in hand any more.
+    /// Whether the target holds no piece of job `number` any more.
     fn is_over(&self, stuck: &StuckPiece, number: u32) -> bool {
         stuck.peer.is_dead()
-            || !held(&stuck.view, self.own_slot, number).is_some_and(|held| held.is_busy)
+            || !claimed_pieces(&stuck.view, self.own_slot, number).is_some_and(|held| held.is_busy)
     }
 
-    fn unstick(&self, work: &mut HelpedOperations) {
+    fn clear_stuck(&self, work: &mut HelpedOperations) {
         work.stuck = None;
         self.is_stuck.store(false, Ordering::Relaxed);
     }
@@ -250,14 +282,15 @@ impl Helping {
         self.helper.lock().is_some()
     }
 
-    /// As if nobody had been asked for help before.
+    /// Forgets all measurements.
     #[cfg(test)]
-    pub(crate) fn forget_partners(&self) {
+    pub(crate) fn forget_history(&self) {
         self.work.lock().by_process.clear();
     }
 
-    /// Requests are flushed, and their memory is the application's again: waits until nobody is at a piece of them.
-    pub(super) fn settle(&self) {
+    /// Called by a flush, which returns memory to the application: waits until no helper moves a
+    /// piece of it.
+    pub(super) fn wait_for_stuck_piece(&self) {
         if !self.is_stuck.load(Ordering::Relaxed) {
             return;
         }
@@ -268,14 +301,15 @@ impl Helping {
         while !over(&work) && !work.stuck.as_ref().is_some_and(StuckPiece::is_harmless) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Otherwise nothing is shared until it is: the target may yet look at the job.
+        // Otherwise nothing is shared until the claim ends, because the helper may still read the
+        // job.
         if over(&work) {
-            self.unstick(&mut work);
+            self.clear_stuck(&mut work);
         }
     }
 
-    /// Somebody called; starts the helper, the first time. For the service thread.
-    pub(crate) fn answer(adapter: &Arc<Adapter>) {
+    /// Starts the helper thread at the first call. Called by the service thread.
+    pub(crate) fn start_helper_if_called(adapter: &Arc<Adapter>) {
         let own = &adapter.helping;
         let wanted = &own.view.rings_head().help_wanted.0;
         let is_called = || !matches!(wanted.load(Ordering::Relaxed), 0 | RESTING | LEAVING);
@@ -283,18 +317,19 @@ impl Helping {
             return;
         }
         let mut helper = own.helper.lock();
-        // Not after `stop`, which says that we leave under the lock.
+        // `stop` sets `leaving` under this lock, so no thread starts afterwards.
         if helper.is_none() && is_called() && !own.is_leaving() {
             let adapter = Arc::clone(adapter);
-            *helper = spawn_quiet("fv-helper", STACK, move || help_all(&adapter)).ok();
+            *helper = spawn_quiet("fv-helper", STACK, move || run_helper(&adapter)).ok();
         }
     }
 
-    /// Before the fabric is left.
+    /// Ends the helper thread before the process leaves the fabric.
     pub(crate) fn stop(adapter: &Adapter) {
         let own = &adapter.helping;
         if adapter.fabric.is_foreign() {
-            // A fork of the process: there is no such thread here, and the word is the parent's. So may the lock be.
+            // In a forked child the thread does not exist, and the word belongs to the parent. The
+            // lock may be held by a thread of the parent.
             std::mem::forget(own.helper.try_lock().and_then(|mut helper| helper.take()));
             return;
         }
@@ -307,7 +342,7 @@ impl Helping {
         };
         let Some(helper) = helper else { return };
         let thread = helper.thread().clone();
-        // Any member may write the word, and sleep on it.
+        // Repeated, because any member may write the word or sleep on it.
         end_called(helper, || {
             wanted.store(LEAVING, Ordering::Release);
             futex::wake(wanted);
@@ -316,9 +351,9 @@ impl Helping {
     }
 }
 
-/// Says in our tables what is to be done.
-fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize, witness: u64) {
-    // Relaxed: `open_job` comes after.
+/// Writes the description of the job to the own tables.
+fn write_job(job: &Job, long: &LongOperation<'_>, piece: usize, len: usize, witness: u64) {
+    // Relaxed: the release in `open_job` follows.
     job.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
     job.qpn.store(long.link.qpn, Ordering::Relaxed);
     job.rkey.store(long.remote.rkey, Ordering::Relaxed);
@@ -334,17 +369,17 @@ fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize, witness: u64) 
     }
 }
 
-/// Whoever begins with one of the first `count` pieces after this moves nothing.
+/// Makes copies that begin later move no bytes of the first `count` pieces.
 fn take_back(job: &Job, count: usize) {
     for part in job.parts.iter().take(count) {
         part.len.store(0, Ordering::SeqCst);
     }
 }
 
-/// Calls the helper of `peer`; who is with another one stays there.
+/// Calls the helper of `peer`, unless it is busy for another process.
 #[cold]
 fn call(wanted: &AtomicU32, own: u32, peer: &Peer) {
-    // A hint: a call that is lost is made again.
+    // A hint: a lost call is repeated.
     if wanted.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         && !futex::wake(wanted)
     {
@@ -352,7 +387,7 @@ fn call(wanted: &AtomicU32, own: u32, peer: &Peer) {
     }
 }
 
-/// Whether the target has nothing in hand, or never will do it.
+/// Waits until the target holds no piece, or is dead. Returns false after `patience`.
 fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
     let began = Instant::now();
     let mut looks = 0u32;
@@ -366,7 +401,7 @@ fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
                 return false;
             }
         }
-        // Where there is one processor for both, the helper needs it.
+        // If both threads share a processor, the helper needs it.
         if looks.is_multiple_of(4096) {
             std::thread::yield_now();
         } else {
@@ -377,33 +412,33 @@ fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
 }
 
 impl HelpHistory {
-    /// Whether to share an operation of `len` bytes; the helper is `there`, or must be called.
-    fn is_worth_it(&mut self, len: u64, now: Instant, there: bool) -> bool {
-        let follows = self.due.is_some_and(|due| now < due + PAUSE);
+    /// Whether to share an operation of `len` bytes; `there` says that the helper is awake.
+    fn should_share(&mut self, len: u64, now: Instant, there: bool) -> bool {
+        let follows = self.due.is_some_and(|due| now < due + MAX_GAP);
         self.burst = if follows { self.burst + len } else { len };
-        // A guess, and a generous one: 4 GB/s.
+        // An estimate with a margin: 4 GB/s.
         self.due = Some(now + Duration::from_nanos(len / 4));
         if self.alone > 0 {
             self.alone = self.alone.saturating_sub(len);
             return false;
         }
-        there || self.burst >= CALL
+        there || self.burst >= CALL_AFTER_BYTES
     }
 
-    /// A shared operation took so long.
-    fn judge(&mut self, took: Duration, outcome: &Outcome) {
+    /// Records the time of a shared operation, and evaluates the benefit.
+    fn record(&mut self, took: Duration, outcome: &SharedOutcome) {
         self.shared_time += took;
         self.helped_time += if outcome.helped { took } else { Duration::ZERO };
         self.waiting_time += outcome.waited;
-        let stuck = outcome.result == Err(Fault::Busy);
-        if self.shared_time < TRIAL && !stuck {
+        let stuck = outcome.result == Err(AccessError::Busy);
+        if self.shared_time < TRIAL_TIME && !stuck {
             return;
         }
         if stuck
             || self.helped_time < self.shared_time / 2
             || self.waiting_time > self.shared_time / 3
         {
-            self.backoff = (self.backoff * 2).clamp(ALONE, ALONE_MOST);
+            self.backoff = (self.backoff * 2).clamp(MIN_ALONE, MAX_ALONE);
             self.alone = self.backoff;
         } else {
             self.backoff /= 2;
@@ -420,38 +455,41 @@ mod tests {
 
     fn judged(partner: &mut HelpHistory, took: u64, helped: bool, waited: u64) {
         let (took, waited) = (Duration::from_micros(took), Duration::from_micros(waited));
-        partner.judge(took, &Outcome { result: Ok(()), helped, waited });
+        partner.record(took, &SharedOutcome { result: Ok(()), helped, waited });
     }
 
     #[test]
-    fn help_is_called_when_long_operations_follow_each_other() {
+    fn the_helper_is_called_when_long_operations_follow_each_other() {
         let mut partner = HelpHistory::default();
         let mut now = Instant::now();
         for _ in 0..20 {
-            assert!(!partner.is_worth_it(CALL / 4, now, false), "once in a while");
+            assert!(!partner.should_share(CALL_AFTER_BYTES / 4, now, false), "once in a while");
             now += Duration::from_millis(5);
         }
         for n in 2..6 {
             assert_eq!(
-                partner.is_worth_it(CALL / 4, now, false),
+                partner.should_share(CALL_AFTER_BYTES / 4, now, false),
                 n > 4,
                 "operation {n} of a burst"
             );
             now += Duration::from_micros(10);
         }
         now += Duration::from_secs(1);
-        assert!(partner.is_worth_it(CALL, now, false), "a very long one");
+        assert!(partner.should_share(CALL_AFTER_BYTES, now, false), "a very long one");
         now += Duration::from_secs(1);
-        assert!(partner.is_worth_it(CALL / 4, now, true), "the helper is there anyway");
+        assert!(
+            partner.should_share(CALL_AFTER_BYTES / 4, now, true),
+            "the helper is there anyway"
+        );
     }
 
     #[test]
-    fn who_is_not_helped_goes_on_alone_for_longer_and_longer() {
+    fn without_help_the_intervals_between_calls_become_longer() {
         let mut partner = HelpHistory::default();
         let mut now = Instant::now();
         let mut alone = |partner: &mut HelpHistory| {
             let mut bytes = 0;
-            while !partner.is_worth_it(MIB, now, false) {
+            while !partner.should_share(MIB, now, false) {
                 now += Duration::from_micros(100);
                 bytes += MIB;
             }
@@ -460,19 +498,20 @@ mod tests {
         judged(&mut partner, 4999, false, 0);
         assert_eq!(alone(&mut partner), 0, "that was not long enough to tell");
         judged(&mut partner, 1, false, 0);
-        assert_eq!(alone(&mut partner), ALONE);
+        assert_eq!(alone(&mut partner), MIN_ALONE);
         judged(&mut partner, 6000, true, 2500);
-        assert_eq!(alone(&mut partner), 2 * ALONE, "waited for too long");
+        assert_eq!(alone(&mut partner), 2 * MIN_ALONE, "waited for too long");
         for _ in 0..20 {
             judged(&mut partner, 6000, true, 100);
         }
         assert_eq!(alone(&mut partner), 0);
-        let stuck = Outcome { result: Err(Fault::Busy), helped: true, waited: HELPER_WAIT };
-        partner.judge(HELPER_WAIT, &stuck);
-        assert_eq!(alone(&mut partner), ALONE, "at once, and as if for the first time");
+        let stuck =
+            SharedOutcome { result: Err(AccessError::Busy), helped: true, waited: HELPER_WAIT };
+        partner.record(HELPER_WAIT, &stuck);
+        assert_eq!(alone(&mut partner), MIN_ALONE, "at once, and as if for the first time");
         for _ in 0..20 {
             judged(&mut partner, 6000, false, 0);
         }
-        assert_eq!(alone(&mut partner), ALONE_MOST);
+        assert_eq!(alone(&mut partner), MAX_ALONE);
     }
 }

@@ -19,7 +19,7 @@ impl HotReceivers {
     pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
-            if qp.has_arrivals() && qp.serve_again(who) {
+            if qp.has_arrivals() && qp.serve_rest(who) {
                 qp.adapter.view.ring_qp_bell(qp.index);
                 more = true;
             }
@@ -29,7 +29,7 @@ impl HotReceivers {
     }
 
     /// Handles the bell of `qp`: its ring may become hot.
-    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
+    pub(crate) fn make_hot(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
@@ -52,7 +52,7 @@ impl HotReceivers {
     pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         qp.list_receiver(true);
         if self.qps.has_room() {
-            self.heat(adapter, qp, ServedBy::Application);
+            self.make_hot(adapter, qp, ServedBy::Application);
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
             // The ring was hot in an earlier connection. A sender may have read the flag and rung
             // no bell, so the ring is served by a bell now.
@@ -73,10 +73,10 @@ impl HotReceivers {
 /// Answers the bell of a QP: serves its ring, and takes in acknowledgements. A rest in the ring
 /// gets a bell from here, because its sender rang before.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
-    let more = qp.serve_again(who);
+    let more = qp.serve_rest(who);
     qp.send_due_ack();
     // The bell orders this load after the event that rang it.
-    if qp.may_await() {
+    if qp.may_have_outstanding() {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {

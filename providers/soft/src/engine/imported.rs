@@ -1,13 +1,15 @@
-//! Memory regions of another process that this one imported (ibv_import_mr(3)).
+//! Memory regions imported from another process (ibv_import_mr(3)). Key checks that find an
+//! imported region come here to move its bytes.
 //!
-//! The importer has an entry of its own in its table, with keys of its own, so that local lists and peers name it like any other
-//! region; but its bytes are the exporter's, and are moved by cross-memory attach each time, under an announcement that the
-//! exporter's deregistration waits for. When that has taken its key back, or has died, there is nothing to be had any more.
+//! The importer has an entry with own keys in its own table, so local requests and peers name it
+//! like any region. The bytes belong to the exporter. They are moved by cross-memory attach each
+//! time, under an announcement that the exporter's deregistration waits for. After the exporter
+//! revoked its key or died, the region counts as missing.
 //!
-//! A peer that finds such a region in our table does not reach its memory by us: it leaves the operation to our process, as if
-//! attach were refused.
+//! A peer that finds an imported region in the table of a process cannot reach the memory. It sends
+//! the operation to that process, as if attach were refused.
 
-use super::access::{AtomicLock, Fault};
+use super::access::{AccessError, AtomicLock};
 use super::in_flight::OperationsInFlight;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
@@ -17,23 +19,24 @@ use soft_memory::ranges::Remote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One imported region.
+/// An imported region.
 #[derive(Debug)]
 pub(crate) struct Imported {
     /// The exporter.
     peer: Arc<Peer>,
-    /// Its region, by table index, key and registration.
+    /// The exporter's region: table index, key and registration.
     index: usize,
     rkey: u32,
     born: u64,
-    /// In our own tables, where the exporter looks.
+    /// Announcements in the tables of this process, which the exporter reads.
     in_flight: OperationsInFlight,
-    /// Our process slot.
+    /// The process slot of this process.
     own_slot: u16,
 }
 
 impl Imported {
-    /// The region `index` of `peer`, another process that can be attached to. `own` is our view of ourselves.
+    /// The region `index` of `peer`, another process that permits attach. `own` is the view of this
+    /// process.
     pub(crate) fn new(peer: &Arc<Peer>, index: usize, own: View, own_slot: u16) -> Self {
         let in_flight = OperationsInFlight::new(own);
         let peer = Arc::clone(peer);
@@ -46,7 +49,8 @@ impl Imported {
     }
 
     fn view(&self) -> View {
-        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc beside.
+        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as
+        // `self.peer`.
         unsafe { View::of(&self.peer) }
     }
 
@@ -54,7 +58,7 @@ impl Imported {
     pub(crate) fn is_there(&self) -> bool {
         let view = self.view();
         let entry = view.mr(self.index);
-        // Sequentially consistent for the sake of operations in flight: see there.
+        // Sequentially consistent, as `in_flight` requires.
         let key = entry.key.load(Ordering::SeqCst) as u32;
         !self.peer.is_dead()
             && self.rkey != 0
@@ -62,30 +66,32 @@ impl Imported {
             && entry.born.load(Ordering::Relaxed) == self.born
     }
 
-    /// Does `change` on the word at `va`, alone among all users of the device; what was there.
+    /// Applies `change` to the word at `va` atomically for all users of the device. Returns the old
+    /// value.
     ///
     /// # Errors
-    /// `Busy` the lock of the exporter's atomics is held; `Remote` the region is not there any more.
-    pub(crate) fn atomic(&self, va: u64, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+    /// `Busy` the lock of the exporter's atomics is held; `Remote` the region is gone.
+    pub(crate) fn atomic(&self, va: u64, change: impl Fn(u64) -> u64) -> Result<u64, AccessError> {
         let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
         if !self.is_there() {
-            return Err(Fault::Remote);
+            return Err(AccessError::Remote);
         }
         let view = self.view();
         let own = u32::from(self.own_slot) + 1;
-        let _held = AtomicLock::take(&view.rings_head().atomic_lock, own).ok_or(Fault::Busy)?;
+        let _held =
+            AtomicLock::take(&view.rings_head().atomic_lock, own).ok_or(AccessError::Busy)?;
         let mut old = 0u64;
-        // SAFETY: a word of ours, which is not looked at while it is filled.
+        // SAFETY: a local word, not read by name while it is filled.
         if !self.fetch(va, unsafe { Range::new((&raw mut old).cast(), 8) }) {
-            return Err(Fault::Remote);
+            return Err(AccessError::Remote);
         }
         let mut new = change(old);
-        // SAFETY: a word of ours, which is only read.
+        // SAFETY: a local word, which is only read.
         let stored = self.store(va, unsafe { Range::new((&raw mut new).cast(), 8) });
-        if stored { Ok(old) } else { Err(Fault::Remote) }
+        if stored { Ok(old) } else { Err(AccessError::Remote) }
     }
 
-    /// Fills `to` from `va` of the exporter; announced.
+    /// Fills `to` from address `va` of the exporter. The caller made an announcement.
     fn fetch(&self, va: u64, to: Range) -> bool {
         let Some(memory) = self.peer.memory() else { return false };
         let mut done = 0;
@@ -99,14 +105,15 @@ impl Imported {
         true
     }
 
-    /// Copies `from` to `va` of the exporter; announced.
+    /// Copies `from` to address `va` of the exporter. The caller made an announcement.
     fn store(&self, va: u64, from: Range) -> bool {
         let Some(memory) = self.peer.memory() else { return false };
         let mut done = 0;
         while done < from.len() {
             let here = [from.part(done, from.len())];
             let there = [IoVec::new(va + done as u64, from.len() - done)];
-            // SAFETY: the exporter registered the range, and waits for our announcement before that ends.
+            // SAFETY: the exporter registered the range, and its deregistration waits for the
+            // announcement.
             match unsafe { memory.write(&here, &there) } {
                 Ok(0) | Err(_) => return false,
                 Ok(n) => done += n,

@@ -1,15 +1,18 @@
-//! Announcements of one-sided operations under way, so that deregistration can wait for them.
+//! Announcements of one-sided operations, for which a deregistration waits. Initiators announce in
+//! their own tables; the target's deregistration reads the tables of all peers.
 //!
-//! An initiator first announces (target process, rkey) in its own tables, then checks the key, then moves bytes, then
-//! withdraws. A target first takes the key back, then looks at the announcements of all peers. All four accesses
-//! are sequentially consistent, so either the initiator finds the key gone or the target finds the announcement.
+//! An initiator announces (target process, rkey), then checks the key, then moves bytes, then
+//! withdraws. A target revokes the key, then reads the announcements of all peers. All four
+//! accesses are sequentially consistent. So either the initiator reads the revoked key, or the
+//! target reads the announcement. With weaker accesses both could miss, and bytes would move after
+//! the end of the region.
 
 use soft_local::shm::layout::OPERATIONS_IN_FLIGHT;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Our own announcements.
+/// The announcements of this process.
 #[derive(Debug)]
 pub(crate) struct OperationsInFlight {
     view: View,
@@ -29,10 +32,10 @@ impl OperationsInFlight {
         Self { view, hint: AtomicUsize::new(0) }
     }
 
-    /// Announces an operation on region `rkey` of process `target`. Waits while [`OPERATIONS_IN_FLIGHT`] operations of this process are
-    /// under way.
+    /// Announces an operation on region `rkey` of process `target`. Waits while this process has
+    /// [`OPERATIONS_IN_FLIGHT`] operations.
     pub(crate) fn announce(&self, target: u16, rkey: u32) -> Announced<'_> {
-        // Relaxed: where to begin to look, no more.
+        // Relaxed: the hint only selects the first cell to try.
         let mut at = self.hint.load(Ordering::Relaxed);
         loop {
             let cell = &self.view.operation_in_flight(at % OPERATIONS_IN_FLIGHT).target;
@@ -54,7 +57,7 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// Whether the owner of `view` has an operation under way on region `rkey` of process `target`.
+/// Whether the owner of `view` has announced an operation on region `rkey` of process `target`.
 pub(crate) fn is_in_flight(view: &View, target: u16, rkey: u32) -> bool {
     (0..OPERATIONS_IN_FLIGHT)
         .any(|i| protocol::is_announced(&view.operation_in_flight(i).target, word(target, rkey)))

@@ -16,7 +16,7 @@
 //!   deregistration waits for. A window additionally needs an announcement.
 //! - Fields: `Inbound` in `objects/connection.rs`.
 
-use super::access::{AtomicLock, Fault, admit, permit};
+use super::access::{AccessError, AtomicLock, admit, permit};
 use super::completion::{Cqe, vendor_err};
 use super::imported::Imported;
 use super::in_flight::Announced;
@@ -30,7 +30,7 @@ use super::regions::{
 use super::request::RemoteAddress;
 use super::state::Kind;
 use super::tags::wire::HEADERS_LEN;
-use super::windows::Done;
+use super::windows::BindResult;
 use abi::*;
 use soft_memory::careful::Seen;
 use soft_memory::ranges::Remote;
@@ -77,7 +77,7 @@ impl Inbound {
 
     /// Keeps a receive that was taken for an invalid message, for the next message.
     #[cold]
-    pub(super) fn keep(&mut self, wr_id: u64, sge: ibv_sge) {
+    pub(super) fn keep_receive(&mut self, wr_id: u64, sge: ibv_sge) {
         self.receive.wr_id = wr_id;
         self.receive.sges.clear();
         self.receive.sges.push(sge);
@@ -86,15 +86,15 @@ impl Inbound {
 
     /// XRC: selects shared queue `number` for the requests that follow. An unknown number refuses
     /// the first of them.
-    pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
-        self.give_back();
-        self.srq = named_queue(qp, number);
+    pub(crate) fn select_srq(&mut self, qp: &Qp, number: u32) {
+        self.return_receive();
+        self.srq = find_srq(qp, number);
     }
 
     /// XRC: calls `look` with shared queue `number` selected, then restores the selection. The
     /// message in progress is unchanged.
-    pub(crate) fn aside<T>(&mut self, qp: &Qp, number: u32, look: impl FnOnce(&Self) -> T) -> T {
-        let there = std::mem::replace(&mut self.srq, named_queue(qp, number));
+    pub(crate) fn with_srq<T>(&mut self, qp: &Qp, number: u32, look: impl FnOnce(&Self) -> T) -> T {
+        let there = std::mem::replace(&mut self.srq, find_srq(qp, number));
         let seen = look(self);
         self.srq = there;
         seen
@@ -102,12 +102,12 @@ impl Inbound {
 
     /// Whether requests can be served; an XRC QP needs a selected queue.
     #[inline]
-    pub(crate) fn is_addressed(&self, qp: &Qp) -> bool {
+    pub(crate) fn has_srq(&self, qp: &Qp) -> bool {
         qp.kind != Kind::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
     /// Returns the taken receive to the selected shared queue, if a queue is selected.
-    fn give_back(&mut self) {
+    fn return_receive(&mut self) {
         self.message = None;
         if let Some(srq) = &self.srq
             && std::mem::replace(&mut self.has_unfinished_receive, false)
@@ -132,7 +132,7 @@ impl Inbound {
 
     /// The rights that the QP gives to its peer.
     fn rights(&self, qp: &Qp) -> u64 {
-        let entry = qp.stand().map_or_else(|| qp.entry(), |stand| stand.home.entry());
+        let entry = qp.as_stand_in().map_or_else(|| qp.entry(), |stand| stand.home.entry());
         let rights = entry.rights.load(Ordering::Relaxed);
         match &self.srq {
             Some(srq) => u64::from(srq.pd) << 32 | rights & u64::from(u32::MAX),
@@ -141,8 +141,14 @@ impl Inbound {
     }
 
     /// The memory at `remote`, if the peer of the QP may access it and it is mapped.
-    fn admit(&self, qp: &Qp, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
-        find(qp, self.rights(qp), remote, len, need)
+    fn admit(
+        &self,
+        qp: &Qp,
+        remote: RemoteAddress,
+        len: u64,
+        need: u32,
+    ) -> Result<TargetMemory, Nak> {
+        find_target(qp, self.rights(qp), remote, len, need)
     }
 
     /// Checks that the QP permits operations that need the rights `need`, for any memory and
@@ -164,14 +170,14 @@ impl Inbound {
     ///
     /// # Errors
     /// The NAK for the request.
-    pub(crate) fn may(
+    pub(crate) fn check_access(
         &self,
         qp: &Qp,
         remote: RemoteAddress,
         len: u64,
         need: u32,
     ) -> Result<(), Nak> {
-        let _in_flight = announce(qp, remote);
+        let _in_flight = announce_window_use(qp, remote);
         self.admit(qp, remote, len, need).map(drop)
     }
 
@@ -186,7 +192,7 @@ impl Inbound {
     /// The receive that was taken and not completed, if any.
     pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
         self.abandon(qp);
-        self.give_back();
+        self.return_receive();
         std::mem::replace(&mut self.has_unfinished_receive, false)
             .then(|| std::mem::take(&mut *self.receive))
     }
@@ -199,7 +205,7 @@ impl Inbound {
 
     /// Handles a request that cannot be executed: refused on a reliable connection, dropped on an
     /// unreliable connection.
-    pub(crate) fn unservable(&mut self, qp: &Qp, nak: Nak) -> Verdict {
+    pub(crate) fn reject(&mut self, qp: &Qp, nak: Nak) -> Verdict {
         if qp.kind.is_reliable() {
             return Verdict::Refuse(nak);
         }
@@ -246,7 +252,7 @@ impl Inbound {
                 Some(message) => {
                     MessageProgress { total: message.total.max(headers.total), done: message.done }
                 }
-                None => return self.unservable(qp, Nak::Invalid),
+                None => return self.reject(qp, Nak::Invalid),
             }
         };
         if message.total > self.receive.room() {
@@ -256,19 +262,19 @@ impl Inbound {
         let mut ranges = Ranges::new();
         let (regions, list) = (&qp.adapter.regions, &self.receive.sges);
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, message.total) {
-            return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
+            return self.fail_receive_and_refuse(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
         ranges.take_care(self.check_memory);
         if let Some(rkey) = headers.invalidate {
             match qp.adapter.invalidate(qp, rkey) {
-                Done::Yes => {}
-                Done::Later => {
+                BindResult::Yes => {}
+                BindResult::Later => {
                     self.message = (!headers.first).then_some(message);
                     return Verdict::Busy;
                 }
-                Done::Refused => {
+                BindResult::Refused => {
                     // Class J: the message is complete for its sender, which gets no refusal.
-                    self.spoil(qp, IBV_WC_REM_INV_REQ_ERR);
+                    self.fail_receive(qp, IBV_WC_REM_INV_REQ_ERR);
                     return Verdict::Broken;
                 }
             }
@@ -278,10 +284,10 @@ impl Inbound {
                 message.done += len;
                 self.moved += len;
             }
-            Err(Errno::EPROTO) => return self.unservable(qp, Nak::Invalid),
+            Err(Errno::EPROTO) => return self.reject(qp, Nak::Invalid),
             Err(Errno::ESTALE) => return Verdict::Stale,
             Err(Errno::ESRCH) => return Verdict::Gone,
-            Err(_) => return self.unservable(qp, Nak::Operation),
+            Err(_) => return self.reject(qp, Nak::Operation),
         }
         if headers.last {
             self.complete(qp, headers, IBV_WC_RECV, message.done);
@@ -317,7 +323,7 @@ impl Inbound {
     #[cold]
     fn too_long(&mut self, qp: &Qp) -> Verdict {
         if qp.kind != Kind::Ud {
-            return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
+            return self.fail_receive_and_refuse(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         if let Some(srq) = qp.srq() {
             // Further QPs receive from the shared queue.
@@ -331,24 +337,24 @@ impl Inbound {
     /// receive completes with an error, if a receive is posted (IBTA vol 1, 11.6.2: local access
     /// error). An operation that the QP forbids takes no receive.
     #[cold]
-    pub(crate) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
+    pub(crate) fn reject_write(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
         if immediate && nak == Nak::Access && qp.kind.is_reliable() {
             self.has_unfinished_receive = self.has_unfinished_receive || self.take_receive(qp);
             if self.has_unfinished_receive {
-                return self.spoiled(qp, IBV_WC_LOC_ACCESS_ERR, nak);
+                return self.fail_receive_and_refuse(qp, IBV_WC_LOC_ACCESS_ERR, nak);
             }
         }
-        self.unservable(qp, nak)
+        self.reject(qp, nak)
     }
 
     /// Completes the taken receive with the error `status`, and refuses the message with `nak`.
-    fn spoiled(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
-        self.spoil(qp, status);
+    fn fail_receive_and_refuse(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
+        self.fail_receive(qp, status);
         if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
     /// Completes the taken receive with the error `status`.
-    fn spoil(&mut self, qp: &Qp, status: u32) {
+    fn fail_receive(&mut self, qp: &Qp, status: u32) {
         self.has_unfinished_receive = false;
         let cqe = Cqe {
             wr_id: self.receive.wr_id,
@@ -376,25 +382,25 @@ impl Inbound {
             // A WRITE of several pieces is checked whole before any byte is placed. A WRITE of one
             // piece is checked when its bytes are placed.
             let allowed = if headers.total > len {
-                self.may(qp, remote, headers.total as u64, REMOTE_WRITE)
+                self.check_access(qp, remote, headers.total as u64, REMOTE_WRITE)
             } else {
                 self.permits(qp, REMOTE_WRITE)
             };
             if let Err(nak) = allowed {
-                return self.unwritable(qp, headers.imm.is_some(), nak);
+                return self.reject_write(qp, headers.imm.is_some(), nak);
             }
         }
         if let Some(source) = source
             && len > 0
         {
-            let _in_flight = announce(qp, remote);
+            let _in_flight = announce_window_use(qp, remote);
             let placed = match self.admit(qp, remote, len as u64, REMOTE_WRITE) {
-                Ok(Place::Here(here)) => !self.is_mapped(here) || source.copy_to(here),
-                Ok(Place::There(imported, va)) => imported.write(va, source),
-                Err(nak) => return self.unwritable(qp, headers.imm.is_some(), nak),
+                Ok(TargetMemory::Local(here)) => !self.is_mapped(here) || source.copy_to(here),
+                Ok(TargetMemory::Foreign(imported, va)) => imported.write(va, source),
+                Err(nak) => return self.reject_write(qp, headers.imm.is_some(), nak),
             };
             if !placed {
-                return self.unservable(qp, Nak::Operation);
+                return self.reject(qp, Nak::Operation);
             }
             self.moved += len;
         }
@@ -429,7 +435,7 @@ impl Inbound {
         if len == 0 {
             return match self.permits(qp, REMOTE_READ) {
                 Ok(()) => Verdict::Done,
-                Err(nak) => self.unservable(qp, nak),
+                Err(nak) => self.reject(qp, nak),
             };
         }
         let rights = self.rights(qp);
@@ -439,7 +445,7 @@ impl Inbound {
                 self.moved += len;
                 Verdict::Done
             }
-            Err(nak) => self.unservable(qp, nak),
+            Err(nak) => self.reject(qp, nak),
         }
     }
 
@@ -453,25 +459,25 @@ impl Inbound {
         answer: Range,
     ) -> Verdict {
         if !remote.addr.is_multiple_of(8) {
-            return self.unservable(qp, Nak::Invalid);
+            return self.reject(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
-        let _in_flight = announce(qp, remote);
+        let _in_flight = announce_window_use(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_ATOMIC) {
-            Ok(Place::Here(here)) if !self.is_mapped(here) => {
-                return self.unservable(qp, Nak::Operation);
+            Ok(TargetMemory::Local(here)) if !self.is_mapped(here) => {
+                return self.reject(qp, Nak::Operation);
             }
-            Ok(Place::Here(here)) => here,
-            Ok(Place::There(imported, va)) => {
-                return self.atomically(qp, &imported, va, change, |old| _ = answer.store(old));
+            Ok(TargetMemory::Local(here)) => here,
+            Ok(TargetMemory::Foreign(imported, va)) => {
+                return self.foreign_atomic(qp, &imported, va, change, |old| _ = answer.store(old));
             }
-            Err(nak) => return self.unservable(qp, nak),
+            Err(nak) => return self.reject(qp, nak),
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
         let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
             return Verdict::Busy;
         };
-        let Some(old) = here.update(change) else { return self.unservable(qp, Nak::Operation) };
+        let Some(old) = here.update(change) else { return self.reject(qp, Nak::Operation) };
         // The store cannot fail: `answer` is a chunk or a local variable.
         let _ = answer.store(old);
         Verdict::Done
@@ -494,30 +500,30 @@ impl Inbound {
     /// Executes an atomic write of `value` to `remote`.
     pub(crate) fn store(&mut self, qp: &Qp, remote: RemoteAddress, value: u64) -> Verdict {
         if !remote.addr.is_multiple_of(8) {
-            return self.unservable(qp, Nak::Invalid);
+            return self.reject(qp, Nak::Invalid);
         }
-        let _in_flight = announce(qp, remote);
+        let _in_flight = announce_window_use(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_WRITE) {
-            Ok(Place::Here(here)) if !self.is_mapped(here) => {
-                return self.unservable(qp, Nak::Operation);
+            Ok(TargetMemory::Local(here)) if !self.is_mapped(here) => {
+                return self.reject(qp, Nak::Operation);
             }
-            Ok(Place::Here(here)) => here,
-            Ok(Place::There(imported, va)) => {
-                return self.atomically(qp, &imported, va, |_| value, |_| ());
+            Ok(TargetMemory::Local(here)) => here,
+            Ok(TargetMemory::Foreign(imported, va)) => {
+                return self.foreign_atomic(qp, &imported, va, |_| value, |_| ());
             }
-            Err(nak) => return self.unservable(qp, nak),
+            Err(nak) => return self.reject(qp, nak),
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
         let lock = &qp.adapter.view.rings_head().atomic_lock;
         let Some(_held) = AtomicLock::take(lock, own) else {
             return Verdict::Busy;
         };
-        if here.store(value) { Verdict::Done } else { self.unservable(qp, Nak::Operation) }
+        if here.store(value) { Verdict::Done } else { self.reject(qp, Nak::Operation) }
     }
 
     /// Executes an atomic on a word of an imported region.
     #[cold]
-    fn atomically(
+    fn foreign_atomic(
         &mut self,
         qp: &Qp,
         imported: &Imported,
@@ -530,8 +536,8 @@ impl Inbound {
                 answer(old);
                 Verdict::Done
             }
-            Err(Fault::Busy) => Verdict::Busy,
-            Err(_) => self.unservable(qp, Nak::Operation),
+            Err(AccessError::Busy) => Verdict::Busy,
+            Err(_) => self.reject(qp, Nak::Operation),
         }
     }
 
@@ -546,28 +552,34 @@ impl Inbound {
     ) -> Verdict {
         match self.admit(qp, remote, len, right_to_flush(placement)) {
             Ok(_) => Verdict::Done,
-            Err(nak) => self.unservable(qp, nak),
+            Err(nak) => self.reject(qp, nak),
         }
     }
 }
 
 /// The memory at `remote`, if a peer with these `rights` may access it through `qp` and it is
 /// mapped.
-fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
+fn find_target(
+    qp: &Qp,
+    rights: u64,
+    remote: RemoteAddress,
+    len: u64,
+    need: u32,
+) -> Result<TargetMemory, Nak> {
     // A window is bound to the QP that the peer is connected to.
-    let qpn = qp.stand().map_or(qp.qpn, |stand| stand.home.qpn);
+    let qpn = qp.as_stand_in().map_or(qp.qpn, |stand| stand.home.qpn);
     let found = admit(&qp.adapter.view, qpn, rights, remote, len, need)?;
     if found.access & IMPORTED != 0 {
         // If the owner revoked its key, the region counts as unregistered.
         let imported = qp.adapter.regions.imported(remote.rkey);
         let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
-        return Ok(Place::There(imported, found.va));
+        return Ok(TargetMemory::Foreign(imported, found.va));
     }
     let there = found.is_there(len, need & !REMOTE_READ != 0);
     // SAFETY: local memory, registered for `len` bytes. Deregistration waits for the lock of this
     // QP, or for the announcement.
     let here = unsafe { Range::at(found.va, len as usize) };
-    if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
+    if there { Ok(TargetMemory::Local(here)) } else { Err(Nak::Operation) }
 }
 
 /// Fills `answer` from `remote` for a peer with these rights. `seen` is given if the memory may be
@@ -584,12 +596,12 @@ pub(crate) fn read_region(
     answer: Range,
 ) -> Result<(), Nak> {
     let len = answer.len();
-    let _in_flight = announce(qp, remote);
-    let read = match find(qp, rights, remote, len as u64, REMOTE_READ)? {
-        Place::Here(here) => {
+    let _in_flight = announce_window_use(qp, remote);
+    let read = match find_target(qp, rights, remote, len as u64, REMOTE_READ)? {
+        TargetMemory::Local(here) => {
             seen.is_none_or(|seen| seen.is_mapped(here.address(), len)) && here.copy_to(answer)
         }
-        Place::There(imported, va) => imported.read(va, answer),
+        TargetMemory::Foreign(imported, va) => imported.read(va, answer),
     };
     if read { Ok(()) } else { Err(Nak::Operation) }
 }
@@ -608,21 +620,21 @@ pub(crate) fn read_region_bytes(
 }
 
 /// The shared queue that an XRC request names by `number`.
-fn named_queue(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
+fn find_srq(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
     qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain())
 }
 
 /// Location of the target of a request.
-enum Place {
+enum TargetMemory {
     /// Memory of this process.
-    Here(Range),
+    Local(Range),
     /// An address in the process from which a region was imported.
-    There(Arc<Imported>, u64),
+    Foreign(Arc<Imported>, u64),
 }
 
 /// Announces an access through a window. Unbinding waits only for announcements; deregistration
 /// also waits for the lock of the QP.
-fn announce(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
+fn announce_window_use(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
     is_window(remote.rkey)
         .then(|| qp.adapter.in_flight.announce(qp.adapter.fabric.slot(), remote.rkey))
 }

@@ -12,17 +12,17 @@
 //!   `direct` (the initiator moves the bytes) or `put` (slots in the ring). `Entry::phase` and
 //!   `Entry::offset` record the progress.
 
-use super::access::{Direction, Fault};
-use super::copying::tells;
+use super::access::{AccessError, Direction};
+use super::copying::is_measured;
 use super::inbound::Nak;
 use super::objects::connection::{LentChunk, Link, ReadResponse, Requester};
 use super::objects::holder::Reach;
 use super::objects::qp::Qp;
-use super::onesided::Target;
+use super::onesided::OneSidedTarget;
 use super::regions::LOCAL_WRITE;
 use super::request::{Phase, RemoteAddress, What};
 use super::state::Kind;
-use super::windows::Done;
+use super::windows::BindResult;
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::*;
@@ -32,7 +32,7 @@ use std::cell::RefCell;
 use std::time::Instant;
 
 /// Result of an attempt at a one-sided transfer.
-enum Direct {
+enum DirectResult {
     Done,
     /// UC: the responder drops the message. The sender gets a success, and no receive completes
     /// (IBTA vol 1, 9.8.2.2).
@@ -117,7 +117,7 @@ impl Requester {
     pub(super) fn lend(&mut self, qp: &Qp, answer: Option<ReadResponse>) -> Option<(u32, Range)> {
         let chunk = qp.adapter.chunks.take()?;
         let base = qp.adapter.view.chunk(chunk)?;
-        self.lent.push_back(LentChunk { seq: self.next, chunk, response: answer });
+        self.lent_chunks.push_back(LentChunk { seq: self.next, chunk, response: answer });
         Some((chunk, base))
     }
 
@@ -125,7 +125,7 @@ impl Requester {
     /// is unmapped.
     #[cold]
     pub(super) fn take_back_chunk(&mut self, qp: &Qp) {
-        if let Some(lent) = self.lent.pop_back() {
+        if let Some(lent) = self.lent_chunks.pop_back() {
             qp.adapter.chunks.give(lent.chunk);
         }
     }
@@ -192,19 +192,19 @@ impl Requester {
                 && link.peer_attaches()
                 && !ranges.is_abroad()
                 && !is_inline
-                && !self.copies(qp, link)
+                && !self.goes_through_chunks(qp, link)
             {
                 return self.offer(qp, link, n, &ranges, last);
             }
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
-            let tells = total > qp.adapter.eager_bytes && tells(offset, len, total);
+            let tells = total > qp.adapter.eager_bytes && is_measured(offset, len, total);
             let begun = tells.then(Instant::now);
             if !ranges.gather(offset, base.first(len)) {
                 return self.unlend(qp, n);
             }
             if let Some(begun) = begun {
-                self.copying.filled(begun.elapsed(), len);
+                self.copying.record_fill(begun.elapsed(), len);
             }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
@@ -219,8 +219,8 @@ impl Requester {
     }
 
     /// Whether a long message goes through chunks although the receiver could fetch the bytes.
-    fn copies(&mut self, qp: &Qp, link: &Link) -> bool {
-        link.chunk_worth().is_some_and(|worth| self.copying.pays(worth))
+    fn goes_through_chunks(&mut self, qp: &Qp, link: &Link) -> bool {
+        link.chunk_worth().is_some_and(|worth| self.copying.prefers_chunks(worth))
             && qp.adapter.chunks.are_mostly_free()
     }
 
@@ -287,57 +287,65 @@ impl Requester {
         qp: &Qp,
         link: &Link,
         n: u64,
-        act: impl FnOnce(&Target<'_>) -> Result<(), Fault>,
-    ) -> Direct {
+        act: impl FnOnce(&OneSidedTarget<'_>) -> Result<(), AccessError>,
+    ) -> DirectResult {
         let reach = self.reach(link);
         if reach == Reach::No || self.queue.entry(n).offset > 0 {
-            return Direct::ByRing;
+            return DirectResult::ByRing;
         }
         if self.acked != self.next {
             self.absorb(qp, link);
             if self.acked != self.next {
-                return Direct::Later;
+                return DirectResult::Later;
             }
         }
         let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
         let gate = self.xrc_rings.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.maps.take().unwrap_or_default());
         let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
-        let target = Target { link, reach, in_flight, helping, maps: &maps, gate, srqn };
+        let target =
+            OneSidedTarget { link, reach, in_flight, helping, maps: &maps, qp_entry: gate, srqn };
         let result = act(&target);
         self.maps = Some(maps.into_inner());
         let nak = match result {
-            Ok(()) => return Direct::Done,
-            Err(Fault::Refused) => {
+            Ok(()) => return DirectResult::Done,
+            Err(AccessError::AttachRefused) => {
                 self.attach_refused = true;
-                return Direct::ByRing;
+                return DirectResult::ByRing;
             }
-            Err(Fault::Elsewhere) => return Direct::ByRing,
+            Err(AccessError::Imported) => return DirectResult::ByRing,
             // The next look at the peer finds the process dead or the operation done.
-            Err(Fault::Dead | Fault::Busy) => {
-                self.hold_up(qp, n);
-                return Direct::Later;
+            Err(AccessError::Dead | AccessError::Busy) => {
+                self.watch_blocked(qp, n);
+                return DirectResult::Later;
             }
-            Err(Fault::Local) => {
+            Err(AccessError::Local) => {
                 self.fail(n, IBV_WC_LOC_PROT_ERR);
-                return Direct::Failed;
+                return DirectResult::Failed;
             }
-            Err(_) if qp.kind == Kind::Uc => return Direct::Dropped,
-            Err(Fault::Access) => Nak::Access,
-            Err(Fault::NoQueue) => Nak::InvalidRd,
-            Err(Fault::Forbidden | Fault::Alignment) => Nak::Invalid,
-            Err(Fault::Remote) => Nak::Operation,
+            Err(_) if qp.kind == Kind::Uc => return DirectResult::Dropped,
+            Err(AccessError::Access) => Nak::Access,
+            Err(AccessError::NoQueue) => Nak::InvalidRd,
+            Err(AccessError::Forbidden | AccessError::Alignment) => Nak::Invalid,
+            Err(AccessError::Remote) => Nak::Operation,
         };
         // A refused WRITE with immediate data completes a receive of the peer.
         let immediate = self.queue.entry(n).request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-        self.ask_refusal(qp, link, n, nak, immediate);
-        Direct::Failed
+        self.put_refusal_request(qp, link, n, nak, immediate);
+        DirectResult::Failed
     }
 
     /// Asks the responder to refuse request `n` and go to ERR, as a responder would. The request
     /// fails when the refusal arrives.
     #[cold]
-    pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak, immediate: bool) {
+    pub(super) fn put_refusal_request(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        nak: Nak,
+        immediate: bool,
+    ) {
         let head = SlotHead {
             op: Op::Fault,
             flags: FIRST | LAST | if immediate { IMM } else { 0 },
@@ -360,12 +368,12 @@ impl Requester {
         let last = self.last_flags(n);
         let total = ranges.total();
         match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Write)) {
-            Direct::Later => return false,
-            Direct::Failed => return true,
-            Direct::ByRing => {}
-            Direct::Dropped => return self.done(n),
-            Direct::Done if last & IMM == 0 => return self.done(n),
-            Direct::Done => {
+            DirectResult::Later => return false,
+            DirectResult::Failed => return true,
+            DirectResult::ByRing => {}
+            DirectResult::Dropped => return self.done(n),
+            DirectResult::Done if last & IMM == 0 => return self.done(n),
+            DirectResult::Done => {
                 let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
                 let head =
@@ -416,10 +424,10 @@ impl Requester {
         }
         let total = ranges.total();
         match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Read)) {
-            Direct::Later => return false,
-            Direct::Failed => return true,
-            Direct::ByRing => {}
-            Direct::Done | Direct::Dropped => return self.done(n),
+            DirectResult::Later => return false,
+            DirectResult::Failed => return true,
+            DirectResult::ByRing => {}
+            DirectResult::Done | DirectResult::Dropped => return self.done(n),
         }
         loop {
             if self.room(qp, link) == 0 {
@@ -472,13 +480,19 @@ impl Requester {
         }
         if self.reach(link) == Reach::Own {
             match self.direct(qp, link, n, |target| target.store(remote, value)) {
-                Direct::Later => return false,
-                Direct::Failed => return true,
-                Direct::ByRing => {}
-                Direct::Done | Direct::Dropped => return self.done(n),
+                DirectResult::Later => return false,
+                DirectResult::Failed => return true,
+                DirectResult::ByRing => {}
+                DirectResult::Done | DirectResult::Dropped => return self.done(n),
             }
         }
-        self.ask(qp, link, n, Op::AtomicWrite, &[remote.addr, halves(remote.rkey, 0), value])
+        self.put_request(
+            qp,
+            link,
+            n,
+            Op::AtomicWrite,
+            &[remote.addr, halves(remote.rkey, 0), value],
+        )
     }
 
     #[cold]
@@ -491,16 +505,22 @@ impl Requester {
         (len, placement): (u64, u32),
     ) -> bool {
         match self.direct(qp, link, n, |target| target.flush(remote, len, placement)) {
-            Direct::Later => return false,
-            Direct::Failed => return true,
-            Direct::ByRing => {}
-            Direct::Done | Direct::Dropped => return self.done(n),
+            DirectResult::Later => return false,
+            DirectResult::Failed => return true,
+            DirectResult::ByRing => {}
+            DirectResult::Done | DirectResult::Dropped => return self.done(n),
         }
-        self.ask(qp, link, n, Op::Flush, &[remote.addr, halves(remote.rkey, placement), len])
+        self.put_request(
+            qp,
+            link,
+            n,
+            Op::Flush,
+            &[remote.addr, halves(remote.rkey, placement), len],
+        )
     }
 
     /// Puts a request of one slot into the ring.
-    fn ask(&mut self, qp: &Qp, link: &Link, n: u64, op: Op, body: &[u64]) -> bool {
+    fn put_request(&mut self, qp: &Qp, link: &Link, n: u64, op: Op, body: &[u64]) -> bool {
         if self.room(qp, link) == 0 {
             return false;
         }
@@ -516,18 +536,18 @@ impl Requester {
         let done = match self.queue.entry(n).request.what {
             What::Bind(bind) => qp.adapter.bind(qp, &bind),
             What::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
-            _ => Done::Refused,
+            _ => BindResult::Refused,
         };
         match done {
-            Done::Yes => {
+            BindResult::Yes => {
                 self.queue.entry(n).phase = Phase::Done;
                 true
             }
-            Done::Later => {
-                self.hold_up(qp, n);
+            BindResult::Later => {
+                self.watch_blocked(qp, n);
                 false
             }
-            Done::Refused => self.failed(n, IBV_WC_MW_BIND_ERR),
+            BindResult::Refused => self.failed(n, IBV_WC_MW_BIND_ERR),
         }
     }
 
@@ -549,15 +569,16 @@ impl Requester {
         }
         let (swaps, swap) = (swap.is_some(), swap.unwrap_or(0));
         let done = self.direct(qp, link, n, |target| {
-            let old = target.atomic(remote, |old| changed(swaps, old, compare_add, swap))?;
+            let old =
+                target.atomic(remote, |old| new_atomic_value(swaps, old, compare_add, swap))?;
             let placed = ranges.scatter_bytes(0, &old.to_ne_bytes());
-            if placed { Ok(()) } else { Err(Fault::Local) }
+            if placed { Ok(()) } else { Err(AccessError::Local) }
         });
         match done {
-            Direct::Later => return false,
-            Direct::Failed => return true,
-            Direct::ByRing => {}
-            Direct::Done | Direct::Dropped => return self.done(n),
+            DirectResult::Later => return false,
+            DirectResult::Failed => return true,
+            DirectResult::ByRing => {}
+            DirectResult::Done | DirectResult::Dropped => return self.done(n),
         }
         if self.room(qp, link) == 0 {
             return false;
@@ -577,7 +598,7 @@ impl Requester {
 
 /// The new value of an atomic's target (IBTA vol 1, 9.4.5): fetch-and-add adds; compare-and-swap
 /// swaps if the values are equal.
-pub(super) const fn changed(swaps: bool, old: u64, compare_add: u64, swap: u64) -> u64 {
+pub(super) const fn new_atomic_value(swaps: bool, old: u64, compare_add: u64, swap: u64) -> u64 {
     if !swaps {
         old.wrapping_add(compare_add)
     } else if old == compare_add {

@@ -1,11 +1,12 @@
-//! How the shared QP table spells a QP's state.
+//! The state of a QP in the shared table of QPs. `Qp::change_state` publishes it; `Link` and
+//! queries read it.
 #![forbid(unsafe_code)]
 
 use super::state::State;
 use soft_local::shm::layout::Life;
 
-/// As the shared QP table spells `state`, and whether the port is down.
-pub(crate) const fn shared(state: State, down: bool) -> u8 {
+/// The shared value of `state`; `down` says that the port is down.
+pub(crate) const fn to_shared(state: State, down: bool) -> u8 {
     match state {
         State::Reset => Life::RESET,
         State::Init => Life::INIT,
@@ -21,7 +22,7 @@ pub(crate) const fn shared(state: State, down: bool) -> u8 {
     }
 }
 
-/// What the shared QP table says; `None`: there is no QP.
+/// The state of a shared value; None if no QP exists.
 pub(crate) const fn from_shared(shared: u8) -> Option<State> {
     Some(match shared {
         Life::RESET => State::Reset,
@@ -46,7 +47,7 @@ mod tests {
     fn peers_read_the_state_whether_the_port_is_up_or_not_and_are_served_only_if_it_is() {
         let life = |state| Life { state, kind: 2, generation: 0, dest_qpn: 7 };
         for state in STATES {
-            let (up, down) = (shared(state, false), shared(state, true));
+            let (up, down) = (to_shared(state, false), to_shared(state, true));
             assert_eq!(from_shared(up), Some(state));
             assert_eq!(from_shared(down), Some(state));
             let serving = matches!(state, State::Rtr | State::Rts | State::Sqd | State::Sqe);

@@ -1,25 +1,27 @@
-//! Regions of a peer that we have mapped, too: one-sided operations on them are plain loads and stores.
+//! Regions of a peer that are mapped into this process: one-sided operations become loads and
+//! stores. `onesided` and `runs` ask `find` for each operation.
 //!
-//! A region that was used often enough is looked up in its owner's list of mappings; shared memory that cannot shrink is mapped
-//! here. The mapping stays until the connection ends or other regions take its place; that its region still exists is checked
-//! for each use, as without it. Where the mapping leads is what the owner had there when we looked, and stays so.
+//! A region that was used often enough is looked up in its owner's list of mappings. Shared memory
+//! that cannot shrink is mapped here. The mapping stays until the connection ends or another region
+//! replaces it. Each use checks the key of the region, as without a mapping. The mapping shows the
+//! memory that the owner had at the time of mapping.
 
 use super::objects::connection::Link;
 use super::objects::maps::{KnownRegion, MAX_KNOWN, RegionMaps};
-use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
+use super::regions::{INDEX_SHIFT, KeyTarget, ON_DEMAND, is_window};
 use soft_local::fabric::Peer;
 use soft_memory::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl RegionMaps {
-    /// Where `len` bytes of region `rkey`, at `found`, are here; counts the use.
+    /// The local address of `len` bytes of region `rkey`, at `found`, if mapped. Counts the use.
     #[inline]
     pub(crate) fn find(
         &mut self,
         link: &Link,
         rkey: u32,
-        found: Found,
+        found: KeyTarget,
         len: usize,
     ) -> Option<Range> {
         if is_window(rkey) || found.access & ON_DEMAND != 0 {
@@ -29,12 +31,13 @@ impl RegionMaps {
         let same =
             |known: &&mut KnownRegion| known.born == born && Arc::ptr_eq(&known.peer, &link.peer);
         let Some(known) = self.known.iter_mut().find(same) else {
-            self.meet(&link.peer, born);
+            self.remember(&link.peer, born);
             return None;
         };
         if known.tried {
             let here = known.map.as_ref()?.at(found.va, len)?;
-            // SAFETY: inside a mapping that stays while it is known here, and the caller has us borrowed alone; its owner registered the bytes.
+            // SAFETY: inside a mapping that stays while it is in `known`, and the caller has
+            // exclusive access to `self`; the owner registered the bytes.
             return Some(unsafe { Range::new(here, len) });
         }
         known.used += 1;
@@ -49,7 +52,7 @@ impl RegionMaps {
     }
 
     #[cold]
-    fn meet(&mut self, peer: &Arc<Peer>, born: u64) {
+    fn remember(&mut self, peer: &Arc<Peer>, born: u64) {
         let known = KnownRegion { peer: Arc::clone(peer), born, used: 0, tried: false, map: None };
         if let Err(full) = self.known.try_push(known)
             && let Some(place) = self.known.get_mut(self.next)

@@ -1,4 +1,10 @@
-//! What the adapter does: queues, connections, checks and the movement of bytes.
+//! The behaviour of the adapter: queues, connections, checks and the movement of bytes. `ops` (C
+//! entry points) and `remote` (other hosts) stand above and beside it; `soft_local` has the shared
+//! memory below.
+//!
+//! Reading order: `posting` and `fast_send` (a request is posted), `requester`, `issue` and `wire`
+//! (it is issued), `responder`, `fast_receive` and `inbound` (it is served), `acks`, `polling` and
+//! `cq` (it completes). `objects` has the data structures.
 
 pub(crate) mod access;
 mod acks;
@@ -23,10 +29,10 @@ pub(crate) mod imported;
 pub(crate) mod in_flight;
 pub(crate) mod inbound;
 mod issue;
+mod key_users;
 pub(crate) mod life;
 pub(crate) mod link;
 pub(crate) mod mapped;
-mod moved;
 pub(crate) mod multicast;
 pub(crate) mod objects;
 pub(crate) mod onesided;
@@ -56,7 +62,7 @@ pub(crate) mod xrc;
 mod xrc_rings;
 mod xrc_senders;
 
-// As many ranges of memory as a work request may name.
+// A work request names at most as many ranges as `Ranges` hold.
 const _: () = assert!(soft_memory::MAX_SGE == receive::MAX_SGE);
 
 pub(crate) use soft_semantics::{completion, receive, request, state, tags};

@@ -1,6 +1,6 @@
-//! Multicast groups: which QPs of this process are attached to which (ibv_attach_mcast(3), IBTA vol 1, 10.5).
-//!
-//! Each process publishes its groups; a sender looks at everyone's and sends one copy to each process with members.
+//! Multicast groups and their member QPs in this process (ibv_attach_mcast(3), IBTA vol 1, 10.5).
+//! `ops/mcast` changes them; senders read the published groups of all processes and send one copy
+//! to each process with members.
 
 use super::objects::adapter::{Group, Groups};
 use super::objects::qp::Qp;
@@ -11,19 +11,19 @@ use soft_sys::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// QPs of one process that can be attached to one group.
-pub(crate) const MOST_MEMBERS: usize = 256;
+/// Maximal number of member QPs of a group in a process.
+pub(crate) const MAX_MEMBERS: usize = 256;
 
-/// A GID as the two words that are compared.
-pub(crate) fn words(gid: &[u8; 16]) -> [u64; 2] {
+/// A GID as two words, the form of the published table.
+pub(crate) fn gid_words(gid: &[u8; 16]) -> [u64; 2] {
     let whole = u128::from_ne_bytes(*gid);
     [whole as u64, (whole >> 64) as u64]
 }
 
-/// Whether the owner of `view` has QPs in the group.
+/// Whether the owner of `view` has members of the group.
 pub(crate) fn has_members(view: &View, gid: &[u8; 16]) -> bool {
     let used = (view.tables_head().groups.load(Ordering::Acquire) as usize).min(GROUPS);
-    let wanted = words(gid);
+    let wanted = gid_words(gid);
     (0..used).map(|index| view.group(index)).any(|entry| {
         entry.members.load(Ordering::Acquire) > 0
             && entry.gid[0].load(Ordering::Relaxed) == wanted[0]
@@ -40,12 +40,12 @@ impl Groups {
         self.view.group(index)
     }
 
-    /// Attaches a QP; nothing happens if it is attached already, as with the kernel's.
+    /// Attaches a QP. A second attach has no effect, as in the kernel.
     ///
     /// # Errors
-    /// `ENOMEM` as many groups, or QPs in the group, as there can be.
+    /// `ENOMEM` the table of groups, or the group, is full.
     pub(crate) fn attach(&self, qp: &Qp, gid: &[u8; 16]) -> Result<(), Errno> {
-        let gid = words(gid);
+        let gid = gid_words(gid);
         let mut entries = self.entries.lock();
         let at = match entries.iter().position(|g| !g.members.is_empty() && g.gid == gid) {
             Some(at) => at,
@@ -64,7 +64,7 @@ impl Groups {
         if group.members.iter().any(|member| member.ptr_eq(&me)) {
             return Ok(());
         }
-        if group.members.len() >= MOST_MEMBERS {
+        if group.members.len() >= MAX_MEMBERS {
             return Err(Errno::ENOMEM);
         }
         group.gid = gid;
@@ -72,7 +72,7 @@ impl Groups {
         let entry = self.entry(at);
         entry.gid[0].store(gid[0], Ordering::Relaxed);
         entry.gid[1].store(gid[1], Ordering::Relaxed);
-        // Pairs with the Acquire in `has_members`.
+        // Release pairs with the Acquire in `has_members`: the GID is visible with the members.
         entry.members.store(group.members.len() as u64, Ordering::Release);
         self.view.tables_head().groups.store(count, Ordering::Release);
         Ok(())
@@ -81,9 +81,9 @@ impl Groups {
     /// Detaches a QP.
     ///
     /// # Errors
-    /// `EINVAL` it is not attached to the group.
+    /// `EINVAL` the QP is not attached to the group.
     pub(crate) fn detach(&self, qp: &Qp, gid: &[u8; 16]) -> Result<(), Errno> {
-        let gid = words(gid);
+        let gid = gid_words(gid);
         let me = qp.me();
         let mut entries = self.entries.lock();
         for (at, group) in entries.iter_mut().enumerate().filter(|(_, g)| g.gid == gid) {
@@ -98,12 +98,12 @@ impl Groups {
 
     /// Whether the group has members.
     pub(crate) fn has_any(&self, gid: &[u8; 16]) -> bool {
-        let gid = words(gid);
+        let gid = gid_words(gid);
         self.entries.lock().iter().any(|g| g.gid == gid && !g.members.is_empty())
     }
 
-    /// All groups with members.
-    pub(crate) fn all(&self) -> Vec<[u8; 16]> {
+    /// The GIDs of all groups with members.
+    pub(crate) fn with_members(&self) -> Vec<[u8; 16]> {
         let whole =
             |[low, high]: [u64; 2]| (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
         let entries = self.entries.lock();
@@ -111,19 +111,19 @@ impl Groups {
     }
 
     /// Whether a QP is attached to any group.
-    pub(crate) fn has(&self, qp: &Qp) -> bool {
+    pub(crate) fn is_attached(&self, qp: &Qp) -> bool {
         let me = qp.me();
         self.entries.lock().iter().any(|g| g.members.iter().any(|member| member.ptr_eq(&me)))
     }
 
-    /// Calls `f` with each member of a group.
+    /// Calls `f` for each member of a group.
     pub(crate) fn for_members(&self, gid: [u64; 2], mut f: impl FnMut(&Qp)) {
         let entries = self.entries.lock();
         let Some(group) = entries.iter().find(|g| !g.members.is_empty() && g.gid == gid) else {
             return;
         };
         let members: Vec<Arc<Qp>> = group.members.iter().filter_map(Weak::upgrade).collect();
-        // A member that fails is flushed, which takes other locks.
+        // Unlocked first: a member that fails is flushed, under further locks.
         drop(entries);
         members.iter().for_each(|qp| f(qp));
     }
@@ -140,7 +140,7 @@ mod tests {
         let (gid, other) = ([0xff; 16], [0xfe; 16]);
         assert!(!has_members(&view, &gid));
         let entry = view.group(1);
-        let [a, b] = words(&gid);
+        let [a, b] = gid_words(&gid);
         entry.gid[0].store(a, Ordering::Relaxed);
         entry.gid[1].store(b, Ordering::Relaxed);
         entry.members.store(1, Ordering::Relaxed);

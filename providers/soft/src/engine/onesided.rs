@@ -1,8 +1,9 @@
-//! One-sided operations done by their initiator: check the target's key, then move the bytes or do the atomic, without
-//! the target's help.
+//! One-sided operations executed by the initiator: check the key, then move the bytes or execute
+//! the atomic. `issue` calls a [`OneSidedTarget`] if the memory of the target is reachable; the
+//! target's process does nothing.
 
-use super::access::{AtomicLock, Direction, Fault, admit, attach_all, permit};
-use super::helping::Long;
+use super::access::{AccessError, AtomicLock, Direction, admit, attach_all, permit};
+use super::helping::LongOperation;
 use super::in_flight::OperationsInFlight;
 use super::objects::connection::Link;
 use super::objects::helping::Helping;
@@ -11,7 +12,7 @@ use super::objects::maps::RegionMaps;
 use super::objects::qp::Qp;
 use super::objects::xrc::{DomainId, domain_of_srq};
 use super::regions::{
-    Found, IMPORTED, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush,
+    IMPORTED, KeyTarget, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush,
 };
 use super::request::RemoteAddress;
 use soft_local::shm::layout::{QpEntry, split_qpn};
@@ -20,90 +21,90 @@ use soft_semantics::inbound::Nak;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-/// A target: its tables, and how to reach its memory.
+/// The target of a one-sided operation: its tables, and the way to its memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
+pub(crate) struct OneSidedTarget<'a> {
     pub(crate) link: &'a Link,
     pub(crate) reach: Reach,
     pub(crate) in_flight: &'a OperationsInFlight,
     pub(crate) helping: &'a Helping,
     /// Regions of the target that are mapped here.
     pub(crate) maps: &'a RefCell<Box<RegionMaps>>,
-    /// What the remote QP allows.
-    pub(crate) gate: &'a QpEntry,
-    /// XRC: the shared receive queue that the request names.
+    /// The table entry with the rights of the remote QP.
+    pub(crate) qp_entry: &'a QpEntry,
+    /// XRC: the shared receive queue named by the request.
     pub(crate) srqn: Option<u32>,
 }
 
-impl Target<'_> {
-    /// The rights that the request has: those that the QP gives to its peer, in the protection domain of the QP or (XRC) of
-    /// the shared receive queue that is named.
-    fn rights(&self) -> Result<u64, Fault> {
-        let entry = self.gate;
+impl OneSidedTarget<'_> {
+    /// The rights of the request: those granted by the remote QP, in the protection domain of the
+    /// QP or (XRC) of the named shared receive queue.
+    fn rights(&self) -> Result<u64, AccessError> {
+        let entry = self.qp_entry;
         let rights = entry.rights.load(Ordering::Relaxed);
         let Some(number) = self.srqn else { return Ok(rights) };
         let (slot, index) = split_qpn(number);
         let pd = domain_of_srq(self.link.view.srq(index), DomainId::load(&entry.domain))
             .filter(|_| slot == self.link.peer.slot)
-            .ok_or(Fault::NoQueue)?;
+            .ok_or(AccessError::NoQueue)?;
         Ok(u64::from(pd) << 32 | rights & u64::from(u32::MAX))
     }
 
-    /// [`admit`] at the target's QP.
+    /// Calls [`admit`] for the target QP.
     fn admit(
         &self,
         rights: u64,
         remote: RemoteAddress,
         len: u64,
         need: u32,
-    ) -> Result<Found, Fault> {
+    ) -> Result<KeyTarget, AccessError> {
         let found =
             admit(&self.link.view, self.link.qpn, rights, remote, len, need).map_err(fault_of)?;
         if found.access & IMPORTED != 0 {
-            return Err(Fault::Elsewhere);
+            return Err(AccessError::Imported);
         }
-        // What is not there in another process the kernel finds out.
+        // For another process the kernel detects missing pages.
         if self.reach == Reach::Own && !found.is_there(len, need & !REMOTE_READ != 0) {
-            return Err(Fault::Remote);
+            return Err(AccessError::Remote);
         }
         Ok(found)
     }
 
-    /// Where `len` bytes of the target's region are in this process, if they are.
-    fn here(&self, remote: RemoteAddress, found: Found, len: usize) -> Option<Range> {
+    /// The local mapping of `len` bytes of the target's region, if any.
+    fn mapped_range(&self, remote: RemoteAddress, found: KeyTarget, len: usize) -> Option<Range> {
         self.maps.borrow_mut().find(self.link, remote.rkey, found, len)
     }
 
-    /// Whether the target can do parts of an operation, too.
+    /// Whether the target's helper may copy parts of an operation.
     fn may_be_helped(&self) -> bool {
         self.srqn.is_none() && self.link.peer_attaches()
     }
 
-    /// Makes what was written before visible to everybody who may look at `len` bytes at `remote`: it is, so only the rights are
-    /// left to check.
+    /// Flushes `len` bytes at `remote`. Written bytes are already visible, so only the rights are
+    /// checked.
     pub(crate) fn flush(
         &self,
         remote: RemoteAddress,
         len: u64,
         placement: u32,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AccessError> {
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         self.admit(self.rights()?, remote, len, right_to_flush(placement)).map(|_| ())
     }
 
-    /// Stores a word at `remote` at once, in our own process.
-    pub(crate) fn store(&self, remote: RemoteAddress, value: u64) -> Result<(), Fault> {
+    /// Stores a word at `remote` atomically, in this process.
+    pub(crate) fn store(&self, remote: RemoteAddress, value: u64) -> Result<(), AccessError> {
         if !remote.addr.is_multiple_of(8) {
-            return Err(Fault::Alignment);
+            return Err(AccessError::Alignment);
         }
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
-        let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
-        // SAFETY: ours, registered for eight bytes and announced.
+        let _held = AtomicLock::take(lock, own).ok_or(AccessError::Busy)?;
+        // SAFETY: local memory, registered for eight bytes and announced.
         let stored = unsafe { Range::at(found.va, 8) }.store(value);
-        if stored { Ok(()) } else { Err(Fault::Remote) }
+        if stored { Ok(()) } else { Err(AccessError::Remote) }
     }
 
     /// Moves all of `local` to or from `remote`.
@@ -112,12 +113,13 @@ impl Target<'_> {
         remote: RemoteAddress,
         local: &Ranges,
         way: Direction,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AccessError> {
         let need = if way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         let len = local.total();
         let rights = self.rights()?;
         if len == 0 {
-            // The rkey is not checked at length 0 (IBTA vol 1, 9.7.4.1.5); the QP's rights are.
+            // At length 0 the rkey is not checked (IBTA vol 1, 9.7.4.1.5), but the rights of the QP
+            // are.
             return permit(rights, need).map(drop).map_err(fault_of);
         }
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
@@ -126,148 +128,159 @@ impl Target<'_> {
             true => self.bounce(remote, found, local, way),
             false => self.move_bytes(remote, found, local, way),
         };
-        // What is written to pages that an adapter would have pinned is lost with them.
+        // A WRITE to unmapped pages succeeds without effect, as with pages pinned by a hardware
+        // adapter.
         let is_lost = way == Direction::Write && found.access & ON_DEMAND == 0;
-        if is_lost && moved == Err(Fault::Remote) { Ok(()) } else { moved }
+        if is_lost && moved == Err(AccessError::Remote) { Ok(()) } else { moved }
     }
 
-    /// Moves all of `local`, memory of this process, to or from `remote`, which was found.
+    /// Moves all of `local`, memory of this process, to or from `remote`, whose key was checked.
     fn move_bytes(
         &self,
         remote: RemoteAddress,
-        found: Found,
+        found: KeyTarget,
         local: &Ranges,
         way: Direction,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AccessError> {
         let len = local.total();
         match (self.reach, way) {
             (Reach::Own, way) => {
-                // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off deregistration.
+                // SAFETY: local memory, checked to be registered for `len` bytes; the announcement
+                // delays deregistration.
                 let here = unsafe { Range::at(found.va, len) };
                 match way {
-                    Direction::Write => locally(local.gather(0, here)),
+                    Direction::Write => local_result(local.gather(0, here)),
                     Direction::Read if local.scatter(0, here) => Ok(()),
-                    Direction::Read => Err(Fault::Remote),
+                    Direction::Read => Err(AccessError::Remote),
                 }
             }
             (Reach::Attach, _) => {
-                let Some(here) = self.here(remote, found, len) else {
+                let Some(here) = self.mapped_range(remote, found, len) else {
                     return match local.items() {
-                        [one] if Long::is_long(len, way) && self.may_be_helped() => {
+                        [one] if LongOperation::is_long(len, way) && self.may_be_helped() => {
                             let (link, va) = (self.link, found.va);
-                            self.helping.transfer(&Long { link, remote, va, local: *one, way })
+                            self.helping.transfer(&LongOperation {
+                                link,
+                                remote,
+                                va,
+                                local: *one,
+                                way,
+                            })
                         }
                         _ => attach_all(self.link.peer.memory(), local, found.va, way),
                     };
                 };
-                locally(match way {
+                local_result(match way {
                     Direction::Write => local.gather_in_order(here),
                     Direction::Read => local.scatter(0, here),
                 })
             }
-            (Reach::No, _) => Err(Fault::Refused),
+            (Reach::No, _) => Err(AccessError::AttachRefused),
         }
     }
 
-    /// Moves between the target's region and a list that imported regions are in: by way of a buffer, as three processes
-    /// are concerned.
+    /// Moves between the target's region and a list with imported regions, through a buffer,
+    /// because three processes are involved.
     #[cold]
     fn bounce(
         &self,
         remote: RemoteAddress,
-        found: Found,
+        found: KeyTarget,
         local: &Ranges,
         way: Direction,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AccessError> {
         let total = local.total();
-        let mut buffer = vec![0u8; total.min(BOUNCE)];
+        let mut buffer = vec![0u8; total.min(BOUNCE_BYTES)];
         let mut done = 0;
         while done < total {
-            let len = (total - done).min(BOUNCE);
-            // SAFETY: so much of the buffer, which is not used by name until it is dropped.
+            let len = (total - done).min(BOUNCE_BYTES);
+            // SAFETY: a part of the buffer, which no code uses by name until it is dropped.
             let at = unsafe { Range::new(buffer.as_mut_ptr(), len) };
             let part = Ranges::of(at);
             if way == Direction::Write {
-                locally(local.gather(done, at))?;
+                local_result(local.gather(done, at))?;
             }
             let va = found.va + done as u64;
             match (self.reach, way) {
                 (Reach::Own, way) => {
-                    // SAFETY: the target's region is ours and has been checked for all bytes; announced.
+                    // SAFETY: local memory of the target's region, checked for all bytes and
+                    // announced.
                     let there = unsafe { Range::at(va, len) };
                     let moved = match way {
                         Direction::Write => at.copy_to(there),
                         Direction::Read => there.copy_to(at),
                     };
                     if !moved {
-                        return Err(Fault::Remote);
+                        return Err(AccessError::Remote);
                     }
                 }
                 (Reach::Attach, _) => {
-                    let here = self.here(remote, Found { va, ..found }, len);
+                    let here = self.mapped_range(remote, KeyTarget { va, ..found }, len);
                     match here {
-                        Some(here) => locally(match way {
+                        Some(here) => local_result(match way {
                             Direction::Write => part.gather_in_order(here),
                             Direction::Read => part.scatter(0, here),
                         })?,
                         None => attach_all(self.link.peer.memory(), &part, va, way)?,
                     }
                 }
-                (Reach::No, _) => return Err(Fault::Refused),
+                (Reach::No, _) => return Err(AccessError::AttachRefused),
             }
             if way == Direction::Read {
-                locally(local.scatter(done, at))?;
+                local_result(local.scatter(done, at))?;
             }
             done += len;
         }
         Ok(())
     }
 
-    /// Does `change` on the 64 bits at `remote`, alone among all users of the device; returns what was there.
+    /// Applies `change` to the 64 bits at `remote` atomically for all users of the device. Returns
+    /// the old value.
     pub(crate) fn atomic(
         &self,
         remote: RemoteAddress,
         change: impl Fn(u64) -> u64,
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, AccessError> {
         if !remote.addr.is_multiple_of(8) {
-            return Err(Fault::Alignment);
+            return Err(AccessError::Alignment);
         }
         let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_ATOMIC)?;
         let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
-        let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
+        let _held = AtomicLock::take(lock, own).ok_or(AccessError::Busy)?;
         match self.reach {
-            // SAFETY: ours, registered for eight bytes and announced.
-            Reach::Own => unsafe { Range::at(va, 8) }.update(change).ok_or(Fault::Remote),
+            // SAFETY: local memory, registered for eight bytes and announced.
+            Reach::Own => unsafe { Range::at(va, 8) }.update(change).ok_or(AccessError::Remote),
             Reach::Attach => {
-                if let Some(here) = self.here(remote, found, 8) {
-                    return here.update(change).ok_or(Fault::Remote);
+                if let Some(here) = self.mapped_range(remote, found, 8) {
+                    return here.update(change).ok_or(AccessError::Remote);
                 }
                 let mut old = 0u64;
-                // SAFETY: a word of ours, which is not looked at while it is filled.
+                // SAFETY: a local word, not read by name while it is filled.
                 let to = unsafe { Range::new((&raw mut old).cast(), 8) };
                 attach_all(self.link.peer.memory(), &Ranges::of(to), va, Direction::Read)?;
                 let before = old;
                 let mut new = change(before);
-                // SAFETY: a word of ours, which is only read.
+                // SAFETY: a local word, which is only read.
                 let from = unsafe { Range::new((&raw mut new).cast(), 8) };
                 attach_all(self.link.peer.memory(), &Ranges::of(from), va, Direction::Write)?;
                 Ok(before)
             }
-            Reach::No => Err(Fault::Refused),
+            Reach::No => Err(AccessError::AttachRefused),
         }
     }
 }
 
-/// Fills `to` with bytes at `remote` that the peer of XRC receive QP `qp` reads, which are in the process of shared receive queue `number`: checked
-/// by the tables of that process, and fetched without its help.
+/// Reads bytes at `remote` on behalf of the peer of XRC receive QP `qp`. The memory belongs to the
+/// process of shared receive queue `number`. The bytes are checked by the tables of that process,
+/// and fetched without its help.
 ///
 /// # Errors
-/// What the request is refused with: also where the region is one that its owner imported, or the kernel lets nobody attach.
+/// The NAK for the request; also if the owner imported the region, or if the kernel refuses attach.
 #[cold]
-pub(crate) fn read_elsewhere(
+pub(crate) fn read_from_srq_owner(
     qp: &Qp,
     number: u32,
     remote: RemoteAddress,
@@ -287,23 +300,23 @@ pub(crate) fn read_elsewhere(
     if found.access & IMPORTED != 0 || peer.is_self || !peer.can_attach() {
         return Err(Nak::Operation);
     }
-    // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
+    // SAFETY: the slice is borrowed exclusively, and the range does not outlive the call.
     let to = Ranges::of(unsafe { Range::new(to.as_mut_ptr(), to.len()) });
     attach_all(peer.memory(), &to, found.va, Direction::Read).map_err(|_| Nak::Operation)
 }
 
-/// Bytes of the buffer between two other processes' memory.
-const BOUNCE: usize = 256 << 10;
+/// Size of the buffer between the memory of two other processes.
+const BOUNCE_BYTES: usize = 256 << 10;
 
-/// Why the initiator does not do an operation that the responder would refuse with `nak`.
-const fn fault_of(nak: Nak) -> Fault {
+/// The error of the initiator for an operation that a responder would refuse with `nak`.
+const fn fault_of(nak: Nak) -> AccessError {
     match nak {
-        Nak::Invalid => Fault::Forbidden,
-        _ => Fault::Access,
+        Nak::Invalid => AccessError::Forbidden,
+        _ => AccessError::Access,
     }
 }
 
-/// What is wrong if our own side of a transfer was not moved.
-const fn locally(moved: bool) -> Result<(), Fault> {
-    if moved { Ok(()) } else { Err(Fault::Local) }
+/// The error if the local side of a transfer was not moved.
+const fn local_result(moved: bool) -> Result<(), AccessError> {
+    if moved { Ok(()) } else { Err(AccessError::Local) }
 }

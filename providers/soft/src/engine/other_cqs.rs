@@ -24,20 +24,20 @@ use std::sync::atomic::Ordering;
 /// Fruitless polls per look, powers of two: after a look with completions, after a look without
 /// (least and most), and without any other CQ. A look at a CQ polled by another thread takes cache
 /// lines from that thread.
-const ONE: u32 = 1;
-const FEW: u32 = 4;
-const MANY: u32 = 64;
-const ALONE: u32 = 1024;
+const AFTER_COMPLETIONS: u32 = 1;
+const MIN_INTERVAL: u32 = 4;
+const MAX_INTERVAL: u32 = 64;
+const INTERVAL_ALONE: u32 = 1024;
 /// CQs that a look passes over because they are polled or being destroyed.
-const PASSED: usize = 4;
+const MAX_PASSED: usize = 4;
 
 /// Result of a look at another CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum LookResult {
     Completions,
     Nothing,
     /// The process has no other CQ.
-    Alone,
+    NoOtherCq,
 }
 
 impl OtherCqLooks {
@@ -50,13 +50,12 @@ impl OtherCqLooks {
     }
 
     /// Sets the interval until the next look.
-    fn note(&self, found: Found) {
+    fn set_interval(&self, found: LookResult) {
         let every = match found {
-            Found::Completions => ONE,
-            Found::Nothing => {
-                ((self.interval_mask.load(Ordering::Relaxed) + 1) * 2).clamp(FEW, MANY)
-            }
-            Found::Alone => ALONE,
+            LookResult::Completions => AFTER_COMPLETIONS,
+            LookResult::Nothing => ((self.interval_mask.load(Ordering::Relaxed) + 1) * 2)
+                .clamp(MIN_INTERVAL, MAX_INTERVAL),
+            LookResult::NoOtherCq => INTERVAL_ALONE,
         };
         self.interval_mask.store(every - 1, Ordering::Relaxed);
     }
@@ -72,27 +71,27 @@ impl Cq {
     /// Serves the remote QPs of this CQ's requests, otherwise looks at the next other CQ of the
     /// process.
     #[cold]
-    pub(super) fn look_elsewhere(&self) {
-        let found = if self.serve_remotes() {
-            Found::Completions
+    pub(super) fn look_at_other_cq(&self) {
+        let found = if self.serve_local_receivers() {
+            LookResult::Completions
         } else {
-            match self.adapter.next_other(self.key()) {
-                Ok(other) => other.look_for_others(),
+            match self.adapter.next_unpolled_cq(self.key()) {
+                Ok(other) => other.look_for_other_poller(),
                 Err(found) => found,
             }
         };
-        self.other_cq_looks.note(found);
+        self.other_cq_looks.set_interval(found);
     }
 
     /// Serves QPs of this process that no thread polls and that have requests from this CQ. Returns
     /// whether any request was served.
-    fn serve_remotes(&self) -> bool {
+    fn serve_local_receivers(&self) -> bool {
         // Begins with another QP each time: the first QPs may wait for receives that are not
         // posted.
         let turn = self.other_cq_looks.polls.load(Ordering::Relaxed) as usize;
         let mut any = false;
         self.each_sender(turn, MAX_HOT, |qp| {
-            if let Some(remote) = qp.remote_here()
+            if let Some(remote) = qp.local_remote_qp()
                 && remote.serve_for_sender(self)
             {
                 qp.advance_send();
@@ -103,20 +102,20 @@ impl Cq {
     }
 
     /// Looks on behalf of a thread that polls another CQ.
-    fn look_for_others(&self) -> Found {
+    fn look_for_other_poller(&self) -> LookResult {
         let before = self.count();
         if self.try_look(ServedBy::Library) && self.count() != before {
-            Found::Completions
+            LookResult::Completions
         } else {
-            Found::Nothing
+            LookResult::Nothing
         }
     }
 }
 
 impl Qp {
     /// The remote QP of the connection, if it belongs to this process.
-    fn remote_here(&self) -> Option<Arc<Self>> {
-        self.requester.lock().remote_here()
+    fn local_remote_qp(&self) -> Option<Arc<Self>> {
+        self.requester.lock().local_remote_qp()
     }
 
     /// Serves arrivals for a sender whose thread polls `queue`, unless another thread polls for
@@ -138,18 +137,18 @@ impl Qp {
 
 impl Adapter {
     /// The next CQ without recent polls, in turn, except `own`.
-    fn next_other(&self, own: usize) -> Result<Arc<Cq>, Found> {
+    fn next_unpolled_cq(&self, own: usize) -> Result<Arc<Cq>, LookResult> {
         // Declared before the guard, so dropped after it: a CQ that ends removes itself from the
         // list under the lock.
-        let mut passed: ArrayVec<Arc<Cq>, PASSED> = ArrayVec::new();
+        let mut passed: ArrayVec<Arc<Cq>, MAX_PASSED> = ArrayVec::new();
         // Not waited for: the thread that changes the list may take long.
-        let cqs = self.cqs.try_lock().ok_or(Found::Nothing)?;
+        let cqs = self.cqs.try_lock().ok_or(LookResult::Nothing)?;
         if cqs.len() < 2 {
-            return Err(Found::Alone);
+            return Err(LookResult::NoOtherCq);
         }
         let last = self.last_other_cq.load(Ordering::Relaxed);
         let turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
-        for (key, cq) in turn.filter(|(key, _)| **key != own).take(PASSED) {
+        for (key, cq) in turn.filter(|(key, _)| **key != own).take(MAX_PASSED) {
             self.last_other_cq.store(*key, Ordering::Relaxed);
             let Some(cq) = cq.upgrade() else { continue };
             if !cq.other_cq_looks.was_polled() {
@@ -157,7 +156,7 @@ impl Adapter {
             }
             passed.push(cq);
         }
-        Err(Found::Nothing)
+        Err(LookResult::Nothing)
     }
 }
 
@@ -170,27 +169,27 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_bring_nothing_become_rare_and_one_that_does_makes_them_frequent() {
+    fn fruitless_checks_become_rare_and_a_fruitful_one_makes_them_frequent() {
         let of = OtherCqLooks::default();
-        assert_eq!(looks_in(&of, ALONE), ALONE as usize);
-        for expected in [FEW, 2 * FEW, 4 * FEW] {
-            of.note(Found::Nothing);
-            assert_eq!(looks_in(&of, ALONE), (ALONE / expected) as usize);
+        assert_eq!(looks_in(&of, INTERVAL_ALONE), INTERVAL_ALONE as usize);
+        for expected in [MIN_INTERVAL, 2 * MIN_INTERVAL, 4 * MIN_INTERVAL] {
+            of.set_interval(LookResult::Nothing);
+            assert_eq!(looks_in(&of, INTERVAL_ALONE), (INTERVAL_ALONE / expected) as usize);
         }
         for _ in 0..10 {
-            of.note(Found::Nothing);
+            of.set_interval(LookResult::Nothing);
         }
-        assert_eq!(looks_in(&of, ALONE), (ALONE / MANY) as usize);
-        of.note(Found::Completions);
-        assert_eq!(looks_in(&of, ALONE), ALONE as usize);
-        of.note(Found::Alone);
-        assert_eq!(looks_in(&of, ALONE), 1);
-        of.note(Found::Nothing);
-        assert_eq!(looks_in(&of, ALONE), (ALONE / MANY) as usize);
+        assert_eq!(looks_in(&of, INTERVAL_ALONE), (INTERVAL_ALONE / MAX_INTERVAL) as usize);
+        of.set_interval(LookResult::Completions);
+        assert_eq!(looks_in(&of, INTERVAL_ALONE), INTERVAL_ALONE as usize);
+        of.set_interval(LookResult::NoOtherCq);
+        assert_eq!(looks_in(&of, INTERVAL_ALONE), 1);
+        of.set_interval(LookResult::Nothing);
+        assert_eq!(looks_in(&of, INTERVAL_ALONE), (INTERVAL_ALONE / MAX_INTERVAL) as usize);
     }
 
     #[test]
-    fn a_queue_that_somebody_polls_is_left_to_him() {
+    fn a_cq_that_another_thread_polls_is_left_to_that_thread() {
         let of = OtherCqLooks::default();
         assert!(!of.was_polled());
         of.is_due();

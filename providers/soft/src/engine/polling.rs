@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::acks::ACK_DELAY_POLLS;
-use super::clock::Machine;
+use super::clock::MachineClock;
 use super::completion::{CompletionRing, Cqe, Pushed, Rare, Stamped};
 use super::hot::serve_cold;
 use super::objects::cq::{Cq, DrivenQps, HotReceivers};
@@ -33,7 +33,7 @@ impl Cq {
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
         let mut batch = self.batch();
         let (_, position) = batch.ring.positions();
-        let pushed = batch.ring.push(cqe, rare, solicited, &Machine);
+        let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);
         batch.end(pushed);
         position
     }
@@ -82,7 +82,7 @@ impl Cq {
             self.adapter.acknowledge_left(left);
         }
         if self.other_cq_looks.is_due() && !self.has_queued() {
-            self.look_elsewhere();
+            self.look_at_other_cq();
         }
     }
 
@@ -208,7 +208,7 @@ impl Cq {
         if self.adapter.xrc.is_receiving() {
             self.adapter.xrc.look(who);
             let everybodys = self.adapter.wire.is_everybodys();
-            if everybodys || self.adapter.xrc.has_guests() {
+            if everybodys || self.adapter.xrc.has_remote_stand_ins() {
                 // Requests of other processes for stand-ins here, and replies to requests of this
                 // process.
                 self.adapter.datagrams.look(&self.adapter, who);
@@ -221,9 +221,9 @@ impl Cq {
             let Some(qp) = self.adapter.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
             if qp.kind == Kind::XrcRecv {
-                self.adapter.xrc.heat(&self.adapter, &qp, who);
+                self.adapter.xrc.make_hot(&self.adapter, &qp, who);
             } else if qp.receives_on(self) {
-                list.receivers.heat(&self.adapter, &qp, who);
+                list.receivers.make_hot(&self.adapter, &qp, who);
             }
         });
     }
@@ -259,7 +259,7 @@ impl Qp {
         if failed {
             self.flush_all();
         }
-        if self.own_tagging().is_some_and(Tagging::take_due) {
+        if self.own_tagging().is_some_and(Tagging::take_has_new_fetches) {
             self.advance_send();
         }
     }
@@ -283,7 +283,7 @@ pub(crate) struct Batch<'a> {
 impl Batch<'_> {
     #[inline]
     pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
-        self.ring.push(cqe, None, solicited, &Machine)
+        self.ring.push(cqe, None, solicited, &MachineClock)
     }
 
     /// The position of the next completion.
@@ -300,7 +300,7 @@ impl Batch<'_> {
         drop(ring);
         cq.adapter.attention.completed();
         if pushed != Pushed::Quiet {
-            cq.follow(pushed);
+            cq.handle_pushed(pushed);
         }
     }
 }

@@ -88,14 +88,14 @@ impl Requester {
                 return Err(Errno::ENOMEM);
             }
         }
-        if self.places(qp) == 0 {
+        if self.postable_requests(qp) == 0 {
             return Err(Errno::ENOMEM);
         }
         if self.wire.fault_schedule().is_some() {
             // Fault rules do not count refused requests. They count flushed requests, because the
             // time of a change to ERR is not deterministic.
             self.check(qp.kind, request, list)?;
-            self.note_fault(request.opcode);
+            self.count_for_faults(request.opcode);
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Requester {
                 // that still wait are copied now.
                 for n in self.queue.issued..self.queue.posted {
                     if !self.queue.entry(n).has(IBV_SEND_INLINE) {
-                        super::ud::keep(self, qp, n);
+                        super::ud::copy_waiting(self, qp, n);
                     }
                 }
             }
@@ -163,7 +163,7 @@ impl Requester {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
         } else if qp.kind == Kind::Ud && !self.gathering {
-            super::ud::keep(self, qp, n);
+            super::ud::copy_waiting(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
             self.keep_tso_header(n);
@@ -180,7 +180,7 @@ impl Requester {
         if qp.kind.is_connected() && qp.state() == State::Rts && self.fate.is_going() {
             qp.await_acks();
             if self.acked == self.next {
-                self.hold_up(qp, self.queue.issued);
+                self.watch_blocked(qp, self.queue.issued);
             }
         }
     }

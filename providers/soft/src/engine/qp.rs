@@ -3,8 +3,9 @@
 //!
 //! Map of the file:
 //!
-//! - Threads: application threads by `new`, `change`, `posting` and `receives_posted`. Polls and
-//!   the service thread by `serve_again`, `serve_once`, `may_await` and `stays_listed`.
+//! - Threads: application threads by `new`, `change_state`, `lock_receives_for_post` and
+//!   `receives_posted`. Polls and the service thread by `serve_rest`, `serve_once`,
+//!   `may_have_outstanding` and `stays_listed`.
 //! - Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. The
 //!   locks of queues and wires: docs/design/locking-soft.md.
 //! - Mirrors: `state` is written under `incarnation`; the life word of the table entry mirrors
@@ -14,7 +15,7 @@
 //! - Fields: `objects/qp.rs`.
 
 use super::ethernet::{Framing, MAX_FRAME};
-use super::life::shared;
+use super::life::to_shared;
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
 use super::objects::connection::{Link, Requester, Responder};
@@ -28,7 +29,7 @@ use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
 use super::state::{Kind, State};
 use super::tso::Segmenter;
-use super::xrc::FAR;
+use super::xrc::OTHER_HOST;
 use super::{opened, ud};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
@@ -43,7 +44,7 @@ use std::sync::{Arc, Weak};
 
 /// The checked parameters of ibv_create_qp(3) or ibv_open_qp(3).
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct QpParameters {
     kind: Kind,
     pd: u32,
     role: Role,
@@ -52,7 +53,7 @@ pub(crate) struct Wanted {
     report: Reporter,
 }
 
-impl Wanted {
+impl QpParameters {
     /// A queue pair of `kind` (not XRC_RECV) in protection domain `pd`.
     pub(crate) const fn pair(
         kind: Kind,
@@ -87,8 +88,8 @@ impl Qp {
     ///
     /// # Errors
     /// `ENOMEM` no QP number is free, or no memory for the requests.
-    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
-        let Wanted { kind, pd, role, cap, max_tso_header, report } = wanted;
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: QpParameters) -> Result<Arc<Self>, Errno> {
+        let QpParameters { kind, pd, role, cap, max_tso_header, report } = wanted;
         let pair = role.pair();
         let (matches, shares) =
             (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
@@ -183,8 +184,8 @@ impl Qp {
         if let Some(domain) = qp.role.domain() {
             domain.store(&qp.entry().domain);
             qp.entry().closing.store(0, Ordering::Relaxed);
-            if qp.stand().is_none() {
-                opened::forget_all(&qp.adapter.view, qp.index);
+            if qp.as_stand_in().is_none() {
+                opened::forget_openers(&qp.adapter.view, qp.index);
             }
             qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
         }
@@ -203,7 +204,7 @@ impl Qp {
             qp.requester.lock().become_strict(kind);
         }
         adapter.place_qp(&qp);
-        adapter.trouble(&qp);
+        adapter.apply_fault_rules(&qp);
         Ok(qp)
     }
 
@@ -241,20 +242,20 @@ impl Qp {
     /// Whether an XRC receive QP still has a user; true for all QPs of another kind. A stand-in
     /// asks for its home QP.
     #[inline]
-    pub(crate) fn is_stand_valid(&self) -> bool {
-        self.kind != Kind::XrcRecv || self.is_somebodys()
+    pub(crate) fn is_xrc_receiver_valid(&self) -> bool {
+        self.kind != Kind::XrcRecv || self.has_user()
     }
 
-    fn is_somebodys(&self) -> bool {
+    fn has_user(&self) -> bool {
         match &self.role {
             Role::StandIn(stand) => {
                 // The list of handles may be outdated if the creator is gone. The process of the
                 // creator destroys the QP when it learns of the death of the last opener.
                 let home = &stand.home;
                 let alone = home.peer.is_dead() || opened::is_orphaned(home);
-                stand.serves() && (!alone || opened::is_held(&self.adapter, home))
+                stand.serves() && (!alone || opened::has_living_opener(&self.adapter, home))
             }
-            Role::Receiver(receiver) => opened::is_kept(self, &receiver.openings),
+            Role::Receiver(receiver) => opened::has_user(self, &receiver.openings),
             Role::Pair(_) | Role::Opened(_) | Role::Rss(_) => true,
         }
     }
@@ -263,26 +264,28 @@ impl Qp {
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
         let sends = |l: &Link| l.may_send(self.qpn) && !l.peer.is_dead();
-        let has_sender = || self.is_for_far() || responder.link.as_deref().is_some_and(sends);
-        self.stand().is_some_and(StandIn::stays) && self.is_receiving() && has_sender()
+        let has_sender =
+            || self.serves_other_host() || responder.link.as_deref().is_some_and(sends);
+        self.as_stand_in().is_some_and(StandIn::is_valid) && self.is_receiving() && has_sender()
     }
 
     /// Whether this stand-in serves a sender on another host, which is not a member of the fabric.
-    fn is_for_far(&self) -> bool {
-        self.stand().is_some_and(|stand| stand.sender_qpn == FAR)
+    fn serves_other_host(&self) -> bool {
+        self.as_stand_in().is_some_and(|stand| stand.sender_qpn == OTHER_HOST)
     }
 
     /// Whether this stand-in serves requests of another host, in incarnation `generation` of its
     /// home QP.
-    pub(crate) fn is_guest(&self, generation: u16) -> bool {
-        let fits = |stand: &StandIn| stand.sender_qpn == FAR && stand.generation == generation;
-        self.stand().is_some_and(fits) && self.is_receiving() && self.is_stand_valid()
+    pub(crate) fn serves_incarnation(&self, generation: u16) -> bool {
+        let fits =
+            |stand: &StandIn| stand.sender_qpn == OTHER_HOST && stand.generation == generation;
+        self.as_stand_in().is_some_and(fits) && self.is_receiving() && self.is_xrc_receiver_valid()
     }
 
     /// Whether this stand-in refused a request and its home QP does not know yet. The owner of the
     /// home QP believes the refusal only while the stand-in is in ERR.
     pub(crate) fn is_refusal_awaited(&self) -> bool {
-        self.state() == State::Err && self.stand().is_some_and(StandIn::awaits_refusal)
+        self.state() == State::Err && self.as_stand_in().is_some_and(StandIn::awaits_refusal)
     }
 
     /// Opens the ring for a new connection to QP `dest_qpn`, reached by `link`, and begins to look
@@ -296,13 +299,13 @@ impl Qp {
         self.entry().chunk_worth.store(0, Ordering::Relaxed);
         self.set_connected(dest_qpn);
         if let Some(me) = self.me.upgrade() {
-            self.begin_to_look(&me);
+            self.start_polling(&me);
         }
     }
 
     /// Begins the looks at the ring: by pollers of the receive CQ for a queue pair, by all pollers
     /// for XRC.
-    fn begin_to_look(&self, me: &Arc<Self>) {
+    fn start_polling(&self, me: &Arc<Self>) {
         match &self.role {
             Role::Pair(pair) => pair.recv_cq.add_receiver(me),
             Role::Receiver(_) | Role::StandIn(_) => {
@@ -313,7 +316,7 @@ impl Qp {
     }
 
     /// Ends the looks at the ring by polls.
-    pub(super) fn end_looks(&self) {
+    pub(super) fn stop_polling(&self) {
         match &self.role {
             Role::Pair(pair) => {
                 pair.send_cq.remove(self);
@@ -331,12 +334,12 @@ impl Qp {
 
     /// Changes the state and publishes it to the peers.
     pub(crate) fn set_state(&self, state: State) {
-        self.change(|_, _| Some(state));
+        self.change_state(|_, _| Some(state));
     }
 
     /// Begins a connection: a new incarnation in RTR, with `dest_qpn` (0 for UD) as remote QP.
     pub(crate) fn set_connected(&self, dest_qpn: u32) {
-        self.change(|_, incarnation| {
+        self.change_state(|_, incarnation| {
             incarnation.generation = incarnation.generation.wrapping_add(1);
             incarnation.dest_qpn = dest_qpn;
             Some(State::Rtr)
@@ -345,16 +348,16 @@ impl Qp {
 
     /// Changes the state by `rule`, which gets the present state. Returns whether the state
     /// changed.
-    pub(super) fn change(
+    pub(super) fn change_state(
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
     ) -> bool {
-        self.change_after(rule, || ())
+        self.change_state_after(rule, || ())
     }
 
     /// As `change`. If the state changes, `first` is called after the local store and before the
     /// life is published to peers.
-    pub(super) fn change_after(
+    pub(super) fn change_state_after(
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
         first: impl FnOnce(),
@@ -364,13 +367,14 @@ impl Qp {
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
         first();
-        self.publish_life(&incarnation, shared(state, self.adapter.port.is_down()));
+        self.publish_life(&incarnation, to_shared(state, self.adapter.port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if before && !self.is_receiving() && self.kind.is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
             self.adapter.nudge(dest_qpn);
-            if self.kind == Kind::XrcRecv && dest_qpn == FAR && self.stand().is_none() {
+            if self.kind == Kind::XrcRecv && dest_qpn == OTHER_HOST && self.as_stand_in().is_none()
+            {
                 // Stand-ins for this QP are unknown here. They return the receives that they took.
                 self.adapter.fabric.for_each_peer(|peer| peer.kick());
             }
@@ -398,13 +402,13 @@ impl Qp {
     }
 
     /// Publishes to peers that the port went down or up.
-    pub(crate) fn show_port(&self) {
+    pub(crate) fn publish_port_state(&self) {
         let incarnation = self.incarnation.lock();
         if !self.is_receiving() {
             return;
         }
         let down = self.adapter.port.is_down();
-        self.publish_life(&incarnation, shared(self.state(), down));
+        self.publish_life(&incarnation, to_shared(self.state(), down));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if down && self.kind.is_connected() {
@@ -432,7 +436,7 @@ impl Qp {
     /// is full.
     #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
-        self.posting()?.post(wr_id, sges).map_err(super::refused::errno)
+        self.lock_receives_for_post()?.post(wr_id, sges).map_err(super::refused::errno)
     }
 
     /// The locked receive queue for a post.
@@ -440,7 +444,7 @@ impl Qp {
     /// # Errors
     /// `EINVAL` in RESET, or the QP has a shared receive queue.
     #[inline]
-    pub(crate) fn posting(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
+    pub(crate) fn lock_receives_for_post(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
         // Most QPs have their own receives, and skip the second check.
         let shares = !self.fast_receive_allowed && self.srq().is_some();
         if shares || self.state() == State::Reset {
@@ -500,7 +504,7 @@ impl Qp {
     /// Whether the memory of the next receive was unmapped (`soft_memory::careful`). Later receives
     /// are assumed to be alike.
     #[cold]
-    pub(super) fn lost_receives(&self) -> bool {
+    pub(super) fn are_receives_unmapped(&self) -> bool {
         let mut receives = self.receives.lock();
         let list = receives.oldest().map(|oldest| oldest.list());
         let ranges = list.and_then(|list| self.adapter.regions.resolve(self.pd, list, 0));
@@ -528,7 +532,7 @@ impl Qp {
 
     /// Serves what the last round left. Returns true if pieces were served and more are in the
     /// ring.
-    pub(crate) fn serve_again(&self, who: ServedBy) -> bool {
+    pub(crate) fn serve_rest(&self, who: ServedBy) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
         self.advance_receive(who);
         self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
@@ -536,7 +540,7 @@ impl Qp {
 
     /// Serves arrivals for a caller that does not look again. The service thread serves the rest.
     pub(crate) fn serve_once(&self, who: ServedBy) {
-        if self.serve_again(who) {
+        if self.serve_rest(who) {
             self.adapter.view.ring_qp_bell(self.index);
             self.adapter.fabric.wake_self();
         }
@@ -551,7 +555,7 @@ impl Qp {
     /// acknowledgement may arrive before the posting thread sets `outstanding`, which happens
     /// before it unlocks.
     #[inline]
-    pub(crate) fn may_await(&self) -> bool {
+    pub(crate) fn may_have_outstanding(&self) -> bool {
         // Load the lock first, then the flag. The poster sets `outstanding` before it unlocks, so
         // either the lock is still held or the flag is visible. The Acquire fence keeps the order
         // of the two loads; in the other order both could miss the post.
@@ -634,7 +638,7 @@ impl Qp {
         let broke = requester.fate.tell();
         drop(requester);
         if broke {
-            self.send_broke();
+            self.handle_broken_sends();
         }
     }
 }

@@ -1,7 +1,18 @@
-//! Memory regions: keys, and the checks that stand between a request and memory (IBTA vol 1, 10.6).
+//! Memory regions: keys, and the checks between a request and memory (IBTA vol 1, 10.6). `ops/mr`
+//! registers; every request resolves its lkeys here, and peers check rkeys by the same table.
 //!
-//! The table lies in the *tables* segment, so the same entry serves our own local and remote checks and
-//! those of an initiator in another process.
+//! The table lies in the *tables* segment. The same entry serves checks in this process and checks
+//! by initiators in other processes.
+//!
+//! Map of the file:
+//!
+//! - Threads: registration by application threads. `resolve_into`, `check_lkey` and `look_up` by
+//!   every thread that moves bytes, under the lock of a half of a QP.
+//! - Locks: `free` and `imported` are leaves. Readers of an entry take no lock: the key word is the
+//!   last store of a registration and the first store of a revocation.
+//! - End of a region: `revoke`, then a wait for holders of QP locks (`Adapter::quiesce`) and for
+//!   announcements (`await_in_flight`), then `release`.
+//! - Fields: at the types below; `MrEntry` in `soft_local::shm::layout`.
 
 use super::imported::Imported;
 use crate::table::Places;
@@ -24,28 +35,30 @@ pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
 pub(crate) const REMOTE_READ: u32 = 1 << 2;
 pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
 pub(crate) const FLUSH_GLOBAL: u32 = 1 << 8;
-/// No region has it: a flush to persistent memory is refused by the responder.
+/// No region has this right, so a flush to persistent memory is refused.
 const FLUSH_PERSISTENT: u32 = 1 << 9;
-/// Pages come and go: they are brought in for each use.
+/// On-demand paging: pages are brought in for each use.
 pub(crate) const ON_DEMAND: u32 = 1 << 6;
-/// Ours alone, in the upper half of no flag: there is no memory behind the region.
+/// A mark of soft, outside of the flags of verbs: the region has no memory.
 pub(crate) const VOID: u32 = 1 << 31;
 
-/// Ours alone, too: the memory is another process's (`engine::imported`), whose addresses `va` counts.
+/// A mark of soft: the memory belongs to another process (`engine::imported`), and `va` is an
+/// address of that process.
 pub(crate) const IMPORTED: u32 = 1 << 30;
-/// Marks of regions whose memory is not simply where `va` says.
-const UNUSUAL: u32 = ON_DEMAND | VOID | IMPORTED;
+/// Marks of regions whose memory is not directly at `va`.
+const SPECIAL: u32 = ON_DEMAND | VOID | IMPORTED;
 
-/// Bit of a key that tells an lkey from an rkey where the two differ (`FERROVERBS_SOFT_KEYS=distinct`): then one never passes for
-/// the other. Otherwise it is clear in both.
+/// The bit that distinguishes an lkey from an rkey if both differ
+/// (`FERROVERBS_SOFT_KEYS=distinct`). Otherwise the bit is clear in both.
 const LOCAL_KEY: u32 = 1;
-/// Key = table index, generation, local bit. A window's: table index, generation, eight bits that its user counts.
+/// A key is table index, generation and local bit; of a window: table index, generation and eight
+/// bits chosen by its user.
 pub(super) const INDEX_SHIFT: u32 = 14;
-/// Where the windows begin in the table.
+/// First table index of windows.
 pub(super) const FIRST_WINDOW: usize = MRS - MWS;
 const GENERATION_BITS: u32 = INDEX_SHIFT - 1;
 
-/// A region's table index and its two keys.
+/// Table index and keys of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) index: usize,
@@ -53,81 +66,85 @@ pub(crate) struct Keys {
     pub(crate) rkey: u32,
 }
 
-/// What a region covers.
+/// The range and rights of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// Protection domain number.
     pub(crate) pd: u32,
     /// Address in this process.
     pub(crate) va: u64,
-    /// First address that work requests name.
+    /// First address in work requests.
     pub(crate) iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
     /// `IBV_ACCESS_*` flags.
     pub(crate) access: u32,
 }
 
-/// What a local key covers, for a moment.
+/// A checked lkey and its range, valid for a short time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Covered {
+pub(crate) struct CheckedLkey {
     lkey: u32,
     iova: u64,
     len: u64,
     va: u64,
 }
 
-impl Covered {
-    /// Where the bytes of `sge` are, if it is of this region and not empty.
+impl CheckedLkey {
+    /// The bytes of `sge`, if it is nonempty and lies in this region.
     #[inline]
     pub(crate) fn find(&self, sge: &ibv_sge) -> Option<Range> {
         let (at, len) = (sge.addr.wrapping_sub(self.iova), u64::from(sge.length));
         let within = at < self.len && len <= self.len - at && len > 0;
-        // SAFETY: within a region whose key was checked; deregistration waits for whoever has looked it up (`Adapter::quiesce`).
+        // SAFETY: within a region whose key was checked; deregistration waits for all threads that
+        // looked the key up (`Adapter::quiesce`).
         (sge.lkey == self.lkey && within)
             .then(|| unsafe { Range::at(self.va.wrapping_add(at), sge.length as usize) })
     }
 }
 
-/// The regions of this process. What each message looks at comes first, in one cache line.
+/// The regions of this process. The fields read for each message share a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Regions {
     view: View,
-    /// What lkeys have and rkeys have not: `LOCAL_KEY`, or 0 where the two are equal.
+    /// `LOCAL_KEY` if lkeys differ from rkeys, otherwise 0.
     local: u32,
-    free: Mutex<Free>,
-    /// Registrations so far.
+    free: Mutex<FreeKeys>,
+    /// Number of registrations.
     births: AtomicU64,
-    /// For regions without memory.
+    /// Addresses for regions without memory.
     void: OnceLock<ZeroMemory>,
-    /// For regions of others, by table index.
+    /// Imported regions by table index.
     imported: RwLock<HashMap<usize, Arc<Imported>>>,
 }
 
 #[derive(Debug)]
-struct Free {
-    /// Freed entries, used again first in first out, so that a stale key stays stale for long.
+struct FreeKeys {
+    /// Freed entries, reused in order of release, so a stale key stays stale for long.
     returned: VecDeque<usize>,
-    /// Which entries come first. Entry 0 is never given out, and has no place.
+    /// The order in which entries are first used. Entry 0 is never used.
     places: Places,
-    /// The generations of each entry, by index: who has one key, or had it, knows neither those beside it nor the next one.
+    /// Generations of each entry, by index. A holder of a key can guess neither keys of neighbours
+    /// nor the next key of the entry.
     generations: Orders<GENERATION_BITS>,
-    /// How often each entry was taken, by place: those used so far.
+    /// Number of uses of each entry, in the order of `places`.
     uses: Vec<u32>,
 }
 
-impl Free {
-    /// No entry is used.
+impl FreeKeys {
+    /// All entries are unused.
     fn new(places: Places) -> Self {
         Self { returned: VecDeque::new(), places, generations: Orders::new(), uses: vec![] }
     }
 
-    /// An entry and its next generation; `None` when all are taken.
+    /// An entry and its next generation; None if all entries are in use.
     fn take(&mut self) -> Option<(usize, u32)> {
         let full = self.uses.len() == FIRST_WINDOW - 1;
         let place = match self.returned.len() {
-            n if n > REST || (full && n > 0) => self.places.place(self.returned.pop_front()? - 1),
+            n if n > MIN_QUEUED || (full && n > 0) => {
+                self.places.place(self.returned.pop_front()? - 1)
+            }
             _ if full => return None,
             _ => {
                 self.uses.push(0);
@@ -141,13 +158,13 @@ impl Free {
     }
 }
 
-/// Freed entries wait until so many are queued before one is used again.
-const REST: usize = 64;
+/// Freed entries that must wait before one of them is reused.
+const MIN_QUEUED: usize = 64;
 
 impl Regions {
-    /// With keys that are `distinct`, or with one key for both uses, as every adapter has it.
+    /// `distinct` gives lkeys and rkeys different values; hardware adapters use one value.
     pub(crate) fn new(view: View, distinct: bool) -> Self {
-        let free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
+        let free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
         Self {
             view,
             local: if distinct { LOCAL_KEY } else { 0 },
@@ -163,13 +180,14 @@ impl Regions {
         Keys { index, lkey: rkey | self.local, rkey }
     }
 
-    /// What the rkey of the region with this lkey must be. No region has it if this was no lkey, as the local bit is set in it.
+    /// The rkey that belongs to this lkey. A value that is no lkey gives a key that no region has,
+    /// with the local bit set.
     #[inline]
     const fn rkey_of(&self, lkey: u32) -> u32 {
         lkey ^ self.local
     }
 
-    /// Publishes a region; `None` when the table is full.
+    /// Publishes a region. Returns None if the table is full.
     pub(crate) fn register(&self, extent: &Extent) -> Option<Keys> {
         let (index, generation) = self.free.lock().take()?;
         let rkey = (index as u32) << INDEX_SHIFT | generation << 1;
@@ -177,8 +195,8 @@ impl Regions {
         Some(self.keys(index, rkey))
     }
 
-    /// Makes `rkey`, the key of entry `index`, stand for `extent`: of a new entry, or of one that was revoked and that no
-    /// operation in flight uses any more.
+    /// Binds `rkey`, the key of entry `index`, to `extent`. The entry is new, or was revoked and
+    /// has no operation in flight.
     pub(crate) fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
         let entry = self.view.mr(index);
         entry.origin.store(0, Ordering::Relaxed);
@@ -190,49 +208,50 @@ impl Regions {
         protocol::validate(&entry.key, u64::from(rkey) | u64::from(extent.access) << 32);
     }
 
-    /// Lets importers of context `origin` have the region.
+    /// Permits importers of context `origin`.
     pub(crate) fn belongs_to(&self, index: usize, origin: u64) {
         self.view.mr(index).origin.store(origin, Ordering::Release);
     }
 
-    /// Publishes a region over memory of another process; `None` when the table is full.
+    /// Publishes a region of another process's memory. Returns None if the table is full.
     pub(crate) fn import(&self, extent: &Extent, imported: &Arc<Imported>) -> Option<Keys> {
-        // Nobody can have its key before we return.
+        // No thread knows the key before this function returns.
         let keys = self.register(&Extent { access: extent.access | IMPORTED, ..*extent })?;
         self.imported.write().insert(keys.index, Arc::clone(imported));
         Some(keys)
     }
 
-    /// How the memory of the imported region with this key is reached.
+    /// The imported region with this key.
     pub(crate) fn imported(&self, rkey: u32) -> Option<Arc<Imported>> {
         self.imported.read().get(&((rkey >> INDEX_SHIFT) as usize)).cloned()
     }
 
-    /// The imported region `index`, whose keys were taken back, is not used any more.
+    /// Forgets the imported region `index` after its keys were revoked.
     pub(crate) fn forget_import(&self, index: usize) {
         self.imported.write().remove(&index);
     }
 
-    /// Takes the keys of entry `index` back. Operations in flight that saw them may still be at work: wait for them, then
-    /// [`Regions::release`].
+    /// Revokes the keys of entry `index`. Operations in flight may still use the memory: wait for
+    /// them, then call [`Regions::release`].
     pub(crate) fn revoke(&self, index: usize) {
         protocol::revoke(&self.view.mr(index).key);
     }
 
-    /// Lets entry `index` be used again.
+    /// Makes entry `index` available again.
     pub(crate) fn release(&self, index: usize) {
         self.free.lock().returned.push_back(index);
     }
 
-    /// Resolves the scatter/gather list of a work request. `need` is `LOCAL_WRITE` where data arrives, 0 where it is
-    /// read. `None`: a key is wrong, out of range, of another PD or lacks the right (local protection error).
+    /// Resolves the scatter/gather list of a work request. `need` is `LOCAL_WRITE` if the memory
+    /// will be written, 0 if it is read. Returns None (local protection error) if a key is wrong,
+    /// out of range, of another PD, or lacks the right.
     pub(crate) fn resolve(&self, pd: u32, list: &[ibv_sge], need: u32) -> Option<Ranges> {
         let mut ranges = Ranges::new();
         self.resolve_into(&mut ranges, pd, list, need).then_some(ranges)
     }
 
-    /// As [`Regions::resolve`], appending to `ranges`; `false` for `None`. A list has room for so many ranges that moving it
-    /// about costs more than filling it.
+    /// As [`Regions::resolve`], appending to `ranges`; false instead of None. Moving the large list
+    /// costs more than filling it.
     #[inline]
     pub(crate) fn resolve_into(
         &self,
@@ -244,7 +263,8 @@ impl Regions {
         list.iter().all(|sge| self.resolve_one(ranges, pd, sge, need).is_some())
     }
 
-    /// As [`Regions::resolve_into`], of the first `len` bytes of a list that has as many. What is behind them does not matter.
+    /// As [`Regions::resolve_into`], for the first `len` bytes of a list that is at least as long.
+    /// Entries behind them are not checked.
     pub(crate) fn resolve_first(
         &self,
         ranges: &mut Ranges,
@@ -262,28 +282,29 @@ impl Regions {
         })
     }
 
-    /// What `lkey` covers, if it is a key of an ordinary region of `pd` with the right `need`; `None`: [`Regions::resolve`] knows more.
-    /// It stays so until the QP's lock is let go, which deregistration waits for.
+    /// The range of `lkey`, if it is the key of an ordinary region of `pd` with the right `need`;
+    /// otherwise None, and [`Regions::resolve`] decides. The result is valid until the QP lock is
+    /// released, which deregistration waits for.
     #[inline]
-    pub(crate) fn covered(&self, pd: u32, lkey: u32, need: u32) -> Option<Covered> {
+    pub(crate) fn check_lkey(&self, pd: u32, lkey: u32, need: u32) -> Option<CheckedLkey> {
         let rkey = self.rkey_of(lkey);
         let index = (rkey >> INDEX_SHIFT) as usize;
         if index == 0 || index >= FIRST_WINDOW {
             return None;
         }
         let entry = self.view.mr(index);
-        // As in `look_up`.
+        // Sequentially consistent, as in `look_up`.
         let key = entry.key.load(Ordering::SeqCst);
         let access = (key >> 32) as u32;
-        let ordinary = access & (need | UNUSUAL) == need;
+        let ordinary = access & (need | SPECIAL) == need;
         if key as u32 != rkey || entry.pd.load(Ordering::Relaxed) != u64::from(pd) || !ordinary {
             return None;
         }
         let [iova, len, va] =
             [&entry.iova, &entry.len, &entry.va].map(|n| n.load(Ordering::Relaxed));
-        // One that goes round the end of the address space covers nothing.
+        // A region that wraps around the address space covers nothing.
         iova.checked_add(len)?;
-        Some(Covered { lkey, iova, len, va })
+        Some(CheckedLkey { lkey, iova, len, va })
     }
 
     #[inline]
@@ -292,28 +313,28 @@ impl Regions {
             return Some(());
         }
         let rkey = self.rkey_of(sge.lkey);
-        // No region's rkey has the local bit, but a window's may.
+        // The rkey of a region never has the local bit; the rkey of a window may.
         if is_window(rkey) {
             return None;
         }
         let len = sge.length as usize;
         let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
-        let va = if found.access & UNUSUAL == 0 {
+        let va = if found.access & SPECIAL == 0 {
             found.va
         } else if found.access & IMPORTED != 0 {
             let imported = self.imported(rkey).filter(|imported| imported.is_there())?;
             return ranges.push_imported(found.va, len, imported).then_some(());
         } else {
-            self.bring_in(found, len, need & LOCAL_WRITE != 0)?
+            self.special_address(found, len, need & LOCAL_WRITE != 0)?
         };
-        // SAFETY: the key was just checked to cover the bytes, with the rights that are needed; deregistration waits for whoever has looked it
-        // up (`Adapter::quiesce`).
+        // SAFETY: the key was just checked for the bytes and rights; deregistration waits for all
+        // threads that looked the key up (`Adapter::quiesce`).
         ranges.push(unsafe { Range::at(va, len) }).then_some(())
     }
 
-    /// Where the bytes of an unusual region are, if they are anywhere.
+    /// The address of the bytes of an unusual region, if they exist.
     #[cold]
-    fn bring_in(&self, found: Found, len: usize, write: bool) -> Option<u64> {
+    fn special_address(&self, found: KeyTarget, len: usize, write: bool) -> Option<u64> {
         if found.access & VOID != 0 {
             let void = self.void.get()?;
             return Some(if write { void.sink(len) } else { void.zeros() });
@@ -322,20 +343,20 @@ impl Regions {
         Some(found.va)
     }
 
-    /// Makes ready for regions without memory.
+    /// Prepares for regions without memory.
     ///
     /// # Errors
-    /// `ENOMEM` no room in the address space.
+    /// `ENOMEM` no address space.
     pub(crate) fn prepare_void(&self) -> Result<(), Errno> {
         if self.void.get().is_none() {
-            // Whoever comes second loses his addresses, once.
+            // A second thread drops its addresses again.
             let _ = self.void.set(ZeroMemory::new()?);
         }
         Ok(())
     }
 
-    /// What the region with this lkey covers.
-    pub(crate) fn described(&self, lkey: u32) -> Option<Extent> {
+    /// The extent of the region with this lkey.
+    pub(crate) fn extent_of(&self, lkey: u32) -> Option<Extent> {
         let (index, rkey) = ((lkey >> INDEX_SHIFT) as usize, self.rkey_of(lkey));
         if index == 0 || index >= FIRST_WINDOW {
             return None;
@@ -352,38 +373,39 @@ impl Regions {
     }
 }
 
-/// The rights that a flush of this placement (`IBV_FLUSH_*`) needs.
+/// The rights needed by a flush with this placement (`IBV_FLUSH_*`).
 pub(crate) const fn right_to_flush(placement: u32) -> u32 {
     let global = if placement & IBV_FLUSH_GLOBAL != 0 { FLUSH_GLOBAL } else { 0 };
     let persistent = if placement & IBV_FLUSH_PERSISTENT != 0 { FLUSH_PERSISTENT } else { 0 };
     global | persistent
 }
 
-/// Whether `rkey` is one of a memory window.
+/// Whether `rkey` belongs to a memory window.
 #[inline]
 pub(crate) const fn is_window(rkey: u32) -> bool {
     (rkey >> INDEX_SHIFT) as usize >= FIRST_WINDOW
 }
 
-/// What a key opens.
+/// The memory behind a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct KeyTarget {
     /// Address in the owner's process.
     pub(crate) va: u64,
-    /// The region's flags.
+    /// The flags of the region.
     pub(crate) access: u32,
 }
 
-impl Found {
-    /// Makes sure, in the owner's process, that the bytes can be touched. `false`: they are not there.
+impl KeyTarget {
+    /// Brings the bytes in, in the owner's process. Returns false if they are not mapped.
     #[inline]
     pub(crate) fn is_there(&self, len: u64, write: bool) -> bool {
         self.access & ON_DEMAND == 0 || populate(self.va, len as usize, write).is_ok()
     }
 }
 
-/// Checks a key of `view`'s owner and translates `addr` to an address of the owner. `None`: no such region or window, another
-/// PD, out of range, a right of `need` is missing, or the window is bound to another QP than the owner's `qpn`.
+/// Checks a key of `view`'s owner, and translates `addr` to an address of the owner. Returns None
+/// if the key is unknown, of another PD, out of range or without a right of `need`, or if the
+/// window is bound to a QP other than `qpn`.
 #[inline]
 pub(crate) fn look_up(
     view: &View,
@@ -393,28 +415,29 @@ pub(crate) fn look_up(
     addr: u64,
     len: u64,
     need: u32,
-) -> Option<Found> {
+) -> Option<KeyTarget> {
     let index = (rkey >> INDEX_SHIFT) as usize;
     if index == 0 || index >= MRS {
         return None;
     }
     let entry = view.mr(index);
     let asked = Access { rkey, qpn, pd, addr, len, need };
-    let keys::Found { va, access } = entry_of(entry).admit(&asked).ok()?;
-    Some(Found { va, access })
+    let keys::Found { va, access } = load_entry(entry).admit(&asked).ok()?;
+    Some(KeyTarget { va, access })
 }
 
-/// An entry of a table as it is now. The fields are not looked at twice: with the key comes what it covers, and they change only after whoever
-/// announced himself (or holds the lock that `Adapter::quiesce` takes) has gone.
+/// A table entry at this moment. Each field is loaded once, after the key. The fields change only
+/// after all users of the old key are gone: those that announced an operation, and those that hold
+/// a lock which `Adapter::quiesce` takes.
 #[inline]
-pub(super) fn entry_of(entry: &MrEntry) -> keys::Entry {
+pub(super) fn load_entry(entry: &MrEntry) -> keys::Entry {
     let key = protocol::key(&entry.key);
     let rkey = key as u32;
     keys::Entry {
         rkey,
         access: (key >> 32) as u32,
         pd: entry.pd.load(Ordering::Relaxed),
-        // A region's is for all.
+        // A region is open to all QPs.
         qpn: if is_window(rkey) { entry.qpn.load(Ordering::Relaxed) } else { 0 },
         iova: entry.iova.load(Ordering::Relaxed),
         len: entry.len.load(Ordering::Relaxed),
@@ -422,35 +445,36 @@ pub(super) fn entry_of(entry: &MrEntry) -> keys::Entry {
     }
 }
 
-/// What a key is in a table, to somebody who looks (`ops::other_end`).
+/// The meaning of a key in a table, for a diagnosis (`ops::other_end`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// That of something which the QP may use.
+pub(crate) enum KeyMeaning {
+    /// A key that the QP may use.
     Good,
-    /// Of nothing, or of nothing any more.
+    /// An unknown or revoked key.
     Nothing,
     /// An lkey.
     Local,
-    /// Of another protection domain.
+    /// A key of another protection domain.
     Domain,
-    /// Of a window that is bound to another QP.
+    /// The key of a window bound to another QP.
     Qp,
 }
 
-/// What `rkey` is in the table of `view` for its owner's QP `qpn`, which is of domain `pd`, and what it names there, without the marks that are ours.
-/// The owner may change the entry meanwhile: it is for people, and nothing is accessed by it.
-pub(crate) fn seen(view: &View, rkey: u32, qpn: u32, pd: u32) -> (Seen, keys::Entry) {
+/// The meaning of `rkey` in the table of `view` for its owner's QP `qpn` of domain `pd`, and its
+/// entry without the marks of soft. The owner may change the entry meanwhile: the result is only
+/// reported, never used for access.
+pub(crate) fn key_meaning(view: &View, rkey: u32, qpn: u32, pd: u32) -> (KeyMeaning, keys::Entry) {
     let index = (rkey >> INDEX_SHIFT) as usize % MRS;
-    let mut entry = entry_of(view.mr(index));
-    entry.access &= !UNUSUAL | ON_DEMAND;
+    let mut entry = load_entry(view.mr(index));
+    entry.access &= !SPECIAL | ON_DEMAND;
     let is_key = index != 0 && entry.rkey == rkey;
     let seen = match () {
-        () if is_key && entry.pd != u64::from(pd) => Seen::Domain,
-        () if is_key && entry.qpn != 0 && entry.qpn != qpn => Seen::Qp,
-        () if is_key => Seen::Good,
-        // Only where the two differ has a key that bit.
-        () if index != 0 && !is_window(rkey) && entry.rkey | LOCAL_KEY == rkey => Seen::Local,
-        () => Seen::Nothing,
+        () if is_key && entry.pd != u64::from(pd) => KeyMeaning::Domain,
+        () if is_key && entry.qpn != 0 && entry.qpn != qpn => KeyMeaning::Qp,
+        () if is_key => KeyMeaning::Good,
+        // Only distinct keys have the bit.
+        () if index != 0 && !is_window(rkey) && entry.rkey | LOCAL_KEY == rkey => KeyMeaning::Local,
+        () => KeyMeaning::Nothing,
     };
     (seen, entry)
 }
@@ -497,13 +521,13 @@ mod tests {
         assert!(keys.lkey != 0 && keys.lkey == keys.rkey);
         assert_eq!(regions.keys(keys.index, keys.rkey), keys);
         assert!(regions.resolve(1, &[sge(0x1000, 16, keys.rkey)], 0).is_some());
-        assert!(regions.covered(1, keys.rkey, 0).is_some());
-        assert!(regions.described(keys.rkey).is_some());
+        assert!(regions.check_lkey(1, keys.rkey, 0).is_some());
+        assert!(regions.extent_of(keys.rkey).is_some());
         assert_eq!(check(&regions.view, keys.lkey, 0, 1, 0x1000, 1, 0), Some(0x1000));
         for wrong in [keys.lkey ^ 1, keys.lkey ^ 2] {
             assert!(regions.resolve(1, &[sge(0x1000, 16, wrong)], 0).is_none());
-            assert!(regions.covered(1, wrong, 0).is_none());
-            assert!(regions.described(wrong).is_none());
+            assert!(regions.check_lkey(1, wrong, 0).is_none());
+            assert!(regions.extent_of(wrong).is_none());
             assert!(check(&regions.view, wrong, 0, 1, 0x1000, 1, 0).is_none());
         }
     }
@@ -545,7 +569,7 @@ mod tests {
 
     #[test]
     fn wherever_keys_begin_all_entries_are_given_out_once() {
-        let mut free = Free::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1));
+        let mut free = FreeKeys::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1));
         let mut generations = vec![None; FIRST_WINDOW];
         for expected in [FIRST_WINDOW - 2, FIRST_WINDOW - 1, 1]
             .map(Some)
@@ -564,15 +588,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_key_does_not_know_the_next_one() {
-        let mut free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
+    fn a_key_does_not_predict_the_next_key() {
+        let mut free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
         let generations: Vec<u32> = (0..100).filter_map(|_| Some(free.take()?.1)).collect();
         assert!(steps(&generations) > 80);
     }
 
     #[test]
-    fn who_had_a_key_does_not_know_the_next_one_of_its_entry() {
-        let mut free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
+    fn a_revoked_key_does_not_predict_the_next_key_of_its_entry() {
+        let mut free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
         let mut of_first = vec![];
         let (first, _) = free.take().expect("room");
         free.returned.push_back(first);
@@ -586,7 +610,7 @@ mod tests {
         assert_eq!(distinct.len(), 100, "a stale key stays stale");
     }
 
-    /// How many different steps lead from each to the next.
+    /// Number of different steps between consecutive generations.
     fn steps(generations: &[u32]) -> usize {
         let steps = generations.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
         steps.collect::<std::collections::BTreeSet<_>>().len()
@@ -605,7 +629,7 @@ mod tests {
     fn only_an_ordinary_region_of_the_domain_covers_ranges_by_itself() {
         let regions = Regions::new(mock::view(), true);
         let find = |keys: Keys, pd, need, addr, length| {
-            let covered = regions.covered(pd, keys.lkey, need)?;
+            let covered = regions.check_lkey(pd, keys.lkey, need)?;
             covered.find(&sge(addr, length, keys.lkey)).map(Range::address)
         };
         let extent = |access| Extent { pd: 1, va: 0x5000, iova: 0x100, len: 16, access };
@@ -615,26 +639,26 @@ mod tests {
         assert_eq!(find(plain, 1, LOCAL_WRITE, 0xff, 1), None);
         assert_eq!(find(plain, 1, LOCAL_WRITE, 0x104, 0), None);
         assert_eq!(find(plain, 2, LOCAL_WRITE, 0x104, 12), None);
-        assert!(regions.covered(1, plain.rkey, 0).is_none());
+        assert!(regions.check_lkey(1, plain.rkey, 0).is_none());
         let read_only = regions.register(&extent(0)).expect("room");
         assert_eq!(find(read_only, 1, 0, 0x104, 12), Some(0x5004));
         assert_eq!(find(read_only, 1, LOCAL_WRITE, 0x104, 12), None);
         let other = sge(0x104, 12, read_only.lkey);
-        let covered = regions.covered(1, plain.lkey, 0).expect("its own");
+        let covered = regions.check_lkey(1, plain.lkey, 0).expect("its own");
         assert!(covered.find(&other).is_none(), "another key");
         for mark in [ON_DEMAND, VOID, IMPORTED] {
             let unusual = regions.register(&extent(LOCAL_WRITE | mark)).expect("room");
-            assert!(regions.covered(1, unusual.lkey, 0).is_none(), "{mark:#x}");
+            assert!(regions.check_lkey(1, unusual.lkey, 0).is_none(), "{mark:#x}");
         }
         regions.revoke(plain.index);
-        assert!(regions.covered(1, plain.lkey, 0).is_none());
+        assert!(regions.check_lkey(1, plain.lkey, 0).is_none());
         let round = Extent { iova: u64::MAX - 3, ..extent(LOCAL_WRITE) };
         let round = regions.register(&round).expect("room");
-        assert!(regions.covered(1, round.lkey, 0).is_none(), "round the end");
+        assert!(regions.check_lkey(1, round.lkey, 0).is_none(), "round the end");
     }
 
     #[test]
-    fn what_is_behind_the_bytes_that_are_used_does_not_matter() {
+    fn memory_behind_the_bytes_that_are_used_does_not_matter() {
         let regions = Regions::new(mock::view(), true);
         let keys = regions.register(&extent(0x1000, 16, LOCAL_WRITE)).expect("room");
         let list = [sge(0x1000, 8, keys.lkey), sge(0x1008, 100, keys.lkey), sge(0, 4, 0)];
@@ -669,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_on_demand_are_looked_for_when_they_are_used() {
+    fn pages_of_an_on_demand_region_are_checked_when_they_are_used() {
         let regions = Regions::new(mock::view(), true);
         let page = [7u8; 64];
         let whole =
@@ -678,28 +702,36 @@ mod tests {
         let here = page.as_ptr() as u64;
         assert!(regions.resolve(1, &[sge(here, 64, keys.lkey)], LOCAL_WRITE).is_some());
         assert!(regions.resolve(1, &[sge(0, 8, keys.lkey)], 0).is_none(), "nothing is at 0");
-        assert_eq!(regions.described(keys.lkey).map(|e| e.len), Some(u64::MAX));
-        assert!(regions.described(keys.rkey).is_none());
+        assert_eq!(regions.extent_of(keys.lkey).map(|e| e.len), Some(u64::MAX));
+        assert!(regions.extent_of(keys.rkey).is_none());
     }
 
     #[test]
-    fn who_looks_is_told_what_a_key_is() {
+    fn a_lookup_tells_what_kind_of_object_a_key_names() {
         let view = mock::view();
         let regions = Regions::new(view, true);
         let keys = regions.register(&extent(0x1000, 64, LOCAL_WRITE)).expect("room");
         assert_ne!(keys.lkey, keys.rkey);
-        let (kind, entry) = seen(&view, keys.rkey, 5, 1);
-        assert_eq!((kind, entry.iova, entry.len), (Seen::Good, 0x1000, 64));
-        assert_eq!(seen(&view, keys.lkey, 5, 1).0, Seen::Local);
-        assert_eq!(seen(&view, keys.rkey, 5, 2).0, Seen::Domain);
-        assert_eq!(seen(&view, keys.rkey + 2, 5, 1).0, Seen::Nothing, "another generation");
-        assert_eq!(seen(&view, 0, 5, 1).0, Seen::Nothing, "entry 0 is never given out");
+        let (kind, entry) = key_meaning(&view, keys.rkey, 5, 1);
+        assert_eq!((kind, entry.iova, entry.len), (KeyMeaning::Good, 0x1000, 64));
+        assert_eq!(key_meaning(&view, keys.lkey, 5, 1).0, KeyMeaning::Local);
+        assert_eq!(key_meaning(&view, keys.rkey, 5, 2).0, KeyMeaning::Domain);
+        assert_eq!(
+            key_meaning(&view, keys.rkey + 2, 5, 1).0,
+            KeyMeaning::Nothing,
+            "another generation"
+        );
+        assert_eq!(
+            key_meaning(&view, 0, 5, 1).0,
+            KeyMeaning::Nothing,
+            "entry 0 is never given out"
+        );
         let window = (FIRST_WINDOW as u32) << INDEX_SHIFT | 3;
         let entry = view.mr(FIRST_WINDOW);
         entry.pd.store(1, Ordering::Relaxed);
         entry.qpn.store(9, Ordering::Relaxed);
         protocol::validate(&entry.key, u64::from(window));
-        assert_eq!(seen(&view, window, 9, 1).0, Seen::Good);
-        assert_eq!(seen(&view, window, 5, 1).0, Seen::Qp);
+        assert_eq!(key_meaning(&view, window, 9, 1).0, KeyMeaning::Good);
+        assert_eq!(key_meaning(&view, window, 5, 1).0, KeyMeaning::Qp);
     }
 }

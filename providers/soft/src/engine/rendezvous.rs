@@ -1,6 +1,9 @@
-//! The send side that a tag matching shared receive queue has in each of its QPs: it reads the data of a matched rendezvous
-//! and tells the sender by a FIN message. Both are requests in the QP's send queue, in a part of it that is not the
-//! application's; a queue without room for sends of its own (`max_send_wr` 0) has that part all the same.
+//! Rendezvous of tag matching: READ of the data of a matched message, then FIN to its sender.
+//! `tagged` queues a fetch; `Requester::advance` begins it, in a part of the send queue reserved
+//! for the library.
+//!
+//! Both requests use entries that the application cannot use. A send queue without room for the
+//! application (`max_send_wr` 0) has these entries, too.
 
 use super::objects::connection::Requester;
 use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
@@ -11,20 +14,21 @@ use super::state::State;
 use super::tags::wire::{HEADERS_LEN, fin};
 use abi::*;
 
-/// Requests of the shared receive queue that can be in a send queue: two for each rendezvous. The rest waits outside.
+/// Entries reserved for the shared receive queue: two for each rendezvous. Further rendezvous wait
+/// in `pending_fetches`.
 pub(super) const OWN_REQUESTS: usize = 32;
 
 impl Requester {
-    /// Begins rendezvous that wait, as far as there is room. Returns whether there is anything new to issue.
+    /// Begins waiting rendezvous while entries are free. Returns whether any was begun.
     #[inline]
     pub(super) fn begin_fetches(&mut self, qp: &Qp) -> bool {
-        qp.tagging().is_some_and(|(tm, own)| self.begin_found(qp, tm, own))
+        qp.tagging().is_some_and(|(tm, own)| self.begin_pending(qp, tm, own))
     }
 
-    fn begin_found(&mut self, qp: &Qp, tm: &TagMatching, own: &Tagging) -> bool {
+    fn begin_pending(&mut self, qp: &Qp, tm: &TagMatching, own: &Tagging) -> bool {
         match qp.state() {
             State::Rts | State::Sqd => {}
-            // What is in the queue fails first, when it is flushed.
+            // Queued requests fail first, in the flush.
             State::Err if self.queue.is_idle() => {
                 drop_fetches(qp, tm, own);
                 return false;
@@ -33,7 +37,7 @@ impl Requester {
         }
         let mut begun = false;
         while self.queue.own_room() >= 2
-            && let Some(fetch) = own.next()
+            && let Some(fetch) = own.next_fetch()
         {
             begin(&mut self.queue, tm, &fetch);
             begun = true;
@@ -44,7 +48,7 @@ impl Requester {
 
 fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
     let mut receive = Receive::default();
-    // It is taken, and stays so until `finished`.
+    // The entry stays taken until `finished`.
     tm.lock().list.describe(fetch.handle, &mut receive);
     let mut left = fetch.offer.len;
     receive.sges.retain(|sge| {
@@ -57,7 +61,7 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
     let from = RemoteAddress { addr: fetch.offer.va, rkey: fetch.offer.rkey };
     let read = Request { opcode: IBV_WR_RDMA_READ, what: What::Fetch(from, fetched), ..common };
     queue.push_own(&read, &receive.sges, fetch.offer.len);
-    // The fence: the sender is told when the data is here, not when it was asked for.
+    // The fence delays FIN until the data has arrived.
     let done = Request {
         opcode: IBV_WR_SEND,
         flags: IBV_SEND_INLINE | IBV_SEND_FENCE,
@@ -73,20 +77,20 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
 }
 
 impl Requester {
-    /// The send queue forgets everything: receives of rendezvous under way fail.
+    /// Fails the receives of begun rendezvous, when the send queue forgets everything.
     pub(super) fn forget_fetches(&mut self, qp: &Qp) {
         for n in self.queue.completed..self.queue.posted {
             let entry = *self.queue.entry(n);
             if entry.own {
-                finished(qp, &entry.request, IBV_WC_WR_FLUSH_ERR);
+                finish_request(qp, &entry.request, IBV_WC_WR_FLUSH_ERR);
             }
         }
     }
 }
 
-/// One of the two requests of a rendezvous is complete.
+/// Handles the end of one of the two requests of a rendezvous.
 #[cold]
-pub(super) fn finished(qp: &Qp, request: &Request, status: u32) {
+pub(super) fn finish_request(qp: &Qp, request: &Request, status: u32) {
     let Some((tm, _)) = qp.tagging() else { return };
     let request::Fetched { len, solicited } = match request.what {
         What::Fetch(..) if status == IBV_WC_SUCCESS => return,
@@ -94,16 +98,17 @@ pub(super) fn finished(qp: &Qp, request: &Request, status: u32) {
         _ => return,
     };
     let fetched = Fetched { handle: request.wr_id as u32, len, solicited };
-    // A peer goes past what a QP in RESET left in its ring: that is no acknowledgement.
+    // A peer skips slots of a QP in RESET. The resulting acknowledgement does not prove that FIN
+    // was executed.
     let cut = status == IBV_WC_SUCCESS && qp.state() == State::Reset;
-    tm.fetched(qp, &fetched, if cut { IBV_WC_WR_FLUSH_ERR } else { status });
+    tm.finish_fetch(qp, &fetched, if cut { IBV_WC_WR_FLUSH_ERR } else { status });
 }
 
-/// The QP does not go on: what waits fails.
+/// Fails the waiting rendezvous of a QP that stops.
 pub(super) fn drop_fetches(qp: &Qp, tm: &TagMatching, own: &Tagging) {
-    while let Some(fetch) = own.next() {
+    while let Some(fetch) = own.next_fetch() {
         let fetched =
             Fetched { handle: fetch.handle, len: fetch.offer.len, solicited: fetch.solicited };
-        tm.fetched(qp, &fetched, IBV_WC_WR_FLUSH_ERR);
+        tm.finish_fetch(qp, &fetched, IBV_WC_WR_FLUSH_ERR);
     }
 }

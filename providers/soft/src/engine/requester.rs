@@ -29,8 +29,8 @@ use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::state::{Kind, State, give_up_us};
 use super::tso::Segmenter;
-use super::waiting::Waiting;
-use super::wire::usual;
+use super::waiting::WaitingDatagrams;
+use super::wire::plain_wire;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::polling::Batch;
 use abi::*;
@@ -55,7 +55,7 @@ impl Requester {
         Self {
             queue,
             unpolled: None,
-            wire: usual(kind, false),
+            wire: plain_wire(kind, false),
             link: None,
             remote: None,
             retry: RetryAttributes::default(),
@@ -65,7 +65,7 @@ impl Requester {
             first_psn: 0,
             connected_at: (0, 0),
             out_of_sequence: false,
-            lent: VecDeque::new(),
+            lent_chunks: VecDeque::new(),
             responses_due: 0,
             named_srq: 0,
             xrc_rings: XrcRings::default(),
@@ -81,7 +81,7 @@ impl Requester {
             peer_polls: 0,
             datagrams_wait: false,
             full_receivers_since: None,
-            waiting: Waiting::default(),
+            waiting: WaitingDatagrams::default(),
             segmenter: Box::new(segmenter),
             fate: Fate::Going,
             drain_awaited: false,
@@ -116,8 +116,8 @@ impl Requester {
     /// Stops the send queue behind the failed request. The QP state changes now, before the failed
     /// completion is visible. The consequences of the change need further locks and follow later.
     #[cold]
-    pub(super) fn break_off(&mut self, qp: &Qp, fatal: bool) {
-        let stopped = qp.stop(fatal);
+    pub(super) fn stop_queue(&mut self, qp: &Qp, fatal: bool) {
+        let stopped = qp.stop_sending(fatal);
         self.fate.break_off(Breakage { stopped, fatal });
     }
 
@@ -135,7 +135,7 @@ impl Requester {
     }
 
     /// The remote QP, if it belongs to this process.
-    pub(super) fn remote_here(&self) -> Option<Arc<Qp>> {
+    pub(super) fn local_remote_qp(&self) -> Option<Arc<Qp>> {
         self.link.as_ref()?.local_qp.upgrade()
     }
 
@@ -162,7 +162,7 @@ impl Requester {
     /// Removes the chunks that the peer may still read or write. Returns them with the link, whose
     /// ring shows when the peer is done.
     pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<LentChunk>)> {
-        let lent = std::mem::take(&mut self.lent);
+        let lent = std::mem::take(&mut self.lent_chunks);
         self.maps = None;
         let link = self.link.take().or_else(|| self.wire.attach_link());
         self.reset_xrc_rings(0);
@@ -226,7 +226,7 @@ impl Requester {
         if self.queue.issued != self.queue.posted {
             self.wait_for_acks(qp);
         }
-        self.lose_patience(qp);
+        self.check_timeout(qp);
         self.publish();
         self.settle(qp);
     }
@@ -268,7 +268,7 @@ impl Requester {
             return self.issue_unlinked(qp);
         };
         while self.queue.issued != self.queue.posted && self.fate.is_going() {
-            let answers = self.answers(qp, &link);
+            let answers = self.is_served(qp, &link);
             if answers && self.queue.posted - self.queue.issued > 1 {
                 let done = self.issue_run(qp, &link, self.queue.issued);
                 self.queue.issued += done;
@@ -278,7 +278,7 @@ impl Requester {
             }
             if !answers && !self.is_local(self.queue.issued) {
                 if qp.kind != Kind::Uc {
-                    self.stall(qp);
+                    self.start_timeout(qp);
                     break;
                 }
                 // Unreliable: a message that no QP receives is lost, and the sender gets a success.
@@ -297,7 +297,7 @@ impl Requester {
     fn issue_unlinked(&mut self, qp: &Qp) {
         while self.queue.issued != self.queue.posted && self.fate.is_going() {
             if !self.is_local(self.queue.issued) {
-                return self.stall(qp);
+                return self.start_timeout(qp);
             }
             if !self.issue_local(qp, self.queue.issued) {
                 return;
@@ -313,20 +313,21 @@ impl Requester {
     }
 
     /// Whether the remote QP serves this connection. Adopts its sequence numbers the first time.
-    pub(super) fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
+    pub(super) fn is_served(&mut self, qp: &Qp, link: &Link) -> bool {
         match (link.peer_state(qp.qpn), self.latched) {
             (PeerState::Serving(now), Some(latched)) if now == latched => true,
             (PeerState::Serving(now), latched) => {
                 // A UC responder accepts any message as the first of a connection.
-                let begins = latched.is_none() || qp.kind == Kind::Uc || self.is_untouched();
-                begins && self.take_up(qp, link, now)
+                let begins =
+                    latched.is_none() || qp.kind == Kind::Uc || self.is_connection_unused();
+                begins && self.adopt_connection(qp, link, now)
             }
             (PeerState::Silent | PeerState::Dead, _) => false,
         }
     }
 
     /// Whether no slot was sent on the adopted connection.
-    fn is_untouched(&self) -> bool {
+    fn is_connection_unused(&self) -> bool {
         self.connected_at == (self.next, self.queue.issued) && self.acked == self.next
     }
 
@@ -336,7 +337,7 @@ impl Requester {
     /// responder begins another connection (IBTA vol 1, 9.7.5.1.2). An unreliable responder accepts
     /// any PSN (9.8.2.2).
     #[cold]
-    fn take_up(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
+    fn adopt_connection(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
         let generation = Life::unpack(qp.entry().life.load(Ordering::Relaxed)).generation;
         let me = RingHolder::new(qp.adapter.fabric.identity(), generation);
         // A stand-in has no PSN and is valid only while its home QP is, so both rings are taken.
@@ -358,7 +359,7 @@ impl Requester {
         self.connected_at = (self.next, self.queue.issued);
         self.named_srq = 0;
         self.unanswered_since = None;
-        let whole = qp.kind != Kind::Uc || self.lose_issued(qp);
+        let whole = qp.kind != Kind::Uc || self.drop_issued(qp);
         // The peer may have begun another connection meanwhile. The values read above may then
         // belong to the new connection, and the ring is not usable yet.
         whole && link.peer_state(qp.qpn) == PeerState::Serving(now)
@@ -366,11 +367,11 @@ impl Requester {
 
     /// Completes everything that an unreliable QP sent to a finished connection, and takes its
     /// chunks back. Returns false if the request issued next was begun; its rest is lost as well.
-    fn lose_issued(&mut self, qp: &Qp) -> bool {
+    fn drop_issued(&mut self, qp: &Qp) -> bool {
         for n in self.queue.completed..self.queue.issued {
             self.queue.entry(n).phase = Phase::Done;
         }
-        for lent in self.lent.drain(..) {
+        for lent in self.lent_chunks.drain(..) {
             qp.adapter.chunks.give(lent.chunk);
         }
         !self.is_midway()
@@ -404,19 +405,19 @@ impl Requester {
         // stores. Both count as zero.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
         let advance = within(told).max(within(along));
-        if advance > 0 && !self.counts(qp, link) {
+        if advance > 0 && !self.ack_proves_execution(qp, link) {
             return;
         }
         let acked = self.acked.wrapping_add(advance);
         if advance > 0 {
             self.polls_without_ack = 0;
             self.unanswered_since = None;
-            while let Some(lent) = self.lent.front().copied() {
+            while let Some(lent) = self.lent_chunks.front().copied() {
                 if acked.wrapping_sub(lent.seq) as i32 <= 0 {
                     break;
                 }
-                self.lent.pop_front();
-                self.take_answer(qp, &lent);
+                self.lent_chunks.pop_front();
+                self.accept_response(qp, &lent);
                 qp.adapter.chunks.give(lent.chunk);
             }
             self.acked = acked;
@@ -425,7 +426,7 @@ impl Requester {
             && self.acked != self.next
         {
             let status = self.status_of_refusal(qp, nak);
-            self.refuse_at(self.acked, status);
+            self.fail_slot(self.acked, status);
         }
     }
 
@@ -445,11 +446,11 @@ impl Requester {
     /// also reads the new state. The requests then wait for flush or RESET; the chunks are released
     /// afterwards.
     #[inline]
-    fn counts(&self, qp: &Qp, link: &Link) -> bool {
+    fn ack_proves_execution(&self, qp: &Qp, link: &Link) -> bool {
         matches!(qp.state(), State::Rts | State::Sqd)
             || !qp.kind.is_reliable()
             || self.queue.completed == self.queue.posted
-            || is_own_peer(qp, link)
+            || is_connected_to_itself(qp, link)
     }
 
     /// Takes in the refusal of a QP that is connected to itself. Its responder takes the QP to ERR.
@@ -457,14 +458,14 @@ impl Requester {
     /// requester of another QP reads the refusal first, because its own state does not change.
     #[cold]
     fn absorb_own_refusal(&mut self, qp: &Qp) {
-        if self.link.as_deref().is_some_and(|link| is_own_peer(qp, link)) {
+        if self.link.as_deref().is_some_and(|link| is_connected_to_itself(qp, link)) {
             self.absorb_here(qp);
         }
     }
 
     /// Copies the response of a READ or an atomic to the local memory, unless the request was
     /// flushed.
-    fn take_answer(&mut self, qp: &Qp, lent: &LentChunk) {
+    fn accept_response(&mut self, qp: &Qp, lent: &LentChunk) {
         let Some(answer) = lent.response else { return };
         if answer.entry < self.queue.completed {
             return;
@@ -479,7 +480,7 @@ impl Requester {
     }
 
     /// The remote QP refused slot `seq`: fails the request that owns the slot.
-    fn refuse_at(&mut self, seq: u32, status: u32) {
+    fn fail_slot(&mut self, seq: u32, status: u32) {
         for n in self.queue.completed..self.queue.posted {
             let entry = *self.queue.entry(n);
             let holds = match entry.phase {
@@ -495,11 +496,11 @@ impl Requester {
 
     /// Fails request `n` with `status`. No later request is issued.
     pub(crate) fn fail(&mut self, n: u64, status: u32) {
-        self.end_badly(n, Phase::Failed(status));
+        self.end_request(n, Phase::Failed(status));
     }
 
     /// Ends request `n` in this phase. No later request is issued.
-    fn end_badly(&mut self, n: u64, phase: Phase) {
+    fn end_request(&mut self, n: u64, phase: Phase) {
         self.queue.entry(n).phase = phase;
         self.queue.issued = self.queue.issued.max(n + 1);
         self.fate.fail();
@@ -564,7 +565,7 @@ impl Requester {
             }
             let failed = status != IBV_WC_SUCCESS;
             if failed {
-                self.break_off(qp, false);
+                self.stop_queue(qp, false);
             }
             let position = complete(qp, &entry, status, entry.len);
             self.note_unpolled(&entry, position);
@@ -580,7 +581,7 @@ impl Requester {
 
     /// Completes all remaining requests with a flush error.
     pub(crate) fn flush(&mut self, qp: &Qp) {
-        qp.adapter.helping.settle();
+        qp.adapter.helping.wait_for_stuck_piece();
         self.absorb_own_refusal(qp);
         self.reap(qp);
         while self.queue.completed < self.queue.posted {
@@ -606,7 +607,7 @@ impl Requester {
     }
 
     /// The remote QP does not serve: the timeout begins to count.
-    pub(super) fn stall(&mut self, qp: &Qp) {
+    pub(super) fn start_timeout(&mut self, qp: &Qp) {
         if self.unanswered_since.is_none() {
             self.unanswered_since = Some(Instant::now());
             qp.adapter.watch(qp);
@@ -616,7 +617,7 @@ impl Requester {
     /// Request `n` waits for an event without notification. The service thread tries again if no
     /// thread polls.
     #[cold]
-    pub(super) fn hold_up(&mut self, qp: &Qp, n: u64) {
+    pub(super) fn watch_blocked(&mut self, qp: &Qp, n: u64) {
         if self.blocked_request.replace(n) != Some(n) {
             qp.adapter.watch(qp);
         }
@@ -640,7 +641,7 @@ impl Requester {
             || (held_up && self.queue.issued != self.queue.posted)
     }
 
-    fn lose_patience(&mut self, qp: &Qp) {
+    fn check_timeout(&mut self, qp: &Qp) {
         // Work on local windows does not wait for the remote QP.
         let waiting = self.queue.issued != self.queue.posted
             && qp.state() != State::Sqd
@@ -649,7 +650,7 @@ impl Requester {
             self.unanswered_since = None;
             return;
         }
-        let Some(link) = self.link.take() else { return self.despair(qp) };
+        let Some(link) = self.link.take() else { return self.check_timeout_unlinked(qp) };
         let peer_state = self.peer_state(qp, &link);
         match peer_state {
             PeerState::Serving(now)
@@ -674,7 +675,7 @@ impl Requester {
                 self.absorb(qp, &link);
                 self.reap(qp);
                 if self.acked != self.next || waiting {
-                    self.stall(qp);
+                    self.start_timeout(qp);
                     // A peer that took its QP down before its process ended counts as silent, not
                     // as dead. The last messages may exceed what the peer wanted, and the
                     // application may finish before the timeout (ibv_srq_pingpong -e). Without a
@@ -689,8 +690,8 @@ impl Requester {
 
     /// No link exists, or the port is down: only the timeout ends the wait.
     #[cold]
-    fn despair(&mut self, qp: &Qp) {
-        self.stall(qp);
+    fn check_timeout_unlinked(&mut self, qp: &Qp) {
+        self.start_timeout(qp);
         self.give_up_if_due(qp, false);
     }
 
@@ -714,7 +715,7 @@ impl Requester {
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);
         if due || dead {
             let phase = if dead { Phase::Dead } else { Phase::Failed(IBV_WC_RETRY_EXC_ERR) };
-            self.end_badly(self.queue.completed, phase);
+            self.end_request(self.queue.completed, phase);
             self.reap(qp);
         }
     }
@@ -730,7 +731,7 @@ impl Requester {
 
 /// Whether a QP is connected to itself. Its responder skips no slot of its requester: a QP in ERR
 /// serves nothing.
-fn is_own_peer(qp: &Qp, link: &Link) -> bool {
+fn is_connected_to_itself(qp: &Qp, link: &Link) -> bool {
     link.peer.is_self && link.qpn == qp.qpn
 }
 
@@ -751,7 +752,7 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
 fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) -> Option<u64> {
     let request = &entry.request;
     if entry.own {
-        rendezvous::finished(qp, request, status);
+        rendezvous::finish_request(qp, request, status);
         return None;
     }
     let cqe = Cqe {

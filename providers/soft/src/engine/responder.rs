@@ -15,9 +15,9 @@
 //!   `begun` and `holder` of the ring.
 //! - Fields: `objects/connection.rs`.
 
-use super::copying::tells;
+use super::copying::is_measured;
 use super::inbound::{Headers, Nak, Source, Verdict};
-use super::issue::changed;
+use super::issue::new_atomic_value;
 use super::link::chunk_of;
 use super::objects::connection::{Inbound, Link, Responder};
 use super::objects::copying::Costs;
@@ -139,14 +139,14 @@ impl Responder {
 
     /// Serves the ring. Returns true if the QP went to ERR and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
-        if self.not_serving != 0 || !qp.is_receiving() || !qp.is_stand_valid() {
+        if self.not_serving != 0 || !qp.is_receiving() || !qp.is_xrc_receiver_valid() {
             return false;
         }
         if !self.established {
             self.establish(qp);
         }
         if qp.kind == Kind::Uc {
-            self.follow(qp);
+            self.follow_takeover(qp);
         }
         if self.sender.is_none() {
             // Pieces that arrive from now on are served by the next look.
@@ -157,7 +157,8 @@ impl Responder {
         let mut fatal = false;
         self.inbound.moved = 0;
         let mut left = BUDGET;
-        let usually = qp.receives_plainly() && !(self.inbound.check_memory && qp.lost_receives());
+        let usually =
+            qp.receives_plainly() && !(self.inbound.check_memory && qp.are_receives_unmapped());
         while left > 0 {
             if usually {
                 left -= self.serve_short(qp, &link, left);
@@ -233,7 +234,7 @@ impl Responder {
             if qp.kind != Kind::Uc {
                 self.sender = RingHolder::of(&self.ring);
             }
-            if qp.state() == State::Rtr && qp.stand().is_none() {
+            if qp.state() == State::Rtr && qp.as_stand_in().is_none() {
                 qp.event(IBV_EVENT_COMM_EST);
             }
         }
@@ -241,7 +242,7 @@ impl Responder {
 
     /// Unreliable connection: detects that another incarnation of the sender took the ring over,
     /// and continues at its position.
-    fn follow(&mut self, qp: &Qp) {
+    fn follow_takeover(&mut self, qp: &Qp) {
         let holder = RingHolder::of(&self.ring);
         if holder == self.sender {
             return;
@@ -314,7 +315,7 @@ impl Responder {
 
     fn serve(&mut self, qp: &Qp, link: &Link, words: [u64; 2], body: &Body) -> Verdict {
         let Some(head) = Head::parse(words) else {
-            return self.inbound.unservable(qp, Nak::Invalid);
+            return self.inbound.reject(qp, Nak::Invalid);
         };
         if head.src_qpn != link.qpn {
             // A slot of a previous connection of this ring.
@@ -325,7 +326,7 @@ impl Responder {
             qp.note_piggybacked_ack(head.ack);
             let nak = Nak::from_raw(head.imm).unwrap_or(Nak::Invalid);
             return match head.has(IMM) {
-                true => self.inbound.unwritable(qp, true, nak),
+                true => self.inbound.reject_write(qp, true, nak),
                 false => Verdict::Refuse(nak),
             };
         }
@@ -342,10 +343,10 @@ impl Responder {
             return Verdict::Dropped;
         }
         if head.op == Op::Address && qp.kind == Kind::XrcRecv {
-            self.inbound.address(qp, body.low(0).as_said());
+            self.inbound.select_srq(qp, body.low(0).as_said());
             return Verdict::Done;
         }
-        if !self.inbound.is_addressed(qp) {
+        if !self.inbound.has_srq(qp) {
             return Verdict::Refuse(Nak::InvalidRd);
         }
         let total = match head.carrier {
@@ -369,22 +370,24 @@ impl Responder {
                 // Every peer can write the slot, so its addresses prove nothing about memory of
                 // this process. The offer of a local QP is read from its send queue, under its
                 // requester lock. That lock precedes the locks taken for receiving.
-                let own_sender = offers_at_home(qp, link, &head);
+                let own_sender = local_offering_qp(qp, link, &head);
                 let mut offer = own_sender.as_ref().map(|sender| sender.requester.lock());
                 let own = own_sender.as_ref().zip(offer.as_mut());
                 let own = own.and_then(|(sender, queue)| queue.offered(sender, head.seq));
                 let (sender, costs) = (self.sender, &self.costs);
-                let source = Slotted { qp, link, sender, costs, head: &head, body, own };
+                let source = SlotSource { qp, link, sender, costs, head: &head, body, own };
                 self.inbound.send(qp, &headers, &source)
             }
             Op::Write => self.serve_write(qp, link, &head, &headers, body),
-            Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
+            Op::Read | Op::CompareSwap | Op::FetchAdd => {
+                self.serve_with_response(qp, link, &head, body)
+            }
             Op::AtomicWrite => self.inbound.store(qp, remote_address(body), body.word(2).as_said()),
             Op::Flush => {
                 let (len, what) = (body.word(2).as_said(), body.high(1).as_said());
                 self.inbound.flush(qp, remote_address(body), len, what)
             }
-            _ => self.inbound.unservable(qp, Nak::Invalid),
+            _ => self.inbound.reject(qp, Nak::Invalid),
         }
     }
 
@@ -408,10 +411,10 @@ impl Responder {
             Carrier::Chunk if len <= CHUNK_BYTES => {
                 match body.low(2).check(|chunk| chunk_of(&link.view, chunk)) {
                     Some(chunk) => Some(chunk.first(len)),
-                    None => return self.inbound.unservable(qp, Nak::Invalid),
+                    None => return self.inbound.reject(qp, Nak::Invalid),
                 }
             }
-            _ => return self.inbound.unservable(qp, Nak::Invalid),
+            _ => return self.inbound.reject(qp, Nak::Invalid),
         };
         let total = match head.carrier {
             Carrier::Chunk => body.high(2).as_said() as usize,
@@ -421,7 +424,7 @@ impl Responder {
     }
 
     /// Serves requests whose response goes into a chunk lent by the requester.
-    fn serve_answered(&mut self, qp: &Qp, link: &Link, head: &Head, body: &Body) -> Verdict {
+    fn serve_with_response(&mut self, qp: &Qp, link: &Link, head: &Head, body: &Body) -> Verdict {
         let remote = remote_address(body);
         let is_read = head.op == Op::Read;
         let (chunk, len) = if is_read {
@@ -431,23 +434,23 @@ impl Responder {
         };
         let (Some(answer), Some(len)) = (chunk.check(|chunk| chunk_of(&link.view, chunk)), len)
         else {
-            return self.inbound.unservable(qp, Nak::Invalid);
+            return self.inbound.reject(qp, Nak::Invalid);
         };
         let swaps = head.op == Op::CompareSwap;
         if is_read {
             let total = u64::from(body.high(2).as_said());
             let whole = if head.has(FIRST) && total > len as u64 {
-                self.inbound.may(qp, remote, total, REMOTE_READ)
+                self.inbound.check_access(qp, remote, total, REMOTE_READ)
             } else {
                 Ok(())
             };
             return match whole {
                 Ok(()) => self.inbound.read(qp, remote, answer.first(len)),
-                Err(nak) => self.inbound.unservable(qp, nak),
+                Err(nak) => self.inbound.reject(qp, nak),
             };
         }
         let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
-        let change = |old| changed(swaps, old, compare_add, swap);
+        let change = |old| new_atomic_value(swaps, old, compare_add, swap);
         self.inbound.atomic(qp, remote, change, answer)
     }
 }
@@ -458,7 +461,7 @@ fn remote_address(body: &Body) -> RemoteAddress {
 }
 
 /// A SEND piece: its bytes are in a slot of the local ring, or at the place that the slot names.
-struct Slotted<'a> {
+struct SlotSource<'a> {
     qp: &'a Qp,
     link: &'a Link,
     sender: Option<RingHolder>,
@@ -470,7 +473,7 @@ struct Slotted<'a> {
 }
 
 /// The local QP that sent a piece naming memory of its sender.
-fn offers_at_home(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
+fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
     let offers = matches!(head.carrier, Carrier::Attach | Carrier::AttachList);
     if !offers || !link.peer.is_self {
         return None;
@@ -479,22 +482,22 @@ fn offers_at_home(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
     qp.adapter.qp(index).filter(|sender| sender.qpn == link.qpn)
 }
 
-impl Source for Slotted<'_> {
+impl Source for SlotSource<'_> {
     fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno> {
-        self.unless_gone(self.copy(ranges, offset, total))
+        self.check_sender(self.copy(ranges, offset, total))
     }
 
     fn peek(&self, start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
         // SAFETY: `start` is borrowed exclusively for longer than the list is used.
         let ranges = Ranges::of(unsafe { Range::new(start.as_mut_ptr(), HEADERS_LEN) });
-        self.unless_gone(self.copy_start(&ranges))
+        self.check_sender(self.copy_start(&ranges))
     }
 }
 
-impl Slotted<'_> {
+impl SlotSource<'_> {
     /// Rejects bytes of a sender that died or took its connection down: its memory may be in other
     /// use.
-    fn unless_gone(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
+    fn check_sender(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
         let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
         if self.head.carrier != Carrier::Inline && !sends() {
@@ -523,23 +526,23 @@ impl Slotted<'_> {
             }
             Carrier::Attach | Carrier::AttachList if link.peer.is_self => {
                 let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
-                self.hand_over(ranges, own.total().min(ranges.total()))
+                self.copy_offer(ranges, own.total().min(ranges.total()))
             }
             Carrier::Attach | Carrier::AttachList => {
                 let mut left = ranges.total();
-                let mut there = self.attached()?;
+                let mut there = self.offered_ranges()?;
                 there.retain(|range| {
                     *range = IoVec::new(range.address(), range.len().min(left));
                     left -= range.len();
                     !range.is_empty()
                 });
-                pull(link, &there, ranges, ranges.total() - left)
+                fetch_from(link, &there, ranges, ranges.total() - left)
             }
         }
     }
 
     /// Copies the first `total` bytes offered by a sender of this process.
-    fn hand_over(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
+    fn copy_offer(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
         let mut done = 0;
         for range in self.own.iter().flat_map(Ranges::items) {
             let from = range.first(total - done);
@@ -549,7 +552,7 @@ impl Slotted<'_> {
     }
 
     /// The memory of another process that the slot names.
-    fn attached(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
+    fn offered_ranges(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
         let Self { link, head, body, .. } = *self;
         if head.carrier == Carrier::Attach {
             let lens = [body.low(3), body.high(3), body.low(4)];
@@ -588,11 +591,11 @@ impl Slotted<'_> {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
                 let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
-                let tells = total > self.qp.adapter.eager_bytes && tells(offset, len, total);
+                let tells = total > self.qp.adapter.eager_bytes && is_measured(offset, len, total);
                 let begun = tells.then(Instant::now);
                 let moved = placed(ranges.scatter(offset, chunk.first(len)), len)?;
                 if let Some(begun) = begun {
-                    self.costs.emptied(self.qp, begun.elapsed(), len);
+                    self.costs.record_emptying(self.qp, begun.elapsed(), len);
                 }
                 Ok(moved)
             }
@@ -608,24 +611,24 @@ impl Slotted<'_> {
         if self.link.peer.is_self {
             let offered = self.own.as_ref().map(Ranges::total);
             let fits = offered == Some(total) && total <= ranges.total();
-            return if fits { self.hand_over(ranges, total) } else { Err(Errno::EPROTO) };
+            return if fits { self.copy_offer(ranges, total) } else { Err(Errno::EPROTO) };
         }
         let begun = Instant::now();
-        let fetched = pull(self.link, &self.attached()?, ranges, total)?;
-        self.costs.fetched(self.qp, begun.elapsed(), fetched);
+        let fetched = fetch_from(self.link, &self.offered_ranges()?, ranges, total)?;
+        self.costs.record_fetch(self.qp, begun.elapsed(), fetched);
         Ok(fetched)
     }
 }
 
 /// Fetches `total` bytes from the memory of another process into `ranges`.
-fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<usize, Errno> {
+fn fetch_from(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<usize, Errno> {
     let sum = there.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len()));
     if sum != Some(total) || total > ranges.total() {
         return Err(Errno::EPROTO);
     }
     let memory = link.peer.memory().ok_or(Errno::EPERM)?;
     // Bytes for an imported region of a third process pass through a buffer.
-    let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];
+    let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(FETCH_BUFFER) } else { 0 }];
     let mut done = 0;
     while done < total {
         let part = if ranges.is_abroad() {
@@ -664,7 +667,7 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
 }
 
 /// Bytes fetched by one call for memory of another process.
-const STOPOVER: usize = 256 << 10;
+const FETCH_BUFFER: usize = 256 << 10;
 
 /// `len` if the bytes were placed; EFAULT if the imported region is gone.
 const fn placed(done: bool, len: usize) -> Result<usize, Errno> {

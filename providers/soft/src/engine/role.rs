@@ -1,4 +1,5 @@
-//! What a QP is: what the others ask it for that only some QPs have, and whom each uses while it lives.
+//! The kinds of a QP: questions that depend on the kind, and the objects that each kind uses. `Qp`
+//! methods everywhere ask here instead of matching on `Role`.
 #![forbid(unsafe_code)]
 
 use super::objects::cq::Cq;
@@ -11,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pair {
-    /// What a queue pair has whose requests complete on these queues. Its receives are those of `srq`, if there is one.
+    /// The data of a queue pair with these CQs; receives come from `srq`, if given.
     pub(crate) fn new(send_cq: Arc<Cq>, recv_cq: Arc<Cq>, srq: Option<Arc<Srq>>) -> Self {
         let matching = srq.as_ref().and_then(|srq| srq.tm.as_deref());
-        // What a tag matching queue receives completes on its own completion queue.
+        // Receives of a tag matching queue complete on the CQ of that queue.
         let (recv_cq, tm) = match matching {
             Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(recv_cq))),
             None => (recv_cq, None),
@@ -25,12 +26,12 @@ impl Pair {
 }
 
 impl Role {
-    /// What an XRC receive QP of `domain` has that is created here.
+    /// The data of an XRC receive QP of `domain`, created in this process.
     pub(crate) fn receiver(domain: DomainId) -> Self {
         Self::Receiver(Receiver { domain, openings: Openings::default() })
     }
 
-    /// The queue pair that it is, if it is one.
+    /// The data of a queue pair, if it is one.
     #[inline]
     pub(crate) const fn pair(&self) -> Option<&Pair> {
         match self {
@@ -39,7 +40,7 @@ impl Role {
         }
     }
 
-    /// The number of another QP that it has, if it has one.
+    /// The number of the QP in whose place this QP stands, if any.
     pub(super) fn borrowed_number(&self) -> Option<u32> {
         match self {
             Self::StandIn(StandIn { home, .. }) | Self::Opened(Opened { home, .. }) => {
@@ -49,7 +50,7 @@ impl Role {
         }
     }
 
-    /// XRC receive QPs: the domain.
+    /// The XRC domain of an XRC receive QP.
     pub(crate) const fn domain(&self) -> Option<DomainId> {
         match self {
             Self::Receiver(Receiver { domain, .. })
@@ -59,7 +60,7 @@ impl Role {
         }
     }
 
-    /// A QP of this kind is there: nothing that it uses is destroyed before it.
+    /// Counts this QP as a user of its objects, which must outlive it.
     pub(super) fn hold(&self, kind: Kind) {
         match self {
             Self::Pair(pair) => {
@@ -82,7 +83,7 @@ impl Role {
         }
     }
 
-    /// It goes.
+    /// Ends the uses counted by `hold`.
     pub(super) fn release(&self, kind: Kind) {
         match self {
             Self::Pair(pair) => {
@@ -107,28 +108,28 @@ impl Role {
 }
 
 impl Qp {
-    /// What it has as a queue pair, if it is one.
+    /// The data of a queue pair, if it is one.
     #[inline]
     pub(crate) const fn pair(&self) -> Option<&Pair> {
         self.role.pair()
     }
 
-    /// The shared receive queue that its receives are of. Those of XRC are named by requests, and are none of the QP's.
+    /// The shared receive queue of the QP. XRC requests name their queues themselves.
     #[inline]
     pub(crate) fn srq(&self) -> Option<&Arc<Srq>> {
         self.pair()?.srq.as_ref()
     }
 
-    /// Whom it stands for, if it is a stand-in.
+    /// The data of a stand-in, if it is one.
     #[inline]
-    pub(crate) const fn stand(&self) -> Option<&StandIn> {
+    pub(crate) const fn as_stand_in(&self) -> Option<&StandIn> {
         match &self.role {
             Role::StandIn(stand) => Some(stand),
             _ => None,
         }
     }
 
-    /// What it is a handle of, if it is nothing else.
+    /// The data of an opened handle, if it is one.
     pub(crate) const fn opened(&self) -> Option<&Opened> {
         match &self.role {
             Role::Opened(opened) => Some(opened),
@@ -136,7 +137,7 @@ impl Qp {
         }
     }
 
-    /// Who has it open besides its creator, which is here.
+    /// The openings of an XRC receive QP created in this process.
     pub(crate) const fn openings(&self) -> Option<&Openings> {
         match &self.role {
             Role::Receiver(receiver) => Some(&receiver.openings),
@@ -144,24 +145,24 @@ impl Qp {
         }
     }
 
-    /// Whether what it receives completes on `cq`.
+    /// Whether receives of this QP complete on `cq`.
     #[inline]
     pub(crate) fn receives_on(&self, cq: &Cq) -> bool {
         self.recv_key == cq.key()
     }
 
-    /// What matches tags here, if anything does.
+    /// The tag matching of the shared receive queue, and of this QP.
     #[inline]
     pub(crate) fn tagging(&self) -> Option<(&TagMatching, &Tagging)> {
         let own = self.own_tagging()?;
         Some((self.srq()?.tm.as_deref()?, own))
     }
 
-    /// The QP's own part of that.
+    /// The tag matching data of this QP.
     #[inline]
     pub(crate) fn own_tagging(&self) -> Option<&Tagging> {
         if self.fast_send_allowed {
-            // As most do, who are spared the rest of the question.
+            // Most QPs take this short way.
             return None;
         }
         self.pair()?.tm.as_deref()

@@ -1,7 +1,8 @@
-//! Runs of small one-sided requests to one region, moved by one system call instead of one each.
+//! Runs of small one-sided requests to one region, moved by a single system call.
+//! `Requester::issue_by_ring` tries a run before it issues single requests.
 //!
-//! The bytes of a run move in the order of its requests, and what was not moved is left to `issue`, one by one, so that a
-//! request that fails fails as it would have alone.
+//! The bytes of a run move in the order of its requests. Requests that were not moved are issued
+//! singly by `issue`, and fail there as they would alone.
 
 use super::access::{Direction, admit};
 use super::objects::connection::{Link, Requester};
@@ -16,29 +17,29 @@ use soft_memory::Ranges;
 use soft_memory::cma::{IoVec, MOST_RANGES};
 use std::sync::atomic::Ordering;
 
-/// Requests of one run.
-const MOST: usize = MOST_RANGES;
-/// Bytes beyond which a request is as fast alone.
-const SMALL: u32 = 16 * 1024;
+/// Maximal number of requests in a run.
+const MAX_RUN: usize = MOST_RANGES;
+/// Length in bytes above which a single request is as fast.
+const MAX_RUN_REQUEST: u32 = 16 * 1024;
 
-/// What the requests of a run have in common.
-struct Run {
+/// The common properties of the requests in a run.
+struct RunProperties {
     opcode: u32,
     way: Direction,
-    /// The right that the peer's region needs, and the one that ours do.
+    /// The rights needed by the peer's region and by local regions.
     need: u32,
     local: u32,
     rkey: u32,
 }
 
-/// Whether a request may begin or continue a run.
+/// Whether a request may belong to a run.
 pub(super) const fn is_small_move(request: &Request, len: u32) -> bool {
-    matches!(request.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) && len <= SMALL
+    matches!(request.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) && len <= MAX_RUN_REQUEST
 }
 
 impl Requester {
-    /// Does the run of small requests that begins with `n`, as far as it goes; returns how many are done. 0: there is no run,
-    /// or it cannot be done now.
+    /// Executes the run of small requests that begins with `n`. Returns the number of finished
+    /// requests; 0 if no run is possible now.
     pub(super) fn issue_run(&mut self, qp: &Qp, link: &Link, n: u64) -> u64 {
         if self.reach(link) != Reach::Attach {
             return 0;
@@ -53,7 +54,7 @@ impl Requester {
             }
             _ => return 0,
         };
-        // Only after all that was published before is acknowledged: see `direct`.
+        // All published slots must be acknowledged first, as in `direct`.
         if self.acked != self.next {
             self.absorb(qp, link);
         }
@@ -61,14 +62,21 @@ impl Requester {
             return 0;
         }
         let mut lists = self.run_lists.take().unwrap_or_default();
-        let run = Run { opcode, way, need, local, rkey };
+        let run = RunProperties { opcode, way, need, local, rkey };
         let done = self.move_run(qp, link, n, &run, &mut lists);
         self.run_lists = Some(lists);
         done
     }
 
-    fn move_run(&mut self, qp: &Qp, link: &Link, n: u64, run: &Run, lists: &mut RunLists) -> u64 {
-        let Run { opcode, way, need, local, rkey } = *run;
+    fn move_run(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        run: &RunProperties,
+        lists: &mut RunLists,
+    ) -> u64 {
+        let RunProperties { opcode, way, need, local, rkey } = *run;
         let Some(memory) = link.peer.memory() else { return 0 };
         let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
@@ -89,7 +97,7 @@ impl Requester {
                 && is_small_move(&entry.request, entry.len)
                 && entry.len > 0
                 && entry.offset == 0
-                && there.len() < MOST;
+                && there.len() < MAX_RUN;
             if !fits {
                 break;
             }
@@ -104,7 +112,7 @@ impl Requester {
             if found.access & IMPORTED != 0 {
                 break;
             }
-            // What is mapped here needs no system call at all.
+            // A mapped region needs no system call.
             let maps = self.maps.get_or_insert_default();
             if m == n && maps.find(link, rkey, found, len).is_some() {
                 return 0;
@@ -121,11 +129,12 @@ impl Requester {
             return 0;
         }
         let moved = match way {
-            // SAFETY: the target's ranges were checked against its table, and the announcement holds off their deregistration.
+            // SAFETY: the target ranges were checked by the target's table, and the announcement
+            // delays their deregistration.
             Direction::Write => unsafe { memory.write(own, there) },
             Direction::Read => memory.read(own, there),
         };
-        // Why not all of it was moved, the first request left will find out alone.
+        // The first request that was not moved finds the reason when it is issued alone.
         let moved = moved.unwrap_or(0);
         let done = ends.iter().take_while(|end| **end <= moved).count() as u64;
         for m in n..n + done {

@@ -1,4 +1,5 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3)). `ops/srq` creates and posts;
+//! responders of many QPs take receives.
 
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
@@ -17,28 +18,28 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What ibv_create_srq_ex asks for, checked.
+/// The checked parameters of ibv_create_srq_ex(3).
 #[derive(Clone, Debug)]
-pub(crate) struct WantedSrq {
+pub(crate) struct SrqParameters {
     /// Protection domain number.
     pub(crate) pd: u32,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    /// XRC: the domain that the queue receives for.
+    /// XRC: the domain of the queue.
     pub(crate) domain: Option<DomainId>,
-    /// Where receives complete, if not in the QP's queue.
+    /// The CQ of its receives, if not the CQ of the QP.
     pub(crate) cq: Option<Arc<Cq>>,
-    /// Tag matching, which needs `cq`: entries of the list, and signaled operations outstanding.
+    /// Tag matching, which needs `cq`: capacity of the list, and signaled operations outstanding.
     pub(crate) tags: Option<(usize, usize)>,
     pub(crate) report: Reporter,
 }
 
 impl Srq {
-    /// An empty queue with a place in the adapter's table.
+    /// Creates an empty queue with an entry in the adapter's table.
     ///
     /// # Errors
-    /// `ENOMEM` all numbers are in use, or there is no memory for so many receives.
-    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WantedSrq) -> Result<Arc<Self>, Errno> {
+    /// `ENOMEM` no number is free, or no memory for the receives.
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: SrqParameters) -> Result<Arc<Self>, Errno> {
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
         let queue = queue.ok_or(Errno::ENOMEM)?;
         let (returned, max_wr) = (vec![], wanted.max_wr);
@@ -74,18 +75,19 @@ impl Srq {
         }
         if let Some(domain) = srq.domain {
             domain.store(&srq.entry().domain);
-            // Pairs with the Acquire in `xrc::pd_of`: whoever sees the queue sees its domain.
+            // Release pairs with the Acquire in `domain_of_srq`: the domain is visible with the
+            // queue.
             srq.entry().life.store(1 << 32 | u64::from(srq.pd), Ordering::Release);
         }
         Ok(srq)
     }
 
-    /// What peers see of this queue.
+    /// The table entry of this queue, which peers read.
     fn entry(&self) -> &SrqEntry {
         self.adapter.view.srq(self.index)
     }
 
-    /// Takes the queue out of everything; its number is free afterwards.
+    /// Removes the queue, and frees its number.
     pub(crate) fn retire(&self) {
         self.entry().life.store(0, Ordering::Release);
         self.retired.store(true, Ordering::Release);
@@ -98,12 +100,12 @@ impl Srq {
         self.adapter.free_srq(self.index);
     }
 
-    /// Whether it was destroyed: XRC QPs may still know it.
+    /// Whether the queue was destroyed; XRC QPs may still refer to it.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Reports an asynchronous event about this queue.
+    /// Reports an asynchronous event of this queue.
     pub(crate) fn event(&self, event: u32) {
         self.report.report(&self.events, self.handle(), event);
     }
@@ -116,9 +118,9 @@ impl Srq {
         self.queue.lock().queue.post(wr_id, sges).map_err(errno)
     }
 
-    /// After receives were posted: lets QPs go on that waited for one.
-    pub(crate) fn posted(&self) {
-        // No fence: see `await_receive`.
+    /// Called after a post of receives: serves QPs that waited for one.
+    pub(crate) fn receives_posted(&self) {
+        // Relaxed, without a fence: see `await_receive`.
         if self.awaited.load(Ordering::Relaxed) {
             self.awaited.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut *self.waiters.lock());
@@ -128,7 +130,8 @@ impl Srq {
         }
     }
 
-    /// Takes the oldest receive into `to`; reports the limit when it is crossed.
+    /// Takes the oldest receive into `to`. Sends the limit event when the count falls below the
+    /// limit.
     pub(crate) fn take(&self, to: &mut Receive) -> bool {
         let mut limited = self.queue.lock();
         match limited.returned.pop() {
@@ -150,43 +153,46 @@ impl Srq {
         !limited.returned.is_empty() || !limited.queue.is_empty()
     }
 
-    /// A QP found no receive: whoever posts one lets it go on.
+    /// Registers a QP that found no receive: the next post serves it.
     pub(crate) fn await_receive(&self, qp: Weak<Qp>) {
         let mut waiters = self.waiters.lock();
         if !waiters.iter().any(|w| w.ptr_eq(&qp)) {
             waiters.push(qp);
         }
         drop(waiters);
-        // As for a QP's own queue, the queue's lock orders this and the look at the queue that follows against a post and
-        // the look at the flag that follows it.
+        // The lock of the queue orders this store and the caller's next look at the queue against a
+        // post and its load of the flag. Either the look finds the receive, or the post finds the
+        // flag.
         self.awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Gives a receive back that a QP had taken and not used: it is the oldest again, even if the queue was filled meanwhile.
+    /// Returns an unused receive. It becomes the oldest again, even if the queue was filled
+    /// meanwhile.
     pub(crate) fn give_back(&self, receive: &Receive) {
         self.queue.lock().returned.push(receive.clone());
-        self.stir();
+        self.wake_waiters();
     }
 
-    /// What waits for a receive may get on. As `posted`, for callers that hold the lock of a QP's responder: the service
-    /// thread looks at those that wait.
-    pub(super) fn stir(&self) {
-        // No fence, as in `posted`.
+    /// As `posted`, for callers that hold a responder lock: the service thread serves the waiting
+    /// QPs.
+    pub(super) fn wake_waiters(&self) {
+        // Relaxed, without a fence, as in `posted`.
         if self.awaited.load(Ordering::Relaxed) {
             self.adapter.fabric.wake_self();
         }
     }
 
-    /// Room for receives, and the limit as it is armed.
+    /// The capacity, and the armed limit.
     pub(crate) fn sizes(&self) -> (u32, u32) {
         let limited = self.queue.lock();
         (limited.max_wr, limited.limit as u32)
     }
 
-    /// Changes the room for receives, arms the limit event (0: disarms it), or both or neither.
+    /// Changes the capacity, and arms the limit event (0 disarms it).
     ///
     /// # Errors
-    /// `EINVAL` more receives wait than would fit; a limit above the capacity.
+    /// `EINVAL` the queued receives exceed the new capacity, or the limit exceeds the capacity;
+    /// `ENOMEM` no memory.
     pub(crate) fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
         let mut limited = self.queue.lock();
         let room = max_wr.unwrap_or(limited.max_wr);

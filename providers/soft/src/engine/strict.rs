@@ -1,10 +1,9 @@
-//! A strict queue pair (`soft_semantics::strict`): a wire around the others, which refuses on one
-//! host what adapters refuse between hosts, and the places of a send queue whose completions nobody
-//! polled.
+//! Strict mode (`soft_semantics::strict`): a wire that refuses on one host what adapters refuse
+//! between hosts. `Requester::issue_waiting` of a strict QP passes here; the send queue also counts
+//! completions that were not polled.
 //!
-//! Strictness is decided when a queue pair is created. Its send queue is careful from then on: it
-//! does not take the fast way, and each request is looked at before it is queued. Other queue pairs
-//! have no such wire, and pay nothing.
+//! Strict mode is fixed when a QP is created. A strict send queue does not use the fast path, and
+//! each request is checked before it is queued. Other QPs do not have this wire.
 #![forbid(unsafe_code)]
 
 use super::objects::connection::{Issued, Link, Requester, RetryAttributes, Wire};
@@ -13,41 +12,41 @@ use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
 use super::request::{Entry, Phase, What};
 use super::state::Kind;
-use super::wire::surround;
+use super::wire::wrap;
 use abi::ibv_qp_attr;
 use soft_semantics::Time;
 use soft_semantics::inbound::Nak;
 use soft_semantics::strict::{Ends, Verdict, takes_resource, verdict};
 use std::sync::atomic::Ordering;
 
-/// See the module.
+/// The wire of strict mode.
 #[derive(Debug)]
-struct Strict {
+struct StrictWire {
     inner: Box<dyn Wire>,
 }
 
-impl Wire for Strict {
+impl Wire for StrictWire {
     #[cold]
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
             let n = requester.queue.issued;
-            let verdict = match requester.judge(qp, n) {
+            let verdict = match requester.judge_request(qp, n) {
                 Some(verdict) => verdict,
                 None if qp.kind == Kind::Uc => Verdict::Lost,
                 None => {
-                    requester.stall(qp);
+                    requester.start_timeout(qp);
                     break;
                 }
             };
             let issued = match verdict {
                 Verdict::Goes => self.issue_one(requester, qp, n),
-                Verdict::Refused(nak) => self.have_refused(requester, qp, n, nak),
+                Verdict::Refused(nak) => self.request_refusal(requester, qp, n, nak),
                 Verdict::Fails(status) => {
                     requester.fail(n, status);
                     Issued::SoFar
                 }
                 Verdict::Lost => {
-                    requester.lose(n);
+                    requester.lose_request(n);
                     Issued::SoFar
                 }
             };
@@ -91,8 +90,8 @@ impl Wire for Strict {
     }
 }
 
-impl Strict {
-    /// Issues request `n` and none behind it.
+impl StrictWire {
+    /// Issues request `n` only.
     fn issue_one(&mut self, requester: &mut Requester, qp: &Qp, n: u64) -> Issued {
         let posted = std::mem::replace(&mut requester.queue.posted, n + 1);
         let issued = self.inner.issue(requester, qp);
@@ -100,8 +99,8 @@ impl Strict {
         issued
     }
 
-    /// Has the responder refuse request `n`.
-    fn have_refused(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
+    /// Makes the responder refuse request `n`.
+    fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
         let request = &mut requester.queue.entry(n).request;
         let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         let issued = self.issue_one(requester, qp, n);
@@ -111,25 +110,25 @@ impl Strict {
 }
 
 impl RetryAttributes {
-    /// What the attributes of a QP say.
+    /// The retry attributes in `attr`.
     pub(crate) const fn of(attr: &ibv_qp_attr) -> Self {
         Self { timeout: attr.timeout, retry_cnt: attr.retry_cnt, max_rd_atomic: attr.max_rd_atomic }
     }
 }
 
 impl Requester {
-    /// The queue pair is strict from now on.
+    /// Turns strict mode on.
     pub(super) fn become_strict(&mut self, kind: Kind) {
         self.queue.set_strict();
         self.unpolled = Some(Box::default());
-        // Where there is no connection, there is nothing that two ends could disagree about.
+        // Unconnected QPs have no remote attributes to check.
         if kind.is_connected() {
-            surround(&mut self.wire, |inner| Strict { inner });
+            wrap(&mut self.wire, |inner| StrictWire { inner });
         }
     }
 
-    /// Requests that the program can post now.
-    pub(crate) fn places(&mut self, qp: &Qp) -> usize {
+    /// Number of requests that the application can post now.
+    pub(crate) fn postable_requests(&mut self, qp: &Qp) -> usize {
         match &mut self.unpolled {
             None => self.queue.room(),
             Some(unpolled) => {
@@ -141,8 +140,7 @@ impl Requester {
         }
     }
 
-    /// A request is complete; its completion has this position in the completion queue, if it has
-    /// one.
+    /// Records a completed request, and the position of its completion, if any.
     #[cold]
     pub(super) fn note_unpolled(&mut self, entry: &Entry, position: Option<u64>) {
         if let Some(unpolled) = self.unpolled.as_mut().filter(|_| !entry.own) {
@@ -150,24 +148,24 @@ impl Requester {
         }
     }
 
-    /// What becomes of request `n` between the two ends as they are now. `None`: the other end does
-    /// not serve yet, so that its attributes are not known.
-    fn judge(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
+    /// The verdict for request `n` under the present attributes of both ends; None if the remote QP
+    /// does not serve yet.
+    fn judge_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
         let Entry { request, len, offset, .. } = *self.queue.entry(n);
         if offset > 0 || self.remote.is_some() || request.what.is_local() {
-            // It was judged when it began, the transport to another host judges, or it concerns
-            // nobody else.
+            // The request was judged when it began, or the transport to another host judges it, or
+            // it needs no remote QP.
             return Some(Verdict::Goes);
         }
-        // Where nobody is, the wire inside counts the time.
+        // Without a link the inner wire measures the timeout.
         let Some(link) = self.link.take() else { return Some(Verdict::Goes) };
-        if qp.kind != Kind::XrcSend && !self.answers(qp, &link) {
+        if qp.kind != Kind::XrcSend && !self.is_served(qp, &link) {
             self.link = Some(link);
             return None;
         }
         let home = self.xrc_rings.home().unwrap_or(&link);
-        // Another process may stand for an XRC QP whose own process ended: of that QP nothing is
-        // known.
+        // A stand-in may serve for an XRC QP whose process ended; the attributes of that QP are
+        // unknown.
         let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
         let responder = home.entry();
         let ends = Ends {
@@ -180,13 +178,14 @@ impl Requester {
         if !is_known {
             return Some(Verdict::Goes);
         }
-        let under_way = if takes_resource(&request.what) { self.under_way(qp, n) } else { 0 };
+        let under_way =
+            if takes_resource(&request.what) { self.resources_in_use(qp, n) } else { 0 };
         Some(verdict(&request.what, len, qp.kind.is_reliable(), under_way, &ends))
     }
 
-    /// Requests up to `n` that take a responder's resource and that the program does not know to be
-    /// over.
-    fn under_way(&mut self, qp: &Qp, n: u64) -> usize {
+    /// Requests up to `n` that use a responder resource and whose end the application has not
+    /// polled.
+    fn resources_in_use(&mut self, qp: &Qp, n: u64) -> usize {
         if let (Some(unpolled), Some(pair)) = (&mut self.unpolled, qp.pair()) {
             unpolled.polled(pair.send_cq.polled_to());
         }

@@ -1,9 +1,9 @@
-//! What a responder does with a SEND to a tag matching shared receive queue: find the entry that it belongs to and place
-//! the payload, begin a rendezvous, or hand the whole message to software in a receive of the queue.
+//! SENDs to a tag matching shared receive queue: matches an entry, begins a rendezvous, or gives
+//! the message to software. `Inbound::send` passes every SEND of such a QP to `send_tagged`.
 //!
-//! A message that comes in one piece is matched, placed and completed under the list's lock: completions come in the order in
-//! which messages were matched, whichever QP and thread they came by. One in several pieces is matched when it begins and
-//! completes when it ends.
+//! A message of one piece is matched, placed and completed under the lock of the list. Completions
+//! therefore follow the order of matching, over all QPs and threads. A message of several pieces is
+//! matched with its first piece and completed with its last.
 
 use super::completion::Cqe;
 use super::inbound::{Headers, Nak, Source, Verdict};
@@ -15,13 +15,13 @@ use super::regions::LOCAL_WRITE;
 use super::state::State;
 use super::tagging::{MAX_RNDV_HEADERS, tagged};
 use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
-use super::windows::Done;
+use super::windows::BindResult;
 use abi::*;
 use soft_memory::{Range, Ranges};
 use soft_sys::Errno;
 
 impl Inbound {
-    /// A piece of a SEND.
+    /// Serves a piece of a SEND.
     pub(super) fn send_tagged(
         &mut self,
         qp: &Qp,
@@ -31,34 +31,35 @@ impl Inbound {
         source: &impl Source,
     ) -> Verdict {
         let (mut message, locked) = if headers.first {
-            // What was not finished will not be.
+            // A new message ends an unfinished one.
             self.abandon(qp);
             let mut start = [0; HEADERS_LEN];
             let start = match source.peek(&mut start) {
                 Ok(len) => start.get(..len).unwrap_or_default(),
-                Err(errno) => return self.not_brought(qp, errno),
+                Err(errno) => return self.reject_unbrought(qp, errno),
             };
             let mut tags = tm.lock();
-            if let Err(verdict) = self.sort(qp, own, &mut tags, headers, start) {
+            if let Err(verdict) = self.match_message(qp, own, &mut tags, headers, start) {
                 return verdict;
             }
             (MessageProgress { total: headers.total, done: 0 }, headers.last.then_some(tags))
         } else {
             match self.message.take() {
-                // Where the length of the whole is not told by the first piece, each tells what there is so far.
+                // If the first piece does not give the total length, each piece gives the length so
+                // far.
                 Some(message) => {
                     let total = message.total.max(headers.total);
                     (MessageProgress { total, ..message }, None)
                 }
-                None => return self.unservable(qp, Nak::Invalid),
+                None => return self.reject(qp, Nak::Invalid),
             }
         };
         let brought = self.bring_tagged(qp, &message, headers, source);
         match brought {
-            Err(Misfit::Later) => {
+            Err(PlaceError::Later) => {
                 drop(locked);
                 if headers.first {
-                    // It is matched anew when it is taken up again.
+                    // The message is matched again at the next attempt.
                     self.abandon(qp);
                 } else {
                     self.message = Some(message);
@@ -70,15 +71,15 @@ impl Inbound {
                 self.message = Some(message);
                 return Verdict::Done;
             }
-            Ok(_) | Err(Misfit::Spoiled(..)) => {}
-            Err(Misfit::NotBrought(errno)) => {
+            Ok(_) | Err(PlaceError::Spoiled(..)) => {}
+            Err(PlaceError::NotBrought(errno)) => {
                 drop(locked);
-                return self.not_brought(qp, errno);
+                return self.reject_unbrought(qp, errno);
             }
         }
         let mut tags = locked.unwrap_or_else(|| tm.lock());
         match brought {
-            Err(Misfit::Spoiled(status, verdict)) => {
+            Err(PlaceError::Spoiled(status, verdict)) => {
                 self.finish(qp, &mut tags, headers, status, 0);
                 verdict
             }
@@ -90,17 +91,18 @@ impl Inbound {
         }
     }
 
-    fn not_brought(&mut self, qp: &Qp, errno: Errno) -> Verdict {
+    fn reject_unbrought(&mut self, qp: &Qp, errno: Errno) -> Verdict {
         match errno {
-            Errno::EPROTO => self.unservable(qp, Nak::Invalid),
+            Errno::EPROTO => self.reject(qp, Nak::Invalid),
             Errno::ESTALE => Verdict::Stale,
             Errno::ESRCH => Verdict::Gone,
-            _ => self.unservable(qp, Nak::Operation),
+            _ => self.reject(qp, Nak::Operation),
         }
     }
 
-    /// Finds out where a message goes by its first bytes; `Err`: it goes nowhere now, or is dealt with.
-    fn sort(
+    /// Selects the destination of a message by its first bytes. An error is the verdict for a
+    /// message that waits, was refused or is finished.
+    fn match_message(
         &mut self,
         qp: &Qp,
         own: &Tagging,
@@ -119,7 +121,7 @@ impl Inbound {
                     || headers.total > MAX_RNDV_HEADERS
                     || headers.invalidate.is_some() =>
             {
-                return Err(self.unservable(qp, Nak::Invalid));
+                return Err(self.reject(qp, Nak::Invalid));
             }
             wire::TagHeaders::Eager(tagged) | wire::TagHeaders::Rendezvous(tagged, _) => tagged,
         };
@@ -140,7 +142,7 @@ impl Inbound {
         }
     }
 
-    /// A rendezvous found its entry.
+    /// Handles a matched rendezvous.
     fn rendezvous(
         &mut self,
         qp: &Qp,
@@ -156,10 +158,10 @@ impl Inbound {
             let cqe = self.completion(qp, headers, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
             self.tag_match = TagMatch::Plain;
             push(qp, &cqe, tagged, headers.solicited);
-            own.find(Fetch { handle, tagged, offer, solicited: headers.solicited });
+            own.add_fetch(Fetch { handle, tagged, offer, solicited: headers.solicited });
             return Verdict::Done;
         }
-        // Software has to do it: it gets the headers.
+        // The data does not fit, or the QP cannot read: software gets the headers.
         if room < HEADERS_LEN as u64 {
             self.finish(qp, tags, headers, IBV_WC_LOC_LEN_ERR, 0);
             return Verdict::Refuse(Nak::Invalid);
@@ -178,7 +180,7 @@ impl Inbound {
         Verdict::Done
     }
 
-    /// What the message goes to.
+    /// The receive of the message.
     fn target(&self) -> &Receive {
         match (&self.tag_match, &self.matched) {
             (TagMatch::Matched { .. }, Some(matched)) => matched,
@@ -186,7 +188,7 @@ impl Inbound {
         }
     }
 
-    /// The memory that its first `len` bytes go to.
+    /// The memory of the first `len` bytes of the message.
     fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges> {
         let (mut ranges, list) = (Ranges::new(), &self.target().sges);
         let (regions, pd) = (&qp.adapter.regions, qp.receive_pd());
@@ -197,48 +199,49 @@ impl Inbound {
         Some(ranges)
     }
 
-    /// Places a piece; how many bytes that were.
+    /// Places a piece. Returns the number of bytes.
     fn bring_tagged(
         &mut self,
         qp: &Qp,
         message: &MessageProgress,
         headers: &Headers,
         source: &impl Source,
-    ) -> Result<usize, Misfit> {
-        let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Verdict::Refuse(Nak::Operation));
-        // The header of a matched message goes nowhere.
+    ) -> Result<usize, PlaceError> {
+        let prot = PlaceError::Spoiled(IBV_WC_LOC_PROT_ERR, Verdict::Refuse(Nak::Operation));
+        // The tag header of a matched message is dropped.
         let is_matched = matches!(self.tag_match, TagMatch::Matched { .. });
         let kept = message.total.saturating_sub(if is_matched { TMH_LEN } else { 0 });
         if kept > self.target().room() {
-            return Err(Misfit::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
+            return Err(PlaceError::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
         }
         let mut ranges = self.ranges(qp, kept).ok_or(prot)?;
         let mut header = [0; TMH_LEN];
         if is_matched {
-            // SAFETY: the header outlives the list, and is not looked at.
+            // SAFETY: the header outlives the list, and no code reads it.
             let mut whole = Ranges::of(unsafe { Range::new(header.as_mut_ptr(), TMH_LEN) });
-            // MAX_TAG_SGE of them at most: there is room.
+            // An entry has at most MAX_TAG_SGE ranges, so the list has room.
             whole.extend(&ranges);
             ranges = whole;
         }
         match headers.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
-            None | Some(Done::Yes) => {}
-            Some(Done::Later) => return Err(Misfit::Later),
-            Some(Done::Refused) => {
-                return Err(Misfit::Spoiled(IBV_WC_REM_INV_REQ_ERR, Verdict::Broken));
+            None | Some(BindResult::Yes) => {}
+            Some(BindResult::Later) => return Err(PlaceError::Later),
+            Some(BindResult::Refused) => {
+                return Err(PlaceError::Spoiled(IBV_WC_REM_INV_REQ_ERR, Verdict::Broken));
             }
         }
-        let len = source.bring(&ranges, message.done, message.total).map_err(Misfit::NotBrought)?;
+        let len =
+            source.bring(&ranges, message.done, message.total).map_err(PlaceError::NotBrought)?;
         self.moved += len;
         Ok(len)
     }
 
-    /// The message is done, `len` bytes of it being placed, or its receive is spoiled.
+    /// Completes the message with `len` placed bytes, or with an error.
     fn finish(&mut self, qp: &Qp, tags: &mut Tags, headers: &Headers, status: u32, len: usize) {
         let (flags, payload, of) = match self.tag_match {
             TagMatch::Matched { handle, tagged } => {
                 tags.list.finish(handle);
-                // Of an eager message; headers that software gets stand for themselves.
+                // An eager message has a tag header; headers given to software count as data.
                 let header = if status == IBV_WC_SUCCESS { TMH_LEN } else { 0 };
                 (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID, len.saturating_sub(header), tagged)
             }
@@ -276,7 +279,7 @@ impl Inbound {
         }
     }
 
-    /// The message under way, if there is one, is given up: what it had is there for others.
+    /// Gives the unfinished message up, if any, and releases its entry or receive.
     pub(crate) fn abandon(&mut self, qp: &Qp) {
         self.message = None;
         let tag_match = std::mem::take(&mut self.tag_match);
@@ -286,8 +289,8 @@ impl Inbound {
             TagMatch::Unexpected => tm.lock().list.discount_unexpected(),
             TagMatch::Matched { handle, .. } => {
                 tm.restore(qp, handle);
-                // A message that found no receive may find this entry.
-                qp.srq().into_iter().for_each(|srq| srq.stir());
+                // A message that waits for a receive may match the entry.
+                qp.srq().into_iter().for_each(|srq| srq.wake_waiters());
             }
         }
     }
@@ -295,11 +298,11 @@ impl Inbound {
 
 /// Why a piece was not placed.
 #[derive(Clone, Copy, Debug)]
-enum Misfit {
-    /// The receive does not take it: status, and what becomes of the message.
+enum PlaceError {
+    /// The receive fails: its status, and the verdict for the message.
     Spoiled(u32, Verdict),
     NotBrought(Errno),
-    /// It can be placed when a key that it takes back is not used any more.
+    /// Not possible until the key to invalidate is unused.
     Later,
 }
 

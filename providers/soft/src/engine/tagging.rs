@@ -1,7 +1,9 @@
-//! Tag matching (ibv_create_srq_ex(3) with `IBV_SRQT_TM`, ibv_post_srq_ops(3)): what a shared receive queue has of it, what
-//! each of its QPs has, and the completions of both.
+//! Tag matching of a shared receive queue (ibv_create_srq_ex(3) with `IBV_SRQT_TM`,
+//! ibv_post_srq_ops(3)). `ops/tags` posts operations; `tagged` and `rendezvous` match messages and
+//! end entries.
 //!
-//! Locks, outer first: QP responder, QP requester > `tags` > receive queue, completion queue, `found`.
+//! Locks, outer first: QP responder, QP requester > `tags` > receive queue, ring of the CQ,
+//! `pending_fetches`.
 
 use super::completion::{Cqe, Rare};
 use super::objects::cq::Cq;
@@ -16,23 +18,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a rendezvous request, user data included.
+/// Largest rendezvous request in bytes, including user data.
 pub(crate) const MAX_RNDV_HEADERS: usize = 1024;
-/// Signaled operations whose completions were not polled yet.
+/// Largest number of signaled operations without a polled completion.
 pub(crate) const MAX_TAG_OPS: u32 = 32 * 1024;
 
-/// An operation on a tag list, as ibv_post_srq_ops(3) gives it.
+/// An operation of ibv_post_srq_ops(3).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation<'a> {
+pub(crate) struct TagOperation<'a> {
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
-    /// Unexpected messages that software has seen, if it says.
+    /// Number of unexpected messages that software has handled, if given.
     pub(crate) seen: Option<u32>,
-    pub(crate) what: What<'a>,
+    pub(crate) what: TagAction<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What<'a> {
+pub(crate) enum TagAction<'a> {
     Add { recv_wr_id: u64, list: &'a [ibv_sge], tag: u64, mask: u64 },
     Remove { handle: u32 },
     Sync,
@@ -51,12 +53,12 @@ impl TagMatching {
         self.tags.lock()
     }
 
-    /// Carries out one operation; the handle of what was added.
+    /// Executes an operation. Returns the handle of an added entry.
     ///
     /// # Errors
-    /// `ENOMEM` the list is full, or too many completions of operations were not polled; `EINVAL` too many ranges, or a handle
-    /// that was never given out.
-    pub(crate) fn post(&self, operation: &Operation<'_>) -> Result<Option<u32>, Errno> {
+    /// `ENOMEM` the list is full, or too many completions of operations were not polled; `EINVAL`
+    /// too many ranges, or an unknown handle.
+    pub(crate) fn post(&self, operation: &TagOperation<'_>) -> Result<Option<u32>, Errno> {
         let mut tags = self.lock();
         if operation.signaled && tags.signaled.len() >= self.max_ops {
             let polled = self.cq.polled();
@@ -68,24 +70,24 @@ impl TagMatching {
             }
         }
         match operation.what {
-            What::Add { list, .. } if list.len() > MAX_TAG_SGE => return Err(Errno::EINVAL),
-            What::Add { .. } if tags.list.is_full() => return Err(Errno::ENOMEM),
+            TagAction::Add { list, .. } if list.len() > MAX_TAG_SGE => return Err(Errno::EINVAL),
+            TagAction::Add { .. } if tags.list.is_full() => return Err(Errno::ENOMEM),
             _ => {}
         }
         if let Some(seen) = operation.seen {
             tags.list.sync(seen);
         }
         let (opcode, status, handle) = match operation.what {
-            What::Add { recv_wr_id, list, tag, mask } => {
+            TagAction::Add { recv_wr_id, list, tag, mask } => {
                 let handle = tags.list.add(tag, mask, recv_wr_id, list).ok_or(Errno::ENOMEM)?;
                 (IBV_WC_TM_ADD, IBV_WC_SUCCESS, Some(handle))
             }
-            What::Remove { handle } => match tags.list.remove(handle) {
+            TagAction::Remove { handle } => match tags.list.remove(handle) {
                 Removal::Removed => (IBV_WC_TM_DEL, IBV_WC_SUCCESS, None),
                 Removal::TooLate => (IBV_WC_TM_DEL, IBV_WC_TM_ERR, None),
                 Removal::Unknown => return Err(Errno::EINVAL),
             },
-            What::Sync => (IBV_WC_TM_SYNC, IBV_WC_SUCCESS, None),
+            TagAction::Sync => (IBV_WC_TM_SYNC, IBV_WC_SUCCESS, None),
         };
         if operation.signaled {
             let cqe = Cqe {
@@ -101,10 +103,11 @@ impl TagMatching {
         Ok(handle)
     }
 
-    /// The data of a rendezvous is here and its sender knows; or it failed.
-    pub(super) fn fetched(&self, qp: &Qp, fetch: &Fetched, status: u32) {
+    /// Completes the receive of a rendezvous: its data arrived and FIN was acknowledged, or it
+    /// failed.
+    pub(super) fn finish_fetch(&self, qp: &Qp, fetch: &Fetched, status: u32) {
         let mut tags = self.lock();
-        // Of a read that failed and the FIN behind it that was flushed, one completes the receive.
+        // After a failed READ and a flushed FIN, only the first completes the receive.
         let Some(wr_id) = tags.list.finish(fetch.handle) else { return };
         let good = status == IBV_WC_SUCCESS;
         let cqe = Cqe {
@@ -119,7 +122,7 @@ impl TagMatching {
         self.cq.push(&cqe, fetch.solicited);
     }
 
-    /// A message that found an entry ends before it is complete: the entry is there for another one.
+    /// Releases the entry of a message that ended before completion.
     pub(super) fn restore(&self, qp: &Qp, handle: u32) {
         let mut tags = self.lock();
         if let Some(Restored::MustComplete(wr_id)) = tags.list.restore(handle) {
@@ -135,7 +138,7 @@ impl TagMatching {
     }
 }
 
-/// The tagged part of a completion, for those who read it.
+/// The tag fields of a completion.
 pub(super) fn tagged(tagged: Tagged) -> Rare {
     Rare { tag: tagged.tag, tag_priv: tagged.app_ctx, ..Rare::default() }
 }
@@ -150,12 +153,12 @@ impl Tagging {
         })
     }
 
-    pub(super) fn find(&self, fetch: Fetch) {
+    pub(super) fn add_fetch(&self, fetch: Fetch) {
         self.pending_fetches.lock().push_back(fetch);
         self.has_new_fetches.store(true, Ordering::Release);
     }
 
-    pub(super) fn next(&self) -> Option<Fetch> {
+    pub(super) fn next_fetch(&self) -> Option<Fetch> {
         self.pending_fetches.lock().pop_front()
     }
 
@@ -163,8 +166,8 @@ impl Tagging {
         !self.pending_fetches.lock().is_empty()
     }
 
-    /// Whether something was found since the last call.
-    pub(crate) fn take_due(&self) -> bool {
+    /// Whether rendezvous were added since the last call.
+    pub(crate) fn take_has_new_fetches(&self) -> bool {
         self.has_new_fetches.load(Ordering::Acquire)
             && self.has_new_fetches.swap(false, Ordering::AcqRel)
     }

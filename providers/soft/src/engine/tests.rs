@@ -1,4 +1,6 @@
-//! Two QPs of one process, connected to each other, in both data paths: initiator-side and through the ring.
+//! //! Tests of two connected QPs of one process, on both data paths: bytes moved by the initiator,
+//! and bytes moved through the ring. //! This module has the fixtures (`Side`, `pair`, `request`);
+//! its submodules have the tests of one subject each.
 
 use super::completion::{Cqe, Reads};
 use super::objects::adapter::Adapter;
@@ -7,10 +9,10 @@ use super::objects::cq::{Cq, CqOptions};
 use super::objects::qp::{Pair, Qp, Role};
 use super::objects::served_by::ServedBy;
 use super::objects::srq::Srq;
-use super::qp::Wanted;
+use super::qp::QpParameters;
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, RemoteAddress, Request, What};
-use super::srq::WantedSrq;
+use super::srq::SrqParameters;
 use super::state::Kind;
 use crate::net::Gids;
 use abi::*;
@@ -44,7 +46,7 @@ mod waiting;
 const QKEY: u32 = 0x1111;
 const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
-/// A fabric of its own in a directory that disappears with it.
+/// /// An adapter on a fabric of its own, whose directory is removed when the program ends.
 fn adapter(cma: bool) -> Arc<Adapter> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name =
@@ -59,7 +61,7 @@ fn join(config: FabricConfig) -> Arc<Adapter> {
     static CLEAN: Once = Once::new();
     CLEAN.call_once(|| {
         remove_what_the_dead_left();
-        // SAFETY: a function without captures, of the program itself.
+        // // SAFETY: `leave_all` is a function of this program without captures.
         unsafe { libc::atexit(leave_all) };
     });
     let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
@@ -67,7 +69,8 @@ fn join(config: FabricConfig) -> Arc<Adapter> {
     adapter
 }
 
-/// Members that may still be there when all tests are over: a failed test does not take its QPs down, which hold them.
+/// /// The adapters that may still exist when all tests are over. A failed test does not destroy
+/// its QPs, and each QP holds its adapter.
 static JOINED: Mutex<Vec<Weak<Adapter>>> = Mutex::new(vec![]);
 
 extern "C" fn leave_all() {
@@ -76,7 +79,7 @@ extern "C" fn leave_all() {
     }
 }
 
-/// Directories of test programs that were killed.
+/// /// Removes the directories of test programs that were killed.
 fn remove_what_the_dead_left() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -88,14 +91,14 @@ fn remove_what_the_dead_left() {
     }
 }
 
-/// Two members of such a fabric.
+/// /// Two adapters on one new fabric.
 fn adapters() -> [Arc<Adapter>; 2] {
     let first = adapter(true);
     let second = join(first.fabric.config().clone());
     [first, second]
 }
 
-/// Waits until it is so.
+/// /// Waits until `is_so` holds; panics with `what` after 20 seconds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -104,9 +107,10 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until the service thread has looked at all that there was before.
+/// /// Waits until the service thread has seen everything that was there before this call.
 fn looked(adapter: &Adapter) {
-    // It may be in the middle of a round: the next one has begun after this, and is over when another one begins.
+    // // The service thread may be in the middle of a round. The next round begins after this
+    // point, and it is over when a further one begins.
     for _ in 0..2 {
         let before = adapter.rounds.load(Ordering::Relaxed);
         adapter.fabric.wake_self();
@@ -118,7 +122,7 @@ fn reporter() -> Reporter {
     Reporter(Arc::new(Channel::new(2).expect("a channel")))
 }
 
-/// A completion queue with room for whatever a test does.
+/// /// A completion queue with more capacity than any test needs.
 fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
     let form = CqOptions {
         capacity: 1024,
@@ -129,7 +133,7 @@ fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
     Cq::new(Arc::clone(adapter), form, None, reporter()).expect("memory")
 }
 
-/// One side: a QP with its queue and some registered memory.
+/// /// One end of a connection: a QP with its completion queue and some registered memory.
 struct Side {
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -153,7 +157,7 @@ impl Side {
         Self::with_queues(adapter, kind, bytes, max_inline, srq, [&cq, &cq])
     }
 
-    /// With queues for what it sends, which is the one that is polled, and for what it receives.
+    /// /// Creates the QP with one CQ for its sends, which `poll` reads, and one for its receives.
     fn with_queues(
         adapter: &Arc<Adapter>,
         kind: Kind,
@@ -179,7 +183,7 @@ impl Side {
         };
         let mut pair = Pair::new(Arc::clone(cq), Arc::clone(recv_cq), srq.cloned());
         pair.signals_all = true;
-        let wanted = Wanted::pair(kind, pd, pair, cap, reporter());
+        let wanted = QpParameters::pair(kind, pd, pair, cap, reporter());
         let qp = Qp::new(adapter, wanted).expect("a number");
         Self { qp, cq: Arc::clone(cq), memory, keys }
     }
@@ -191,12 +195,13 @@ impl Side {
             .expect("a permitted transition");
     }
 
-    /// INIT, RTR, RTS, with a responder that never waits for a receive longer than `rnr_retry` says.
+    /// /// Takes the QP through INIT and RTR to RTS. `rnr_retry` bounds how often the peer lets a
+    /// message wait for a receive.
     fn connect(&self, to: u32, rnr_retry: u8) {
         self.connect_as(to, ibv_qp_attr { rnr_retry, timeout: 1, ..Zeroed::zeroed() });
     }
 
-    /// INIT, RTR, RTS, with the PSNs and the patience of `own`.
+    /// /// Takes the QP through INIT and RTR to RTS with the PSNs and the timeouts of `own`.
     fn connect_as(&self, to: u32, own: ibv_qp_attr) {
         let attr = ibv_qp_attr {
             qkey: QKEY,
@@ -238,7 +243,8 @@ impl Side {
         found
     }
 
-    /// Polls until a completion comes; the other side is polled too, since nobody else drives it.
+    /// /// Polls until a completion comes. It polls `other` too, because no other thread drives
+    /// that side.
     fn wait(&self, other: &Side) -> Cqe {
         loop {
             if let Some(cqe) = self.poll() {
@@ -281,7 +287,7 @@ fn request(opcode: u32, to: &Side) -> Request {
     }
 }
 
-/// What a request with this opcode does at `remote`.
+/// /// The operation that `opcode` names, on `remote`.
 pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
     match opcode {
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
@@ -294,7 +300,7 @@ pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
     }
 }
 
-/// As `request`, elsewhere at the other end.
+/// /// As `request`, for another address at the peer.
 fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
     let mut request = request(opcode, to);
     if let Some(remote) = request.what.remote_mut() {
@@ -303,7 +309,7 @@ fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
     request
 }
 
-/// As `request`, with a key that opens nothing.
+/// /// As `request`, with an rkey that names no region.
 fn misnamed(opcode: u32, to: &Side) -> Request {
     let mut request = request(opcode, to);
     if let Some(remote) = request.what.remote_mut() {
@@ -461,7 +467,8 @@ fn more_requests_than_the_ring_holds_arrive_in_order() {
         let mut sent = 0;
         let mut completed = 0;
         let sizes = [8, 100, 20_000, 40_000, 0, 48];
-        // The service thread may have served the last message, so that its sender hears of it before its receiver looks.
+        // // The service thread may serve the last message. Its sender then sees a completion
+        // before the receiver polls.
         while completed < 1000 || got < 1000 {
             if sent < 1000 && sent - completed < 64 && sent - got < 64 {
                 let size = sizes[sent % sizes.len()];
@@ -491,7 +498,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         let adapter = &b.qp.adapter;
         let ring = adapter.view.peer_ring(adapter.fabric.slot()).expect("mapped");
         let before = ring.acked().load(Ordering::Acquire);
-        // Nobody waits for this one. The service thread may be at it, rather than we.
+        // // No test thread waits for this message: the service thread may serve it.
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         while ring.acked().load(Ordering::Acquire) == before {

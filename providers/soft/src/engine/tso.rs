@@ -1,5 +1,6 @@
-//! Segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): one request of a RAW_PACKET or UD QP becomes many frames or datagrams, each a copy of its
-//! header, made to fit, and a piece of its data.
+//! Segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): one request becomes many frames or datagrams.
+//! `ethernet` and `ud` call `send_segments`. Each segment is a copy of the header, adjusted, and a
+//! piece of the data.
 
 use super::ethernet::{Segment, make_segment};
 use super::objects::connection::Requester;
@@ -12,7 +13,7 @@ pub(crate) use soft_semantics::frames::segmenter::{MAX_TSO, MAX_TSO_HEADER, Segm
 use soft_sys::Errno;
 
 impl Requester {
-    /// As `check`, of a segmented send.
+    /// As `check`, for a segmented send.
     ///
     /// # Errors
     /// As `check`.
@@ -27,24 +28,26 @@ impl Requester {
         }
         let len = list.iter().map(|s| u64::from(s.length)).sum();
         self.segmenter.check(request, len).map_err(errno)?;
-        // It is MAX_TSO at most.
+        // The length is at most MAX_TSO.
         Ok(len as u32)
     }
 
-    /// Copies the header of a segmented send that has to wait: the application's is its own again after the post.
+    /// Copies the header of a waiting segmented send, because the application may reuse its buffer
+    /// after the post.
     pub(super) fn keep_tso_header(&mut self, n: u64) {
         let What::Segments(cut) = self.queue.entry(n).request.what else { return };
         let slot = self.queue.at(n);
         let to = self.segmenter.place(slot);
         let len = usize::from(cut.header_len).min(to.len());
-        // SAFETY: the header has so many bytes (ibv_post_send(3)).
+        // SAFETY: the header has this many bytes (ibv_post_send(3)).
         unsafe {
             to.as_mut_ptr().copy_from_nonoverlapping(cut.header as *const u8, len);
         }
         self.queue.entry(n).kept = true;
     }
 
-    /// Has what is left of request `n` sent by `send`, segment by segment, which are made in `frame`; stops where there is no room.
+    /// Sends the rest of request `n` by `send`, segment by segment, built in `frame`. Stops when a
+    /// ring is full.
     pub(super) fn send_segments(
         &mut self,
         n: u64,
@@ -67,7 +70,8 @@ impl Requester {
                 let kept = self.segmenter.place(slot).get(..header).unwrap_or_default();
                 start.copy_from_slice(kept);
             } else {
-                // SAFETY: the header is the application's until the post returns, and ours after that; it is only read.
+                // SAFETY: the header is valid until the post returns, and a kept copy is used
+                // afterwards; it is only read.
                 let _ = unsafe { Range::at(cut.header, header) }.get(start);
             }
             let _at_home = ranges.gather_bytes(offset, rest);

@@ -1,6 +1,17 @@
-//! Datagrams of UD QPs, to one QP or to a multicast group (IBTA vol 1, 9.8.3 and 10.5).
+//! Datagrams of UD QPs, to a QP or to a multicast group (IBTA vol 1, 9.8.3 and 10.5). The datagram
+//! wire enters by `issue_waiting`; datagram rings and the wire between hosts deliver here, into
+//! `inbound`.
 //!
-//! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
+//! The receiver drops and counts a datagram with a wrong Q_Key, an unknown QP or no receive.
+//!
+//! Map of the file:
+//!
+//! - Threads: posts and polls of the sender by `issue_waiting` (requester lock). Polls and the
+//!   service thread of the receiver by `deliver` (under `inlets`), the driver of the wire between
+//!   hosts by `receive_from_other_host`.
+//! - Locks: requester > state of an outlet; `inlets` > groups (copied, then unlocked) and
+//!   responder.
+//! - Mirrors: `datagrams_wait` of the tables tells receivers that this process waits for room.
 
 use super::inbound::{Headers, Source, Verdict};
 use super::link::chunk_of;
@@ -21,26 +32,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Largest datagram payload (`max_msg_sz` of UD: the MTU).
+/// Largest datagram payload in bytes (`max_msg_sz` of UD).
 pub(crate) const MTU: u32 = 4096;
 /// Bytes of the global route header at the start of every UD receive buffer.
 const GRH: usize = 40;
-/// A remote key with this bit stands for the QP's own (IBTA vol 1, 10.2.5).
+/// A remote Q_Key with this bit selects the Q_Key of the QP (IBTA vol 1, 10.2.5).
 const QKEY_OWN: u32 = 1 << 31;
-/// Kinds of packets with a route header, as mlx5 tells them in `ibv_wc.sl`: bit 3 for a UDP header (RoCE v2), and which IP header. The
-/// annex on RoCE v2 (A17.4.5.1) wants a receiver to know, and verbs have no other place for it; UCX looks for the GID by it.
+/// Kinds of packets with a route header, in `ibv_wc.sl` as mlx5 reports them: bit 3 for a UDP
+/// header (RoCE v2), and the version of the IP header. The annex on RoCE v2 (A17.4.5.1) requires a
+/// receiver to know the kind, and verbs have no further field. UCX selects its GID by this value.
 const IPV6: u32 = 8 | 1;
 const IPV4: u32 = 8 | 2;
-/// The QP number that datagrams to a multicast group carry (IBTA vol 1, 10.5.2).
+/// The destination QP number of datagrams to a multicast group (IBTA vol 1, 10.5.2).
 const MULTICAST_QPN: u32 = 0xff_ffff;
-/// The QP that manages connections, which a group stands for ([`GSI_GROUP`]). It is of no process: slots count from 1.
+/// The QP of connection management, implemented as a group ([`GSI_GROUP`]). The number belongs to
+/// no process, because process slots begin at 1.
 const GSI_QPN: u32 = 1;
 
-/// Brings one datagram to its receive, or to those of a group; `false`: nobody took it. Not inlined, as its siblings: the stack of whoever polls shall have what
-/// one of them needs, and not the sum.
+/// Delivers a datagram to its QP, or to the members of a group. Returns false if no QP took it. Not
+/// inlined, like its siblings, to bound the stack of a poll.
 #[inline(never)]
 pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body) -> bool {
-    // Nobody speaks for queue pairs of others.
+    // A process must not send in the name of another process's QP.
     if split_qpn(head.src_qpn).0 != inlet.peer.slot {
         return false;
     }
@@ -54,10 +67,10 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     let Some(len) = body.low(1).at_most(MTU as usize) else { return false };
     let source = match head.carrier {
         Carrier::Inline if len <= ADDRESSED_INLINE && !routed => {
-            Bytes::Slot(body.bytes(2).get(..len).unwrap_or_default())
+            DatagramBytes::Slot(body.bytes(2).get(..len).unwrap_or_default())
         }
         Carrier::Chunk => match body.low(2).check(|chunk| chunk_of(&inlet.view, chunk)) {
-            Some(chunk) => Bytes::Chunk(chunk.first(if routed { GRH + len } else { len })),
+            Some(chunk) => DatagramBytes::Chunk(chunk.first(if routed { GRH + len } else { len })),
             None => return false,
         },
         _ => return false,
@@ -80,7 +93,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         let mut taken = false;
         let careful = inlet.careful;
         let group = match qpn {
-            GSI_QPN => super::multicast::words(&GSI_GROUP),
+            GSI_QPN => super::multicast::gid_words(&GSI_GROUP),
             _ => [3, 4].map(|at| body.word(at).as_said()),
         };
         adapter.groups.for_members(group, |qp| {
@@ -95,8 +108,9 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     qp.is_some_and(|qp| receive(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
-/// Brings a datagram of another host, which came by `route`, to its receive; `false`: it is dropped.
-pub(crate) fn receive_far(
+/// Delivers a datagram from another host, which arrived by `route`. Returns false if it was
+/// dropped.
+pub(crate) fn receive_from_other_host(
     qp: &Qp,
     headers: Headers,
     route: &Route,
@@ -110,17 +124,17 @@ pub(crate) fn receive_far(
     let header = route_header(route, len);
     let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
     let headers = Headers { total: len + GRH, packet, ..headers };
-    let datagram = Datagram { source: Bytes::Packet(&header, payload), routed: true };
-    // Its key was compared by the transport.
+    let datagram = Datagram { source: DatagramBytes::Packet(&header, payload), routed: true };
+    // The transport compared the Q_Key.
     receive(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
 
-/// `false`: dropped.
+/// Returns false if the datagram was dropped.
 fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, careful: bool) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
-    // The responder's lock keeps deregistration and RESET away while we write.
+    // The responder lock keeps out deregistration and RESET during the copy.
     let mut responder = qp.responder.lock();
     responder.inbound.begin_serving(careful);
     let verdict = responder.inbound.send(qp, headers, datagram);
@@ -131,17 +145,17 @@ fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, caref
     verdict != Verdict::Dropped
 }
 
-/// Where a datagram's bytes are.
-enum Bytes<'a> {
+/// The location of a datagram's bytes.
+enum DatagramBytes<'a> {
     Slot(&'a [u8]),
     Chunk(Range),
     /// The route header, and the payload in the buffer of the socket.
     Packet(&'a [u8; GRH], &'a [u8]),
 }
 
-/// Payload, with a route header before it if it is `routed`.
+/// A payload, preceded by a route header if `routed`.
 struct Datagram<'a> {
-    source: Bytes<'a>,
+    source: DatagramBytes<'a>,
     routed: bool,
 }
 
@@ -149,9 +163,9 @@ impl Source for Datagram<'_> {
     fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
         let at = if self.routed { 0 } else { GRH };
         let placed = match self.source {
-            Bytes::Slot(bytes) => ranges.scatter_bytes(at, bytes),
-            Bytes::Chunk(chunk) => ranges.scatter(at, chunk),
-            Bytes::Packet(header, payload) => {
+            DatagramBytes::Slot(bytes) => ranges.scatter_bytes(at, bytes),
+            DatagramBytes::Chunk(chunk) => ranges.scatter(at, chunk),
+            DatagramBytes::Packet(header, payload) => {
                 ranges.scatter_bytes(0, header) && ranges.scatter_bytes(GRH, payload)
             }
         };
@@ -159,30 +173,36 @@ impl Source for Datagram<'_> {
     }
 }
 
-/// The bytes of request `n`; those of imported regions are in `brought`. None: they are not there. Not inlined, as a list is large, and the stack of whoever
-/// sends shall have it once.
+/// The bytes of request `n`; bytes of imported regions are copied to `brought`. None if the memory
+/// is unmapped. Not inlined, because a list is large and must occur once on the stack of the
+/// sender.
 #[inline(never)]
-fn bytes_of(requester: &mut Requester, qp: &Qp, n: u64, brought: &mut Vec<u8>) -> Option<Ranges> {
+fn request_bytes(
+    requester: &mut Requester,
+    qp: &Qp,
+    n: u64,
+    brought: &mut Vec<u8>,
+) -> Option<Ranges> {
     let mut found = requester.waiting.find(n);
     if found.is_some() {
         return found;
     }
     found = requester.ranges(qp, n, 0);
     match &found {
-        Some(ranges) if ranges.is_abroad() => crate::engine::access::at_home(ranges, brought),
+        Some(ranges) if ranges.is_abroad() => crate::engine::access::copy_to_local(ranges, brought),
         Some(ranges) if !ranges.is_readable() => None,
         _ => found,
     }
 }
 
-/// Sends waiting requests of a UD QP, in order, until one finds its ring full.
+/// Sends the waiting requests of a UD QP in order, until a ring is full.
 pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     let mut used: Option<Arc<Outlet>> = None;
     requester.datagrams_wait = false;
     while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
         let n = requester.queue.issued;
         let mut brought = vec![];
-        let Some(ranges) = bytes_of(requester, qp, n, &mut brought) else {
+        let Some(ranges) = request_bytes(requester, qp, n, &mut brought) else {
             requester.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };
@@ -195,7 +215,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let sent = if is_segmented {
             send_segments(requester, qp, n, &ranges, &mut used)
         } else {
-            send_anywhere(requester, qp, &request, &ranges, &mut used)
+            send_datagram(requester, qp, &request, &ranges, &mut used)
         };
         if sent == PutResult::Full {
             break;
@@ -208,25 +228,25 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 }
 
 impl Requester {
-    /// Bytes of the longest datagram to where `request` goes.
+    /// Length in bytes of the longest datagram to the destination of `request`.
     fn datagram_limit(&self, request: &Request) -> usize {
         let far = if request.to.elsewhere { self.remote.as_deref() } else { None };
         far.map_or(MTU as usize, |connection| connection.mtu())
     }
 }
 
-/// Request `n` was posted and has to wait.
+/// Copies request `n`, which must wait.
 #[cold]
-pub(super) fn keep(requester: &mut Requester, qp: &Qp, n: u64) {
+pub(super) fn copy_waiting(requester: &mut Requester, qp: &Qp, n: u64) {
     let is_segmented = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
-    // What is longer than the MTU fails when its turn comes: nobody reads the copy.
+    // A datagram longer than the MTU fails when it is issued, so it is not copied.
     let fits = |ranges: &Ranges| ranges.total() <= MTU as usize || is_segmented;
     if let Some(ranges) = requester.ranges(qp, n, 0).filter(fits) {
         requester.waiting.copy(n, &ranges);
     }
 }
 
-/// Sends what is left of segmented send `n`, a datagram for each segment.
+/// Sends the rest of segmented send `n`, a datagram for each segment.
 #[cold]
 #[inline(never)]
 fn send_segments(
@@ -239,18 +259,18 @@ fn send_segments(
     let request = requester.queue.entry(n).request;
     let mut datagram = std::mem::take(&mut requester.segmenter.frame);
     let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
-        // SAFETY: `whole` is borrowed alone, and outlives the list.
+        // SAFETY: `whole` is borrowed exclusively and outlives the list.
         let segment = Ranges::of(unsafe { Range::new(whole.as_mut_ptr(), whole.len()) });
-        send_anywhere(requester, qp, &request, &segment, used)
+        send_datagram(requester, qp, &request, &segment, used)
     });
     requester.segmenter.frame = datagram;
     sent
 }
 
-/// Sends one datagram, to a QP or to a group. `used` is where the one before it went, which is told once for all of them. If there is no
-/// room somebody is told to try again.
+/// Sends a datagram to a QP or to a group. `used` is the outlet of the previous datagram; one
+/// announcement covers all datagrams to it. If the ring is full, the service thread tries again.
 #[inline(always)]
-fn send_anywhere(
+fn send_datagram(
     requester: &mut Requester,
     qp: &Qp,
     request: &Request,
@@ -260,14 +280,14 @@ fn send_anywhere(
     let to = &request.to;
     if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
         used.take().inspect(|o| o.publish());
-        // Another QP number than that of all groups: no receiver would take it.
+        // Every receiver would drop a multicast datagram with another QP number.
         if to.qpn != MULTICAST_QPN {
             return PutResult::Done;
         }
         if send_to_group(requester, qp, to, &group, ranges, request) == PutResult::Full {
             return PutResult::Full;
         }
-        // Members of other hosts.
+        // Members on other hosts.
         requester.send_far(qp, request, ranges);
         return PutResult::Done;
     }
@@ -283,7 +303,7 @@ fn send_anywhere(
         }
         *used = outlet(&qp.adapter, slot, to.qpn);
     }
-    // What nobody is there to take is lost, as on a wire.
+    // A datagram without a receiver is lost, as on a network.
     if let Some(outlet) = &*used
         && send(qp, outlet, to, ranges, request) == PutResult::Full
     {
@@ -295,25 +315,25 @@ fn send_anywhere(
     PutResult::Done
 }
 
-/// Where datagrams for QP `qpn` of process `slot` go; people are told if nobody is there.
+/// The outlet to QP `qpn` of process `slot`. A failure is reported to the user.
 fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
     let found = adapter.datagrams.outlet(adapter, slot);
     found.inspect_err(|why| adapter.unreachable.note_failure(adapter, qpn, *why)).ok()
 }
 
 impl Requester {
-    /// Whether a datagram for many still waits for receivers without room.
-    pub(super) fn is_patient(&self) -> bool {
+    /// Whether a datagram to several receivers may still wait for a full ring.
+    pub(super) fn may_wait_for_ring(&self) -> bool {
         self.full_receivers_since.is_none_or(|since| since.elapsed() < FULL_RING_WAIT)
     }
 
-    /// A datagram for many found a receiver without room.
+    /// Begins the wait for a full ring among several receivers.
     pub(super) fn wait_for_receivers(&mut self, qp: &Qp) {
         self.full_receivers_since.get_or_insert_with(Instant::now);
         self.wait_for_room(qp);
     }
 
-    /// A datagram ring is full.
+    /// Begins the wait for a full ring.
     fn wait_for_room(&mut self, qp: &Qp) {
         self.datagrams_wait = true;
         qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
@@ -321,7 +341,8 @@ impl Requester {
     }
 }
 
-/// Sends to every process with a member of `group`; to none if one has no room and the sender is patient.
+/// Sends to every process with a member of `group`. Sends to none of them if a ring is full and the
+/// sender may still wait.
 #[cold]
 fn send_to_group(
     requester: &mut Requester,
@@ -332,11 +353,12 @@ fn send_to_group(
     request: &Request,
 ) -> PutResult {
     let adapter = &qp.adapter;
-    // Whom it could not meet for now hears nothing, as on a wire, until it could.
-    let _lost = adapter.datagrams.meet_everyone(adapter);
+    // A process that could not be met gets no multicast until a later call succeeds, like a station
+    // without link.
+    let _lost = adapter.datagrams.meet_all_processes(adapter);
     let receivers =
         adapter.datagrams.receivers(adapter, |view| super::multicast::has_members(view, group));
-    if requester.is_patient() {
+    if requester.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
             outlet.peer.kick();
@@ -372,7 +394,7 @@ fn send(
     body[1] = halves(len as u32, packet);
     let mut inline = None;
     if let Some(grh) = &to.grh {
-        [body[3], body[4]] = super::multicast::words(&grh.dgid);
+        [body[3], body[4]] = super::multicast::gid_words(&grh.dgid);
     } else if len <= ADDRESSED_INLINE {
         let words = bytes_of_mut(&mut body[2..]).get_mut(..len).unwrap_or_default();
         let _at_home = ranges.gather_bytes(0, words);
@@ -403,8 +425,8 @@ fn is_ipv4(route: &Route) -> bool {
     mapped(&route.sgid) && mapped(&route.dgid)
 }
 
-/// The route header as a receiver finds it: an IPv6-shaped header (IBTA vol 1, 8.3), next header 0x1b, or
-/// an IPv4 header in the last 20 bytes (RoCE v2 annex A17).
+/// The route header in a receive buffer: an IPv6-shaped header (IBTA vol 1, 8.3) with next header
+/// 0x1b, or an IPv4 header in the last 20 bytes (RoCE v2 annex A17).
 fn route_header(route: &Route, len: usize) -> [u8; GRH] {
     let mut header = [0u8; GRH];
     // UDP header, BTH, DETH, payload and ICRC.
@@ -441,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_route_has_a_valid_checksum_where_receivers_look() {
+    fn an_ipv4_header_has_a_valid_checksum_at_the_offset_of_the_standard() {
         let mut gid = [0; 16];
         gid[10..12].fill(0xff);
         gid[12..].copy_from_slice(&[10, 0, 0, 1]);

@@ -1,26 +1,29 @@
-//! Datagrams that have to wait are copied when they are posted.
+//! Copies of datagrams that cannot be sent when they are posted. `ud` copies a waiting datagram
+//! here, and sends the copy later.
 //!
-//! Their memory is the application's again when they complete (ibv_post_send(3)), but there are applications that cannot tell the
-//! difference on an adapter, which has read a datagram microseconds after it was posted: UCX uses a buffer again as soon as its peer
-//! answers, or sends a request that makes its own needless (openucx/ucx#6040, #8743). Here a datagram waits for milliseconds when it is the
-//! first one to a process that is busy. Read then, it would be another datagram, to the wrong receiver.
+//! By ibv_post_send(3) the memory belongs to the application again only after the completion. Some
+//! applications rely on an adapter that reads a datagram microseconds after the post. UCX reuses a
+//! buffer when its peer replies, or when a request of the peer makes the datagram needless
+//! (openucx/ucx#6040, #8743). Here the first datagram to a busy process may wait for milliseconds.
+//! Read late, it would contain another datagram for the wrong receiver.
 
 use soft_memory::{Range, Ranges};
 use std::collections::VecDeque;
 
-/// Copies of datagrams that wait, by the numbers of their requests.
+/// Copies of waiting datagrams, by the number of their request.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingDatagrams {
     copies: VecDeque<(u64, Vec<u8>)>,
-    /// Memory for the next ones.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// Copies whose memory is kept: as many as wait in most cases.
+/// Number of buffers kept: enough for most waits.
 const SPARE: usize = 16;
 
-impl Waiting {
-    /// Request `n`, the last one so far, waits. What cannot be read is not copied: that is told when its turn comes.
+impl WaitingDatagrams {
+    /// Copies request `n`, the newest. Unreadable memory is not copied; the request fails when it
+    /// is issued.
     pub(super) fn copy(&mut self, n: u64, ranges: &Ranges) {
         let mut buffer = self.spare.pop().unwrap_or_default();
         if ranges.gather_all(&mut buffer) {
@@ -28,7 +31,7 @@ impl Waiting {
         }
     }
 
-    /// The copy of request `n`, and none of those before.
+    /// The copy of request `n`. Drops earlier copies.
     #[inline]
     pub(super) fn find(&mut self, n: u64) -> Option<Ranges> {
         if self.copies.is_empty() { None } else { self.find_among(n) }
@@ -43,11 +46,12 @@ impl Waiting {
             }
         }
         let (number, buffer) = self.copies.front_mut()?;
-        // SAFETY: the copy stays until the request after it is looked for, and nobody else has it.
+        // SAFETY: the copy stays until a later request is looked up, and no other code refers to
+        // it.
         (*number == n).then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
     }
 
-    /// Nothing waits any more.
+    /// Drops all copies.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }

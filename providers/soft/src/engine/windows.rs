@@ -1,11 +1,22 @@
-//! Memory windows: keys to parts of a region that are bound, and taken back, by work requests (ibv_bind_mw(3); IBTA vol 1,
-//! 10.6.7 and 11.2.9).
+//! Memory windows: keys to parts of a region, bound and invalidated by requests (ibv_bind_mw(3);
+//! IBTA vol 1, 10.6.7, 11.2.9). `issue` and `inbound` bind and invalidate here; peers check the key
+//! in the table of regions.
 //!
-//! A window is an entry of the region table whose key changes. Its owner keeps here what peers need not know. Windows of type 2
-//! are of the kind 2B: they serve one QP, and only in their protection domain.
+//! A window is an entry of the region table whose key changes. This file keeps the data that peers
+//! do not need. Windows of type 2 are of kind 2B: they serve a single QP, in their protection
+//! domain only.
+//!
+//! Map of the file:
+//!
+//! - Threads: allocation by application threads; `bind` and `invalidate` by every thread that
+//!   issues or serves requests.
+//! - Locks: `state`, under which only the table of peers is read. No function waits: a busy window
+//!   returns [`BindResult::Later`], and the caller tries again.
+//! - Mirrors: `single_qp` counts the windows with a QP, for a check without the lock. The key word
+//!   of a table entry mirrors the binding for peers; it is stored last and revoked first.
 #![forbid(unsafe_code)]
 
-use super::regions::{FIRST_WINDOW, INDEX_SHIFT, ON_DEMAND, entry_of};
+use super::regions::{FIRST_WINDOW, INDEX_SHIFT, ON_DEMAND, load_entry};
 use crate::table::Places;
 use cface::sync::Mutex;
 use soft_local::shm::layout::{MRS, MWS};
@@ -18,18 +29,18 @@ use soft_sys::unguessable::{Orders, Unguessable};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bits of a key that say the generation of its entry.
+/// Bits of the generation in a key.
 const GENERATION_BITS: u32 = INDEX_SHIFT - USER_BITS;
-/// Freed entries wait until so many are queued before one is used again.
-const REST: usize = 64;
+/// Freed entries that must wait before one of them is reused.
+const MIN_QUEUED: usize = 64;
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum BindResult {
     Yes,
-    /// Operations by the old key are under way: try again.
+    /// Operations by the old key are in flight: try again.
     Later,
-    /// The rules forbid it.
+    /// The rules forbid the operation.
     Refused,
 }
 
@@ -37,42 +48,42 @@ pub(crate) enum Done {
 #[derive(Debug)]
 pub(crate) struct Windows {
     view: View,
-    state: Mutex<State>,
-    /// Windows that serve one QP now.
-    tied: AtomicUsize,
+    state: Mutex<WindowTable>,
+    /// Number of windows that serve a single QP.
+    single_qp: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct State {
-    /// Which entries come first, counted from `FIRST_WINDOW`.
+struct WindowTable {
+    /// The order in which entries are first used, counted from `FIRST_WINDOW`.
     places: Places,
-    /// The generations of each entry, by index, as those of regions.
+    /// Generations of each entry, by index, as for regions.
     generations: Orders<GENERATION_BITS>,
-    /// From where users count.
+    /// First values of the bits that users count.
     first_tags: Unguessable,
-    /// By place.
-    entries: Vec<Entry>,
+    /// In the order of `places`.
+    entries: Vec<WindowEntry>,
     returned: VecDeque<usize>,
-    /// How many windows are bound to each region (by table index) that has any.
+    /// Number of windows bound to each region, by table index.
     on_region: HashMap<usize, usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    /// How often it was taken.
+struct WindowEntry {
+    /// Number of uses.
     uses: u32,
-    /// `None`: no such window now.
+    /// None: the entry is free.
     window: Option<Window>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
     rules: windows::Window,
-    /// The region that it is bound to, if it is.
+    /// Table index of the region to which the window is bound.
     region: usize,
 }
 
-impl State {
+impl WindowTable {
     fn window(&mut self, index: usize) -> Option<&mut Window> {
         let place = self.places.place(index.checked_sub(FIRST_WINDOW)?);
         self.entries.get_mut(place)?.window.as_mut()
@@ -85,7 +96,7 @@ const fn index_of(rkey: u32) -> usize {
 
 impl Windows {
     pub(crate) fn new(view: View) -> Self {
-        let state = State {
+        let state = WindowTable {
             places: Places::anywhere(MWS),
             generations: Orders::new(),
             first_tags: Unguessable::new(),
@@ -93,18 +104,19 @@ impl Windows {
             returned: VecDeque::new(),
             on_region: HashMap::new(),
         };
-        Self { view, state: Mutex::new(state), tied: AtomicUsize::new(0) }
+        Self { view, state: Mutex::new(state), single_qp: AtomicUsize::new(0) }
     }
 
-    /// A new window, of type 2 if `tied`: table index and first key, which opens nothing. `None`: the table is full.
+    /// Allocates a window, of type 2 if `tied`. Returns its table index and its first key, which
+    /// opens no memory; None if the table is full.
     pub(crate) fn allocate(&self, pd: u32, tied: bool) -> Option<(usize, u32)> {
         let mut state = self.state.lock();
         let full = state.entries.len() == MWS;
         let at = match state.returned.len() {
-            n if n > REST || (full && n > 0) => state.returned.pop_front()?,
+            n if n > MIN_QUEUED || (full && n > 0) => state.returned.pop_front()?,
             _ if full => return None,
             _ => {
-                state.entries.push(Entry::default());
+                state.entries.push(WindowEntry::default());
                 state.entries.len() - 1
             }
         };
@@ -120,26 +132,32 @@ impl Windows {
         Some((index, rkey))
     }
 
-    /// The key of window `index` whose last bits, which its user counts, are those of `rkey`.
+    /// The key of window `index` with the user bits of `rkey`.
     pub(crate) fn key(&self, index: usize, rkey: u32) -> Option<u32> {
         Some(self.state.lock().window(index)?.rules.key(rkey))
     }
 
-    /// Binds a window as QP `qpn` of domain `pd` asks, or unbinds it (type 1, length 0). `moved`: whether anybody is at an
-    /// operation by a key.
-    pub(crate) fn bind(&self, qpn: u32, pd: u32, bind: &Bind, moved: impl Fn(u32) -> bool) -> Done {
+    /// Binds a window as QP `qpn` of domain `pd` requests, or unbinds it (type 1, length 0).
+    /// `moved` returns whether an operation by a key is in flight.
+    pub(crate) fn bind(
+        &self,
+        qpn: u32,
+        pd: u32,
+        bind: &Bind,
+        moved: impl Fn(u32) -> bool,
+    ) -> BindResult {
         let mut state = self.state.lock();
         let index = index_of(bind.rkey);
         let Some(window) = state.window(index).map(|window| window.rules) else {
-            return Done::Refused;
+            return BindResult::Refused;
         };
         if window.may_bind(pd, bind).is_err() {
-            return Done::Refused;
+            return BindResult::Refused;
         }
         let range = match bind.len {
             0 => None,
-            _ => match self.part(pd, bind) {
-                None => return Done::Refused,
+            _ => match self.find_part(pd, bind) {
+                None => return BindResult::Refused,
                 range => range,
             },
         };
@@ -147,14 +165,14 @@ impl Windows {
         if window.bound.is_some() {
             protocol::revoke(&entry.key);
             if moved(window.rkey) {
-                return Done::Later;
+                return BindResult::Later;
             }
-            self.untie(&mut state, index);
+            self.end_binding(&mut state, index);
         }
         if let Some(window) = state.window(index) {
             window.rules.rkey = bind.rkey;
         }
-        let Some(Found { va, access }) = range else { return Done::Yes };
+        let Some(Found { va, access }) = range else { return BindResult::Yes };
         let (tied_to, region) = (window.serves(qpn), index_of(bind.region));
         if let Some(window) = state.window(index) {
             window.rules.bound = Some(tied_to);
@@ -162,7 +180,7 @@ impl Windows {
         }
         *state.on_region.entry(region).or_default() += 1;
         if tied_to != 0 {
-            self.tied.fetch_add(1, Ordering::Relaxed);
+            self.single_qp.fetch_add(1, Ordering::Relaxed);
         }
         entry.iova.store(bind.iova(), Ordering::Relaxed);
         entry.len.store(bind.len, Ordering::Relaxed);
@@ -171,20 +189,20 @@ impl Windows {
         entry.qpn.store(tied_to, Ordering::Relaxed);
         let access = bind.access | access & ON_DEMAND;
         protocol::validate(&entry.key, u64::from(bind.rkey) | u64::from(access) << 32);
-        Done::Yes
+        BindResult::Yes
     }
 
-    /// Where the part of a region that `bind` names begins, if the region allows it.
-    fn part(&self, pd: u32, bind: &Bind) -> Option<Found> {
+    /// The beginning of the part of a region named by `bind`, if the region permits it.
+    fn find_part(&self, pd: u32, bind: &Bind) -> Option<Found> {
         let region = index_of(bind.region);
         if region == 0 || region >= FIRST_WINDOW {
             return None;
         }
-        bind.part_of(&entry_of(self.view.mr(region)), pd).ok()
+        bind.part_of(&load_entry(self.view.mr(region)), pd).ok()
     }
 
-    /// The window is bound no more; its key was taken back.
-    fn untie(&self, state: &mut State, index: usize) {
+    /// Ends the binding of a window whose key was revoked.
+    fn end_binding(&self, state: &mut WindowTable, index: usize) {
         let Some(window) = state.window(index) else { return };
         let region = window.region;
         let Some(qpn) = window.rules.bound.take() else { return };
@@ -195,34 +213,35 @@ impl Windows {
             }
         }
         if qpn != 0 {
-            self.tied.fetch_sub(1, Ordering::Relaxed);
+            self.single_qp.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes the key of a window of type 2 back that is bound to QP `qpn` of domain `pd`.
+    /// Revokes the key of a window of type 2 bound to QP `qpn` of domain `pd`.
     pub(crate) fn invalidate(
         &self,
         qpn: u32,
         pd: u32,
         rkey: u32,
         moved: impl Fn(u32) -> bool,
-    ) -> Done {
+    ) -> BindResult {
         let mut state = self.state.lock();
         let index = index_of(rkey);
         let window = state.window(index);
         if window.is_none_or(|window| window.rules.may_invalidate(qpn, pd, rkey).is_err()) {
-            return Done::Refused;
+            return BindResult::Refused;
         }
-        // As in `bind`.
+        // Revoke first, then look for operations, as in `bind`.
         protocol::revoke(&self.view.mr(index).key);
         if moved(rkey) {
-            return Done::Later;
+            return BindResult::Later;
         }
-        self.untie(&mut state, index);
-        Done::Yes
+        self.end_binding(&mut state, index);
+        BindResult::Yes
     }
 
-    /// Takes the key of window `index` back and returns it: operations that saw it may still be in flight.
+    /// Revokes the key of window `index`, and returns the key. Operations by it may still be in
+    /// flight.
     pub(crate) fn revoke(&self, index: usize) -> u32 {
         let mut state = self.state.lock();
         // As in `bind`.
@@ -230,15 +249,15 @@ impl Windows {
         state.window(index).map_or(0, |window| window.rules.rkey)
     }
 
-    /// The window is bound no more; nobody uses it since `revoke`.
+    /// Ends the binding of a window, after all operations since `revoke` ended.
     pub(crate) fn unbind(&self, index: usize) {
-        self.untie(&mut self.state.lock(), index);
+        self.end_binding(&mut self.state.lock(), index);
     }
 
-    /// The window is gone; nobody uses it since `revoke`.
+    /// Frees a window, after all operations since `revoke` ended.
     pub(crate) fn release(&self, index: usize) {
         let mut state = self.state.lock();
-        self.untie(&mut state, index);
+        self.end_binding(&mut state, index);
         if let Some(at) = index.checked_sub(FIRST_WINDOW).map(|number| state.places.place(number))
             && let Some(entry) = state.entries.get_mut(at)
             && entry.window.take().is_some()
@@ -247,20 +266,21 @@ impl Windows {
         }
     }
 
-    /// The windows that serve QP `qpn` alone.
+    /// The windows bound to QP `qpn`.
     pub(crate) fn bound_to(&self, qpn: u32) -> Vec<usize> {
-        if self.tied.load(Ordering::Relaxed) == 0 {
+        if self.single_qp.load(Ordering::Relaxed) == 0 {
             return vec![];
         }
         let state = self.state.lock();
-        let tied = |entry: &Entry| entry.window.is_some_and(|w| w.rules.bound == Some(qpn));
+        let tied = |entry: &WindowEntry| entry.window.is_some_and(|w| w.rules.bound == Some(qpn));
         (0..state.entries.len())
             .filter(|at| state.entries.get(*at).is_some_and(tied))
             .map(|at| state.places.number(at) + FIRST_WINDOW)
             .collect()
     }
 
-    /// Calls `revoke` unless windows are bound to region `index`: nobody binds one meanwhile. Returns whether it did.
+    /// Calls `revoke` unless windows are bound to region `index`. No window can be bound during the
+    /// call. Returns whether `revoke` was called.
     pub(crate) fn unless_bound(&self, index: usize, revoke: impl FnOnce()) -> bool {
         let state = self.state.lock();
         let free = !state.on_region.contains_key(&index);
@@ -302,7 +322,7 @@ mod tests {
         look_up(view, rkey, qpn, pd, addr, len, need).map(|found| found.va)
     }
 
-    /// The key that the user of a window counts to from another (ibv_inc_rkey(3)).
+    /// The key after `steps` increments by the user (ibv_inc_rkey(3)).
     fn counted(rkey: u32, steps: u32) -> u32 {
         rkey & !0xff | rkey.wrapping_add(steps) & 0xff
     }
@@ -312,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_its_part_to_its_qp_and_nothing_else() {
+    fn a_window_gives_its_qp_access_to_its_range_only() {
         let (view, windows, region) = ground(ALL);
         let (_, rkey) = windows.allocate(1, true).expect("room");
         let bind = Bind {
@@ -323,7 +343,7 @@ mod tests {
             access: REMOTE_READ,
         };
         assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 1, 0), None, "not bound");
-        assert_eq!(windows.bind(7, 1, &bind, still), Done::Yes);
+        assert_eq!(windows.bind(7, 1, &bind, still), BindResult::Yes);
         assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 0x10, REMOTE_READ), Some(0x5010));
         assert_eq!(check(&view, bind.rkey, 7, 1, 0x100f, 1, REMOTE_READ), None);
         assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 0x11, REMOTE_READ), None);
@@ -333,12 +353,12 @@ mod tests {
         assert_eq!(check(&view, rkey, 7, 1, 0x1010, 1, REMOTE_READ), None, "the old key");
         assert_eq!(windows.bound_to(7).len(), 1);
         assert!(!windows.unless_bound(region.index, || panic!("a window is bound")));
-        assert_eq!(windows.invalidate(8, 1, bind.rkey, still), Done::Refused);
-        assert_eq!(windows.bind(7, 1, &bind, still), Done::Refused, "bound already");
-        assert_eq!(windows.invalidate(7, 1, bind.rkey, |_| true), Done::Later);
+        assert_eq!(windows.invalidate(8, 1, bind.rkey, still), BindResult::Refused);
+        assert_eq!(windows.bind(7, 1, &bind, still), BindResult::Refused, "bound already");
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, |_| true), BindResult::Later);
         assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 1, REMOTE_READ), None);
-        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), Done::Yes);
-        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), Done::Refused);
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), BindResult::Yes);
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), BindResult::Refused);
         assert!(windows.unless_bound(region.index, || {}));
     }
 
@@ -354,23 +374,23 @@ mod tests {
             access: REMOTE_READ,
         };
         let second = Bind { rkey: counted(rkey, 2), addr: 0x1020, ..first };
-        assert_eq!(windows.bind(7, 1, &first, still), Done::Yes);
-        assert_eq!(windows.bind(8, 1, &second, |key| key == first.rkey), Done::Later);
-        assert_eq!(windows.bind(8, 1, &second, still), Done::Yes);
+        assert_eq!(windows.bind(7, 1, &first, still), BindResult::Yes);
+        assert_eq!(windows.bind(8, 1, &second, |key| key == first.rkey), BindResult::Later);
+        assert_eq!(windows.bind(8, 1, &second, still), BindResult::Yes);
         assert_eq!(check(&view, first.rkey, 7, 1, 0x1000, 1, REMOTE_READ), None);
         assert_eq!(check(&view, second.rkey, 9, 1, 0x1020, 1, REMOTE_READ), Some(0x5020));
-        assert_eq!(windows.invalidate(8, 1, second.rkey, still), Done::Refused, "type 1");
+        assert_eq!(windows.invalidate(8, 1, second.rkey, still), BindResult::Refused, "type 1");
         let unbind = Bind { rkey: counted(rkey, 3), len: 0, ..first };
-        assert_eq!(windows.bind(7, 1, &unbind, still), Done::Yes);
+        assert_eq!(windows.bind(7, 1, &unbind, still), BindResult::Yes);
         assert_eq!(check(&view, unbind.rkey, 7, 1, 0x1000, 0, 0), None);
         assert!(windows.unless_bound(region.index, || {}));
         windows.revoke(index);
         windows.release(index);
-        assert_eq!(windows.bind(7, 1, &second, still), Done::Refused, "freed");
+        assert_eq!(windows.bind(7, 1, &second, still), BindResult::Refused, "freed");
     }
 
     #[test]
-    fn a_region_says_what_windows_it_allows() {
+    fn a_region_limits_the_windows_that_may_be_bound_to_it() {
         let bind = |access, change: fn(&mut Bind)| {
             let (_, windows, region) = ground(access);
             let (_, rkey) = windows.allocate(1, false).expect("room");
@@ -379,14 +399,14 @@ mod tests {
             change(&mut bind);
             windows.bind(7, 1, &bind, still)
         };
-        assert_eq!(bind(ALL, |_| {}), Done::Yes);
-        assert_eq!(bind(LOCAL_WRITE, |_| {}), Done::Refused, "no MW_BIND");
-        assert_eq!(bind(IBV_ACCESS_MW_BIND, |_| {}), Done::Refused, "no LOCAL_WRITE");
-        assert_eq!(bind(IBV_ACCESS_MW_BIND, |b| b.access = REMOTE_READ), Done::Yes);
-        assert_eq!(bind(ALL, |b| b.len = 0x101), Done::Refused);
-        assert_eq!(bind(ALL, |b| b.addr = 0xfff), Done::Refused);
-        assert_eq!(bind(ALL, |b| b.region += 2), Done::Refused, "stale region key");
-        assert_eq!(bind(ALL, |b| b.rkey += 256), Done::Refused, "another generation");
+        assert_eq!(bind(ALL, |_| {}), BindResult::Yes);
+        assert_eq!(bind(LOCAL_WRITE, |_| {}), BindResult::Refused, "no MW_BIND");
+        assert_eq!(bind(IBV_ACCESS_MW_BIND, |_| {}), BindResult::Refused, "no LOCAL_WRITE");
+        assert_eq!(bind(IBV_ACCESS_MW_BIND, |b| b.access = REMOTE_READ), BindResult::Yes);
+        assert_eq!(bind(ALL, |b| b.len = 0x101), BindResult::Refused);
+        assert_eq!(bind(ALL, |b| b.addr = 0xfff), BindResult::Refused);
+        assert_eq!(bind(ALL, |b| b.region += 2), BindResult::Refused, "stale region key");
+        assert_eq!(bind(ALL, |b| b.rkey += 256), BindResult::Refused, "another generation");
     }
 
     #[test]
@@ -403,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_used_again_have_other_keys_that_nobody_can_guess() {
+    fn reused_windows_have_new_unpredictable_keys() {
         let (_, windows, _) = ground(ALL);
         let (mut seen, mut of_entries) = (HashSet::new(), HashMap::<_, Vec<u32>>::new());
         for _ in 0..2000 {

@@ -1,8 +1,9 @@
-//! Wires: which way the requests of a send queue take (`Wire`).
+//! Wires: the paths of a send queue's requests (`Wire`). Posts and polls call
+//! `Requester::issue_waiting`, which calls the wire of the send queue.
 //!
-//! A queue pair has the wire of its kind, or the one to another host while it is connected to one. `Faulty` and `Unplugged` go around
-//! that one for as long as they have something to do there, in this order from the inside: a port that is down is so for requests that a
-//! fault would strike, too.
+//! A QP has the wire of its kind, or the wire to another host while it is connected there.
+//! `FaultyWire` and `PortDownWire` wrap that wire while needed, in this order from the inside: a
+//! port that is down also stops requests with a fault.
 #![forbid(unsafe_code)]
 
 use super::objects::connection::{Issued, Link, Requester, Wire};
@@ -13,11 +14,11 @@ use super::state::Kind;
 use crate::remote::Connection;
 use soft_semantics::Time;
 
-/// Into the ring of the remote QP, on this host.
+/// Into the ring of the remote QP on this host.
 #[derive(Debug)]
-struct Local;
+struct RingWire;
 
-impl Wire for Local {
+impl Wire for RingWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         requester.issue_by_ring(qp);
         Issued::SoFar
@@ -28,11 +29,11 @@ impl Wire for Local {
     }
 }
 
-/// XRC: into one of several rings, on this host.
+/// XRC: into one of several rings on this host.
 #[derive(Debug)]
-struct Steered;
+struct XrcWire;
 
-impl Wire for Steered {
+impl Wire for XrcWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         requester.issue_xrc(qp);
         Issued::SoFar
@@ -43,22 +44,22 @@ impl Wire for Steered {
     }
 }
 
-/// UD: into the rings for datagrams, and to other hosts.
+/// UD: into datagram rings, and to other hosts.
 #[derive(Debug)]
-struct Datagrams;
+struct DatagramWire;
 
-impl Wire for Datagrams {
+impl Wire for DatagramWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         super::ud::issue_waiting(requester, qp);
         Issued::SoFar
     }
 }
 
-/// RAW_PACKET: into the rings for datagrams.
+/// RAW_PACKET: into datagram rings.
 #[derive(Debug)]
-struct Frames;
+struct FrameWire;
 
-impl Wire for Frames {
+impl Wire for FrameWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         super::ethernet::issue_waiting(requester, qp);
         Issued::SoFar
@@ -67,9 +68,9 @@ impl Wire for Frames {
 
 /// To a QP on another host.
 #[derive(Debug)]
-struct Remote;
+struct RemoteWire;
 
-impl Wire for Remote {
+impl Wire for RemoteWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         requester.issue_remote(qp);
         Issued::SoFar
@@ -80,36 +81,36 @@ impl Wire for Remote {
     }
 }
 
-/// Nowhere, while the wire itself is issuing.
+/// A placeholder while the wire is issuing.
 #[derive(Debug)]
-struct Nowhere;
+struct NoWire;
 
-impl Wire for Nowhere {
+impl Wire for NoWire {
     fn issue(&mut self, _: &mut Requester, _: &Qp) -> Issued {
         Issued::SoFar
     }
 }
 
-/// A port that is down, around a wire: nothing leaves, and nothing is heard of the remote QP.
+/// A port that is down: no request leaves, and the remote QP counts as silent.
 #[derive(Debug)]
-struct Unplugged {
+struct PortDownWire {
     inner: Box<dyn Wire>,
-    /// Where the link is meanwhile.
+    /// The removed link.
     link: Option<Box<Link>>,
     is_over: bool,
 }
 
-impl Wire for Unplugged {
+impl Wire for PortDownWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         if !qp.kind.is_connected() {
-            // As with a cable that leads nowhere.
+            // Unconnected QPs lose their requests, as on an unplugged cable.
             while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-                requester.lose(requester.queue.issued);
+                requester.lose_request(requester.queue.issued);
             }
             return Issued::SoFar;
         }
         while self.inner.issue(requester, qp) == Issued::PortDown {
-            // It is.
+            // The link returned by the inner wire is removed again.
             self.detach_link(&mut requester.link);
         }
         Issued::SoFar
@@ -136,7 +137,7 @@ impl Wire for Unplugged {
     }
 
     fn detach_link(&mut self, link: &mut Option<Box<Link>>) -> bool {
-        // A new link is as useless as the one before it was.
+        // A new link replaces the removed link.
         self.link = link.take().or(self.link.take());
         true
     }
@@ -150,57 +151,58 @@ impl Wire for Unplugged {
     }
 }
 
-/// The wire of QPs of `kind` without trouble; `remote`: their other end is on another host.
-pub(super) fn usual(kind: Kind, remote: bool) -> Box<dyn Wire> {
+/// The plain wire for QPs of `kind`; `remote` says that the remote QP is on another host.
+pub(super) fn plain_wire(kind: Kind, remote: bool) -> Box<dyn Wire> {
     match kind {
-        Kind::Ud => Box::new(Datagrams),
-        Kind::Raw => Box::new(Frames),
-        Kind::Rc | Kind::Uc | Kind::XrcRecv | Kind::XrcSend if remote => Box::new(Remote),
-        Kind::Rc | Kind::Uc | Kind::XrcRecv => Box::new(Local),
-        Kind::XrcSend => Box::new(Steered),
+        Kind::Ud => Box::new(DatagramWire),
+        Kind::Raw => Box::new(FrameWire),
+        Kind::Rc | Kind::Uc | Kind::XrcRecv | Kind::XrcSend if remote => Box::new(RemoteWire),
+        Kind::Rc | Kind::Uc | Kind::XrcRecv => Box::new(RingWire),
+        Kind::XrcSend => Box::new(XrcWire),
     }
 }
 
-/// Has `change` put something else in the place of the innermost of `wire`, which others are around.
-pub(super) fn innermost(wire: &mut Box<dyn Wire>, change: impl FnOnce(&mut Box<dyn Wire>)) {
+/// Calls `change` for the innermost wire.
+pub(super) fn change_innermost(wire: &mut Box<dyn Wire>, change: impl FnOnce(&mut Box<dyn Wire>)) {
     match wire.inner() {
-        Some(inner) => innermost(inner, change),
+        Some(inner) => change_innermost(inner, change),
         None => change(wire),
     }
 }
 
-/// Puts a wire around `wire`.
-pub(super) fn surround<W: Wire + 'static>(
+/// Wraps `wire`.
+pub(super) fn wrap<W: Wire + 'static>(
     wire: &mut Box<dyn Wire>,
     outer: impl FnOnce(Box<dyn Wire>) -> W,
 ) {
-    let inner = std::mem::replace(wire, Box::new(Nowhere));
+    let inner = std::mem::replace(wire, Box::new(NoWire));
     *wire = Box::new(outer(inner));
 }
 
-/// Takes wires off that have nothing to do any more.
-pub(super) fn strip(wire: &mut Box<dyn Wire>) {
+/// Removes wrappers that are no longer needed.
+pub(super) fn remove_unneeded(wire: &mut Box<dyn Wire>) {
     let is_needed = wire.is_needed();
     let Some(inner) = wire.inner() else { return };
-    strip(inner);
+    remove_unneeded(inner);
     if !is_needed {
-        *wire = std::mem::replace(inner, Box::new(Nowhere));
+        *wire = std::mem::replace(inner, Box::new(NoWire));
     }
 }
 
 impl Requester {
-    /// Issues what waits, as far as it goes.
+    /// Issues waiting requests as far as possible.
     pub(super) fn issue_waiting(&mut self, qp: &Qp) {
-        let mut wire = std::mem::replace(&mut self.wire, Box::new(Nowhere));
+        let mut wire = std::mem::replace(&mut self.wire, Box::new(NoWire));
         let issued = wire.issue(self, qp);
         self.wire = wire;
         if issued == Issued::PortDown {
-            self.unplug();
+            self.port_down();
             self.issue_waiting(qp);
         }
     }
 
-    /// From now on (RTR) requests go to another host, or (`None`) not any more. Returns the transport that they went by.
+    /// Sends requests to another host from now on (RTR), or (None) no longer. Returns the previous
+    /// transport.
     pub(crate) fn set_remote(
         &mut self,
         remote: Option<Box<Connection>>,
@@ -208,30 +210,30 @@ impl Requester {
     ) -> Option<Box<Connection>> {
         let before = std::mem::replace(&mut self.remote, remote);
         let is_remote = self.remote.is_some();
-        innermost(&mut self.wire, |wire| *wire = usual(kind, is_remote));
+        change_innermost(&mut self.wire, |wire| *wire = plain_wire(kind, is_remote));
         before
     }
 
-    /// The port went down.
+    /// Called when the port goes down.
     #[cold]
-    pub(crate) fn unplug(&mut self) {
+    pub(crate) fn port_down(&mut self) {
         if !self.wire.detach_link(&mut self.link) {
             let link = self.link.take();
-            surround(&mut self.wire, |inner| Unplugged { inner, link, is_over: false });
+            wrap(&mut self.wire, |inner| PortDownWire { inner, link, is_over: false });
         }
     }
 
-    /// The port is up.
-    pub(crate) fn plug(&mut self) {
+    /// Called when the port comes up.
+    pub(crate) fn port_up(&mut self) {
         if let Some(link) = self.wire.attach_link() {
             self.link = Some(link);
         }
         self.wire.port_up();
-        strip(&mut self.wire);
+        remove_unneeded(&mut self.wire);
     }
 
-    /// Nobody will ever see request `n`, and nobody will say so.
-    pub(super) fn lose(&mut self, n: u64) {
+    /// Completes request `n` with success although no peer receives it.
+    pub(super) fn lose_request(&mut self, n: u64) {
         self.queue.entry(n).phase = Phase::Done;
         self.queue.issued = n + 1;
     }

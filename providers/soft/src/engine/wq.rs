@@ -1,7 +1,9 @@
-//! Work queues, indirection tables, and the QPs that spread frames over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+//! Work queues, indirection tables and RSS (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+//! `ops/wq` creates them; frames arrive from `ethernet/receive`, completions go to the CQ of the
+//! work queue.
 
 use super::completion::Cqe;
-use super::ethernet::{Key, Sink};
+use super::ethernet::{FrameTarget, Key};
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
@@ -16,14 +18,14 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-/// Entries of an indirection table: powers of two up to this one.
+/// Largest indirection table; sizes are powers of two.
 pub(crate) const MAX_TABLE: u32 = 128;
-/// Indirection tables of a device.
+/// Number of indirection tables of the device.
 pub(crate) const MAX_TABLES: u32 = 65536;
 
-/// What ibv_create_wq asks for, checked.
+/// The checked parameters of ibv_create_wq(3).
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WqParameters {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
     pub(crate) flags: u32,
@@ -34,11 +36,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wq {
-    /// A queue in RESET.
+    /// Creates a work queue in RESET.
     ///
     /// # Errors
-    /// `ENOMEM` there is no memory for so many receives.
-    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
+    /// `ENOMEM` no memory for the receives.
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WqParameters) -> Result<Arc<Self>, Errno> {
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
         let queue = queue.ok_or(Errno::ENOMEM)?;
         let wq = Arc::new(Self {
@@ -66,12 +68,12 @@ impl Wq {
         self.verbs.get()
     }
 
-    /// `ibv_wq_state`.
+    /// The state as `ibv_wq_state`.
     pub(crate) fn state(&self) -> u32 {
         u32::from(self.state.load(Ordering::Acquire))
     }
 
-    /// Posts one receive request.
+    /// Posts a receive.
     ///
     /// # Errors
     /// `EINVAL` in RESET, or too many ranges; `ENOMEM` the queue is full.
@@ -82,28 +84,28 @@ impl Wq {
         self.queue.lock().post(wr_id, sges).map_err(errno)
     }
 
-    /// After receives were posted: they may be too late.
-    pub(crate) fn posted(&self) {
+    /// Called after a post: flushes the receives in ERR.
+    pub(crate) fn receives_posted(&self) {
         if self.state() == IBV_WQS_ERR {
             self.flush();
         }
     }
 
-    /// Takes the oldest receive, if the queue is ready and there is one.
+    /// Takes the oldest receive, if the queue is ready.
     pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
         let mut queue = self.queue.lock();
         self.state() == IBV_WQS_RDY && queue.take(to)
     }
 
-    /// Whether a frame should wait for a receive.
+    /// Whether a frame must wait for a receive.
     pub(super) fn must_wait(&self) -> bool {
         self.state() == IBV_WQS_RDY && self.shortage.frame_waits(!self.queue.lock().is_empty())
     }
 
-    /// How frames are put into its receives.
-    pub(crate) fn sink<'a>(&'a self, adapter: &'a Adapter) -> Sink<'a> {
+    /// The target for frames of this queue.
+    pub(crate) fn frame_target<'a>(&'a self, adapter: &'a Adapter) -> FrameTarget<'a> {
         let flags = self.flags.load(Ordering::Relaxed);
-        Sink {
+        FrameTarget {
             adapter,
             pd: self.pd,
             cq: &self.cq,
@@ -113,16 +115,16 @@ impl Wq {
         }
     }
 
-    /// Changes the state: to ERR everything posted is flushed, to RESET it is forgotten.
+    /// Changes the state. ERR flushes all receives; RESET forgets them.
     ///
     /// # Errors
-    /// `EINVAL` there is no such transition.
-    pub(crate) fn change(&self, to: u32) -> Result<(), Errno> {
+    /// `EINVAL` the transition is not allowed.
+    pub(crate) fn change_state(&self, to: u32) -> Result<(), Errno> {
         let from = self.state();
         match (from, to) {
             (_, IBV_WQS_RESET) => {
                 self.state.store(to as u8, Ordering::Release);
-                self.adapter.datagrams.settle();
+                self.adapter.datagrams.wait_for_deliveries();
                 let mut receive = Receive::default();
                 while self.queue.lock().take(&mut receive) {}
                 self.cq.forget(self.number, false);
@@ -139,7 +141,7 @@ impl Wq {
         Ok(())
     }
 
-    /// A receive completed with an error, or the completion queue overran: the queue stops.
+    /// Stops the queue after a failed receive or an overrun of its CQ.
     #[cold]
     pub(crate) fn fail(&self) {
         let stops = |now| (u32::from(now) == IBV_WQS_RDY).then_some(IBV_WQS_ERR as u8);
@@ -164,10 +166,10 @@ impl Wq {
         }
     }
 
-    /// The queue is destroyed.
+    /// Ends the queue before its destruction.
     pub(crate) fn retire(&self) {
         self.state.store(IBV_WQS_RESET as u8, Ordering::Release);
-        self.adapter.datagrams.settle();
+        self.adapter.datagrams.wait_for_deliveries();
         self.cq.forget(self.number, false);
         self.cq.count_datagram_user(false);
         self.cq.users.fetch_sub(1, Ordering::AcqRel);
@@ -176,7 +178,7 @@ impl Wq {
 }
 
 impl Rss {
-    /// The queue for a frame.
+    /// The work queue for a frame.
     pub(crate) fn pick(&self, key: &Key) -> Option<&Arc<Wq>> {
         let queues = &self.table.queues;
         let at = self.hash.of(key) as usize & queues.len().wrapping_sub(1);

@@ -1,8 +1,22 @@
-//! Extended reliable connections: who receives for whom (IBTA vol 1, annex A14; ibv_open_xrcd(3)).
+//! Extended reliable connections: which process receives for an XRC receive QP (IBTA vol 1, annex
+//! A14; ibv_open_xrcd(3)). Polls look here for arrivals; the service thread makes and ends
+//! stand-ins by `run_tasks`.
 //!
-//! A request of an XRC send QP names a shared receive queue of the domain that the remote XRC receive QP belongs to. Keys
-//! are checked against that queue's protection domain, and completions go to its completion queue; the receive QP
-//! has neither.
+//! A request of an XRC send QP names a shared receive queue in the domain of the remote XRC receive
+//! QP. Keys are checked against the protection domain of that queue, and completions go to its CQ;
+//! the receive QP has neither.
+//!
+//! Map of the file:
+//!
+//! - Threads: polls by `look` and `make_hot`, senders by `ask_for_stand_in` and `stand_in`, the
+//!   reader of datagram rings by `receive_message`, the service thread by `run_tasks` and `sweep`,
+//!   applications by `open_domain` and `close_domain`.
+//! - Locks: `hot` (tried by polls) > responder. `stand_ins` (service thread only) > everything.
+//!   `tasks`, `stand_in_replies`, `remote_stand_ins` are leaves. `domains` > the fabric's registry.
+//! - Mirrors: `has_remote_stand_ins` mirrors `remote_stand_ins`; `receiving` counts the hot and
+//!   cold receivers.
+//! - Messages of other processes (`receive_message`) are unchecked: any member can write them. Each
+//!   is confirmed by the tables of its subject before it has an effect.
 #![forbid(unsafe_code)]
 
 use super::objects::adapter::Adapter;
@@ -11,8 +25,8 @@ use super::objects::holder::PeerState;
 use super::objects::qp::{Qp, Role, StandIn};
 use super::objects::served_by::ServedBy;
 use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
-use super::opened::is_held;
-use super::qp::Wanted;
+use super::opened::has_living_opener;
+use super::qp::QpParameters;
 use super::state::Kind;
 use crate::remote::{Question, serve_guest};
 use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
@@ -25,18 +39,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl StandIn {
-    /// Whether the QP serves its sender, as it did when we began to stand for it.
+    /// Whether the home QP still serves its sender, in the incarnation of this stand-in.
     pub(crate) fn serves(&self) -> bool {
         match self.home.peer_state(self.sender_qpn) {
             PeerState::Serving(generation) => generation == self.generation,
             PeerState::Silent => false,
-            // What another host sends goes with the process that had it.
-            PeerState::Dead => self.sender_qpn != FAR && self.outlives_home.load(Ordering::Acquire),
+            // A sender on another host depends on the home process.
+            PeerState::Dead => {
+                self.sender_qpn != OTHER_HOST && self.outlives_home.load(Ordering::Acquire)
+            }
         }
     }
 
-    /// Whether it will serve its sender again though it may not now: its port is down.
-    pub(crate) fn stays(&self) -> bool {
+    /// Whether the home QP serves its sender, or will again after its port comes up.
+    pub(crate) fn is_valid(&self) -> bool {
         self.serves() || !self.home.peer.is_dead() && self.is_connected()
     }
 
@@ -44,44 +60,50 @@ impl StandIn {
         self.home.connection(self.sender_qpn) == Some(self.generation)
     }
 
-    /// Whether the QP goes on though a request for it was refused: its owner, who looks here for the error, has not heard of it.
+    /// Whether the stand-in must stay in ERR after a refusal: the owner of the home QP reads its
+    /// state here, and has not heard of the refusal.
     pub(super) fn awaits_refusal(&self) -> bool {
         !self.home.peer.is_dead() && self.is_connected()
     }
 }
 
-/// What others asked us to do and was not done yet: more than that is lost, as where a ring is full.
-const HEARD_MOST: usize = 1 << 12;
-/// QPs that stand for others' at most, so that enough of the table is left for the application.
-const STAND_INS_MOST: usize = QPS / 2;
-/// Questions that wait for a stand-in at most: each is as long as a packet.
-const QUESTIONS_MOST: usize = 64;
-/// As who sends to a QP whose other end is on another host is known in the fabric (`Qp::set_connected`).
-pub(super) const FAR: u32 = 0;
+/// Limit of tasks from other processes; further tasks are lost, as in a full ring.
+const MAX_TASKS: usize = 1 << 12;
+/// Limit of stand-ins, to leave QP numbers for the application.
+const MAX_STAND_INS: usize = QPS / 2;
+/// Limit of requests that wait for a stand-in; each holds a packet.
+const MAX_QUEUED_REQUESTS: usize = 64;
+/// The QP number that stands for senders on another host (`Qp::set_connected`).
+pub(super) const OTHER_HOST: u32 = 0;
 
 impl Xrc {
-    /// Whether whoever polls looks here, and at the wire where one of ours receives by it.
+    /// Whether polls must look here, and at the wire between hosts if an XRC QP receives by it.
     #[inline]
     pub(crate) fn is_receiving(&self) -> bool {
         self.receiving.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether whoever polls looks for what other processes ask, too: requests of other hosts for queues of ours.
+    /// Whether polls must look for requests of other hosts that other processes forward.
     #[inline]
-    pub(crate) fn has_guests(&self) -> bool {
+    pub(crate) fn has_remote_stand_ins(&self) -> bool {
         self.has_remote_stand_ins.load(Ordering::Relaxed)
     }
 
-    /// Who stands for QP `of` of another process, for requests of other hosts.
-    pub(crate) fn guest(&self, of: u32) -> Option<Arc<Qp>> {
+    /// The stand-in for QP `of` of another process that serves requests of other hosts.
+    pub(crate) fn remote_stand_in(&self, of: u32) -> Option<Arc<Qp>> {
         self.remote_stand_ins.lock().get(&of).map(Arc::clone)
     }
 
-    /// Has a question served once there is somebody to serve it; `false`: it comes with too many others.
-    pub(crate) fn welcome(&self, adapter: &Adapter, question: Question, frame: &[u8]) -> bool {
+    /// Queues a request until a stand-in exists. Returns false if too many requests wait.
+    pub(crate) fn queue_request(
+        &self,
+        adapter: &Adapter,
+        question: Question,
+        frame: &[u8],
+    ) -> bool {
         let mut tasks = self.tasks.lock();
         let waiting = tasks.iter().filter(|task| matches!(task, XrcTask::Serve { .. })).count();
-        if waiting >= QUESTIONS_MOST || tasks.len() >= HEARD_MOST {
+        if waiting >= MAX_QUEUED_REQUESTS || tasks.len() >= MAX_TASKS {
             return false;
         }
         tasks.push(XrcTask::Serve { question, frame: frame.into() });
@@ -90,28 +112,28 @@ impl Xrc {
         true
     }
 
-    /// Serves a question by a stand-in that is made for it, unless it is there by now.
-    fn receive_guest(&self, adapter: &Arc<Adapter>, question: &Question, frame: &[u8]) {
-        let number = self.stand(adapter, question.of, FAR);
+    /// Serves a queued request by a stand-in, which is made if needed.
+    fn serve_queued(&self, adapter: &Arc<Adapter>, question: &Question, frame: &[u8]) {
+        let number = self.make_stand_in(adapter, question.of, OTHER_HOST);
         let there = number.and_then(|number| adapter.qp(split_qpn(number).1));
         let there = match &there {
-            Some(guest) if guest.is_guest(question.generation) => Ok(&**guest),
-            // Of a connection that is no more.
+            Some(guest) if guest.serves_incarnation(question.generation) => Ok(&**guest),
+            // The request belongs to an earlier connection.
             Some(_) => return,
-            None if self.stand_ins.lock().len() >= STAND_INS_MOST => Err(Verdict::NotReady),
+            None if self.stand_ins.lock().len() >= MAX_STAND_INS => Err(Verdict::NotReady),
             None => Err(Verdict::Refuse(Nak::InvalidRd)),
         };
         serve_guest(adapter, there, question, frame, ServedBy::Library);
     }
 
-    /// By whoever polls: serves what arrived.
+    /// Called by polls: serves the hot rings.
     pub(crate) fn look(&self, who: ServedBy) {
         if let Some(hot) = self.hot.try_lock() {
             hot.look(who);
         }
     }
 
-    /// A QP receives by the wire between hosts, or (`more` is false) does not any more.
+    /// Counts a QP that receives from other hosts; `more` is false when it stops.
     pub(crate) fn count_remote(&self, more: bool) {
         if more {
             self.receiving.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +142,7 @@ impl Xrc {
         }
     }
 
-    /// By the service thread, or before sleeping: also sends the acknowledgements that are due.
+    /// Called by the service thread, and before a thread sleeps: also sends due acknowledgements.
     pub(crate) fn sweep(&self, who: ServedBy) -> bool {
         if !self.is_receiving() {
             return false;
@@ -130,14 +152,14 @@ impl Xrc {
         hot.finish(who)
     }
 
-    /// The bell of an XRC receive QP rang.
-    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
+    /// Handles the bell of an XRC receive QP.
+    pub(crate) fn make_hot(&self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if let Some(mut hot) = self.hot.try_lock() {
-            hot.heat(adapter, qp, who);
+            hot.make_hot(adapter, qp, who);
         }
     }
 
-    /// A QP can receive from now on.
+    /// Lists a QP that can receive from now on.
     pub(crate) fn add_receiver(&self, adapter: &Adapter, qp: &Arc<Qp>) {
         if !qp.is_listed_receiver() {
             self.receiving.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +167,7 @@ impl Xrc {
         self.hot.lock().add(adapter, qp);
     }
 
-    /// A QP is reset or destroyed: forget it.
+    /// Forgets a QP that is reset or destroyed.
     pub(crate) fn remove(&self, qp: &Qp) {
         if qp.is_listed_receiver() {
             self.receiving.fetch_sub(1, Ordering::Relaxed);
@@ -153,33 +175,36 @@ impl Xrc {
         self.hot.lock().remove(qp);
     }
 
-    /// A completion queue is armed for the first time.
+    /// Called when a CQ is armed for the first time.
     pub(super) fn await_events(&self) {
         self.senders.await_events();
     }
 
-    /// A QP that sends is connected to one of process `slot`.
+    /// Records that `qp` sends to process `slot`.
     pub(crate) fn add_sender(&self, qp: &Qp, slot: u16) {
         self.senders.add(slot, qp);
     }
 
-    /// Whether `qp` may wait for process `slot` to answer: one that only sends has no receiver that would know.
+    /// Whether `qp` may wait for process `slot`. A QP that only sends has no responder that would
+    /// notice.
     pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
         qp.kind == Kind::XrcSend && self.senders.sends_to(slot, qp)
     }
 
-    /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.
-    pub(super) fn ask(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
+    /// Asks process `slot` for a stand-in for QP `of`, to which the local QP `by` sends. `stand_in`
+    /// returns the reply.
+    pub(super) fn ask_for_stand_in(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
         self.stand_in_replies.lock().entry((slot, by)).or_default();
-        adapter.datagrams.tell(adapter, slot, Op::XrcAsk, by, u64::from(of));
+        adapter.datagrams.send_message(adapter, slot, Op::XrcAsk, by, u64::from(of));
     }
 
-    /// Our QP `by` waits for no answers.
+    /// Forgets the requests made for the local QP `by`.
     pub(super) fn forget_questions(&self, by: u32) {
         self.stand_in_replies.lock().retain(|(_, asker), _| *asker != by);
     }
 
-    /// Who stands for QP `of` in process `slot`, to receive from our QP `by`.
+    /// A link to the stand-in for QP `of` in process `slot` that receives from the local QP `by`,
+    /// if it exists.
     pub(super) fn stand_in(
         &self,
         adapter: &Adapter,
@@ -199,7 +224,7 @@ impl Xrc {
         right.then_some(link)
     }
 
-    /// A QP of ours, `by`, that stands for `of` refused a request.
+    /// Reports that the local stand-in `by` for QP `of` refused a request.
     pub(super) fn refused(&self, adapter: &Adapter, by: u32, of: u32, event: u32) {
         self.put_task(adapter, XrcTask::ReportEvent { slot: split_qpn(of).0, by, of, event });
     }
@@ -209,10 +234,17 @@ impl Xrc {
         adapter.fabric.wake_self();
     }
 
-    /// Somebody has something to say in the ring of process `slot`; `false`: it makes no sense, or comes with too much else. Anybody may
-    /// have written there, so that what is said is checked against tables before it counts.
-    pub(super) fn hear(&self, adapter: &Adapter, slot: u16, head: &Head, word: Claim<u64>) -> bool {
-        // Numbers of QPs, and of an event: each is looked at below, or before its task is done.
+    /// Reads an XRC message in the ring of process `slot`. Returns false if the message is invalid,
+    /// or if too many tasks wait. Any member can write the ring, so the content is checked against
+    /// tables before it has an effect.
+    pub(super) fn receive_message(
+        &self,
+        adapter: &Adapter,
+        slot: u16,
+        head: &Head,
+        word: Claim<u64>,
+    ) -> bool {
+        // QP numbers and an event, checked below or before the task is executed.
         let word = word.as_said();
         let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
@@ -232,7 +264,7 @@ impl Xrc {
             _ => return false,
         };
         let mut tasks = self.tasks.lock();
-        if tasks.len() >= HEARD_MOST {
+        if tasks.len() >= MAX_TASKS {
             return false;
         }
         tasks.push(task);
@@ -241,8 +273,9 @@ impl Xrc {
         true
     }
 
-    /// QP `of` of another process is said to have had an `event`, of which those are told who have it open here.
-    fn heard(&self, adapter: &Adapter, of: u32, event: QpEvent) {
+    /// Handles a reported `event` of QP `of` of another process. The event is passed to local
+    /// handles if the life of the QP agrees.
+    fn handle_event(&self, adapter: &Adapter, of: u32, event: QpEvent) {
         let Some(home) = self.home_of(adapter, of) else { return };
         let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
         if event.breaks() != life.is_connected_to(life.dest_qpn) {
@@ -250,9 +283,9 @@ impl Xrc {
         }
     }
 
-    /// Our QP `of` shall fail, since QP `by` refused a request in its place: if `by` stands for it, and its owner's tables say that it
-    /// is in error.
-    fn fail_as(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
+    /// Fails the local QP `of` after stand-in `by` refused a request. Required: `by` stands for
+    /// `of`, and the tables of its owner show ERR.
+    fn fail_refused(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
         let (_, index) = split_qpn(of);
         let is_it = |qp: &Arc<Qp>| qp.qpn == of && matches!(qp.role, Role::Receiver(_));
         let Some(qp) = adapter.qp(index).filter(is_it) else { return };
@@ -273,29 +306,27 @@ impl Xrc {
         }
     }
 
-    /// The service thread's part.
-    pub(crate) fn work(&self, adapter: &Arc<Adapter>) {
+    /// Executes the tasks of the service thread.
+    pub(crate) fn run_tasks(&self, adapter: &Arc<Adapter>) {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             match task {
                 XrcTask::MakeStandIn { slot, of, by } => {
-                    if let Some(number) = self.stand(adapter, of, by) {
+                    if let Some(number) = self.make_stand_in(adapter, of, by) {
                         let word = halves(number, by);
-                        adapter.datagrams.tell(adapter, slot, Op::XrcAnswer, of, word);
+                        adapter.datagrams.send_message(adapter, slot, Op::XrcAnswer, of, word);
                     }
                 }
                 XrcTask::ReportEvent { slot, by, of, event } => {
                     let word = halves(of, event);
-                    adapter.datagrams.tell(adapter, slot, Op::XrcBroke, by, word);
+                    adapter.datagrams.send_message(adapter, slot, Op::XrcBroke, by, word);
                 }
-                XrcTask::Serve { question, frame } => {
-                    self.receive_guest(adapter, &question, &frame)
-                }
+                XrcTask::Serve { question, frame } => self.serve_queued(adapter, &question, &frame),
                 XrcTask::EventReported { by, of, event } => {
                     if split_qpn(of).0 == adapter.fabric.slot() {
-                        self.fail_as(adapter, by, of, event);
+                        self.fail_refused(adapter, by, of, event);
                     } else if by == of {
-                        self.heard(adapter, of, event);
+                        self.handle_event(adapter, of, event);
                     }
                 }
             }
@@ -303,49 +334,49 @@ impl Xrc {
         self.end_orphans();
         let mut stand_ins = self.stand_ins.lock();
         stand_ins.retain(|qp| {
-            if let Some(stand) = qp.stand()
+            if let Some(stand) = qp.as_stand_in()
                 && stand.home.peer.is_dead()
             {
                 stand.outlives_home.store(
-                    stand.is_connected() && is_held(adapter, &stand.home),
+                    stand.is_connected() && has_living_opener(adapter, &stand.home),
                     Ordering::Release,
                 );
             }
             let needed = qp.is_stand_in_needed() || qp.is_refusal_awaited();
             if !needed {
-                self.dismiss(qp);
+                self.remove_remote(qp);
                 qp.retire();
             }
             needed
         });
     }
 
-    /// Nobody is to be served by `qp` any more.
-    fn dismiss(&self, qp: &Arc<Qp>) {
+    /// Removes `qp` from the stand-ins for other hosts.
+    fn remove_remote(&self, qp: &Arc<Qp>) {
         let mut guests = self.remote_stand_ins.lock();
         guests.retain(|_, guest| !Arc::ptr_eq(guest, qp));
         self.has_remote_stand_ins.store(!guests.is_empty(), Ordering::Relaxed);
     }
 
-    /// Begins to stand for QP `of` where `by` sends, or goes on with it; returns our number for that.
-    fn stand(&self, adapter: &Arc<Adapter>, of: u32, by: u32) -> Option<u32> {
+    /// Makes a stand-in for QP `of` and sender `by`, or finds the present one. Returns its number.
+    fn make_stand_in(&self, adapter: &Arc<Adapter>, of: u32, by: u32) -> Option<u32> {
         let mut stand_ins = self.stand_ins.lock();
         let known = stand_ins.iter().find(|qp| {
             qp.qpn == of
                 && qp.is_stand_in_needed()
-                && qp.stand().is_some_and(|stand| stand.sender_qpn == by)
+                && qp.as_stand_in().is_some_and(|stand| stand.sender_qpn == by)
         });
         if let Some(qp) = known {
             return Some(qpn(adapter.fabric.slot(), qp.index));
         }
-        if stand_ins.len() >= STAND_INS_MOST {
+        if stand_ins.len() >= MAX_STAND_INS {
             return None;
         }
         let home = adapter.link(of).map(|(link, _)| link);
         let home = home.filter(|link| link.connection(by).is_some());
-        // A home that died is known where the QP is open.
+        // If the home process died, this process may have the QP open.
         let home = home.or_else(|| self.home_of(adapter, of))?;
-        let is_far = by == FAR;
+        let is_far = by == OTHER_HOST;
         let sender = if is_far { None } else { Some(adapter.link(by)?.1) };
         let generation = home.connection(by)?;
         let held = home.peer.is_dead();
@@ -364,7 +395,7 @@ impl Xrc {
             generation,
             outlives_home: AtomicBool::new(held),
         };
-        let wanted = Wanted::receiver(Role::StandIn(stand), srq.report.clone());
+        let wanted = QpParameters::receiver(Role::StandIn(stand), srq.report.clone());
         let qp = Qp::new(adapter, wanted).ok()?;
         qp.responder.lock().min_rnr_timer = min_rnr_timer;
         qp.connect_receiver(sender, by);
@@ -377,11 +408,11 @@ impl Xrc {
         Some(number)
     }
 
-    /// Opens a domain: that of the file `fd`, or a new one of this process alone.
+    /// Opens the domain of the file `fd`, or a new private domain.
     ///
     /// # Errors
-    /// `EAGAIN` nobody has it open and `create` does not ask for it; `EINVAL` somebody has and `exclusive` asks for a new
-    /// one; `EBADF` no open file.
+    /// `EAGAIN` the domain is not open and `create` is false; `EINVAL` the domain is open and
+    /// `exclusive` is true; `EBADF` the descriptor is not open.
     pub(crate) fn open_domain(
         &self,
         adapter: &Adapter,
@@ -392,7 +423,7 @@ impl Xrc {
         let Some(file) = file else {
             let number = self.private_domains.fetch_add(1, Ordering::Relaxed);
             let slot = u64::from(adapter.fabric.slot());
-            // No file has this device number: they have 32 bits.
+            // No file has this device number, because device numbers have 32 bits.
             let id = DomainId { device: 1 << 63 | slot, inode: number };
             self.domains.lock().insert(id, OpenDomain { count: 1, file: None });
             return Ok(id);
@@ -416,7 +447,7 @@ impl Xrc {
         Ok(id)
     }
 
-    /// Undoes `open_domain` once.
+    /// Undoes one `open_domain`.
     pub(crate) fn close_domain(&self, adapter: &Adapter, id: DomainId) {
         let mut domains = self.domains.lock();
         let Some(open) = domains.get_mut(&id) else { return };
@@ -435,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_neighbouring_files_differ_and_leave_the_slots_alone() {
+    fn marks_of_neighbouring_files_differ_and_do_not_overlap_the_slots() {
         let mut seen = std::collections::HashSet::new();
         for device in 0..20 {
             for inode in 0..500 {

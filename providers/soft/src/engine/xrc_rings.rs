@@ -49,14 +49,14 @@ impl Requester {
                 RingChoice::Active => {}
                 RingChoice::Draining => break,
                 RingChoice::Waiting => {
-                    self.stall(qp);
+                    self.start_timeout(qp);
                     break;
                 }
             }
             let Some(link) = self.link.take() else { break };
             let went =
-                if self.peer_state(qp, &link) == PeerState::Silent || !self.answers(qp, &link) {
-                    self.stall(qp);
+                if self.peer_state(qp, &link) == PeerState::Silent || !self.is_served(qp, &link) {
+                    self.start_timeout(qp);
                     false
                 } else {
                     self.name_srq(qp, &link, number) && self.issue(qp, &link, n)
@@ -131,7 +131,12 @@ impl Requester {
                 let recently = |(s, at): &(u16, Instant)| *s == to && at.elapsed() < STAND_IN_RETRY;
                 if !self.xrc_rings.last_stand_in_request.as_ref().is_some_and(recently) {
                     self.xrc_rings.last_stand_in_request = Some((to, Instant::now()));
-                    qp.adapter.xrc.ask(&qp.adapter, to, self.xrc_rings.home_qpn, qp.qpn);
+                    qp.adapter.xrc.ask_for_stand_in(
+                        &qp.adapter,
+                        to,
+                        self.xrc_rings.home_qpn,
+                        qp.qpn,
+                    );
                 }
                 RingChoice::Waiting
             }

@@ -52,9 +52,11 @@ impl SendersByProcess {
     fn complete_all(&self, slot: u16) {
         // Two steps: `add` is called under the requester locks that the second step takes.
         let busy: Vec<_> = match self.by_slot.lock().get(&slot) {
-            Some(qps) => {
-                qps.values().filter_map(Weak::upgrade).filter(|qp| qp.may_await()).collect()
-            }
+            Some(qps) => qps
+                .values()
+                .filter_map(Weak::upgrade)
+                .filter(|qp| qp.may_have_outstanding())
+                .collect(),
             None => return,
         };
         for qp in busy {

@@ -1,4 +1,4 @@
-//! What fuzz targets call (`fuzz/`): everything here takes any bytes and must not panic.
+//! Entry points of the fuzz targets (`fuzz/`): each accepts any bytes and must not panic.
 
 mod segments;
 
@@ -18,7 +18,7 @@ pub fn hello(data: &[u8]) {
     assert!(fabric::round_trip(data), "what is parsed is what would be emitted");
 }
 
-/// The head of a ring's slot.
+/// The head of a ring slot.
 pub fn slot(data: &[u8]) {
     let (words, _) = data.as_chunks::<8>();
     let &[first, second, ..] = words else { return };
@@ -27,7 +27,7 @@ pub fn slot(data: &[u8]) {
     if let Some(head) = head {
         assert_eq!(head.emit(), words, "every bit of a head means something");
     }
-    // The short way and the general one find the same.
+    // The fast path and the general path decode the same values.
     let short = Short(words);
     if short.is_one() && short.len() <= SEND_INLINE {
         let head = head.expect("a short one is one");
@@ -47,7 +47,7 @@ pub fn faults(data: &[u8]) {
     }
 }
 
-/// An Ethernet frame, as it is taken apart, checked and segmented.
+/// An Ethernet frame: dissected, checked and segmented.
 pub fn frame(data: &[u8]) {
     if let Some((key, places)) = dissect(data) {
         let _ = (key.words(), key.is_multicast(), places.vlan);

@@ -1,6 +1,6 @@
-//! An adapter that reads what another member of the fabric wrote: rings, control words, chunks, and the other's tables, from any bytes.
-//!
-//! Both are in one process, and nobody attaches: an adapter that may would write where the other says that its memory is.
+//! A fuzz target for shared memory: an adapter reads what another member wrote into rings, control
+//! words, chunks and tables. Both members are in one process. Cross-memory attach is off, because
+//! an adapter with attach would write to the addresses given by the other member.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use crate::engine::objects::cq::{Cq, CqOptions};
 use crate::engine::objects::holder::RingHolder;
 use crate::engine::objects::qp::{Pair, Qp};
 use crate::engine::objects::served_by::ServedBy;
-use crate::engine::qp::Wanted;
+use crate::engine::qp::QpParameters;
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Destination, RemoteAddress, Request, What};
 use crate::engine::state::{Kind, State};
@@ -27,11 +27,11 @@ use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_semantics::modify::transition;
 
-/// Bytes of a record: what it is, three of what it is about, and eight words.
+/// Bytes of a record: kind, three parameters, and eight words.
 const RECORD: usize = 4 + 64;
-/// Records of one input that count.
+/// Maximal number of records of an input.
 const MOST: usize = 64;
-/// Bytes of registered memory, and of each side of it that is not.
+/// Bytes of registered memory, and of the unregistered memory on each side.
 const MEMORY: usize = 8192;
 const BESIDE: usize = 4096;
 const QKEY: u32 = 0x1111_1111;
@@ -48,7 +48,7 @@ impl Handler for Deaf {
     fn on_peer_death(&self, _: &Arc<Peer>) {}
 }
 
-/// The adapter, what it has, and the other member.
+/// The adapter with its objects, and the other member.
 struct World {
     adapter: Arc<Adapter>,
     gids: Gids,
@@ -57,7 +57,7 @@ struct World {
     memory: Box<[u8]>,
     keys: Keys,
     other: Arc<Fabric>,
-    /// The other's segments, and the adapter's as the other has them mapped.
+    /// The segments of the other member, and the adapter's segments as mapped by it.
     own: View,
     victim: View,
 }
@@ -71,11 +71,12 @@ impl World {
         config.first_slot = Some(1);
         let adapter = Adapter::join(config.clone()).expect("a fabric");
         let other = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
-        // SAFETY: the fabric mapped both segments with these lengths, and the world is never dropped.
+        // SAFETY: the fabric mapped both segments with these lengths, and the world is never
+        // dropped.
         let own = unsafe { View::new(other.tables().base(), other.rings().base()) };
         let peer = other.peer(adapter.fabric.slot()).expect("it is there");
-        // SAFETY: the fabric mapped the peer's segments with the lengths of shm::layout; the Arc is forgotten below, so
-        // that they stay mapped for as long as the world uses the view.
+        // SAFETY: the fabric mapped the peer's segments with the lengths of `shm::layout`; the Arc
+        // is forgotten below, so they stay mapped while the world uses the view.
         let victim = unsafe { View::of(&peer) };
         std::mem::forget(peer);
         let form = CqOptions {
@@ -102,19 +103,19 @@ impl World {
             };
             let mut pair = Pair::new(Arc::clone(&cq), Arc::clone(&cq), None);
             pair.signals_all = true;
-            let wanted = Wanted::pair(kind, pd, pair, cap, report.clone());
+            let wanted = QpParameters::pair(kind, pd, pair, cap, report.clone());
             Qp::new(&adapter, wanted).expect("a number")
         });
         let gids = Gids::of_this_host(adapter.identity, 0);
         Self { adapter, gids, cq, qps: qps.to_vec(), memory, keys, other, own, victim }
     }
 
-    /// The number of the other's QP that one of ours is connected to.
+    /// The number of the remote QP of a QP.
     fn number(&self, which: usize) -> u32 {
         qpn(self.other.slot(), which + 1)
     }
 
-    /// All queue pairs as after they were connected for the first time.
+    /// Resets all QPs to the state after their first connection.
     fn restart(&self) {
         let attr = ibv_qp_attr {
             qkey: QKEY,
@@ -129,7 +130,7 @@ impl World {
         for (which, qp) in self.qps.iter().enumerate() {
             let reset = ibv_qp_attr { qp_state: State::Reset as u32, ..attr };
             modify(qp, &self.gids, &reset, IBV_QP_STATE).expect("RESET is always allowed");
-            // What the other says of its side: as a good one does.
+            // The tables of a correct remote process.
             let entry = self.own.qp(which + 1);
             let kind = qp.kind as u8;
             let life = Life { state: Life::RTS, kind, generation: 1, dest_qpn: qp.qpn };
@@ -151,7 +152,7 @@ impl World {
             RingHolder::new(self.other.identity(), 1)
                 .take(&self.victim.qp_ring(qp.index).expect("mapped"));
             for id in 0..RECEIVES {
-                if let Ok(mut receives) = qp.posting() {
+                if let Ok(mut receives) = qp.lock_receives_for_post() {
                     let _ = receives.post(id, &[self.sge(id as usize * 1024, 1024)]);
                 }
             }
@@ -165,13 +166,14 @@ impl World {
         ibv_sge { addr, length: len as u32, lkey: self.keys.lkey }
     }
 
-    /// One record.
+    /// Executes a record.
     fn play(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
         let (which, at) = (usize::from(which) % KINDS.len(), usize::from(a));
         let qp = &self.qps[which];
         let ring = self.victim.qp_ring(qp.index).expect("mapped");
         match kind % 12 {
-            // A slot where the adapter looks next: of the right sender, if bit 0 says so; with the victim's memory for an address, if bit 1 does.
+            // A slot at the position that the adapter reads next. Bit 0 clear: the correct sender.
+            // Bit 1 clear: an address in the registered memory.
             0..3 => {
                 let seq = ring.acked().load(Relaxed).as_said();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
@@ -234,7 +236,7 @@ impl World {
             9 => {
                 let Some(chunk) = self.own.chunk(u32::from(a) % 4) else { return };
                 for (n, word) in words.into_iter().enumerate() {
-                    // SAFETY: eight words at the beginning of a chunk of the other's.
+                    // SAFETY: eight words at the beginning of a chunk of the other member.
                     unsafe { chunk.base().cast::<u64>().add(n).write_volatile(word) };
                 }
             }
@@ -260,7 +262,7 @@ impl World {
         }
     }
 
-    /// The adapter sends something to the other.
+    /// The adapter sends a request to the other member.
     fn send(&self, qp: &Qp, which: usize, what: u8, words: &[u64; 8]) {
         let opcodes = [
             IBV_WR_SEND,
@@ -317,7 +319,7 @@ fn write(ring: &soft_local::shm::ring::Ring, seq: u32, words: [u64; 8]) {
     protocol::publish(ring.words(seq), [first, second], &body);
 }
 
-/// Any bytes, as what another member does: records of a kind, its object, and eight words.
+/// Interprets any bytes as actions of another member: records with kind, object and eight words.
 pub fn segments(data: &[u8]) {
     static WORLD: OnceLock<Mutex<World>> = OnceLock::new();
     let world = WORLD.get_or_init(|| Mutex::new(World::new()));

@@ -1,4 +1,5 @@
-//! What the hostile process says at the doors of others: messages that are none, and descriptors of the wrong kind.
+//! Attacks on the handshake: invalid messages and wrong descriptors at the sockets of other
+//! processes. `Attacker::act` calls these functions with a victim.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use soft_sys::memfd::Memfd;
 use soft_sys::unix::Socket;
 
 impl Attacker {
-    /// Connects as a stranger does, and says something.
+    /// Connects to the socket of the victim and sends a message.
     pub(super) fn knock(&mut self, victim: &Victim) {
         let directory = self.fabric.directory().to_path_buf();
         let name = PathBuf::from(format!("{}.sock", victim.peer.slot));
@@ -18,7 +19,7 @@ impl Attacker {
         let Ok(socket) = Socket::connect(&dir, &directory.join(&name), &name) else { return };
         let mut bytes: Vec<u8> = (0..64).map(|_| self.random.next() as u8).collect();
         if !self.random.one_in(4) {
-            // Magic, version and kind of a message, and perhaps the slot of somebody.
+            // Magic, version and kind of a message, and possibly the slot of a member.
             bytes.fill(0);
             bytes[..8].copy_from_slice(b"FVfabric");
             bytes[8] = if self.random.one_in(8) { self.random.next() as u8 } else { 5 };

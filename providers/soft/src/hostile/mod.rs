@@ -1,9 +1,11 @@
-//! A hostile process, for tests of everybody else: a member of the fabric as any other, with the handshake and the mappings that each
-//! gets, which then writes whatever it can make up into whatever it can write, from a seed.
+//! A hostile process, for tests of all other processes.
+//! It is a member of the fabric, with the usual handshake and mappings, and writes arbitrary values
+//! into all memory that it may write. A seed makes its actions reproducible.
 //!
-//! It is the test program again, which runs nothing but [`entry`]. `cargo xtask soak --hostile` and the group `hostile` of
-//! `cargo xtask test` start it beside programs that should not mind. Which words it keeps to is its [`Reach`]; docs/reference/threat-model.md
-//! says what a member may do to others with each of them.
+//! The process is the test program, started to run only [`entry`]. `cargo xtask soak --hostile` and
+//! the group `hostile` of `cargo xtask test` start it beside programs that must not suffer.
+//! [`Reach`] limits the words that the process writes. docs/reference/threat-model.md states the
+//! possible damage for each word.
 
 mod doors;
 mod own;
@@ -19,19 +21,20 @@ use soft_local::fabric::{Fabric, Handler, Peer};
 use soft_local::shm::layout::*;
 use soft_local::shm::view::View;
 
-/// What the process is asked to do: seed, seconds from when it meets somebody, and reach.
+/// The task of the process: seed, seconds from the first contact, and reach.
 const MARK: &str = "FERROVERBS_HOSTILE";
 
-/// How long it waits for somebody to attack.
+/// How long it waits for a victim.
 const ALONE: Duration = Duration::from_secs(120);
 
-/// How often it says what it did so far: somebody who finds it hung knows by that whether it attacked.
+/// Interval of progress reports. The report of a hung run shows whether it attacked.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// After how many acts it looks for what it should not be able to read.
+/// Number of actions between searches for secrets.
 const SEARCH_EVERY: u64 = 1 << 14;
 
-/// Not a test: what the process runs. It prints its slot, and at the end how much it did.
+/// Not a test: the main function of the process. Prints its slot, and finally the number of its
+/// actions.
 #[test]
 fn entry() {
     let Ok(asked) = std::env::var(MARK) else { return };
@@ -53,7 +56,7 @@ fn entry() {
     while Instant::now() < end {
         for _ in 0..64 {
             attacker.act();
-            // Looking for somebody may take seconds.
+            // A search for victims may take seconds.
             if attacker.victims.is_empty() {
                 break;
             }
@@ -74,11 +77,11 @@ fn entry() {
     }
     search(&attacker);
     println!("@done {}", attacker.tally());
-    // No orderly end: a member need not have one.
+    // Without an orderly end, as any member may exit.
     std::process::exit(0);
 }
 
-/// Ends the process where it finds what it should not be able to read.
+/// Ends the process if it finds a secret that it must not be able to read.
 fn search(attacker: &Attacker) {
     if let Some(found) = secrets::search(attacker) {
         println!("@secret {found}");
@@ -86,13 +89,14 @@ fn search(attacker: &Attacker) {
     }
 }
 
-/// Which words a hostile process writes.
+/// The words that a hostile process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Those that are its own by the design: both of its segments, the rings of connections to its QPs, its datagram ring in each process,
-    /// and what everybody may set: bells, alarms, calls for help. Nothing that honest processes have among themselves suffers.
+    /// The words that the process owns by design: both of its segments, the rings of connections to
+    /// its QPs, its datagram ring in each process, and words that all members may set (bells,
+    /// alarms, calls for help). Connections between honest processes do not suffer.
     Own,
-    /// Everything that is mapped writable.
+    /// Everything mapped writable.
     All,
 }
 
@@ -120,7 +124,7 @@ impl Random {
         if all.is_empty() { None } else { Some(all[self.below(all.len())]) }
     }
 
-    /// A number that code likes least: near powers of two, near the ends, or any.
+    /// A critical number: near a power of two, near a limit, or any.
     fn nasty(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,
@@ -135,16 +139,16 @@ impl Random {
     }
 }
 
-/// A QP of another process that is connected, or was a moment ago.
+/// A connected QP of another process, at the time of the last look.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// Index in its owner's table.
+    /// Index in the table of its owner.
     index: usize,
-    /// What its owner says of it.
+    /// The life published by its owner.
     life: Life,
 }
 
-/// A region of another process, as its owner publishes it.
+/// A region of another process, as published.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     rkey: u32,
@@ -157,11 +161,11 @@ struct Region {
 struct Victim {
     peer: Arc<Peer>,
     view: View,
-    /// Its QPs that are connected to QPs of ours, and those connected to others.
+    /// QPs of the victim that are connected to QPs of the attacker, and all other connected QPs.
     ours: Vec<Line>,
     theirs: Vec<Line>,
     regions: Vec<Region>,
-    /// Where our datagram ring continues.
+    /// Next sequence number of the attacker's datagram ring.
     next_datagram: u32,
 }
 
@@ -170,7 +174,7 @@ impl Victim {
         qpn(self.peer.slot, index)
     }
 
-    /// Reads what it publishes anew.
+    /// Reads the published tables again.
     fn study(&mut self, own_slot: u16) {
         let tables = self.peer.tables().base().cast_const();
         self.ours.clear();
@@ -203,7 +207,8 @@ impl Victim {
     }
 }
 
-/// Which of `count` elements of `size` bytes at `offset` of a segment lie in pages that exist: reading the others would make them.
+/// The elements, of `count` elements of `size` bytes at `offset` of a segment, that lie in existing
+/// pages. Reading the others would create pages.
 fn resident(
     base: *const u8,
     offset: usize,
@@ -222,7 +227,7 @@ fn resident(
     pages.flat_map(move |(page, _)| page * PAGE / size..(page * PAGE / size + each).min(count))
 }
 
-/// Hears nothing: whoever is there is found by looking.
+/// Ignores all events; victims are found by searching.
 struct Deaf;
 
 impl Handler for Deaf {
@@ -271,7 +276,7 @@ impl Attacker {
         self.fabric.slot()
     }
 
-    /// What it did so far.
+    /// A summary of its actions.
     fn tally(&self) -> String {
         format!(
             "{} acts, {} pieces to connections of ours, {} to those of others, {} processes met",
@@ -279,9 +284,10 @@ impl Attacker {
         )
     }
 
-    /// One act of malice.
+    /// One hostile action.
     fn act(&mut self) {
-        // Where nobody is, a look costs nobody time. On a machine that has much to do, 512 pauses may last longer than an attack.
+        // Without victims a search disturbs no process. On a loaded machine 512 pauses may outlast
+        // the attack.
         if self.victims.is_empty() || self.acts.is_multiple_of(512) {
             self.look_around();
         }
@@ -310,7 +316,7 @@ impl Attacker {
         self.victims.insert(slot, victim);
     }
 
-    /// Meets whoever has come, forgets whoever has gone.
+    /// Connects to new processes, and forgets dead ones.
     fn look_around(&mut self) {
         self.victims.retain(|_, victim| !victim.peer.is_dead());
         let files = std::fs::read_dir(self.fabric.directory()).into_iter().flatten().flatten();
@@ -325,7 +331,8 @@ impl Attacker {
             if self.victims.get(&slot).is_some_and(|known| Arc::ptr_eq(&known.peer, &peer)) {
                 continue;
             }
-            // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
+            // SAFETY: fabric segments have the lengths of `shm::layout`; the Arc beside the view
+            // keeps them mapped.
             let view = unsafe { View::of(&peer) };
             let (ours, theirs, regions) = (vec![], vec![], vec![]);
             let mut victim = Victim { peer, view, ours, theirs, regions, next_datagram: 0 };
@@ -336,7 +343,7 @@ impl Attacker {
         }
     }
 
-    /// As a member does that wants to receive datagrams: its ring is ready for the sender.
+    /// Prepares the ring for datagrams of the victim, like any receiver.
     fn welcome(&self, victim: &Victim) {
         let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
         ring.acked().store(2 * RING_SLOTS, Relaxed);

@@ -1,4 +1,5 @@
-//! What the hostile process says of itself: its tables, the words of its rings that others read, its jobs.
+//! Attacks through the attacker's own segments. They write its tables, its jobs and the words of
+//! its rings that peers read. `Attacker::act` calls these functions with a victim.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -8,7 +9,7 @@ use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
 
 impl Attacker {
-    /// Publishes nonsense, or what looks like sense.
+    /// Publishes invalid or plausible values.
     pub(super) fn change_own_tables(&mut self, victim: &Victim) {
         let view = self.view;
         let head = view.tables_head();
@@ -21,7 +22,8 @@ impl Attacker {
             4..7 => self.change_qp(victim),
             7..9 => self.publish_region(victim),
             9 => {
-                // A group of nobody else's: whoever sends to one waits for all members.
+                // No other process uses this group, because a sender to a group waits for all
+                // members.
                 head.groups.store(nasty as u32, Release);
                 let group = self.view.group(self.random.below(8));
                 group.gid[0].store(self.random.next() | 0xff, Relaxed);
@@ -39,7 +41,8 @@ impl Attacker {
                 let pd = view.pd(at);
                 pd.number.store(self.random.nasty(), Release);
                 pd.origin.store(self.random.nasty(), Release);
-                // Not one that the victim has: a domain that others imported is not deallocated.
+                // Not a domain of the victim: a domain imported by another process cannot be
+                // deallocated.
                 self.view.borrowed(at).store(nasty | 1 << 63, Release);
             }
             _ => {
@@ -51,7 +54,7 @@ impl Attacker {
         }
     }
 
-    /// Words of a QP that one of the victim's is connected to.
+    /// Changes words of a QP that is connected to a QP of the victim.
     fn change_qp(&mut self, victim: &Victim) {
         let line = self.random.of(&victim.ours);
         let index = line.map_or(self.random.below(64), |line| split_qpn(line.life.dest_qpn).1);
@@ -86,7 +89,7 @@ impl Attacker {
         }
     }
 
-    /// Regions with keys that the victims' programs use, and ranges that no process has.
+    /// Publishes regions with keys used by the victim's programs, and with impossible ranges.
     fn publish_region(&mut self, victim: &Victim) {
         let index = 1 + self.random.below(16);
         let entry = self.view.mr(index);
@@ -106,7 +109,8 @@ impl Attacker {
         protocol::validate(&entry.key, rkey | flags << 32);
     }
 
-    /// Says that it moves bytes of a region. Deregistration waits for that, so it is over at once.
+    /// Announces an operation on a region, and withdraws it at once, because deregistration waits
+    /// for it.
     fn announce(&mut self, victim: &Victim) {
         let cell = &self.view.operation_in_flight(self.random.below(OPERATIONS_IN_FLIGHT)).target;
         let Some(region) = self.random.of(&victim.regions) else { return };
@@ -114,7 +118,8 @@ impl Attacker {
         cell.store(0, Release);
     }
 
-    /// Words of our rings segment that others read: the answer of a chunk, the ring for datagrams.
+    /// Changes words of the own rings segment that peers read: responses in chunks, the datagram
+    /// ring.
     pub(super) fn change_own_rings(&mut self, victim: &Victim) {
         let nasty = self.random.nasty();
         let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
@@ -136,13 +141,13 @@ impl Attacker {
             _ => {
                 let Some(chunk) = self.view.chunk(self.random.below(32) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
-                // SAFETY: a word of a chunk of ours.
+                // SAFETY: a word of an own chunk.
                 unsafe { chunk.base().cast::<u64>().add(at).write_volatile(nasty) };
             }
         }
     }
 
-    /// Calls the victim's helper, and shows it a job of ours that may make sense.
+    /// Calls the victim's helper with an own job that may be plausible.
     pub(super) fn call_for_help(&mut self, victim: &Victim) {
         self.forge_job(victim);
         let wanted = &victim.view.rings_head().help_wanted.0;
@@ -150,14 +155,14 @@ impl Attacker {
             0 => self.random.nasty() as u32,
             _ => u32::from(self.slot()) + 1,
         };
-        // Whoever rests or leaves is left alone: it would not come back.
+        // A helper that rests or leaves is not called, because it would not return.
         if wanted.load(Relaxed) < 0xffff_fff0 && who < 0xffff_fff0 {
             wanted.store(who, Release);
             soft_sys::futex::wake(wanted);
         }
     }
 
-    /// A long operation on the victim's memory.
+    /// Describes a long operation on the victim's memory.
     pub(super) fn forge_job(&mut self, victim: &Victim) {
         let view = self.view;
         let job = view.job();
@@ -183,7 +188,7 @@ impl Attacker {
             part.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
         }
         job.is_read.store(self.random.below(3) as u32, Relaxed);
-        // What we have in hand of a job of the victim's: its present one, now and then.
+        // The claim on a job of the victim, sometimes on the current one.
         let theirs = protocol::job(&victim.view.job().state).number;
         let hand = u64::from(theirs) << 32 | u64::from(victim.peer.slot) << 20;
         let hand = if self.random.one_in(2) { hand } else { self.random.nasty() };

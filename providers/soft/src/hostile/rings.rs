@@ -1,4 +1,5 @@
-//! What the hostile process puts into the rings of others: pieces of messages, datagrams, and numbers where there should be neither.
+//! Attacks through the rings of other processes: pieces of messages, datagrams, and arbitrary
+//! words. `Attacker::act` calls these functions with a victim.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -8,7 +9,7 @@ use soft_local::shm::layout::*;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
 
-/// Operations of connections, those of datagram rings, and none at all.
+/// Operations of connections, of datagram rings, and invalid ones.
 const OPS: [Op; 15] = [
     Op::Send,
     Op::Send,
@@ -31,13 +32,13 @@ const CARRIERS: [Carrier; 4] =
     [Carrier::Inline, Carrier::Chunk, Carrier::Attach, Carrier::AttachList];
 
 impl Attacker {
-    /// Pieces for a QP that is connected to one of ours: a message as it should be, but for what is drawn.
+    /// Sends pieces to a QP connected to an own QP: correct messages except for random changes.
     pub(super) fn send_pieces(&mut self, victim: &mut Victim) {
         let Some(line) = self.random.of(&victim.ours) else { return };
         let (_, index) = split_qpn(line.life.dest_qpn);
         let entry = self.view.qp(index);
         let mut life = Life::unpack(entry.life.load(Relaxed));
-        // Mostly a QP in good order, and the same incarnation for a while.
+        // Usually a QP in a valid state, in the same incarnation for a while.
         let sane = life.state == Life::RTS && life.dest_qpn == victim.qpn(line.index);
         if !sane || self.random.one_in(200) {
             let generation = life.generation.wrapping_add(1);
@@ -56,15 +57,15 @@ impl Attacker {
         victim.peer.kick();
     }
 
-    /// Puts a few pieces where the receiver looks next; returns how many.
+    /// Puts some pieces at the position that the receiver reads next. Returns their number.
     pub(super) fn fill(&mut self, victim: &Victim, line: Line, ring: &Ring, src_qpn: u32) -> u64 {
         let acked = ring.acked().load(Relaxed).as_said();
-        // Where it is: at the number acknowledged, or a bit further.
+        // The position is the acknowledged number, or slightly beyond.
         let seq = (0..RING_SLOTS)
             .map(|more| acked.wrapping_add(more))
             .find(|seq| !ring.ready(*seq))
             .unwrap_or(acked);
-        // Only a connection that lives is worth attacking: much of what comes is as it should be.
+        // Most pieces are correct, because only a living connection can be attacked.
         let sane = self.random.below(3) > 0;
         let count = 1 + self.random.below(4);
         for n in 0..count {
@@ -84,7 +85,7 @@ impl Attacker {
         count as u64
     }
 
-    /// A whole message that is nothing but right, if the victim grants what it asks for.
+    /// A correct message, if the victim grants the requested access.
     fn good_piece(
         &mut self,
         victim: &Victim,
@@ -137,7 +138,7 @@ impl Attacker {
         (Head { seq, op, flags, carrier, count, imm, src_qpn, ack }.emit(), body)
     }
 
-    /// One piece that may be anything.
+    /// A piece with random content.
     fn piece(
         &mut self,
         victim: &Victim,
@@ -163,7 +164,7 @@ impl Attacker {
             _ => self.random.nasty() as u32,
         };
         let src_qpn = if self.random.one_in(20) { self.random.next() as u32 } else { src_qpn };
-        // What it sent to us is acknowledged, or a bit more.
+        // Acknowledges the victim's pieces, or slightly more.
         let ack = self.sent_to_us(line).wrapping_add(self.random.below(4) as u32);
         let ack = if self.random.one_in(8) { self.random.next() as u32 } else { ack };
         let count = self.random.below(49) as u8;
@@ -175,7 +176,7 @@ impl Attacker {
                 for word in &mut body[..3] {
                     *word = self.address(victim);
                 }
-                // Lengths of the parts and, at times, a total that agrees.
+                // Lengths of the parts and, sometimes, a matching total.
                 let lens: [u32; 3] = std::array::from_fn(|_| self.random.nasty() as u32);
                 let total = lens[..usize::from(count)].iter().fold(0u32, |a, l| a.wrapping_add(*l));
                 body[3] = halves(lens[0], lens[1]);
@@ -209,7 +210,7 @@ impl Attacker {
         (head.emit(), body)
     }
 
-    /// How far a QP of the victim's has sent to ours, as far as its slots show.
+    /// The number of pieces that a QP of the victim has sent here, as far as its slots show.
     fn sent_to_us(&self, line: Line) -> u32 {
         let (_, index) = split_qpn(line.life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
@@ -218,13 +219,13 @@ impl Attacker {
         acked.wrapping_add(sent as u32)
     }
 
-    /// As a responder: acknowledges what a QP of the victim's has sent, or what it has not, or refuses it.
+    /// Acts as a responder: acknowledges pieces of the victim, sent or not, or refuses them.
     pub(super) fn answer_pieces(&mut self, victim: &Victim) {
         let Some(line) = self.random.of(&victim.ours) else { return };
         let (_, index) = split_qpn(line.life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
         let entry = self.view.qp(index);
-        // Where the victim begins when it connects anew.
+        // The position at which the victim begins a new connection.
         if ring.acked().load(Relaxed).as_said() == 0 {
             entry.ring_base.store(RING_SLOTS, Relaxed);
             ring.acked().store(RING_SLOTS, Relaxed);
@@ -251,7 +252,7 @@ impl Attacker {
         victim.peer.kick();
     }
 
-    /// Datagrams, frames and what processes tell each other, in the ring that the victim has for us.
+    /// Puts datagrams, frames and messages of the library into the victim's ring for the attacker.
     pub(super) fn send_datagrams(&mut self, victim: &mut Victim) {
         let own = self.slot();
         let ring = victim.view.peer_ring(own).expect("mapped");
@@ -263,7 +264,7 @@ impl Attacker {
         victim.peer.kick();
     }
 
-    /// The same in any datagram ring.
+    /// The same for any datagram ring.
     pub(super) fn fill_datagrams(&mut self, victim: &mut Victim, ring: &Ring) {
         let acked = ring.acked().load(Relaxed).as_said();
         if victim.next_datagram.wrapping_sub(acked) >= RING_SLOTS {
@@ -317,23 +318,24 @@ impl Attacker {
             Op::Packet => {
                 let chunk = self.own_chunk(victim);
                 self.question(victim, chunk);
-                // As long as what is said to a question, or as any.
+                // The length of a reply, or any length.
                 body[0] = halves(if self.random.one_in(4) { 25 } else { len }, 0);
                 body[2] = halves(chunk, 0);
             }
-            // Of connections that we have a part in: of those between others is the business of xrc.rs.
+            // About connections of the attacker; `xrc.rs` confirms messages about foreign
+            // connections.
             _ => body[0] = halves(to, src_qpn),
         }
         (head.emit(), body)
     }
 
-    /// The index of a queue pair of the victim's, if it has any that is connected.
+    /// The index of a connected QP of the victim, if any.
     pub(super) fn some_index(&mut self, victim: &Victim) -> usize {
         let lines = if self.random.one_in(2) { &victim.ours } else { &victim.theirs };
         self.random.of(lines).map_or(self.random.below(QPS), |line| line.index)
     }
 
-    /// A length: what fits, what does not quite, and what never will.
+    /// A length: fitting, slightly too long, or impossible.
     fn length(&mut self) -> u32 {
         match self.random.below(4) {
             0 => self.random.nasty() as u32,
@@ -342,13 +344,13 @@ impl Attacker {
         }
     }
 
-    /// The slot of some process that is there.
+    /// The slot of a present process.
     fn some_slot(&mut self) -> u16 {
         let slots: Vec<u16> = self.victims.keys().copied().collect();
         self.random.of(&slots).unwrap_or(1)
     }
 
-    /// A chunk of ours, filled with what may be lists of addresses; or the number of none.
+    /// An own chunk, filled with possible lists of addresses; or an invalid number.
     fn own_chunk(&mut self, victim: &Victim) -> u32 {
         if self.random.one_in(10) {
             return self.random.nasty() as u32;
@@ -359,14 +361,14 @@ impl Attacker {
         {
             for at in 0..64 {
                 let word = if at % 2 == 0 { self.address(victim) } else { self.random.nasty() };
-                // SAFETY: 64 words lie within a chunk of ours, whose alignment is theirs.
+                // SAFETY: 64 words lie within an own chunk, which is aligned for words.
                 unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
             }
         }
         index
     }
 
-    /// Has a chunk of ours hold what a process asks another one for a queue of XRC, or says to that; some of it is none.
+    /// Fills an own chunk with an XRC request or reply of another process, partly invalid.
     fn question(&mut self, victim: &Victim, index: u32) {
         let Some(chunk) = self.view.chunk(index) else { return };
         let own = qpn(self.slot(), self.some_index(victim));
@@ -374,7 +376,7 @@ impl Attacker {
         let kind = self.random.below(4) as u64;
         let [generation, asks, flags] = [4, 9, 256].map(|n| self.random.below(n) as u64);
         let what = generation | asks << 16 | flags << 24;
-        // As `remote::question` has it, behind what stands before a packet.
+        // The format of `remote::question`, behind the fields before a packet.
         let words = [
             0,
             0,
@@ -388,12 +390,12 @@ impl Attacker {
             self.random.nasty(),
         ];
         for (at, word) in words.into_iter().enumerate() {
-            // SAFETY: ten words lie within a chunk of ours, whose alignment is theirs.
+            // SAFETY: ten words lie within an own chunk, which is aligned for words.
             unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
         }
     }
 
-    /// An address in the attacker, in the victim, or nowhere.
+    /// An address in the attacker, in the victim, or unmapped.
     fn address(&mut self, victim: &Victim) -> u64 {
         match self.random.below(6) {
             0 => self.random.nasty(),
@@ -403,7 +405,7 @@ impl Attacker {
         }
     }
 
-    /// An address in, around, or far from a region of the victim's.
+    /// An address in, near or far from a region of the victim.
     fn spot(&mut self, victim: &Victim) -> u64 {
         let Some(region) = self.random.of(&victim.regions) else { return self.random.nasty() };
         let base = if self.random.one_in(4) { region.va } else { region.iova };
@@ -417,7 +419,7 @@ impl Attacker {
         }
     }
 
-    /// Rings bells, which are hints: it costs the victim time.
+    /// Rings bells without reason, which costs the victim time.
     pub(super) fn ring_bells(&mut self, victim: &Victim) {
         let head = victim.view.rings_head();
         match self.random.below(5) {
@@ -438,7 +440,7 @@ impl Attacker {
         victim.peer.kick();
     }
 
-    /// Words that belong to others: connections that we are no part of, control words, chunks, locks, jobs.
+    /// Writes words of other processes: foreign connections, control words, chunks, locks, jobs.
     pub(super) fn trespass(&mut self, victim: &mut Victim) {
         let lines = if self.random.one_in(4) { &victim.ours } else { &victim.theirs };
         let line = self.random.of(lines);
@@ -512,7 +514,7 @@ impl Attacker {
     }
 }
 
-/// Stores a slot as a producer does, its first word last.
+/// Stores a slot like a producer, the first word last.
 fn write_slot(ring: &Ring, seq: u32, words: [u64; 2], body: &[u64; BODY_WORDS]) {
     soft_local::shm::protocol::publish(ring.words(seq), words, body);
 }

@@ -1,4 +1,5 @@
-//! Address handles (ibv_create_ah(3)).
+//! Address handles (ibv_create_ah(3)). Posts of UD QPs read the route of a handle; creation decides
+//! whether the route leads to another host.
 
 use super::pd::Pd;
 use super::query::MAX_AH;
@@ -19,9 +20,9 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 pub(crate) struct Ah {
     verbs: ibv_ah,
-    /// The global route, if it has one.
+    /// The global route, if given.
     pub(crate) route: Option<Route>,
-    /// It leads to another host.
+    /// Whether the route leads to another host.
     pub(crate) elsewhere: bool,
 }
 
@@ -29,17 +30,18 @@ impl Ah {
     /// # Safety
     /// `ah` is a live address handle of this provider.
     pub(crate) unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a Self {
-        // SAFETY: create_ah made it, and the C object is the first member.
+        // SAFETY: create_ah made the handle, and the C object is the first member.
         unsafe { &*ah.cast::<Self>() }
     }
 }
 
-/// Checks an address vector; returns its route and whether that leads to another host than those of this fabric. Without a global route
-/// the address means this host; a multicast group reaches this host's processes.
+/// Checks an address vector. Returns its route, and whether the route leads to another host. An
+/// address without a global route means this host; a multicast group reaches the processes of this
+/// host.
 ///
 /// # Errors
-/// `EINVAL` no such port or source GID; of a strict adapter no global route, as on every Ethernet
-/// port of an adapter.
+/// `EINVAL` no such port or source GID; on a strict adapter also a missing global route, as on
+/// every Ethernet port.
 pub(super) fn resolve(
     adapter: &Adapter,
     gids: &Gids,
@@ -65,15 +67,16 @@ pub(super) fn resolve(
     Ok((Some(route), !is_multicast(&dgid) && !is_here()))
 }
 
-/// ibv_create_ah(3): ENOMEM when the process has as many as the device says.
+/// ibv_create_ah(3): ENOMEM above the limit of the device.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider; `attr` is readable.
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     object(|| {
-        // SAFETY: `pd` is a live domain of this provider and `attr` readable for the whole call; both are only read.
+        // SAFETY: `pd` is a live domain of this provider and `attr` is readable for the whole call;
+        // both are only read.
         let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &*attr) };
-        // SAFETY: a live domain's context is open.
+        // SAFETY: the context of a live domain is open.
         let gids = unsafe { Context::of(context) }.gids();
         let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
         if let (Some(route), true) = (&route, elsewhere) {
@@ -99,7 +102,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 /// `ah` is a live address handle of this provider and is not used any more.
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        // SAFETY: from create_ah, given back once; a handle holds its domain.
+        // SAFETY: made by create_ah and returned once; a handle holds its domain.
         unsafe {
             let ah = Box::from_raw(ah.cast::<Ah>());
             let domain = Pd::of(ah.verbs.pd);

@@ -1,5 +1,8 @@
-//! What the `cmd_fd` of a context is here: a sealed memory file that says whose context it is. Whoever gets it (ibv_import_device(3))
-//! opens the same device in the same fabric, and may import the objects of that context, and of others that were imported by it.
+//! The `cmd_fd` of a context: a sealed memory file that identifies the context.
+//! ibv_import_device(3) reads it; imports of PDs, MRs and device memory compare it.
+//!
+//! The receiver of the descriptor opens the same device in the same fabric. It may import the
+//! objects of the identified context, and of contexts imported by it.
 
 use soft_local::fabric::{Fabric, Peer};
 use soft_sys::Errno;
@@ -12,38 +15,39 @@ use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-/// Begins every such file; another number with another layout.
+/// First word of the file; a new layout gets a new value.
 const MAGIC: u64 = u64::from_be_bytes(*b"fv-ctx-1");
-/// Bytes: five numbers.
+/// Length in bytes: five words.
 const LEN: usize = 40;
-/// The file is what it was made as, for ever.
+/// The seals: the file never changes.
 const SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL).union(WRITE);
 const WRITE: Seals = Seals::from_bits_retain(libc::F_SEAL_WRITE);
 
-/// A context, as importers know it.
+/// The identity of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Badge {
-    /// The number in the device's name.
+    /// The number in the name of the device.
     pub(super) device: u64,
-    /// Where its processes meet: device and inode of the directory.
+    /// The fabric directory: device and inode.
     pub(super) fabric: (u64, u64),
-    /// Tells the context from all others, never 0; an imported one has that of its original.
+    /// Distinguishes the context from all others; never 0. An imported context has the value of its
+    /// original.
     pub(super) origin: u64,
 }
 
 impl Badge {
-    /// Of a new context.
+    /// The identity of a new context.
     pub(super) fn new(device: usize, fabric: &Fabric) -> Result<Self, Errno> {
         let origin = process::random()? | 1;
         Ok(Self { device: device as u64, fabric: place_of(fabric)?, origin })
     }
 
-    /// Whether its context is one of this fabric.
+    /// Whether the context belongs to this fabric.
     pub(super) fn is_of(&self, fabric: &Fabric) -> bool {
         place_of(fabric) == Ok(self.fabric)
     }
 
-    /// A descriptor to be passed on.
+    /// A descriptor to pass on.
     pub(super) fn write(&self) -> Result<OwnedFd, Errno> {
         let memfd = Memfd::create(c"ferroverbs-context", LEN)?;
         let file = File::from(memfd.as_fd().try_clone_to_owned()?);
@@ -54,9 +58,10 @@ impl Badge {
         Ok(file.into())
     }
 
-    /// What a descriptor says that belongs to somebody else, if it is one of a context.
+    /// Reads the identity from a descriptor owned by the application; None if the descriptor
+    /// identifies no context.
     pub(super) fn read(fd: c_int) -> Option<Self> {
-        // SAFETY: only borrowed: it is not closed here.
+        // SAFETY: the descriptor is borrowed and not closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         let own = file.as_fd().try_clone_to_owned().ok()?;
         Memfd::verify(own, LEN, SEALS).ok()?;
@@ -70,19 +75,19 @@ impl Badge {
         (magic == MAGIC && origin != 0).then_some(Self { device, fabric: (dev, inode), origin })
     }
 
-    /// A descriptor whose owner is the caller.
+    /// A descriptor owned by the caller.
     pub(super) fn write_raw(&self) -> Result<c_int, Errno> {
         Ok(self.write()?.into_raw_fd())
     }
 }
 
-/// The living process that a handle names.
+/// The living process named by a handle.
 ///
 /// # Errors
-/// `ENOENT` it is gone, or never was.
+/// `ENOENT` no living process has the slot.
 pub(super) fn exporter(fabric: &Fabric, slot: u16) -> Result<Arc<Peer>, Errno> {
     let peer = fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
-    // The word of a death may come a moment later than the kernel knows.
+    // The record lock shows a death before the fabric reports it.
     if fabric.is_occupied(slot) && !peer.is_dead() { Ok(peer) } else { Err(Errno::ENOENT) }
 }
 
@@ -97,7 +102,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_is_written_is_read_and_other_files_are_no_contexts() {
+    fn a_written_identity_is_read_back_and_other_files_are_refused() {
         let badge = Badge { device: 3, fabric: (7, 8), origin: 9 };
         let fd = badge.write().expect("a memory file");
         assert_eq!(Badge::read(fd.as_raw_fd()), Some(badge));

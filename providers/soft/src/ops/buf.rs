@@ -1,5 +1,5 @@
-//! Buffers that suit the device (ibv_alloc_buf(3)): memory files that cannot shrink, so that a peer that uses a region of one often
-//! can map it (`engine::mapped`).
+//! Buffers for the device (ibv_alloc_buf(3)): sealed memory files that peers can map. A peer that
+//! often uses a region of such a buffer maps it (`engine::mapped`).
 
 use super::dm::memory;
 use super::object;
@@ -11,22 +11,22 @@ use std::ffi::c_void;
 
 const PAGE: usize = 4096;
 
-/// A buffer as the application holds it. The C object comes first.
+/// A buffer of the application. The C object comes first.
 #[repr(C)]
 #[derive(Debug)]
 struct Buf {
     verbs: ibv_buf,
     #[allow(dead_code, reason = "held until it is dropped")]
     map: Mapping,
-    /// Peers find the memory by its owner's descriptor.
+    /// Peers find the memory by the descriptor of its owner.
     #[allow(dead_code, reason = "held until it is dropped")]
     file: Memfd,
 }
 
-/// ibv_alloc_buf(3): whole pages of zeroes, which a forked child shares.
+/// ibv_alloc_buf(3): whole pages of zeros, shared with forked children.
 ///
 /// # Errors
-/// `ENOMEM` more than there is.
+/// `ENOMEM` the memory is exhausted.
 ///
 /// # Safety
 /// `pd` is live; `out` is writable.
@@ -37,11 +37,12 @@ pub(super) unsafe extern "C" fn alloc_buf(
 ) -> *mut c_void {
     object(|| {
         let bytes = size.max(1).checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?;
-        // A size that no file can have is more than there is, too.
+        // A size that exceeds the limit of files counts as exhausted memory.
         let (map, file) = memory(c"ferroverbs-buf", bytes).map_err(|_| Errno::ENOMEM)?;
         let addr: *mut c_void = map.base().cast();
         let buf = Box::new(Buf { verbs: ibv_buf { addr, size, pd, dmabuf_fd: -1 }, map, file });
-        // SAFETY: `out` is the caller's, writable until this call returns; only a pointer is written.
+        // SAFETY: `out` belongs to the caller and is writable during the call; only a pointer is
+        // written.
         unsafe { out.write(Box::into_raw(buf).cast()) };
         Ok(addr)
     })
@@ -50,7 +51,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
 /// ibv_free_buf(3).
 ///
 /// # Safety
-/// `buf` is from `alloc_buf`, no region is left of it, and it is not used any more.
+/// `buf` was made by `alloc_buf`, has no regions left, and is not used any more.
 pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
     // SAFETY: alloc_buf made it from a box, and the C object is the first member.
     drop(unsafe { Box::from_raw(buf.cast::<Buf>()) });

@@ -1,7 +1,16 @@
-//! The `ibv_wr_*` calls (ibv_wr_post(3)): requests are collected between start and complete and posted together.
+//! The `ibv_wr_*` functions (ibv_wr_post(3)): collect requests between start and complete, then
+//! post them together. A program calls them through `ibv_qp_ex`; `post_all` hands the requests to
+//! the send queue.
 //!
-//! The QP is locked from start to complete or abort, as the manual demands of a provider: several threads may
-//! build on one QP, one after the other.
+//! The builder of a QP is locked from start to complete or abort, as the manual requires: several
+//! threads may build on a QP in turn.
+//!
+//! Map of the file:
+//!
+//! - Threads: application threads only. `start` takes the lock `BuilderCell::lock`; `complete` or
+//!   `abort` of the same thread releases it.
+//! - Locks: builder > requester and below.
+//! - `begin` adds a request, `set` changes the last request, `post_all` posts all of them or none.
 
 use super::failed;
 use super::mw::bind_request;
@@ -26,7 +35,7 @@ const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
-/// Operations that a QP of this kind can be created with.
+/// The operations that a QP of this kind can be created with.
 pub(super) const fn offered(kind: Kind) -> u64 {
     let ops = match kind {
         Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED | NEWER,
@@ -39,13 +48,13 @@ pub(super) const fn offered(kind: Kind) -> u64 {
     ops as u64
 }
 
-/// Makes a QP one that ibv_qp_to_qp_ex(3) accepts.
+/// Sets the functions of a QP for ibv_qp_to_qp_ex(3).
 ///
 /// # Safety
-/// `verbs` is the C object of a QP that nobody else knows yet.
+/// `verbs` is the C object of a QP that no other thread knows yet.
 pub(super) unsafe fn install(verbs: *mut verbs_qp) {
-    // SAFETY: `verbs` is the C object of a QP that nobody else knows yet, so that these are the only references to it;
-    // the two members do not overlap, and zeroed memory is a valid `qp_ex`.
+    // SAFETY: no other thread knows the QP yet, so these references are exclusive; the two members
+    // do not overlap, and zeroed memory is a valid `qp_ex`.
     let (ex, mask) = unsafe { (&mut (*verbs).base.qp_ex, &mut (*verbs).comp_mask) };
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
@@ -77,7 +86,7 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
 /// # Safety
 /// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
 unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> &'a mut Builder {
-    // SAFETY: the lock is held by this thread since ibv_wr_start: nobody else is here.
+    // SAFETY: this thread holds the lock since ibv_wr_start, so the reference is exclusive.
     unsafe { &mut *Qp::of(qp.cast()).builder.builder.get() }
 }
 
@@ -85,7 +94,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: a live QP (ibv_wr_post(3)).
     let queue = unsafe { Qp::of(qp.cast()) };
     queue.builder.lock.lock();
-    // SAFETY: locked.
+    // SAFETY: locked above.
     let builder = unsafe { builder(qp) };
     builder.count = 0;
     builder.inline.clear();
@@ -94,31 +103,32 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: locked by ibv_wr_start on this thread.
+    // SAFETY: this thread locked it in ibv_wr_start.
     unsafe { Qp::of(qp.cast()).builder.lock.unlock() };
 }
 
-/// Posts all or none.
+/// Posts all requests or none.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a live QP whose builder this thread has locked.
     let (queue, builder) = unsafe { (Qp::of(qp.cast()), builder(qp)) };
     let result = post_all(queue, builder);
-    // SAFETY: locked by ibv_wr_start on this thread.
+    // SAFETY: this thread locked it in ibv_wr_start.
     unsafe { queue.builder.lock.unlock() };
     result.map_or_else(failed, |()| 0)
 }
 
-/// Posts what was collected: all or none.
+/// Posts the collected requests: all or none.
 ///
 /// # Errors
-/// `EINVAL` a request that is none, or the QP's state; `ENOMEM` no room.
+/// `EINVAL` an invalid request, or the state of the QP; `ENOMEM` the queue is full.
 pub(crate) fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if let Some(error) = builder.error {
         return Err(error);
     }
     let mut requester = qp.requester.lock();
     let result = post_built(qp, builder, &mut requester);
-    // Whatever came of it: to post, or to make room, may have completed a request that failed.
+    // Called after success and failure: posting, or making room, may have completed a failed
+    // request.
     qp.release_requester(requester);
     result
 }
@@ -127,17 +137,17 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     let Some(list) = builder.built.get_mut(..builder.count) else { return Err(Errno::EINVAL) };
     for built in &mut *list {
         if let What::Segments(cut) = &mut built.request.what {
-            // As with inline data.
+            // An offset, as for inline data below.
             cut.header += builder.headers.as_ptr() as u64;
         }
         if built.request.flags & IBV_SEND_INLINE != 0 {
             for sge in &mut built.sges {
-                // An offset until now: the buffer moved while it grew.
+                // The address was stored as an offset, because the buffer moves while it grows.
                 sge.addr += builder.inline.as_ptr() as u64;
             }
         }
     }
-    // Of a single one, all or none is posted whatever it is.
+    // A single request is posted whole or not at all by any path.
     if let [one] = &*list
         && requester.fast_send(qp).is_some_and(|mut quick| post_short(&mut quick, one, false))
     {
@@ -147,9 +157,9 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
         return Err(Errno::EINVAL);
     }
-    if requester.places(qp) < list.len() {
+    if requester.postable_requests(qp) < list.len() {
         requester.advance(qp);
-        if requester.places(qp) < list.len() {
+        if requester.postable_requests(qp) < list.len() {
             return Err(Errno::ENOMEM);
         }
     }
@@ -173,7 +183,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     result
 }
 
-/// Posts a request if it is one of the usual ones.
+/// Posts a request on the fast path, if possible.
 #[inline]
 fn post_short(quick: &mut FastSend<'_>, built: &BuiltRequest, more: bool) -> bool {
     let Request { wr_id, opcode, flags, imm, .. } = built.request;
@@ -181,15 +191,15 @@ fn post_short(quick: &mut FastSend<'_>, built: &BuiltRequest, more: bool) -> boo
     quick.post((wr_id, opcode, flags, imm), sge, more)
 }
 
-/// Begins a request; `fill` sets what the operation has besides number and flags.
+/// Adds a request; `fill` sets the fields of the operation.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)) {
-    // SAFETY: this thread called ibv_wr_start on `qp`, and no other reference to the builder is used in this function;
-    // the application set wr_id and wr_flags of the live QP before.
+    // SAFETY: this thread called ibv_wr_start on the live QP, and no further reference to the
+    // builder exists here; the application set wr_id and wr_flags before.
     let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
-    // Inline is what the data setters say, not a flag.
+    // The data setters decide whether data is inline; the flag is ignored.
     let flags = flags & !IBV_SEND_INLINE;
     if builder.count == builder.built.len() {
         builder.built.push(BuiltRequest::default());
@@ -204,26 +214,23 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for (ibv_wr_post(3)).
+    // SAFETY: this thread holds the lock of the live QP's builder between ibv_wr_start and complete
+    // (ibv_wr_post(3)).
     unsafe { begin(qp, IBV_WR_SEND, |_| {}) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: be32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_SEND_WITH_IMM, |r| r.imm = imm) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_SEND_WITH_INV, |r| r.imm = rkey) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.what = What::Invalidate { rkey }) };
 }
 
@@ -233,8 +240,8 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the caller says
-    // that window and region are live or NULL, and `info` readable during this call.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. The caller states
+    // that window and region are live or NULL, and `info` is readable during the call.
     unsafe {
         let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &*info);
         if let Err(errno) = bind {
@@ -249,10 +256,10 @@ unsafe extern "C" fn bind_mw(
     }
 }
 
-/// The word is copied at once.
+/// Copies the word at once.
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word: *const c_void) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the caller says
-    // that eight bytes are readable at `word`, which are copied here.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. The caller states
+    // that eight bytes are readable at `word`; they are copied here.
     unsafe {
         let word = word.cast::<u64>().read_unaligned();
         let what = What::Store { remote: RemoteAddress { addr, rkey }, word: Some(word) };
@@ -260,8 +267,8 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word
     }
 }
 
-/// The whole region is more than the range, and all that was written is where it belongs: the level makes no difference
-/// but that it checks no range.
+/// Written bytes are already in place, so range and region level differ only in the check: the
+/// region level checks no range.
 unsafe extern "C" fn flush(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -275,8 +282,8 @@ unsafe extern "C" fn flush(
         && placement != 0
         && placement & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0;
     let len = if u32::from(level) == IBV_FLUSH_MR { 0 } else { len as u64 };
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` and `builder` ask for; the reference for the error is used after the one in `begin` has ended.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. The reference for
+    // the error is made after the reference in `begin` has ended.
     unsafe {
         let what = What::Flush { remote: RemoteAddress { addr, rkey }, len, placement };
         begin(qp, IBV_WR_FLUSH, |r| r.what = what);
@@ -286,11 +293,11 @@ unsafe extern "C" fn flush(
     }
 }
 
-/// Copies the header at once, as inline data.
+/// Copies the header at once, like inline data.
 unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_len: u16, mss: u16) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, and `builder` is
-    // not used after `begin` makes a reference of its own. The header is not NULL where it is read (checked), and has
-    // `header_len` bytes during this call.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP, and `builder` is not
+    // used after `begin` makes its own reference. The header is not NULL where it is read
+    // (checked), and has `header_len` bytes during the call.
     unsafe {
         let builder = builder(qp);
         let headers = &mut builder.headers;
@@ -307,21 +314,18 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_le
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(RemoteAddress { addr, rkey })) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
     let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(RemoteAddress { addr, rkey }), imm);
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(RemoteAddress { addr, rkey })) };
 }
 
@@ -334,20 +338,18 @@ unsafe extern "C" fn atomic_cmp_swp(
 ) {
     let remote = RemoteAddress { addr, rkey };
     let fill = |r: &mut Request| r.what = What::CompareSwap { remote, compare, swap };
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
     let fill =
         |r: &mut Request| r.what = What::FetchAdd { remote: RemoteAddress { addr, rkey }, add };
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `begin` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
 }
 
-/// Changes the request begun last.
+/// Changes the last request.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
@@ -355,8 +357,8 @@ unsafe fn set(
     qp: *mut ibv_qp_ex,
     change: impl FnOnce(&mut BuiltRequest, &mut Vec<u8>) -> Option<()>,
 ) {
-    // SAFETY: this thread called ibv_wr_start on `qp`, and no other reference to the builder is used in this function,
-    // nor by `change`, which gets what it needs of it.
+    // SAFETY: this thread called ibv_wr_start on `qp`, and no further reference to the builder
+    // exists here or in `change`.
     let builder = unsafe { builder(qp) };
     let last = builder.count.checked_sub(1).and_then(|last| builder.built.get_mut(last));
     let changed = last.and_then(|last| change(last, &mut builder.inline));
@@ -366,8 +368,8 @@ unsafe fn set(
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; `ah` is NULL or a
-    // live handle of this provider during this call.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP; `ah` is NULL or a
+    // live handle of this provider during the call.
     unsafe {
         let to = destination(ah, qpn, qkey);
         set(qp, |built, _| {
@@ -378,8 +380,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `set` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe {
         set(qp, |built, _| {
             built.request.srqn = number;
@@ -389,8 +390,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
-    // `set` asks for.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe {
         set(qp, |built, _| {
             built.sges.clear();
@@ -400,8 +400,8 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; where `count` is
-    // not 0 the caller's list has as many elements, which are copied here.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. If `count` is not 0,
+    // the caller's list has `count` elements, which are copied here.
     unsafe {
         set(qp, |built, _| {
             built.sges.clear();
@@ -415,20 +415,21 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the list has one
-    // element, which lives until the end of this function, and the caller says that its bytes are readable.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. The list has one
+    // element, which lives until the end of the function, and the caller states that its bytes are
+    // readable.
     unsafe { set_inline_data_list(qp, 1, &raw const one) };
 }
 
-/// Copies the data at once: the application may change it before complete.
+/// Copies the data at once, because the application may change it before complete.
 unsafe extern "C" fn set_inline_data_list(
     qp: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; where `count` is
-    // not 0 the caller's list has as many elements, each naming memory that is readable during this call and copied
-    // here.
+    // SAFETY: as in `send`: this thread holds the builder lock of the live QP. If `count` is not 0,
+    // the caller's list has `count` elements, each naming memory that is readable during the call
+    // and copied here.
     unsafe {
         set(qp, |built, inline| {
             let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };

@@ -1,4 +1,15 @@
-//! Opening and closing the device, and its event channels.
+//! Contexts: opening, closing and importing the device; event channels of a context; forks.
+//! `libibverbs` calls these functions through `device::OPS`; the first open joins the fabric, the
+//! last close leaves it.
+//!
+//! Map of the file:
+//!
+//! - Threads: application threads. `before_fork`, `in_parent` and `in_child` run in a thread that
+//!   forks, `leave_at_exit` at the end of the process.
+//! - Locks: `ADAPTER` > the registry of the fabric > `CONTEXTS`. `Context::channels` and
+//!   `Adapter::channels` are leaves.
+//! - Mirrors: `Context::orphaned` is set in a forked child and makes every call return early.
+//! - `await_comp_event` is the only function in which a thread may be cancelled.
 
 use super::badge::Badge;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
@@ -26,26 +37,27 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
-/// The adapter of this process while devices are open, and how many are.
+/// The number of open devices, and the adapter of the process while any is open.
 static ADAPTER: Mutex<Current> = Mutex::new((0, None));
 
 type Current = (usize, Option<Arc<Adapter>>);
 
-/// Contexts that are open in this process, by their addresses. A leaf.
+/// Addresses of the open contexts of this process. A leaf lock.
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(vec![]);
 
-/// Forking waits until no other thread is opening or closing a device: the child would inherit locks that nobody in
-/// it gives back, here and in the fabric, whose registry is only used below this lock or for a moment.
+/// Registers handlers for forks. A fork waits until no other thread opens or closes a device: the
+/// child would inherit locked locks, here and in the fabric, which no thread of the child could
+/// release. The registry of the fabric is only used below `ADAPTER`, or for a short time.
 fn outlive_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: functions of this library, which stays loaded once a device was opened; glibc forgets them if
-        // it is unloaded after all.
+        // SAFETY: functions of this library, which stays loaded after a device was opened. If the
+        // library is unloaded, glibc forgets the handlers.
         let result = unsafe {
             libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child))
         };
         if result != 0 {
-            // ENOMEM: as without it, only a fork at a bad moment is at risk.
+            // ENOMEM: without the handlers only a fork at a bad moment is at risk.
             notice!(
                 "pthread_atfork failed (error {result}): do not fork while other threads open or close devices"
             );
@@ -53,9 +65,9 @@ fn outlive_forks() {
     });
 }
 
-/// What a thread that forks holds meanwhile.
+/// The locks that a forking thread holds.
 struct Held {
-    // Given back in this order.
+    // Released in this order.
     contexts: MutexGuard<'static, Vec<usize>>,
     _registry: RegistryHold,
     adapter: MutexGuard<'static, Current>,
@@ -76,25 +88,25 @@ extern "C" fn in_parent() {
     let _ = HELD.try_with(RefCell::take);
 }
 
-/// What the child has of its parent's is memory that the parent goes on with, and locks that threads of the parent may have had: nothing of it is used
-/// any more, whatever is called.
+/// The memory of a child belongs to the parent's adapter, and locks may be held by threads of the
+/// parent. The child uses none of it, whatever function is called.
 extern "C" fn in_child() {
     unshared::give_up_in_child();
     let Ok(Some(mut held)) = HELD.try_with(RefCell::take) else { return };
     for context in held.contexts.drain(..) {
         let soft: *mut SoftContext = std::ptr::with_exposed_provenance_mut(context);
-        // SAFETY: it was open when the process forked, and the child has this thread only.
+        // SAFETY: the context was open when the process forked, and the child has a single thread.
         unsafe {
             (*(*soft).inner).orphaned.store(true, Ordering::Relaxed);
             verbs_set_ops(&raw mut (*soft).vctx, &raw const orphaned::OPS);
         }
     }
-    // The contexts have references of their own, so that this is not the last one.
+    // The contexts hold references of their own, so the adapter is not dropped here.
     *held.adapter = (0, None);
 }
 
-/// The adapter, joined when the first device of the process is opened. A forked child is another process:
-/// it joins anew.
+/// The adapter of the process; the first open device joins the fabric. A forked child is a new
+/// process and joins again.
 fn open_adapter() -> Result<Arc<Adapter>, Errno> {
     outlive_forks();
     let mut current = ADAPTER.lock();
@@ -114,11 +126,11 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
     Ok(adapter)
 }
 
-/// A device is closed. With the last one, the process leaves the fabric before this returns.
+/// Closes a device. With the last device the process leaves the fabric before the function returns.
 fn close_adapter(adapter: &Arc<Adapter>) {
     let mut current = ADAPTER.lock();
     let (count, held) = &mut *current;
-    // A device that was opened before a fork belongs to the parent's adapter, which is not the one held now.
+    // A device opened before a fork belongs to the parent's adapter.
     if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, adapter)) {
         return;
     }
@@ -129,9 +141,9 @@ fn close_adapter(adapter: &Arc<Adapter>) {
     }
 }
 
-/// Ends the adapter's threads, then leaves the fabric.
+/// Ends the threads of the adapter, then leaves the fabric.
 fn leave(adapter: &Adapter) {
-    // What was received is acknowledged, as an adapter would have done.
+    // Received messages are acknowledged, as by a hardware adapter.
     adapter.wire.pay(adapter);
     control::stop(adapter);
     Helping::stop(adapter);
@@ -140,7 +152,7 @@ fn leave(adapter: &Adapter) {
 }
 
 extern "C" fn leave_at_exit() {
-    // A process that ends without closing its devices leaves nothing behind either.
+    // A process that ends without closing its devices leaves the fabric, too.
     if let Some(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
@@ -161,15 +173,16 @@ pub(super) unsafe extern "C" fn alloc_context(
     _cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
-    // SAFETY: libibverbs calls this with a device of this provider, which it keeps until its contexts are closed.
+    // SAFETY: libibverbs passes a device of this provider, which outlives its contexts.
     object(|| unsafe { open(device, None) })
 }
 
-/// ibv_import_device(3): the context belongs to the same family as the one that the descriptor comes from. The descriptor is
-/// the context's when this succeeds.
+/// ibv_import_device(3): the new context belongs to the family of the context behind the
+/// descriptor. On success the context owns the descriptor.
 ///
 /// # Errors
-/// `EINVAL` the descriptor is of no context of this device; `ENODEV` of another fabric; those of opening.
+/// `EINVAL` the descriptor belongs to no context of this device; `ENODEV` to another fabric; the
+/// errors of opening.
 ///
 /// # Safety
 /// `device` is a device of this provider; called by libibverbs.
@@ -179,7 +192,7 @@ pub(super) unsafe extern "C" fn import_context(
 ) -> *mut verbs_context {
     object(|| {
         let badge = Badge::read(cmd_fd).ok_or(Errno::EINVAL)?;
-        // SAFETY: libibverbs calls this with a device of this provider, which it keeps until its contexts are closed.
+        // SAFETY: libibverbs passes a device of this provider, which outlives its contexts.
         unsafe { open(device, Some((badge, cmd_fd))) }
     })
 }
@@ -190,12 +203,12 @@ pub(super) unsafe extern "C" fn import_context(
 /// `device` is a device of this provider; called by libibverbs.
 pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) -> c_int {
     let badge = std::panic::catch_unwind(|| Badge::read(fd)).unwrap_or_default();
-    // SAFETY: libibverbs calls this with a device of this provider, which it keeps during this call.
+    // SAFETY: libibverbs passes a device of this provider, which lives during the call.
     let number = unsafe { query::number_of(device) };
     c_int::from(badge.is_some_and(|badge| badge.device == number as u64))
 }
 
-/// A context, a new one or one of the family of `given`, to which the descriptor belongs.
+/// Opens a context: a new context, or a context of the family of `given`, with its descriptor.
 ///
 /// # Safety
 /// `device` is a device of this provider; called by libibverbs.
@@ -216,7 +229,7 @@ unsafe fn open(
             return Err(errno);
         }
     };
-    // SAFETY: `device` is a device of this provider, which libibverbs keeps during this call.
+    // SAFETY: `device` is a device of this provider, which libibverbs keeps during the call.
     let number = unsafe { query::number_of(device) };
     let (badge, cmd_fd) = match identify(&adapter, number, given) {
         Ok(identity) => identity,
@@ -236,8 +249,9 @@ unsafe fn open(
         channels: Mutex::default(),
         orphaned: AtomicBool::new(false),
     };
-    // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the
-    // verbs_context that libibverbs fills in; the memory is fresh, and ours until `free_context`.
+    // SAFETY: `device` belongs to this provider, and the size is the size of a SoftContext, whose
+    // first member is the verbs_context that libibverbs fills in. The memory is fresh and owned
+    // here until `free_context`.
     let soft: *mut SoftContext = unsafe {
         _verbs_init_and_alloc_context(
             device,
@@ -253,7 +267,7 @@ unsafe fn open(
         close_adapter(&inner.adapter);
         return Err(errno);
     }
-    // SAFETY: fresh memory of this size, ours alone until we return.
+    // SAFETY: fresh memory of this size, exclusive until the function returns.
     unsafe {
         (*soft).inner = Box::into_raw(Box::new(inner));
         (*soft).vctx.context.async_fd = async_fd.into_raw_fd();
@@ -264,7 +278,7 @@ unsafe fn open(
     }
 }
 
-/// What a context is to others, and the descriptor that says so.
+/// The identity of a context, and the descriptor that carries the identity.
 fn identify(
     adapter: &Adapter,
     number: usize,
@@ -289,9 +303,9 @@ fn identify(
 /// `context` is an open context of this provider and is not used any more.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let offset = std::mem::offset_of!(verbs_context, context);
-    // SAFETY: `context` lies in the SoftContext that `open` made, whose `inner` is from a box that is given back once,
-    // here; the application uses neither any more. libibverbs undoes what it did in the verbs_context, which closes
-    // async_fd, and leaves the memory, which it had from calloc, to us.
+    // SAFETY: `context` lies in the SoftContext made by `open`, whose `inner` comes from a box
+    // returned once, here; the application uses neither any more. libibverbs undoes its part of the
+    // verbs_context, which closes async_fd, and leaves the calloc memory to this function.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
         CONTEXTS.lock().retain(|one| *one != soft.addr());
@@ -303,13 +317,13 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     }
 }
 
-/// ibv_close_device(3) of a context that the process has from its parent.
+/// ibv_close_device(3) for a context inherited from the parent process.
 ///
 /// # Safety
 /// As [`free_context`].
 pub(super) unsafe extern "C" fn forget_context(context: *mut ibv_context) {
     let offset = std::mem::offset_of!(verbs_context, context);
-    // SAFETY: as in `free_context`, but that `inner`, which objects refer to, stays.
+    // SAFETY: as in `free_context`, except that `inner`, to which objects refer, stays.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
         verbs_uninit_context(&raw mut (*soft).vctx);
@@ -317,7 +331,7 @@ pub(super) unsafe extern "C" fn forget_context(context: *mut ibv_context) {
     }
 }
 
-/// ibv_create_comp_channel(3): the descriptor, or -errno.
+/// ibv_create_comp_channel(3): returns the descriptor, or -errno.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
@@ -342,7 +356,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
 /// ibv_destroy_comp_channel(3).
 ///
 /// # Safety
-/// `context` is an open context of this provider; no completion queue uses the channel.
+/// `context` is an open context of this provider; no CQ uses the channel.
 pub(super) unsafe extern "C" fn destroy_comp_channel(
     context: *mut ibv_context,
     fd: c_int,
@@ -356,7 +370,8 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
     0
 }
 
-/// Sleeps until a completion channel has a record, serving what arrives meanwhile: 0 or an errno.
+/// Sleeps until a completion channel has a record, and serves arrivals meanwhile. Returns 0 or an
+/// errno.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
@@ -364,8 +379,8 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     context: *mut ibv_context,
     fd: c_int,
 ) -> c_int {
-    // SAFETY: the caller's context is open for the whole call: the application does not close it while a thread waits
-    // for its events.
+    // SAFETY: the caller's context is open for the whole call: the application does not close it
+    // while a thread waits for its events.
     let context = unsafe { Context::of(context) };
     if context.orphaned.load(Ordering::Relaxed) {
         return Errno::ENODEV.raw();
@@ -376,19 +391,19 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
             Plan::Return(errno) => return errno,
             Plan::Sleep(word, expected) => (word, expected),
         };
-        // Only here may the thread be cancelled. It unwinds through frames that have nothing to drop; what its sleep holds is dropped at
-        // its end.
-        // SAFETY: the sleep that was begun keeps the word.
+        // The only point where the thread may be cancelled. It unwinds through frames without
+        // destructors; the values of its sleep are dropped at the end of the thread. SAFETY: the
+        // begun sleep keeps the word.
         let result = unsafe { futex::wait_cancellable(word, expected) };
         if let Err(errno) = result {
-            alarm::interrupted();
+            alarm::end_sleep_by_signal();
             return errno.raw();
         }
         woken = true;
     }
 }
 
-/// By ibv_get_async_event(3), which has just read an event: that made room for one that waits.
+/// Called by ibv_get_async_event(3) after it read an event, which made room for a queued event.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
@@ -400,22 +415,23 @@ unsafe extern "C" fn async_event(context: *mut ibv_context, _event: *mut ibv_asy
     }
 }
 
-/// What a thread in ibv_get_cq_event(3) does next.
+/// The next step of a thread in ibv_get_cq_event(3).
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Return(c_int),
     Sleep(*const AtomicU32, u32),
 }
 
-/// Between sleeps: serves what it was woken for, looks, and begins the next sleep. A cancellation waits.
+/// Between sleeps: serves arrivals after a wake-up, looks for a record, and begins the next sleep.
+/// A cancellation is delayed.
 #[inline(never)]
 fn prepare(context: &Context, fd: c_int, woken: bool) -> Plan {
     let _whole = Uncancelled::begin();
     if woken {
-        alarm::awake(&context.adapter);
+        alarm::end_sleep_by_alarm(&context.adapter);
     }
     let Some(channel) = context.channel(fd) else { return Plan::Return(0) };
-    // Each event that the application reads makes room for one that waits.
+    // Each event read by the application makes room for a queued event.
     channel.retry();
     let first = !woken;
     match channel.begin_sleep(|key| first && context.adapter.remind(key)) {
@@ -424,7 +440,7 @@ fn prepare(context: &Context, fd: c_int, woken: bool) -> Plan {
     }
 }
 
-/// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.
+/// The verbs of this provider. For missing functions libibverbs returns EOPNOTSUPP.
 static OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Some(mr::advise_mr),
     alloc_buf: Some(buf::alloc_buf),
@@ -500,5 +516,5 @@ static OPS: verbs_context_ops = verbs_context_ops {
     ..NO_OPS
 };
 
-// SAFETY: all fields are nullable function pointers: zero is None for each.
+// SAFETY: all fields are nullable function pointers; zero is None.
 pub(super) const NO_OPS: verbs_context_ops = unsafe { std::mem::zeroed() };

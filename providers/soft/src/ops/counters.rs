@@ -1,4 +1,4 @@
-//! Counters of steering rules (ibv_create_counters(3)).
+//! Counters of steering rules (ibv_create_counters(3)). The C entry points of `engine/counters`.
 
 use super::{object, status};
 use crate::engine::counters::Counters;
@@ -12,17 +12,18 @@ impl Counters {
     /// # Safety
     /// `counters` is a live object of this provider.
     unsafe fn of<'a>(counters: *mut ibv_counters) -> &'a Self {
-        // SAFETY: create_counters made it, and the C object is the first member.
+        // SAFETY: create_counters made the object, and the C object is the first member.
         unsafe { &*counters.cast::<Self>() }
     }
 
-    /// Another owner of the counters behind a C handle.
+    /// A further owner of the counters behind a C handle.
     ///
     /// # Safety
     /// `counters` is a live object of this provider.
     pub(super) unsafe fn share(counters: *mut ibv_counters) -> Arc<Self> {
         let this = counters.cast::<Self>().cast_const();
-        // SAFETY: the handle is an Arc that create_counters turned into a pointer, and destroy_counters has not taken back.
+        // SAFETY: the handle is an Arc that create_counters turned into a pointer, and
+        // destroy_counters has not taken back.
         unsafe {
             Arc::increment_strong_count(this);
             Arc::from_raw(this)
@@ -39,7 +40,7 @@ pub(super) unsafe extern "C" fn create_counters(
     init: *mut ibv_counters_init_attr,
 ) -> *mut ibv_counters {
     object(|| {
-        // SAFETY: `init` is NULL, which is refused, or the caller's, readable for the whole call.
+        // SAFETY: `init` is NULL (refused) or readable for the whole call.
         let init = unsafe { init.as_ref() }.ok_or(Errno::EINVAL)?;
         if init.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -54,19 +55,20 @@ pub(super) unsafe extern "C" fn create_counters(
 /// `counters` is a live object of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     status(|| {
-        // SAFETY: `counters` is a live object of this provider, and the reference ends with this line, before the
-        // handle is given back.
+        // SAFETY: `counters` is a live object of this provider, and the reference ends with the
+        // line, before the handle is returned.
         if unsafe { Counters::of(counters) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
-        // SAFETY: from create_counters, given back once.
+        // SAFETY: made by create_counters and returned once.
         drop(unsafe { Arc::from_raw(counters.cast::<Counters>().cast_const()) });
         Ok(())
     })
 }
 
-/// ibv_attach_counters_point_flow(3): ENOTSUP for a flow (counters are bound where the flow is created, as with mlx5) or another description;
-/// EOPNOTSUPP for a `comp_mask`; EINVAL for an index beyond the last; EBUSY for one that is taken.
+/// ibv_attach_counters_point_flow(3): ENOTSUP for a flow (counters are bound when the flow is
+/// created, as with mlx5) or an unknown description; EOPNOTSUPP for a `comp_mask`; EINVAL for an
+/// index out of range; EBUSY for an index in use.
 ///
 /// # Safety
 /// `counters` is a live object of this provider; `attr` is readable.
@@ -76,8 +78,8 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
     flow: *mut ibv_flow,
 ) -> c_int {
     status(|| {
-        // SAFETY: `counters` is a live object of this provider; `attr` is NULL, which is refused, or readable for the
-        // whole call.
+        // SAFETY: `counters` is a live object of this provider; `attr` is NULL (refused) or
+        // readable for the whole call.
         let (counters, attr) =
             unsafe { (Counters::of(counters), attr.as_ref().ok_or(Errno::EINVAL)?) };
         if !flow.is_null() || attr.comp_mask != 0 {
@@ -87,7 +89,7 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
     })
 }
 
-/// ibv_read_counters(3): EINVAL for fewer values than were attached; EOPNOTSUPP for unknown flags.
+/// ibv_read_counters(3): EINVAL for fewer values than attached; EOPNOTSUPP for unknown flags.
 ///
 /// # Safety
 /// `counters` is a live object of this provider; `values` has `count` elements.
@@ -104,8 +106,9 @@ pub(super) unsafe extern "C" fn read_counters(
         if count == 0 || values.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `values` is not NULL (checked above), and the caller says that it has `count` elements, which nobody
-        // else uses during this call; `counters` is a live object of this provider.
+        // SAFETY: `values` is not NULL (checked above), and the caller states that it has `count`
+        // elements, used by no other thread during the call; `counters` is a live object of this
+        // provider.
         let (counters, values) = unsafe {
             (Counters::of(counters), std::slice::from_raw_parts_mut(values, count as usize))
         };

@@ -1,4 +1,5 @@
-//! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
+//! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)). The C entry points
+//! of `engine/cq` and `engine/polling`; `poll_cq` is on the fast path.
 
 use super::pd::Pd;
 use super::query::{MAX_CQ, MAX_CQE};
@@ -16,17 +17,18 @@ impl Cq {
     /// # Safety
     /// `cq` is a live completion queue of this provider.
     pub(crate) unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Self {
-        // SAFETY: create_cq made it, and the C object is the first member.
+        // SAFETY: create_cq made the queue, and the C object is the first member.
         unsafe { &*cq.cast::<Self>() }
     }
 
-    /// Another owner of the queue behind a C handle.
+    /// A further owner of the queue behind a C handle.
     ///
     /// # Safety
     /// `cq` is a live completion queue of this provider.
     pub(crate) unsafe fn share(cq: *mut ibv_cq) -> Arc<Self> {
         let this = cq.cast::<Self>().cast_const();
-        // SAFETY: the handle is an Arc that create_cq turned into a pointer, and destroy_cq has not taken back.
+        // SAFETY: the handle is an Arc that create_cq turned into a pointer, and destroy_cq has not
+        // taken back.
         unsafe {
             Arc::increment_strong_count(this);
             Arc::from_raw(this)
@@ -34,7 +36,7 @@ impl Cq {
     }
 }
 
-/// ibv_create_cq(3): EINVAL for a size or vector that the device does not have.
+/// ibv_create_cq(3): EINVAL for an unsupported size or vector.
 ///
 /// # Safety
 /// `context` is open; `channel` is NULL or a channel of it.
@@ -47,14 +49,14 @@ pub(super) unsafe extern "C" fn create_cq(
     let cqe = u32::try_from(cqe).unwrap_or(0);
     let vector = u32::try_from(comp_vector).unwrap_or(u32::MAX);
     object(|| {
-        // SAFETY: `context` is open, and `channel` NULL or a channel of it, for the whole call; `create` asks for no
-        // more.
+        // SAFETY: `context` is open, and `channel` is NULL or a channel of it, for the whole call,
+        // as `create` requires.
         let cq = unsafe { create(context, cqe, vector, channel, &Extras::default())? };
         Ok(Arc::into_raw(cq).cast_mut().cast())
     })
 }
 
-/// What only ibv_create_cq_ex(3) asks for.
+/// Options of ibv_create_cq_ex(3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extras {
     pub(super) reads: Reads,
@@ -62,7 +64,8 @@ pub(super) struct Extras {
     pub(super) single_threaded: bool,
 }
 
-/// Both forms of creation: EINVAL for a size or vector that the device does not have, ENOMEM for more queues than it has.
+/// Creates a CQ for both functions: EINVAL for an unsupported size or vector, ENOMEM above the
+/// limit of the device.
 ///
 /// # Safety
 /// `context` is open; `channel` is NULL or a channel of it.
@@ -78,8 +81,8 @@ pub(super) unsafe fn create(
     if comp_vector != 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the context is open during creation; `channel` is NULL or a live channel, of which only the descriptor is
-    // read.
+    // SAFETY: the context is open during creation; `channel` is NULL or a live channel, and only
+    // its descriptor is read.
     let (owner, fd) = unsafe { (Context::of(context), channel.as_ref().map(|c| c.fd)) };
     let channel = match fd {
         Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
@@ -91,29 +94,30 @@ pub(super) unsafe fn create(
     let Extras { reads, overwrites, single_threaded } = *extras;
     let form = CqOptions { capacity, reads, overwrites, single_threaded };
     let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone())?;
-    // SAFETY: nobody else knows the queue yet.
+    // SAFETY: no other thread knows the queue yet.
     unsafe { (*cq.handle()).cqe = capacity as c_int };
     Ok(cq)
 }
 
-/// ibv_destroy_cq(3): EBUSY while a QP uses the queue; waits until all events that were got are acknowledged.
+/// ibv_destroy_cq(3): EBUSY while a QP uses the queue. Waits until all events read by the
+/// application are acknowledged.
 ///
 /// # Safety
 /// `cq` is a live queue of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
-        // SAFETY: `cq` is live until its handle is given back at the end of this function; the reference is not used
-        // after that.
+        // SAFETY: `cq` is live until its handle is returned at the end of the function; the
+        // reference is not used afterwards.
         let queue = unsafe { Cq::of(cq) };
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         queue.retire();
         let channel = queue.channel.as_ref();
-        let got = channel.map_or(0, |channel| channel.end(&queue.events, cq as u64));
-        let told = queue.report.0.end(&queue.async_events, cq as u64);
-        // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals; the domain that
-        // the queue was created in is held until now.
+        let got = channel.map_or(0, |channel| channel.end_events(&queue.events, cq as u64));
+        let told = queue.report.0.end_events(&queue.async_events, cq as u64);
+        // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex
+        // and signals. The domain in which the queue was created is held until now.
         unsafe {
             wait_for_acks(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {
                 (*cq).comp_events_completed == got && (*cq).async_events_completed == told
@@ -129,7 +133,8 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Blocks until `done`, which is looked at under `mutex` and whenever `cond` is signalled.
+/// Blocks until `done` returns true. `done` is called under `mutex`, and again after each signal of
+/// `cond`.
 ///
 /// # Safety
 /// Both are initialised objects of libc.
@@ -138,8 +143,8 @@ pub(super) unsafe fn wait_for_acks(
     cond: *mut libc::pthread_cond_t,
     done: impl Fn() -> bool,
 ) {
-    // SAFETY: both are initialised objects that the caller keeps until this returns; this thread locks the mutex here,
-    // holds it whenever `pthread_cond_wait` is called, and unlocks it last.
+    // SAFETY: both are initialised objects that the caller keeps until the function returns. This
+    // thread locks the mutex here, holds it in each `pthread_cond_wait`, and unlocks it last.
     unsafe {
         libc::pthread_mutex_lock(mutex);
         while !done() {
@@ -149,7 +154,8 @@ pub(super) unsafe fn wait_for_acks(
     }
 }
 
-/// ibv_resize_cq(3): EINVAL for a size below what is queued or above the device's.
+/// ibv_resize_cq(3): EINVAL for a size below the number of queued completions or above the limit of
+/// the device.
 ///
 /// # Safety
 /// `cq` is a live queue of this provider.
@@ -157,23 +163,24 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     status(|| {
         let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
         let capacity = capacity.ok_or(Errno::EINVAL)?;
-        // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it resizes it.
+        // SAFETY: `cq` is a live queue of this provider: the application does not destroy a queue
+        // while it resizes the queue.
         let queue = unsafe { Cq::of(cq) };
         queue.resize(capacity)?;
-        // SAFETY: the application resizes from one thread at a time.
+        // SAFETY: the application resizes from a single thread at a time.
         unsafe { (*cq).cqe = cqe };
         Ok(())
     })
 }
 
-/// ibv_modify_cq(3): EINVAL for attributes that the device does not have.
+/// ibv_modify_cq(3): EINVAL for unsupported attributes.
 ///
 /// # Safety
 /// `cq` is a live queue of this provider; `attr` is readable.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
-        // SAFETY: `cq` is a live queue of this provider; `attr` is NULL, which is refused, or readable during this
-        // call.
+        // SAFETY: `cq` is a live queue of this provider; `attr` is NULL (refused) or readable
+        // during the call.
         let (queue, attr) = unsafe { (Cq::of(cq), attr.as_ref().ok_or(Errno::EINVAL)?) };
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(Errno::EINVAL);
@@ -186,7 +193,8 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// ibv_poll_cq(3); -1 once everything was taken out of a queue that overran. On the data path: no allocation, no system call while messages flow, no unwinding (it aborts).
+/// ibv_poll_cq(3). Returns -1 for an overrun queue after all its completions were taken. Fast path:
+/// no allocation, no system call while messages flow, no unwinding (a panic aborts).
 ///
 /// # Safety
 /// `cq` is a live queue of this provider; `wc` has room for `num_entries`.
@@ -195,7 +203,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it polls it.
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy a queue while
+    // it polls the queue.
     let queue = unsafe { Cq::of(cq) };
     let room = usize::try_from(num_entries).unwrap_or(0);
     // SAFETY: the queue hands out fewer than `room` completions.
@@ -229,7 +238,8 @@ fn completion(cqe: &Cqe) -> ibv_wc {
 /// # Safety
 /// `cq` is a live queue of this provider.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it arms it.
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy a queue while
+    // it arms the queue.
     unsafe { Cq::of(cq) }.arm(solicited_only != 0);
     0
 }
@@ -239,16 +249,17 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 /// # Safety
 /// `cq` is a live queue of this provider.
 pub(super) unsafe extern "C" fn waiting(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while a layer looks at it.
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy a queue while
+    // a layer reads it.
     c_int::try_from(unsafe { Cq::of(cq) }.available()).unwrap_or(c_int::MAX)
 }
 
-/// By ibv_get_cq_event(3), for the queue whose event it got.
+/// Called by ibv_get_cq_event(3) for the queue of the event.
 ///
 /// # Safety
 /// `cq` is a live queue of this provider.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: `cq` is live: the event that was just got for it is not acknowledged yet, and destroying the queue waits
-    // for that.
+    // SAFETY: `cq` is live: its event is not acknowledged yet, and the destruction of the queue
+    // waits for the acknowledgement.
     unsafe { Cq::of(cq) }.event_taken();
 }

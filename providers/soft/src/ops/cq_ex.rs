@@ -1,7 +1,9 @@
-//! Extended completion queues: ibv_create_cq_ex(3), its iterator and what it reads.
+//! Extended completion queues: ibv_create_cq_ex(3), the iterator, and its read functions. A program
+//! calls them through `ibv_cq_ex`; completions come from the ring of the CQ.
 //!
-//! Between start and end the queue's iterator is locked against other threads', as the manual demands of a provider. The
-//! lock of the ring itself is only held while a completion is taken: whoever posts within an iteration completes here too.
+//! Between start and end the iterator is locked against other threads, as the manual requires. The
+//! lock of the ring is held only while a completion is taken, so requests posted within an
+//! iteration can complete.
 
 use super::cq::{Extras, create};
 use super::object;
@@ -14,11 +16,13 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// ibv_create_cq_ex(3): EINVAL for what `create` refuses, for masks and creation flags that nobody knows, and for a
-/// `parent_domain` that is none; EOPNOTSUPP for completion fields that nobody knows.
+/// ibv_create_cq_ex(3): EINVAL for the cases that `create` refuses, for unknown masks and creation
+/// flags, and for a `parent_domain` that is not a parent domain; EOPNOTSUPP for unknown completion
+/// fields.
 ///
 /// # Safety
-/// `context` is open; `attr` is readable, and the objects that it names are live ones of this provider.
+/// `context` is open; `attr` is readable, and the objects named by it are live objects of this
+/// provider.
 pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -27,7 +31,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     const RARE: u32 = IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
     object(|| {
-        // SAFETY: `attr` is NULL, which is refused, or the caller's, readable for the whole call.
+        // SAFETY: `attr` is NULL (refused) or readable for the whole call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let given = |bit| attr.comp_mask & bit != 0;
         let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
@@ -39,7 +43,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         }
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             let domain = attr.parent_domain;
-            // SAFETY: `domain` is not NULL here, and the caller says that it is a live domain of this provider.
+            // SAFETY: `domain` is not NULL here, and the caller states that it is a live domain of
+            // this provider.
             if domain.is_null() || !unsafe { Pd::of(domain) }.is_parent() {
                 return Err(Errno::EINVAL);
             }
@@ -55,30 +60,30 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
         let held = if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-            // SAFETY: the caller says that the domain is a live one of this provider.
+            // SAFETY: the caller states that the domain is a live domain of this provider.
             Some(unsafe { Pd::of(attr.parent_domain) }.hold()?)
         } else {
             None
         };
-        // SAFETY: `context` is open and `attr.channel` NULL or a channel of it for the whole call, which is all that
-        // `create` asks for.
+        // SAFETY: `context` is open and `attr.channel` is NULL or a channel of it for the whole
+        // call, as `create` requires.
         let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
         if let Some(held) = held {
             held.keep();
             cq.iterator.domain.store(attr.parent_domain, Ordering::Release);
         }
-        // SAFETY: nobody else knows the queue yet.
+        // SAFETY: no other thread knows the queue yet.
         unsafe { install(cq.handle().cast(), wanted) };
         Ok(Arc::into_raw(cq).cast_mut().cast())
     })
 }
 
-/// Sets the calls: iteration, what every completion has, and of the rest what was asked for.
+/// Sets the functions: iteration, the fields of every completion, and the requested fields.
 ///
 /// # Safety
-/// `cq` is the C object of a queue that nobody else knows yet.
+/// `cq` is the C object of a queue that no other thread knows yet.
 unsafe fn install(cq: *mut ibv_cq_ex, wanted: u32) {
-    // SAFETY: `cq` is the C object of a queue that nobody else knows yet, so that this is the only reference to it.
+    // SAFETY: no other thread knows the queue yet, so the reference is exclusive.
     let cq = unsafe { &mut *cq };
     let has = |bit| wanted & bit != 0;
     cq.start_poll = Some(start_poll);
@@ -102,20 +107,21 @@ unsafe fn install(cq: *mut ibv_cq_ex, wanted: u32) {
         has(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_completion_wallclock_ns);
 }
 
-/// ibv_start_poll: 0 at the first completion; ENOENT there is none; EIO the queue overran and everything was taken; EINVAL
-/// unknown attributes. Unless it returns 0, nothing is begun.
+/// ibv_start_poll: 0 at the first completion; ENOENT if the queue is empty; EIO after an overrun if
+/// all completions were taken; EINVAL for unknown attributes. Nothing is begun unless it returns 0.
 ///
 /// # Safety
 /// `cq` is a live extended queue of this provider; `attr` is readable.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: `attr` is NULL, which is refused, or the caller's, readable for the whole call.
+    // SAFETY: `attr` is NULL (refused) or readable for the whole call.
     if unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: `cq` is a live extended queue of this provider: the application does not destroy it while it iterates.
+    // SAFETY: `cq` is a live extended queue of this provider: the application does not destroy a
+    // queue while it iterates.
     let queue = unsafe { Cq::of(cq.cast()) };
     queue.iterator.lock();
-    // SAFETY: locked.
+    // SAFETY: locked above.
     let result = unsafe { step(cq, queue, queue.take()) };
     if result != 0 {
         // SAFETY: locked just above.
@@ -124,16 +130,18 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     result
 }
 
-/// ibv_next_poll: as ibv_start_poll; whatever it returns, ibv_end_poll follows. Gives what is in the queue and looks for no
-/// more, and ends before a completion that an event was sent for which the application has not got: one that arms the queue,
-/// iterates, and waits (as ibv_rc_pingpong(1) does, which takes an event without a completion for an error) should not find what
-/// it will be woken for.
+/// ibv_next_poll: as ibv_start_poll; ibv_end_poll follows in every case. Returns queued completions
+/// only, and drives no QP. Ends before a completion whose event the application has not read: a
+/// program that arms, iterates and waits (ibv_rc_pingpong(1)) would take an event without a
+/// completion for an error.
 ///
 /// # Safety
-/// Between a start that returned 0 and its end, on the same thread; so for all that follow.
+/// Called between a start that returned 0 and its end, on the same thread. The same holds for all
+/// functions below.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: `cq` is live within an iteration, and the iterator's lock is held by this thread since start_poll (or the
-    // application promised that only one thread uses the queue), so that the iterator is this thread's.
+    // SAFETY: `cq` is live within an iteration. This thread holds the lock of the iterator since
+    // start_poll (or the application promised to use the queue from a single thread), so the
+    // iterator is exclusive.
     unsafe {
         let queue = Cq::of(cq.cast());
         step(cq, queue, queue.pop_without_event())
@@ -141,21 +149,22 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: `cq` is live until the iteration ends here, and this thread locked the iterator in start_poll, which
-    // returned 0.
+    // SAFETY: `cq` is live until the iteration ends here, and this thread locked the iterator in
+    // start_poll, which returned 0.
     unsafe { Cq::of(cq.cast()).iterator.unlock() };
 }
 
-/// Goes to a completion that was taken.
+/// Moves the iterator to a taken completion.
 ///
 /// # Safety
-/// `cq` is live, `queue` is what it belongs to, and its iterator is this thread's.
+/// `cq` is live, `queue` is its queue, and its iterator belongs to this thread.
 unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) -> c_int {
     let Some(taken) = taken else {
         return if queue.has_overrun() { libc::EIO } else { libc::ENOENT };
     };
-    // SAFETY: `cq` is live, and the iterator this thread's: nobody else writes or reads these two fields or the cell,
-    // and references that `current` gave out ended with the calls that asked for them.
+    // SAFETY: `cq` is live, and the iterator belongs to this thread: no other thread reads or
+    // writes these two fields or the cell, and references returned by `current` ended with the
+    // calls that asked for them.
     unsafe {
         (*cq).wr_id = taken.0.wr_id;
         (*cq).status = taken.0.status;
@@ -164,22 +173,22 @@ unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) ->
     0
 }
 
-/// The completion that the iterator is at.
+/// The completion at the position of the iterator.
 ///
 /// # Safety
-/// `cq` is a live extended queue of this provider, within an iteration that this thread began; the reference is not
-/// used beyond the call that asks for it.
+/// `cq` is a live extended queue of this provider, within an iteration begun by this thread; the
+/// reference is not used beyond the calling function.
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a (Cqe, Stamped) {
-    // SAFETY: the iterator is this thread's from start_poll to end_poll, so that nobody writes the cell while the
-    // reference is used, which is no longer than one call.
+    // SAFETY: the iterator belongs to this thread from start_poll to end_poll, so no other thread
+    // writes the cell while the reference is used, at most for one call.
     unsafe { &*Cq::of(cq.cast()).iterator.current.get() }
 }
 
-/// What the iterator is at, field by field.
+/// Functions that read a field at the position of the iterator.
 macro_rules! reads {
     ($($name:ident -> $type:ty: $cqe:ident, $stamped:ident => $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: within an iteration, by contract of the verb.
+            // SAFETY: called within an iteration, by contract of the verb.
             let ($cqe, $stamped) = unsafe { current(cq) };
             $value
         }
@@ -205,7 +214,7 @@ reads! {
 }
 
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: within an iteration, by contract of the verb, and `info` is writable.
+    // SAFETY: called within an iteration, by contract of the verb, and `info` is writable.
     unsafe {
         let (_, Stamped { rare, .. }) = current(cq);
         info.write(ibv_wc_tm_info { tag: rare.tag, priv_: rare.tag_priv });

@@ -1,4 +1,5 @@
-//! The plugin's face: registration, and the devices that it announces.
+//! The entry of the plugin: registration with libibverbs, and the announced devices. The loader
+//! runs `register`; libibverbs then calls the functions of `ferroverbs_plugin_ext_v1`.
 
 use super::context;
 use super::frontend::verbs_register_driver_65;
@@ -10,7 +11,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-/// Never matches a kernel device: ours have none.
+/// Never matches a kernel device: the devices of soft have no kernel device.
 static NO_MATCH: [verbs_match_ent; 1] = [verbs_match_ent {
     driver_data: ptr::null_mut(),
     u: verbs_match_ent_u { driver_id: 0 },
@@ -32,7 +33,7 @@ static OPS: verbs_device_ops = verbs_device_ops {
     uninit_device: Some(uninit_device),
 };
 
-/// See `abi::ext`: how libibverbs learns of devices that no kernel shows.
+/// How libibverbs learns of devices without a kernel device: see `abi::ext`.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, unreachable_pub, reason = "a C symbol")]
 pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
@@ -54,13 +55,14 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
 extern "C" fn register() {
     // SAFETY: OPS is a static of a plugin that is never unloaded.
     unsafe { verbs_register_driver_65(&raw const OPS) };
-    // The C library allocates the thread-local data of this library when it is first used, and ends the program without memory for
-    // them: here rather than later, when the program has objects.
+    // The C library allocates the thread-local data of this library at the first use, and ends the
+    // program if the memory is exhausted. The allocation happens here, before the program has
+    // objects.
     LOADED.set(true);
 }
 
 thread_local! {
-    /// The plugin was loaded by this thread.
+    /// Set by the thread that loaded the plugin.
     static LOADED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -69,7 +71,8 @@ thread_local! {
 #[unsafe(link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
-/// Announces `soft0` (and more where asked for, and under other names by `FERROVERBS_SOFT_NAME`) when the kernel has no device, or when it is forced on.
+/// Announces `soft0` if the kernel has no device, or if the settings force it. The settings may
+/// name further devices, and other names (`FERROVERBS_SOFT_NAME`).
 ///
 /// # Safety
 /// `out` has room for `max` entries.
@@ -83,7 +86,7 @@ unsafe extern "C" fn announce(
     if count == 0 {
         return 0;
     }
-    // Whoever opens a device is told of settings that cannot be used.
+    // Opening a device reports invalid settings.
     let settings = config::fabric().unwrap_or_else(|_| FabricConfig::new("nowhere"));
     let identity = Identity::of(&settings);
     for n in 0..count {
@@ -110,15 +113,15 @@ fn write_name(to: &mut [c_char], name: &str) {
 }
 
 /// # Safety
-/// `sysfs_dev` describes one of the announced devices.
+/// `sysfs_dev` describes an announced device.
 unsafe extern "C" fn alloc_device(_sysfs_dev: *mut verbs_sysfs_dev) -> *mut verbs_device {
-    // SAFETY: calloc of a plain struct; libibverbs fills it in, and gives it back to uninit_device.
+    // SAFETY: calloc of a plain struct; libibverbs fills it in, and returns it to uninit_device.
     unsafe { libc::calloc(1, size_of::<verbs_device>()).cast() }
 }
 
 /// # Safety
 /// `device` came from `alloc_device` and is not used any more.
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: `alloc_device` had it from calloc, and the front-end gives it back once.
+    // SAFETY: `alloc_device` got it from calloc, and the front-end returns it once.
     unsafe { libc::free(device.cast()) };
 }

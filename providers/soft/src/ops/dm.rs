@@ -1,4 +1,5 @@
-//! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file, which no application sees but by its regions and by copying.
+//! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file. An application reaches it only
+//! by its regions and by copying; importers map it again.
 
 use super::badge::exporter;
 use super::mr::Mr;
@@ -20,10 +21,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes of device memory that a process can have.
+/// Limit of device memory for a process, in bytes.
 pub(super) const MAX_DM: u64 = 256 << 20;
 
-/// What a region of device memory may allow.
+/// The access flags that a region of device memory may have.
 const RIGHTS: u32 = LOCAL_WRITE
     | REMOTE_READ
     | REMOTE_WRITE
@@ -43,12 +44,12 @@ pub(super) struct DeviceMemory {
 enum Store {
     Own {
         map: Mapping,
-        /// Peers that use the memory find it by its owner's descriptor (`engine::mapped`).
+        /// Peers that use the memory find it by the descriptor of its owner (`engine::mapped`).
         _file: Memfd,
-        /// Where importers find it: an entry of the table of regions, of no domain.
+        /// The table entry by which importers find the memory; it belongs to no protection domain.
         keys: Keys,
     },
-    /// Memory of another context or process, mapped once more.
+    /// Memory of another context or process, mapped again.
     #[allow(dead_code, reason = "held until it is dropped")]
     Imported(Foreign),
 }
@@ -63,19 +64,20 @@ impl Drop for DeviceMemory {
     }
 }
 
-// SAFETY: an address of a mapping that belongs to the process; what is there is copied by whoever may.
+// SAFETY: the address of a mapping that belongs to the process; access to its bytes follows the
+// rules of verbs.
 unsafe impl Send for DeviceMemory {}
-// SAFETY: through a shared `DeviceMemory` the address can only be read, and it never changes; all other members are
-// Sync by themselves.
+// SAFETY: a shared `DeviceMemory` only permits reading the address, which never changes; all
+// further members are Sync.
 unsafe impl Sync for DeviceMemory {}
 
-/// A piece of device memory as the application holds it. The C object comes first.
+/// A piece of device memory of the application. The C object comes first.
 #[repr(C)]
 #[derive(Debug)]
 struct Dm {
     verbs: ibv_dm,
     memory: Arc<DeviceMemory>,
-    /// Bytes asked for; the memory has whole pages.
+    /// Requested length in bytes; the memory has whole pages.
     length: u64,
 }
 
@@ -87,11 +89,11 @@ impl Dm {
         unsafe { &*dm.cast::<Self>() }
     }
 
-    /// Where to copy `length` bytes to or from, at `offset`. Words are copied, as with mlx5, the adapter that has such memory: what
-    /// works here works there.
+    /// The address for a copy of `length` bytes at `offset`. Only words are copied, as on mlx5, the
+    /// adapter with such memory; a program that works here works there.
     ///
     /// # Errors
-    /// `EFAULT` outside; `EINVAL` offset or length is no multiple of 4.
+    /// `EFAULT` out of range; `EINVAL` offset or length is not a multiple of 4.
     fn words(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let at = self.at(offset, length).ok_or(Errno::EFAULT)?;
         if offset.is_multiple_of(4) && length.is_multiple_of(4) {
@@ -101,7 +103,7 @@ impl Dm {
         }
     }
 
-    /// Where `length` bytes at `offset` are, if they are inside.
+    /// The address of `length` bytes at `offset`, if inside.
     fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length as u64)?;
         // SAFETY: inside the mapping.
@@ -109,10 +111,11 @@ impl Dm {
     }
 }
 
-/// ibv_alloc_dm(3). Every alignment is as good as another: regions of device memory are zero-based.
+/// ibv_alloc_dm(3). The alignment is ignored, because regions of device memory are zero-based.
 ///
 /// # Errors
-/// `EINVAL` no length, more than `max_dm_size`, or unknown attributes; `ENOMEM` other device memory is in the way.
+/// `EINVAL` no length, more than `max_dm_size`, or unknown attributes; `ENOMEM` too much device
+/// memory is in use.
 ///
 /// # Safety
 /// `context` is open; `attr` is readable.
@@ -121,7 +124,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     object(|| {
-        // SAFETY: the caller's context is open and its `attr` readable for the whole call; both are only read.
+        // SAFETY: the caller's context is open and `attr` is readable for the whole call; both are
+        // only read.
         let (attr, owner) = unsafe { (&*attr, Context::of(context)) };
         let length = attr.length as u64;
         if attr.comp_mask != 0 || length == 0 || length > MAX_DM || attr.log_align_req > 63 {
@@ -164,11 +168,11 @@ fn verbs(context: *mut ibv_context, handle: u32) -> ibv_dm {
     }
 }
 
-/// ibv_import_dm(3): the same memory, which stays as long as anybody has it.
+/// ibv_import_dm(3): the same memory, which lives as long as any handle.
 ///
 /// # Errors
-/// `ENOENT` no such device memory in the family of contexts that this one belongs to, or its process is gone; `EOPNOTSUPP`
-/// nothing of that process can be mapped.
+/// `ENOENT` no such device memory in the family of contexts, or its process is gone; `EOPNOTSUPP`
+/// memory of that process cannot be mapped.
 ///
 /// # Safety
 /// `context` is open.
@@ -179,7 +183,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         let adapter = Arc::clone(&owner.adapter);
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
         let found = || {
             published(&view, index, owner.badge.origin)
@@ -191,7 +195,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
             return Err(Errno::EOPNOTSUPP);
         }
         let map = peer.map(extent.va).ok_or(Errno::EOPNOTSUPP)?;
-        // What was mapped was it, if it is still there.
+        // If the entry is unchanged, the mapping shows its memory.
         if found()?.0 != rkey {
             return Err(Errno::ENOENT);
         }
@@ -202,33 +206,34 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
     })
 }
 
-/// ibv_unimport_dm(3). Memory whose regions are still there stays with them.
+/// ibv_unimport_dm(3). Regions keep the memory alive.
 ///
 /// # Safety
 /// `dm` is imported device memory of this provider and is not used any more.
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: `dm` is live device memory of this provider until it is freed below; the reference ends with this line.
+    // SAFETY: `dm` is live device memory of this provider until it is freed below; the reference
+    // ends with the line.
     if matches!(unsafe { Dm::of(dm) }.memory.store, Store::Imported(_)) {
-        // SAFETY: from import_dm; regions hold the memory themselves.
+        // SAFETY: made by import_dm; regions hold the memory themselves.
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
     }
 }
 
-/// A memory file that stays as long as it is, and a mapping of it.
+/// A memory file of fixed size, and its mapping.
 pub(super) fn memory(name: &CStr, bytes: usize) -> Result<(Mapping, Memfd), Errno> {
     let file = Memfd::create(name, bytes)?;
     file.seal(Seals::SHRINK | Seals::GROW | Seals::SEAL)?;
     Ok((Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?, file))
 }
 
-/// ibv_free_dm(3): EBUSY while it has regions; EINVAL of imported memory, which is ibv_unimport_dm's.
+/// ibv_free_dm(3): EBUSY while it has regions; EINVAL for imported memory (ibv_unimport_dm(3)).
 ///
 /// # Safety
 /// `dm` is live device memory of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
-        // SAFETY: `dm` is live device memory of this provider until it is freed below, and the reference is not used
-        // after that.
+        // SAFETY: `dm` is live device memory of this provider until it is freed below, and the
+        // reference is not used afterwards.
         let memory = &unsafe { Dm::of(dm) }.memory;
         if matches!(memory.store, Store::Imported(_)) {
             return Err(Errno::EINVAL);
@@ -236,13 +241,13 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if Arc::strong_count(memory) > 1 {
             return Err(Errno::EBUSY);
         }
-        // SAFETY: from alloc_dm; no region is left.
+        // SAFETY: made by alloc_dm; no region is left.
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
         Ok(())
     })
 }
 
-/// ibv_memcpy_to_dm(3): EFAULT outside the device memory, EINVAL where it is not words.
+/// ibv_memcpy_to_dm(3): EFAULT out of range, EINVAL if not whole words.
 unsafe extern "C" fn copy_to(
     dm: *mut ibv_dm,
     offset: u64,
@@ -258,7 +263,7 @@ unsafe extern "C" fn copy_to(
     })
 }
 
-/// ibv_memcpy_from_dm(3): EFAULT outside the device memory, EINVAL where it is not words.
+/// ibv_memcpy_from_dm(3): EFAULT out of range, EINVAL if not whole words.
 unsafe extern "C" fn copy_from(
     to: *mut c_void,
     dm: *mut ibv_dm,
@@ -274,10 +279,11 @@ unsafe extern "C" fn copy_from(
     })
 }
 
-/// ibv_reg_dm_mr(3): a zero-based region over part of device memory.
+/// ibv_reg_dm_mr(3): a zero-based region over a part of device memory.
 ///
 /// # Errors
-/// `EINVAL` not zero-based, other rights than such memory has, remote writing without local writing, or a range outside.
+/// `EINVAL` not zero-based, unsupported access flags, remote writing without local writing, or a
+/// range outside.
 ///
 /// # Safety
 /// `pd` and `dm` are live objects of this provider.
@@ -289,7 +295,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: `pd` and `dm` are live objects of this provider during this call, and only read.
+        // SAFETY: `pd` and `dm` are live objects of this provider during the call, and only read.
         let (domain, device) = unsafe { (Pd::of(pd), Dm::of(dm)) };
         let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         if access & IBV_ACCESS_ZERO_BASED == 0
@@ -302,8 +308,8 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
         let extent = Extent { pd: domain.number, va, iova: 0, len: length as u64, access };
         let memory = Some(Arc::clone(&device.memory));
-        // SAFETY: `pd` is live during this call; the region holds it afterwards, and the memory by the Arc. The type is
-        // what libibverbs knows to be no memory of the application.
+        // SAFETY: `pd` is live during the call; the region holds it afterwards, and the memory by
+        // the Arc. libibverbs knows that memory of this type does not belong to the application.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_DMABUF_MR, access as c_int, memory) }
     })
 }

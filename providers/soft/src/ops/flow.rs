@@ -1,4 +1,5 @@
-//! Steering rules (ibv_create_flow(3)).
+//! Steering rules (ibv_create_flow(3)). The C entry points of `engine/ethernet`; frames are matched
+//! against the published rules.
 
 use super::{object, status};
 use crate::engine::counters::Counters;
@@ -13,7 +14,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A rule. The C object comes first.
+/// A steering rule. The C object comes first.
 #[repr(C)]
 struct Flow {
     verbs: ibv_flow,
@@ -22,22 +23,23 @@ struct Flow {
     qp: Arc<Qp>,
 }
 
-/// Specifications that have grown: longer ones come from newer programs, and mean the same as long as they ask for nothing more.
+/// Specifications with longer new versions. Newer programs pass them; the meaning is the same
+/// unless the new fields are used.
 const GROWN: [u32; 3] = [IBV_FLOW_SPEC_IPV4_EXT, IBV_FLOW_SPEC_IPV6, IBV_FLOW_SPEC_VXLAN_TUNNEL];
 /// Bytes of type and size.
 const HEAD: usize = 6;
 
-/// Takes the list of specifications apart.
+/// Parses the list of specifications.
 ///
 /// # Errors
-/// `EINVAL` an unknown type, or a size that is not the type's.
+/// `EINVAL` an unknown type, or a wrong size.
 ///
 /// # Safety
-/// `count` specifications lie at `at`, each as long as it says.
+/// `count` specifications lie at `at`, each as long as its size field.
 unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno> {
     let mut specs = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
-        // SAFETY: each begins with type and size; nothing says that it is aligned.
+        // SAFETY: each begins with type and size, possibly unaligned.
         let (kind, size) = unsafe {
             (at.cast::<u32>().read_unaligned(), at.add(4).cast::<u16>().read_unaligned())
         };
@@ -49,21 +51,21 @@ unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno
         // SAFETY: `size` bytes by contract.
         let body = unsafe { std::slice::from_raw_parts(at.add(HEAD), size - HEAD) };
         if size > known {
-            // Value and mask would lie elsewhere.
+            // Value and mask would lie at other offsets.
             return Err(Errno::EOPNOTSUPP);
         }
         specs.push(Spec { kind, body });
-        // SAFETY: the specification has `size` bytes from `at` on, as the caller says, so that this is where the next
-        // one begins, or just behind the last.
+        // SAFETY: the caller states that the specification has `size` bytes, so the next
+        // specification begins here, or the list ends here.
         at = unsafe { at.add(size) };
     }
     Ok(specs)
 }
 
-/// The counters that a specification names.
+/// The counters named by a specification.
 ///
 /// # Safety
-/// It is an `ibv_flow_spec_counter_action` whose counters are live.
+/// `spec` is an `ibv_flow_spec_counter_action` whose counters are live.
 unsafe fn counters_of(spec: &Spec<'_>) -> Result<Arc<Counters>, Errno> {
     let at = std::mem::offset_of!(ibv_flow_spec_counter_action, counters) - HEAD;
     let address = spec.body.get(at..at + size_of::<usize>()).and_then(|b| b.try_into().ok());
@@ -71,16 +73,18 @@ unsafe fn counters_of(spec: &Spec<'_>) -> Result<Arc<Counters>, Errno> {
     if address == 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the address is not 0 (checked above), and the caller says that it is one of live counters of this
-    // provider, which create_counters gave to C.
+    // SAFETY: the address is not 0 (checked above), and the caller states that it belongs to live
+    // counters of this provider, given to C by create_counters.
     Ok(unsafe { Counters::share(std::ptr::with_exposed_provenance_mut(address)) })
 }
 
-/// ibv_create_flow(3): EINVAL for what makes no sense, or a QP that is neither UD nor RAW_PACKET; EOPNOTSUPP for what adapters may have and this one
-/// has not (see `steer::check`), rules on UD QPs among it; ENOMEM for too many.
+/// ibv_create_flow(3): EINVAL for an invalid rule, or for a QP that is neither UD nor RAW_PACKET;
+/// EOPNOTSUPP for unsupported rules (see `steer::check`), including all rules on UD QPs; ENOMEM
+/// above the limit.
 ///
 /// # Safety
-/// `qp` is a live QP of this provider; `attr` is readable with its specifications behind it, and the objects that they name are live.
+/// `qp` is a live QP of this provider; `attr` is readable with its specifications behind it, and
+/// the objects named by them are live.
 pub(super) unsafe extern "C" fn create_flow(
     qp: *mut ibv_qp,
     attr: *mut ibv_flow_attr,
@@ -89,10 +93,11 @@ pub(super) unsafe extern "C" fn create_flow(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `attr` is not NULL (checked above) and the caller's, readable during this call; applications pack
-        // their structs, so it need not be aligned.
+        // SAFETY: `attr` is not NULL (checked above) and readable during the call; applications
+        // pack the structs, so it may be unaligned.
         let head = unsafe { attr.read_unaligned() };
-        // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it makes rules for it.
+        // SAFETY: `qp` is a live QP of this provider: the application does not destroy a QP while
+        // it makes rules for it.
         let queue = unsafe { Qp::of(qp) };
         if head.comp_mask != 0 || head.port != 1 {
             return Err(Errno::EINVAL);
@@ -102,19 +107,19 @@ pub(super) unsafe extern "C" fn create_flow(
             Kind::Ud => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         }
-        // SAFETY: `num_of_specs` specifications lie behind the head, as the caller says, each as long as it says; they
-        // stay until this call returns, and `list` is not used after it.
+        // SAFETY: the caller states that `num_of_specs` specifications lie behind the head; they
+        // stay until the call returns, and `list` is not used afterwards.
         let list = unsafe { specs(attr.add(1).cast(), head.num_of_specs)? };
         let wanted = steer::check(head.type_, head.flags, head.priority, &list).map_err(errno)?;
         let counting = list.iter().filter(|spec| spec.kind == IBV_FLOW_SPEC_ACTION_COUNT);
-        // SAFETY: `specs` found each to have the size of its type, which here is that of a counter action; the caller
-        // says that its counters are live.
+        // SAFETY: `specs` checked that each has the size of its type, here of a counter action; the
+        // caller states that its counters are live.
         let counters: Vec<_> =
             counting.map(|spec| unsafe { counters_of(spec) }).collect::<Result<_, _>>()?;
         let adapter = &queue.adapter;
         let shared = queue.me().upgrade().ok_or(Errno::EINVAL)?;
-        // Those who send frames must know us.
-        adapter.datagrams.meet_everyone(adapter)?;
+        // Processes that send frames must know this process.
+        adapter.datagrams.meet_all_processes(adapter)?;
         let rule = adapter.steering.add(queue, &wanted, counters.clone())?;
         for c in &counters {
             c.users.fetch_add(1, Ordering::AcqRel);
@@ -133,12 +138,12 @@ pub(super) unsafe extern "C" fn create_flow(
 /// `flow` is a live rule of this provider and is not used any more.
 pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     status(|| {
-        // SAFETY: from create_flow, given back once.
+        // SAFETY: made by create_flow and returned once.
         let flow = unsafe { Box::from_raw(flow.cast::<Flow>()) };
         let adapter = &flow.qp.adapter;
         adapter.steering.remove(&flow.rule);
-        // A frame under way may have found the rule before.
-        adapter.datagrams.settle();
+        // A frame in delivery may have found the rule before its removal.
+        adapter.datagrams.wait_for_deliveries();
         for c in &flow.counters {
             c.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -1,5 +1,5 @@
-//! What the plugin imports from libibverbs.so.1, as any provider does: the private ABI, generation 65.
-//! `build.rs` has the same list, for the linker.
+//! The functions that the plugin imports from libibverbs.so.1: the private ABI of generation 65, as
+//! any provider. `build.rs` has the same list for the linker.
 #![cfg_attr(test, allow(dead_code, reason = "unit tests call none of these"))]
 
 use abi::{ibv_device, verbs_context, verbs_context_ops, verbs_device_ops};
@@ -10,10 +10,11 @@ pub(super) use absent::*;
 
 #[cfg(not(test))]
 unsafe extern "C" {
-    /// Adds a driver to libibverbs' list.
+    /// Adds a driver to the list of libibverbs.
     pub(super) fn verbs_register_driver_65(ops: *const verbs_device_ops);
 
-    /// Zeroed memory of `alloc_size` bytes with an initialised context at `context_offset` bytes; NULL and errno.
+    /// Zeroed memory of `alloc_size` bytes with an initialised context at `context_offset`; NULL
+    /// with errno on failure.
     pub(super) fn _verbs_init_and_alloc_context(
         device: *mut ibv_device,
         cmd_fd: c_int,
@@ -22,10 +23,10 @@ unsafe extern "C" {
         driver_id: u32,
     ) -> *mut c_void;
 
-    /// Undoes the above; the memory stays, for free(3).
+    /// Undoes the initialisation; the memory stays, for free(3).
     pub(super) fn verbs_uninit_context(context: *mut verbs_context);
 
-    /// Puts the functions that are not NULL into a context.
+    /// Sets the functions of a context that are not NULL in `ops`.
     pub(super) fn verbs_set_ops(context: *mut verbs_context, ops: *const verbs_context_ops);
 }
 

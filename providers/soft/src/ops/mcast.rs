@@ -1,4 +1,5 @@
-//! Multicast groups (ibv_attach_mcast(3)).
+//! Multicast groups (ibv_attach_mcast(3)). The C entry points of `engine/multicast`; groups of
+//! other hosts are joined by the wire between hosts.
 
 use super::status;
 use crate::engine::objects::qp::Qp;
@@ -8,16 +9,16 @@ use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
 
-/// The QP and the group that a call names.
+/// The QP and the group of a call.
 ///
 /// # Errors
-/// `EINVAL` no UD QP, or no multicast GID.
+/// `EINVAL` not a UD QP, or not a multicast GID.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
 unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8; 16]), Errno> {
-    // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during this call; `gid` is
-    // NULL, which is refused, or readable, and copied at once.
+    // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during the
+    // call; `gid` is NULL (refused) or readable, and copied at once.
     let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
     if queue.kind != Kind::Ud || !is_multicast(&gid) {
         return Err(Errno::EINVAL);
@@ -25,8 +26,9 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
     Ok((queue, gid))
 }
 
-/// ibv_attach_mcast(3): EINVAL for a GID that is no group's or a QP that is not UD; ENOMEM beyond the device's limits, and what this process lacks to
-/// meet those who may send. The LID means nothing on an Ethernet port (RoCE annex A16.4.6), whatever it is. Attaching twice is attaching once.
+/// ibv_attach_mcast(3): EINVAL for a GID that is not multicast or a QP that is not UD; ENOMEM above
+/// the limits of the device; the errors of connecting to possible senders. The LID is ignored on an
+/// Ethernet port (RoCE annex A16.4.6). A second attach has no effect.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
@@ -36,17 +38,18 @@ pub(super) unsafe extern "C" fn attach_mcast(
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
+        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
+        // requires.
         let (queue, gid) = unsafe { named(qp, gid)? };
-        // Those who send to groups must know us.
-        queue.adapter.datagrams.meet_everyone(&queue.adapter)?;
+        // Processes that send to groups must know this process.
+        queue.adapter.datagrams.meet_all_processes(&queue.adapter)?;
         queue.adapter.groups.attach(queue, &gid)?;
         queue.adapter.wire.take_part(&queue.adapter, &gid, true);
         Ok(())
     })
 }
 
-/// ibv_detach_mcast(3): EINVAL where the QP is not attached.
+/// ibv_detach_mcast(3): EINVAL if the QP is not attached.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
@@ -56,7 +59,8 @@ pub(super) unsafe extern "C" fn detach_mcast(
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
+        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
+        // requires.
         let (queue, gid) = unsafe { named(qp, gid)? };
         queue.adapter.groups.detach(queue, &gid)?;
         if !queue.adapter.groups.has_any(&gid) {

@@ -1,4 +1,5 @@
-//! What libibverbs calls: one file for each verbs object, thin on purpose. Check, call the engine, hand over.
+//! The C entry points, a file for each verbs object: check the arguments, call the engine, hand
+//! over the result. libibverbs calls them through the operations table of a context.
 
 mod ah;
 mod badge;
@@ -33,13 +34,13 @@ mod xrcd;
 use soft_sys::Errno;
 use std::ffi::c_int;
 
-/// The `int` convention: 0, or the positive errno, with errno set as well: where a kernel serves a verb, the system call
-/// that failed has set it, and programs print it (`perror`).
+/// The `int` convention: 0, or the positive errno, with errno set as well. With a kernel device the
+/// failed system call sets errno, and programs print it (`perror`).
 fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     cface::boundary(|| body().map(|()| 0))
 }
 
-/// The same for entry points of the fast path, which stand outside of [`cface::boundary`].
+/// The same convention for entry points of the fast path, outside of [`cface::boundary`].
 #[cold]
 fn failed(errno: Errno) -> c_int {
     cface::Ret::fail(errno)

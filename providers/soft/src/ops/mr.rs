@@ -1,4 +1,5 @@
-//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
+//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)). The C entry points of `engine/regions`;
+//! deregistration waits here for operations in flight.
 
 use super::dm::DeviceMemory;
 use super::pd::Pd;
@@ -22,19 +23,19 @@ pub(super) struct Mr {
     pd: *mut ibv_pd,
     keys: Keys,
     extent: Extent,
-    /// Device memory that it is over.
+    /// The device memory of the region, if any.
     _device: Option<Arc<DeviceMemory>>,
     kind: HandleKind,
 }
 
-/// What a handle of a region is to the region.
+/// The relation of a handle to the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandleKind {
-    /// Who destroys this destroys the region.
+    /// The destruction of the handle destroys the region.
     Own,
-    /// Imported from a context of this process: the keys are those of the region itself.
+    /// Imported from a context of this process: the keys of the region itself.
     Alias,
-    /// Imported from another process: the keys are its own.
+    /// Imported from another process: own keys.
     Import,
 }
 
@@ -42,11 +43,11 @@ impl Mr {
     /// # Safety
     /// `mr` is a live region of this provider.
     pub(super) unsafe fn of<'a>(mr: *mut ibv_mr) -> &'a Self {
-        // SAFETY: made here, and the C object is the first member.
+        // SAFETY: made by this file, and the C object is the first member.
         unsafe { &*mr.cast::<Self>() }
     }
 
-    /// Over memory of the application, rather than of the device or none.
+    /// Whether the region covers memory of the application.
     pub(super) const fn is_ordinary(&self) -> bool {
         self.verbs.mr_type == IBV_MR_TYPE_MR
     }
@@ -59,7 +60,7 @@ impl Mr {
         self.kind
     }
 
-    /// A handle of a region that is published already, which it does not destroy.
+    /// A handle of a published region, which the handle does not destroy.
     ///
     /// # Safety
     /// `pd` is live.
@@ -70,7 +71,7 @@ impl Mr {
         extent: Extent,
         kind: HandleKind,
     ) -> *mut ibv_mr {
-        // SAFETY: `pd` is live during this call, as the caller says, and only read.
+        // SAFETY: the caller states that `pd` is live during the call; it is only read.
         let context = unsafe { (*pd).context };
         let (addr, length) = (std::ptr::null_mut(), extent.len as usize);
         let ibv_mr = ibv_mr { context, pd, addr, length, handle, lkey: keys.lkey, rkey: keys.rkey };
@@ -83,7 +84,7 @@ impl Mr {
         self.keys
     }
 
-    /// Its domain.
+    /// The number of its protection domain.
     pub(super) const fn domain_number(&self) -> u32 {
         self.extent.pd
     }
@@ -93,8 +94,8 @@ impl Mr {
     }
 }
 
-/// The flags of ibv_reg_mr(3) that must be known; others in the optional range may be ignored. `FLUSH_PERSISTENT` is not
-/// among them: no memory of a process is.
+/// The flags of ibv_reg_mr(3) that must be supported; flags in the optional range may be ignored.
+/// `FLUSH_PERSISTENT` is unsupported, because no memory of a process is persistent.
 const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_WRITE
     | REMOTE_READ
@@ -108,7 +109,7 @@ const KNOWN: u32 = LOCAL_WRITE
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Remote writes and atomics need local ones (ibv_reg_mr(3)).
+/// Checks the access flags. Remote writes and atomics require local writes (ibv_reg_mr(3)).
 fn check_access(access: c_int) -> Result<u32, Errno> {
     let access = access as u32 & !IBV_ACCESS_OPTIONAL_RANGE;
     let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
@@ -118,20 +119,19 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
     Ok(access)
 }
 
-/// What the kernel refuses and `soft` otherwise takes: a region of no bytes, and an iova that is
-/// not as far behind the beginning of a page as its memory is.
+/// Refusals of the kernel that `soft` makes only in strict mode: an empty region, and an iova with
+/// another offset in its page than the memory.
 fn check_strictly(addr: u64, length: usize, iova: u64) -> Result<(), Errno> {
     let is_kept = length > 0 && (addr ^ iova).is_multiple_of(PAGE);
     is_kept.then_some(()).ok_or(Errno::EINVAL)
 }
 
-/// What a region of `domain` over `length` bytes at `addr` covers, once that is found to be usable:
-/// pages of one on demand are looked
-/// for when they are used, all others now.
+/// The extent of a region of `domain` over `length` bytes at `addr`, after a check of the memory.
+/// Pages of a region on demand are checked at use, all others now.
 fn cover(domain: &Pd, addr: u64, length: usize, iova: u64, access: c_int) -> Result<Extent, Errno> {
     let rights = check_access(access)?;
     let on_demand = rights & IBV_ACCESS_ON_DEMAND != 0;
-    // The whole address space, to be used on demand.
+    // The whole address space, for use on demand.
     let implicit = length == usize::MAX;
     if implicit && (addr != 0 || !on_demand) {
         return Err(Errno::EINVAL);
@@ -147,7 +147,7 @@ fn cover(domain: &Pd, addr: u64, length: usize, iova: u64, access: c_int) -> Res
 }
 
 impl Mr {
-    /// A region over `extent`, which is published.
+    /// Publishes a region over `extent`.
     ///
     /// # Errors
     /// `ENOMEM` the table is full.
@@ -161,8 +161,8 @@ impl Mr {
         access: c_int,
         device: Option<Arc<DeviceMemory>>,
     ) -> Result<*mut ibv_mr, Errno> {
-        // SAFETY: `pd` is a live domain of this provider during this call, and only read; the region holds it from here
-        // on.
+        // SAFETY: `pd` is a live domain of this provider during the call, and only read; the region
+        // holds it from here on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let held = domain.hold()?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
@@ -205,41 +205,44 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate it while it registers
-        // memory in it.
+        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate a
+        // domain while it registers memory in it.
         let domain = unsafe { Pd::of(pd) };
         if domain.adapter.strict {
             check_strictly(addr as u64, length, hca_va)?;
         }
         let extent = cover(domain, addr as u64, length, hca_va, access)?;
-        // SAFETY: `pd` is live during this call, which is what `create` asks for; the region holds it afterwards.
+        // SAFETY: `pd` is live during the call, as `create` requires; the region holds it
+        // afterwards.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, None) }
     })
 }
 
-/// ibv_alloc_null_mr(3): reads as zeros, whatever is written; at any address, for local use.
+/// ibv_alloc_null_mr(3): reads as zeros, ignores writes, at any address, for local use.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate it while it allocates a
-        // region in it.
+        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate a
+        // domain while it allocates a region in it.
         let domain = unsafe { Pd::of(pd) };
         domain.adapter.regions.prepare_void()?;
         let extent =
             Extent { pd: domain.number, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID };
-        // SAFETY: `pd` is live during this call, which is what `create` asks for; the region holds it afterwards.
+        // SAFETY: `pd` is live during the call, as `create` requires; the region holds it
+        // afterwards.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_NULL_MR, LOCAL_WRITE as c_int, None) }
     })
 }
 
-/// ibv_advise_mr(3), about regions on demand. Pages are brought in at once; without `IBV_ADVISE_MR_FLAG_FLUSH` nobody
-/// hears of those that cannot be.
+/// ibv_advise_mr(3) for regions on demand. Pages are brought in at once. Failures are reported only
+/// with `IBV_ADVISE_MR_FLAG_FLUSH`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` another advice; `EINVAL` other flags, no list, a region that is not on demand, or a range that is not in it;
-/// `ENOENT` no such lkey; `EPERM` another domain, or to be written where the region is not; `EFAULT` not mapped.
+/// `EOPNOTSUPP` an unknown advice; `EINVAL` unknown flags, no list, a region that is not on demand,
+/// or a range outside of the region; `ENOENT` no such lkey; `EPERM` another domain, or a write
+/// without the right; `EFAULT` not mapped.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider; `list` has `count` elements.
@@ -263,13 +266,13 @@ pub(super) unsafe extern "C" fn advise_mr(
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `list` is not NULL (checked above), and the caller says that it has `count` elements, which nobody
-        // changes during this call; `pd` is a live domain of this provider.
+        // SAFETY: `list` is not NULL (checked above), and the caller states that it has `count`
+        // elements, unchanged during the call; `pd` is a live domain of this provider.
         let (domain, list) =
             unsafe { (Pd::of(pd), std::slice::from_raw_parts(list, count as usize)) };
         let mut ranges = Vec::with_capacity(list.len());
         for sge in list {
-            let region = domain.adapter.regions.described(sge.lkey).ok_or(Errno::ENOENT)?;
+            let region = domain.adapter.regions.extent_of(sge.lkey).ok_or(Errno::ENOENT)?;
             if region.pd != domain.number || (write && region.access & LOCAL_WRITE == 0) {
                 return Err(Errno::EPERM);
             }
@@ -282,7 +285,7 @@ pub(super) unsafe extern "C" fn advise_mr(
             ranges.push((region.va + (sge.addr - region.iova), sge.length as usize));
         }
         if advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
-            // What is there needs nothing: pages are found by the processor's own tables.
+            // Nothing to do: the page tables of the processor already serve present pages.
             return Ok(());
         }
         for (va, len) in ranges {
@@ -295,14 +298,14 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// ibv_dereg_mr(3): waits for operations on the region that are under way; EBUSY while a memory window is bound to it; EINVAL
-/// of an imported one, which is ibv_unimport_mr's.
+/// ibv_dereg_mr(3): waits for operations on the region; EBUSY while a memory window is bound to it;
+/// EINVAL for an imported region (ibv_unimport_mr(3)).
 ///
 /// # Safety
 /// `mr` is a live region of this provider and is not used any more.
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     status(|| {
-        // SAFETY: from reg_mr.
+        // SAFETY: made by reg_mr.
         let region = unsafe { Mr::of(mr.cast()) };
         if region.kind != HandleKind::Own {
             return Err(Errno::EINVAL);
@@ -311,16 +314,16 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         let domain = unsafe { Pd::of(region.pd) };
         withdraw(domain, region.keys, region.extent.pd)?;
         domain.release();
-        // SAFETY: from reg_mr, given back once.
+        // SAFETY: made by reg_mr and returned once.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
 }
 
-/// Takes a region's keys back and waits for whoever uses them.
+/// Revokes the keys of a region, and waits for operations by them.
 ///
 /// # Errors
-/// `EBUSY` a window is bound to it: nothing happened.
+/// `EBUSY` a window is bound to it; nothing changed.
 pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
     let adapter = &domain.adapter;
     if !adapter.windows.unless_bound(keys.index, || adapter.regions.revoke(keys.index)) {
@@ -331,15 +334,17 @@ pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// ibv_rereg_mr(3): changes domain, translation or access. The keys stay, as with mlx5: programs change rights and go on.
+/// ibv_rereg_mr(3): changes domain, translation or access. The keys stay, as on mlx5, so programs
+/// continue with them.
 ///
 /// # Errors
-/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context, or of a strict
-/// adapter no flags; `EFAULT` not mapped. The region is as before.
+/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context, or no flags in
+/// strict mode; `EFAULT` not mapped. After an error the region is unchanged.
 ///
 /// # Safety
-/// `mr` is a live region of this provider, whose handle no other thread uses during this call; where `flags` names
-/// them, `pd` is a live protection domain of this provider, and the new memory stays mapped until deregistration.
+/// `mr` is a live region of this provider, whose handle no other thread uses during the call. If
+/// `flags` select them, `pd` is a live protection domain of this provider, and the new memory stays
+/// mapped until deregistration.
 pub(super) unsafe extern "C" fn rereg_mr(
     mr: *mut verbs_mr,
     flags: c_int,
@@ -349,13 +354,13 @@ pub(super) unsafe extern "C" fn rereg_mr(
     access: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: from reg_mr; the application changes it from one thread at a time.
+        // SAFETY: made by reg_mr; the application changes a region from a single thread at a time.
         let mr = unsafe { &mut *mr.cast::<Mr>() };
         let flags = flags as u32;
         // SAFETY: a region holds its domain.
         let old = unsafe { Pd::of(mr.pd) };
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
-        // SAFETY: the application names a live domain (ibv_rereg_mr(3)), of the region's own context.
+        // SAFETY: the application names a live domain (ibv_rereg_mr(3)) of the region's context.
         let (domain, context) = unsafe { (Pd::of(new), (*new).context) };
         if context != mr.verbs.ibv_mr.context || (domain.adapter.strict && flags == 0) {
             return Err(Errno::EINVAL);
@@ -376,7 +381,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
             extent = cover(domain, at, len, iova, given)?;
         }
         let held = domain.hold()?;
-        // The table entry is used again, so that peers need not be told of new keys.
+        // The table entry is reused, so peers need not learn new keys.
         let (adapter, index) = (&domain.adapter, mr.keys.index);
         if !adapter.windows.unless_bound(index, || adapter.regions.revoke(index)) {
             return Err(Errno::EBUSY);

@@ -1,4 +1,5 @@
-//! Importing of memory regions (ibv_import_mr(3)): from another context of this process, or from another process.
+//! Imported memory regions (ibv_import_mr(3)), from another context of this process or from another
+//! process. The keys of an import of another process lead to `engine/imported`.
 
 use super::badge::exporter;
 use super::mr::{HandleKind, Mr, withdraw};
@@ -14,8 +15,8 @@ use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What the owner of `view` published as entry `index` for importers of the contexts `origin`: its lkey's other half, the rkey, and
-/// what it covers.
+/// The rkey and the extent that the owner of `view` published as entry `index` for importers of the
+/// contexts `origin`.
 pub(super) fn published(view: &View, index: usize, origin: u64) -> Option<(u32, Extent)> {
     if index == 0 || index >= MRS - MWS {
         return None;
@@ -33,25 +34,26 @@ pub(super) fn published(view: &View, index: usize, origin: u64) -> Option<(u32, 
     good.then_some((key as u32, extent))
 }
 
-/// ibv_import_mr(3). The region stays in the domain that it was registered in, whatever `pd` is. From another context of this
-/// process its keys are those of the original; from another process it has keys of its own, and its bytes are moved by
-/// cross-memory attach.
+/// ibv_import_mr(3). The region stays in the domain of its registration, independent of `pd`. An
+/// import from another context of this process has the keys of the original. An import from another
+/// process has its own keys, and its bytes move by cross-memory attach.
 ///
 /// # Errors
-/// `ENOENT` no such region in the family of contexts that `pd`'s belongs to, or its process is gone; `EOPNOTSUPP` the memory of
-/// that process cannot be attached to, or the region has none; `ENOMEM` the table is full.
+/// `ENOENT` no such region in the family of contexts of `pd`, or its process is gone; `EOPNOTSUPP`
+/// the kernel refuses attach to that process, or the region has no memory; `ENOMEM` the table is
+/// full.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: `pd` is a live domain of this provider during this call, and a context is not closed before its
-        // domains are gone.
+        // SAFETY: `pd` is a live domain of this provider during the call, and a context outlives
+        // its domains.
         let (domain, owner) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
         let adapter = &domain.adapter;
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
         let origin = owner.badge.origin;
         let (rkey, extent) = published(&view, index, origin)
@@ -59,7 +61,8 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
             .ok_or(Errno::ENOENT)?;
         if peer.is_self {
             let keys = adapter.regions.keys(index, rkey);
-            // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
+            // SAFETY: the caller states that `pd` is live during the call, and `imported` only
+            // reads its context.
             return Ok(unsafe { Mr::imported(pd, handle, keys, extent, HandleKind::Alias) });
         }
         if !peer.can_attach() || extent.access & (VOID | IMPORTED) != 0 {
@@ -67,24 +70,27 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         }
         let own = adapter.fabric.slot();
         let imported = Arc::new(Imported::new(&peer, index, adapter.view, own));
-        // Pages that come and go are the kernel's business when it copies.
+        // During a copy the kernel brings in pages on demand itself.
         let extent = Extent { access: extent.access & !(ON_DEMAND | IBV_ACCESS_MW_BIND), ..extent };
         let keys = adapter.regions.import(&extent, &imported).ok_or(Errno::ENOMEM)?;
-        // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
+        // SAFETY: the caller states that `pd` is live during the call, and `imported` only reads
+        // its context.
         let mr = unsafe { Mr::imported(pd, handle, keys, extent, HandleKind::Import) };
         Ok(mr)
     })
 }
 
-/// ibv_unimport_mr(3): the region stays. Keys of another process's region end here, and operations by them are waited for.
+/// ibv_unimport_mr(3): the region stays. The keys of an import from another process end here, after
+/// a wait for operations by them.
 ///
 /// # Safety
 /// `mr` is an imported region of this provider and is not used any more; its domain is live.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: `mr` is a live imported region until it is freed below, and the reference is not used after that.
+    // SAFETY: `mr` is a live imported region until it is freed below, and the reference is not used
+    // afterwards.
     let region = unsafe { Mr::of(mr) };
     match region.kind() {
-        // Not imported: nothing that this call could undo.
+        // Not imported: nothing to undo.
         HandleKind::Own => return,
         HandleKind::Alias => {}
         HandleKind::Import => {
@@ -92,10 +98,10 @@ pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
             let domain = unsafe { Pd::of((*mr).pd) };
             let keys = region.keys();
             domain.adapter.regions.forget_import(keys.index);
-            // Windows are never bound to imported memory: this does not fail.
+            // Cannot fail: no window is ever bound to imported memory.
             let _ = withdraw(domain, keys, region.domain_number());
         }
     }
-    // SAFETY: from import_mr, given back once.
+    // SAFETY: made by import_mr and returned once.
     drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
 }

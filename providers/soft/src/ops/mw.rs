@@ -1,4 +1,5 @@
-//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)).
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)). The C entry points of `engine/windows`; a bind
+//! is posted like any request.
 
 use super::mr::Mr;
 use super::pd::Pd;
@@ -11,11 +12,11 @@ use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
 
-/// What a window may allow.
+/// The access flags that a window may have.
 const RIGHTS: u32 =
     REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
 
-/// ibv_alloc_mw(3): a window that opens nothing until it is bound.
+/// ibv_alloc_mw(3): a window that opens no memory until it is bound.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider.
@@ -24,8 +25,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `pd` is a live domain of this provider during this call, and only read; the window holds it from here
-        // on.
+        // SAFETY: `pd` is a live domain of this provider during the call, and only read; the window
+        // holds it from here on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let tied = kind == IBV_MW_TYPE_2;
         let held = domain.hold()?;
@@ -37,13 +38,13 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// ibv_dealloc_mw(3): bound or not; waits for operations by its key that are under way.
+/// ibv_dealloc_mw(3), for bound and unbound windows. Waits for operations by its key.
 ///
 /// # Safety
 /// `mw` is a live window of this provider and is not used any more.
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
-        // SAFETY: from alloc_mw, given back once.
+        // SAFETY: made by alloc_mw and returned once.
         let window = unsafe { Box::from_raw(mw) };
         // SAFETY: a window holds its domain.
         let domain = unsafe { Pd::of(window.pd) };
@@ -56,8 +57,8 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// The work request that binds a window.
 ///
 /// # Errors
-/// `EINVAL` no window, one of another type, a region that is zero-based, or flags that no window has; `EOPNOTSUPP` a region
-/// that is no ordinary memory.
+/// `EINVAL` no window, another type of window, a zero-based region, or unsupported flags;
+/// `EOPNOTSUPP` a region that does not cover memory of the application.
 ///
 /// # Safety
 /// `mw` and the region of `info` are NULL or live objects of this provider.
@@ -67,11 +68,12 @@ pub(super) unsafe fn bind_request(
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<Bind, Errno> {
-    // SAFETY: `mw` is NULL, which is refused, or a live window of this provider, which is only read here.
+    // SAFETY: `mw` is NULL (refused) or a live window of this provider, which is only read here.
     let window = unsafe { mw.as_ref() }.ok_or(Errno::EINVAL)?;
     // SAFETY: a window holds its domain.
     let windows = &unsafe { Pd::of(window.pd) }.adapter.windows;
-    // Which window it is does not depend on the key that the application names: adapters take its last eight bits.
+    // The window does not depend on the key that the application names: adapters use only its last
+    // eight bits.
     let rkey = windows.key(window.handle as usize, rkey).ok_or(Errno::EINVAL)?;
     let zero_based = info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0;
     if window.type_ != kind
@@ -84,7 +86,8 @@ pub(super) unsafe fn bind_request(
         true if info.length != 0 => return Err(Errno::EINVAL),
         true => 0,
         false => {
-            // SAFETY: the application names a live region (ibv_bind_mw(3)); it is of this provider, as the window is.
+            // SAFETY: the application names a live region (ibv_bind_mw(3)), of the provider of the
+            // window.
             let mr = unsafe { Mr::of(info.mr) };
             if !mr.is_ordinary() {
                 return Err(Errno::EOPNOTSUPP);
@@ -95,26 +98,31 @@ pub(super) unsafe fn bind_request(
             mr.rkey()
         }
     };
-    // Local rights are the region's own: adapters take the flag and leave it out of the window.
+    // Adapters accept the flag for local writes and ignore it, because local rights belong to the
+    // region.
     let access = info.mw_access_flags & !IBV_ACCESS_LOCAL_WRITE;
     Ok(Bind { rkey, region, addr: info.addr, len: info.length, access })
 }
 
-/// ibv_bind_mw(3): posts the request; the window's new key is there when this returns, and valid when the request is complete.
+/// ibv_bind_mw(3): posts the request. The window has its new key when the call returns; the key is
+/// valid after the completion.
 ///
 /// # Safety
-/// `qp` and `mw` are live objects of this provider; `bind` is readable and its region NULL or live.
+/// `qp` and `mw` are live objects of this provider; `bind` is readable and its region is NULL or
+/// live.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` and `mw` are live objects of this provider and `bind` is readable during this call, in which the
-        // application leaves the window alone; of the window only the key is read, without a reference.
+        // SAFETY: `qp` and `mw` are live objects of this provider and `bind` is readable during the
+        // call, in which the application does not use the window; only its key is read, without a
+        // reference.
         let (queue, bind, before) = unsafe { (Qp::of(qp), &*bind, (*mw).rkey) };
         let rkey = (before & !0xff) | (before.wrapping_add(1) & 0xff);
-        // SAFETY: the window and the region of `bind` (or NULL) are live during this call, as the caller says.
+        // SAFETY: the caller states that the window and the region of `bind` (or NULL) are live
+        // during the call.
         let what = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
         let request = Request {
             wr_id: bind.wr_id,
@@ -128,7 +136,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         requester.publish();
         queue.release_requester(requester);
         posted?;
-        // SAFETY: as where it was read: the window is live, and nobody else uses it during this call.
+        // SAFETY: the window is live, and no other thread uses it during the call.
         unsafe { (*mw).rkey = rkey };
         Ok(())
     })

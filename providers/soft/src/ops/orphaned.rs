@@ -1,6 +1,9 @@
-//! What a child of fork(2) calls of the contexts that were its parent's. The fabric, and what lies in it, is the parent's alone: whatever ends something is
-//! said to be done, so that destructors which know of no fork run through, and touches nothing; everything else is refused with `ENODEV`, which a line explains
-//! the first time.
+//! The operations of contexts that a forked child inherited from its parent. `context::in_child`
+//! installs the table; no function here touches shared state.
+//!
+//! The fabric and all objects in it belong to the parent. Functions that end an object report
+//! success and do nothing, so destructors without knowledge of the fork run through. All other
+//! functions fail with `ENODEV`, explained by one line per process.
 
 use super::context;
 use crate::config;
@@ -9,15 +12,15 @@ use soft_sys::{Errno, notice};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An operation as it is in the child.
+/// An operation in the child.
 trait Gone: Sized {
-    /// It does nothing, and says that it is done.
+    /// Does nothing and reports success.
     const DONE: Self;
-    /// It does nothing, and says so.
+    /// Does nothing and reports `ENODEV`.
     const REFUSED: Self;
 }
 
-/// What an operation returns.
+/// The return value of an operation.
 trait Answer {
     fn done() -> Self;
     fn refused() -> Self;
@@ -50,7 +53,7 @@ impl<T> Answer for *mut T {
     }
 }
 
-/// Why, once in each process.
+/// Explains the error, once in each process.
 #[cold]
 fn explain() {
     static TOLD: AtomicU32 = AtomicU32::new(0);
@@ -97,8 +100,8 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
     -1
 }
 
-/// Those that a context has otherwise. What the device is can still be asked, and `alloc_dm` and `free_dm` stay what they are: rdma-core's tests make device memory in
-/// children.
+/// The table of operations in a child. Queries of the device still work, and `alloc_dm` and
+/// `free_dm` stay: the tests of rdma-core make device memory in children.
 pub(super) static OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Gone::REFUSED,
     alloc_buf: Gone::REFUSED,

@@ -1,11 +1,12 @@
-//! What layers ask about the other end of a connection (`ferroverbs_plugin_ext`): what its process publishes in its tables, which every process of the
-//! fabric may read. Where it is on another host, nothing is asked of it.
+//! Queries of layers about the remote end of a connection (`ferroverbs_plugin_ext`). The answer
+//! comes from the tables of the remote process, readable by every process of the fabric. A remote
+//! end on another host is not asked.
 
 use super::status;
 use crate::engine::life::from_shared;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
-use crate::engine::regions::{self, Seen};
+use crate::engine::regions::{self, KeyMeaning};
 use crate::engine::state::Kind;
 use abi::*;
 use soft_local::fabric::Peer;
@@ -17,26 +18,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// # Safety
-/// `qp` is a live QP of this provider; the first member of `end` says how many bytes of it may be written.
+/// `qp` is a live QP of this provider; the first member of `end` gives the number of writable
+/// bytes.
 pub(super) unsafe extern "C" fn other_end(
     qp: *mut ibv_qp,
     rkey: u32,
     end: *mut ferroverbs_other_end,
 ) -> c_int {
     status(|| {
-        // SAFETY: per the caller.
+        // SAFETY: the caller states that `qp` is a live QP of this provider.
         let known = found(unsafe { Qp::of(qp) }, rkey)?;
-        // SAFETY: every caller knows the first member.
+        // SAFETY: every caller sets the first member.
         let size = unsafe { (&raw const (*end).size).read() };
         let known = ferroverbs_other_end { size, ..known };
         let length = size.min(size_of::<ferroverbs_other_end>());
-        // SAFETY: as many bytes as the caller has, and as ours has.
+        // SAFETY: at most the bytes of the caller's buffer and of the local value.
         unsafe { end.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), length) };
         Ok(())
     })
 }
 
-/// Where the process of a QP number is.
+/// The process that owns a QP number, as far as known.
 enum Place {
     Met(u32, Arc<Peer>),
     Without(u32),
@@ -48,7 +50,7 @@ fn place(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> Place {
         () if peer.is_dead() || !adapter.fabric.is_occupied(slot) => OTHER_END_GONE,
         () => OTHER_END_PROCESS,
     };
-    // What the connection was made with comes first: another process may have the slot by now.
+    // The peer of the connection comes first, because a new process may own the slot now.
     match linked.or_else(|| adapter.fabric.known_peer(slot)) {
         Some(peer) => Place::Met(place(&peer), peer),
         None if adapter.fabric.is_occupied(slot) => Place::Without(OTHER_END_CLOSED),
@@ -85,7 +87,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
             end.place = OTHER_END_WIRE;
             return Ok(end);
         }
-        // Of XRC it may be the link to a process of another QP.
+        // The link of an XRC QP may lead to the process of another QP.
         requester.link.as_ref().map(|link| &link.peer).filter(|peer| peer.slot == slot).cloned()
     };
     if number == 0 {
@@ -104,7 +106,8 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     if end.place == OTHER_END_GONE {
         return Ok(end);
     }
-    // SAFETY: all fabric segments are made with the lengths of shm::layout; the peer is kept until this function returns.
+    // SAFETY: all fabric segments have the lengths of `shm::layout`; the peer is kept until the
+    // function returns.
     let view = unsafe { View::of(&peer) };
     let entry = view.qp(index);
     let life = Life::unpack(entry.life.load(Ordering::Acquire));
@@ -116,13 +119,13 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     end.path_mtu = entry.path_mtu.load(Ordering::Relaxed);
     end.max_dest_rd_atomic = entry.max_dest_rd_atomic.load(Ordering::Relaxed);
     if rkey != 0 {
-        let (kind, named) = regions::seen(&view, rkey, number, (rights >> 32) as u32);
+        let (kind, named) = regions::key_meaning(&view, rkey, number, (rights >> 32) as u32);
         end.key = match kind {
-            Seen::Good => OTHER_KEY_GOOD,
-            Seen::Nothing => OTHER_KEY_NONE,
-            Seen::Local => OTHER_KEY_LOCAL,
-            Seen::Domain => OTHER_KEY_DOMAIN,
-            Seen::Qp => OTHER_KEY_QP,
+            KeyMeaning::Good => OTHER_KEY_GOOD,
+            KeyMeaning::Nothing => OTHER_KEY_NONE,
+            KeyMeaning::Local => OTHER_KEY_LOCAL,
+            KeyMeaning::Domain => OTHER_KEY_DOMAIN,
+            KeyMeaning::Qp => OTHER_KEY_QP,
         };
         (end.key_access, end.key_addr, end.key_length) = (named.access, named.iova, named.len);
     }

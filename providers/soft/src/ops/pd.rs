@@ -1,4 +1,5 @@
-//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
+//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)). The C entry points of `engine/domains`;
+//! every object is created in a domain and holds it.
 
 use super::badge::exporter;
 use super::domain::Parent;
@@ -22,23 +23,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Pd {
     verbs: ibv_pd,
     pub(crate) adapter: Arc<Adapter>,
-    /// What regions and QPs carry to show that they belong here.
+    /// The number that regions and QPs of the domain carry.
     pub(crate) number: u32,
-    /// Objects that hold on to this handle.
+    /// Number of objects that hold this handle.
     users: AtomicUsize,
     kind: HandleKind,
 }
 
-/// What a handle of a protection domain is to the domain.
+/// The relation of a handle to the domain.
 #[derive(Debug)]
 pub(super) enum HandleKind {
-    /// The domain is ours: objects of all its handles in this process.
+    /// The domain belongs to this process; counts the objects of all its handles here.
     Own(Users),
-    /// It was imported from this process: the same.
+    /// Imported from this process; the same count.
     Imported(Users),
-    /// It was imported from this other process.
+    /// Imported from this other process.
     Borrowed(Arc<Peer>),
-    /// A parent domain: what it stands for, and holds.
+    /// A parent domain, and the domains that it holds.
     #[allow(dead_code, reason = "held until it is dropped")]
     Parent(Parent),
 }
@@ -47,7 +48,7 @@ impl Pd {
     /// # Safety
     /// `pd` is a live protection domain of this provider.
     pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
-        // SAFETY: `create` made it, and the C object is the first member.
+        // SAFETY: `create` made the domain, and the C object is the first member.
         unsafe { &*pd.cast::<Self>() }
     }
 
@@ -65,11 +66,12 @@ impl Pd {
         matches!(self.kind, HandleKind::Parent(_))
     }
 
-    /// An object is about to be made in the domain, which stays from here on, until the result is dropped or, if it is
-    /// [kept](Held::keep), until [`Pd::release`].
+    /// Holds the domain for an object that is about to be made. The domain stays until the result
+    /// is dropped or, after [`Held::keep`], until [`Pd::release`].
     ///
     /// # Errors
-    /// `EINVAL` its owner deallocates it meanwhile; `ENOMEM` this process has objects in too many domains of others.
+    /// `EINVAL` its owner is deallocating it; `ENOMEM` this process has objects in too many foreign
+    /// domains.
     pub(crate) fn hold(&self) -> Result<Held<'_>, Errno> {
         match &self.kind {
             HandleKind::Own(users) | HandleKind::Imported(users) => {
@@ -78,7 +80,8 @@ impl Pd {
                 }
             }
             HandleKind::Borrowed(owner) => {
-                // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the handle's `owner`.
+                // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
+                // handle's `owner`.
                 let view = unsafe { View::of(owner) };
                 self.adapter.domains.borrow(self.number, &view)?;
             }
@@ -88,24 +91,24 @@ impl Pd {
         Ok(Held(self))
     }
 
-    /// An object in the domain is gone.
+    /// Releases the domain after an object in it ended.
     pub(crate) fn release(&self) {
         match &self.kind {
             HandleKind::Own(users) | HandleKind::Imported(users) => tenure::release_domain(users),
-            HandleKind::Borrowed(_) => self.adapter.domains.give_back(self.number),
+            HandleKind::Borrowed(_) => self.adapter.domains.return_borrowed(self.number),
             HandleKind::Parent(_) => {}
         }
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A domain that an object is being made in.
+/// A domain held for an object that is being made.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Held<'a>(&'a Pd);
 
 impl Held<'_> {
-    /// The object was made.
+    /// Keeps the hold for the finished object.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
@@ -117,7 +120,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// ibv_alloc_pd(3): ENOMEM when the process has as many as the device says.
+/// ibv_alloc_pd(3): ENOMEM above the limit of the device.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
@@ -132,16 +135,18 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
     })
 }
 
-/// ibv_dealloc_pd(3), of a parent domain too.
+/// ibv_dealloc_pd(3), also for parent domains.
 ///
 /// # Errors
-/// `EBUSY` something uses it, in this process or another one; `EINVAL` it was imported: who allocated it deallocates it.
+/// `EBUSY` an object uses it, in this or another process; `EINVAL` an imported domain, which only
+/// its allocator deallocates.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
-        // SAFETY: `pd` is a live domain until it is freed below, and the reference is not used after that.
+        // SAFETY: `pd` is a live domain until it is freed below, and the reference is not used
+        // afterwards.
         let domain = unsafe { Pd::of(pd) };
         let used = |users: &AtomicUsize| users.load(Ordering::Acquire) > 0;
         match &domain.kind {
@@ -152,16 +157,16 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             }
             HandleKind::Own(_) | HandleKind::Parent(_) => {}
         }
-        // SAFETY: from `create`; nothing refers to it any more.
+        // SAFETY: made by `create`; no object refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })
 }
 
-/// ibv_import_pd(3): another handle of a domain of the family of contexts that this one belongs to.
+/// ibv_import_pd(3): a further handle of a domain in the family of contexts.
 ///
 /// # Errors
-/// `ENOENT` no such domain in those contexts, or its process is gone.
+/// `ENOENT` no such domain in the family, or its process is gone.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
@@ -172,7 +177,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let adapter = Arc::clone(&owner.adapter);
         let (slot, _) = split_pd(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
         if origin_of(&view, handle) != Some(owner.badge.origin) {
             return Err(Errno::ENOENT);
@@ -187,17 +192,17 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
     })
 }
 
-/// ibv_unimport_pd(3). The handle of a domain whose objects are still there stays with them.
+/// ibv_unimport_pd(3). A handle with objects stays with them.
 ///
 /// # Safety
 /// `pd` is an imported protection domain of this provider and is not used any more.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: `pd` is an imported domain that is live until it is freed below, and the reference is not used after
-    // that.
+    // SAFETY: `pd` is an imported domain, live until it is freed below, and the reference is not
+    // used afterwards.
     let domain = unsafe { Pd::of(pd) };
     let unused = domain.users.load(Ordering::Acquire) == 0;
     if unused && matches!(domain.kind, HandleKind::Imported(_) | HandleKind::Borrowed(_)) {
-        // SAFETY: from `create`; nothing refers to it any more.
+        // SAFETY: made by `create`; no object refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
     }
 }

@@ -1,5 +1,5 @@
-//! Posting work requests: ibv_post_send(3), ibv_post_recv(3). On the data path: no allocation, and no system call unless
-//! a sleeping peer must be woken.
+//! Posting of work requests: ibv_post_send(3), ibv_post_recv(3). Fast path: no allocation, and no
+//! system call unless a sleeping peer must be woken. Sends go to `fast_send` or `posting`.
 
 use super::ah::Ah;
 use super::failed;
@@ -17,12 +17,12 @@ impl Qp {
     /// # Safety
     /// `qp` is a live QP of this provider.
     pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Self {
-        // SAFETY: create_qp made it, and the C object is the first member.
+        // SAFETY: create_qp made the QP, and the C object is the first member.
         unsafe { &*qp.cast::<Self>() }
     }
 }
 
-/// A caller's scatter/gather list; `None` for a negative count.
+/// The caller's scatter/gather list; None for a negative count.
 ///
 /// # Safety
 /// `list` has `count` elements.
@@ -31,15 +31,16 @@ pub(super) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<
     if count == 0 {
         return Some(&[]);
     }
-    // SAFETY: `list` is not NULL, and the caller says that `count` elements lie there; they are C structs, so that they
-    // are aligned, and the application does not change them before the call that posts them returns.
+    // SAFETY: `list` is not NULL, and the caller states that it has `count` elements; they are
+    // aligned C structs, and the application does not change them before the posting call returns.
     (!list.is_null()).then(|| unsafe { std::slice::from_raw_parts(list, count) })
 }
 
-/// Posts a list of receives through `post`; stops at the first that fails and names it in `bad_wr`.
+/// Posts a list of receives through `post`. Stops at the first failure and stores that request in
+/// `bad_wr`.
 ///
 /// # Safety
-/// `wr` is a list of requests with valid scatter/gather lists, `bad_wr` is writable.
+/// `wr` is a list of requests with valid scatter/gather lists; `bad_wr` is writable.
 pub(super) unsafe fn post_list(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -48,12 +49,13 @@ pub(super) unsafe fn post_list(
     let mut at = wr;
     // SAFETY: an element of the list, or NULL at its end.
     while let Some(request) = unsafe { at.as_ref() } {
-        // SAFETY: `request` is an element of the caller's list, and each has a scatter/gather list of `num_sge`
-        // elements that stays until this call returns.
+        // SAFETY: `request` is an element of the caller's list, with a scatter/gather list of
+        // `num_sge` elements that stays until the call returns.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
         let posted = list.ok_or(Errno::EINVAL).and_then(|list| post(request.wr_id, list));
         if let Err(errno) = posted {
-            // SAFETY: `bad_wr` is the caller's, writable until this call returns; only a pointer is written.
+            // SAFETY: `bad_wr` belongs to the caller and is writable during the call; only a
+            // pointer is written.
             unsafe { bad_wr.write(at) };
             return failed(errno);
         }
@@ -71,12 +73,13 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it posts to it.
+    // SAFETY: `qp` is a live QP of this provider: the application does not destroy a QP while it
+    // posts to the QP.
     let queue = unsafe { Qp::of(qp) };
-    // SAFETY: `wr`, the scatter/gather lists in it and `bad_wr` are the caller's until this call returns, which is what
-    // `post_list` asks for.
+    // SAFETY: `wr`, its scatter/gather lists and `bad_wr` are valid until the call returns, as
+    // `post_list` requires.
     let result = unsafe {
-        match queue.posting() {
+        match queue.lock_receives_for_post() {
             Ok(mut receives) => {
                 post_list(wr, bad_wr, |id, list| receives.post(id, list).map_err(errno))
             }
@@ -87,7 +90,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     result
 }
 
-/// ibv_post_send(3): requests before the first bad one are posted.
+/// ibv_post_send(3): requests before the first invalid request are posted.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, `wr` a list of requests, `bad_wr` writable.
@@ -96,7 +99,8 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it posts to it.
+    // SAFETY: `qp` is a live QP of this provider: the application does not destroy a QP while it
+    // posts to the QP.
     let queue = unsafe { Qp::of(qp) };
     let mut requester = queue.requester.lock();
     let mut result = 0;
@@ -106,12 +110,12 @@ pub(crate) unsafe extern "C" fn post_send(
         if is_short(wr)
             && let Some(mut quick) = requester.fast_send(queue)
         {
-            // SAFETY: `wr` is an element of the caller's list; with `num_sge` 1 (which `post_short` checks) its
-            // `sg_list` is NULL or one element.
+            // SAFETY: `wr` is an element of the caller's list; if `num_sge` is 1 (checked by
+            // `post_short`), its `sg_list` is NULL or has one element.
             while unsafe { post_short(&mut quick, wr) } {
                 at = wr.next;
-                // SAFETY: `next` of an element of the caller's list is another element or NULL at its end, and the list
-                // stays until this call returns.
+                // SAFETY: `next` of an element is another element of the caller's list, or NULL at
+                // its end; the list stays until the call returns.
                 let Some(next) = (unsafe { at.as_ref() }) else { break };
                 wr = next;
             }
@@ -119,10 +123,11 @@ pub(crate) unsafe extern "C" fn post_send(
                 break;
             }
         }
-        // SAFETY: `sg_list` of this element has `num_sge` elements until this call returns; the caller set the union
-        // members that opcode and QP type (`queue.kind`) call for, and the objects in them are live.
+        // SAFETY: `sg_list` of the element has `num_sge` elements until the call returns; the
+        // caller set the union members for its opcode and QP type (`queue.kind`), and the objects
+        // named by them are live.
         let posted = unsafe {
-            // Work on our own windows has no list, and what stands there instead may be anything.
+            // Work on local windows has no list; its list fields may hold anything.
             let list = match is_local(wr.opcode) {
                 true => Some(&[][..]),
                 false => elements(wr.sg_list, wr.num_sge),
@@ -133,7 +138,8 @@ pub(crate) unsafe extern "C" fn post_send(
             })
         };
         if let Err(errno) = posted {
-            // SAFETY: `bad_wr` is the caller's, writable until this call returns; only a pointer is written.
+            // SAFETY: `bad_wr` belongs to the caller and is writable during the call; only a
+            // pointer is written.
             unsafe { bad_wr.write(at) };
             result = failed(errno);
             break;
@@ -146,46 +152,46 @@ pub(crate) unsafe extern "C" fn post_send(
     result
 }
 
-/// Whether a request may be one for [`FastSend`].
+/// Whether [`FastSend`] may accept a request.
 #[inline]
 const fn is_short(wr: &ibv_send_wr) -> bool {
     matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && wr.num_sge == 1
 }
 
-/// Posts a request if it is one of the usual ones.
+/// Posts a request on the fast path, if possible.
 ///
 /// # Safety
-/// The request's list has as many elements as it says, or is NULL.
+/// The request's list has `num_sge` elements, or is NULL.
 #[inline]
 unsafe fn post_short(quick: &mut FastSend<'_>, wr: &ibv_send_wr) -> bool {
     if !is_short(wr) {
         return false;
     }
-    // SAFETY: `is_short` found one element above; the caller says that it is there unless the list is NULL, and it
-    // stays until the call that posts it returns.
+    // SAFETY: `is_short` found one element; the caller states that the list is NULL or holds the
+    // element, and it stays until the posting call returns.
     let Some(sge) = (unsafe { wr.sg_list.as_ref() }) else { return false };
-    // SAFETY: any bits are a number.
+    // SAFETY: all bit patterns are valid numbers.
     let imm = unsafe { wr.imm.imm_data };
     quick.post((wr.wr_id, wr.opcode, wr.send_flags, imm), sge, !wr.next.is_null())
 }
 
-/// Work on our own windows, which has no scatter/gather list.
+/// Work on local windows, without scatter/gather list.
 const fn is_local(opcode: u32) -> bool {
     matches!(opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV)
 }
 
-/// What a work request says, with its unions opened.
+/// Decodes a work request and its unions.
 ///
 /// # Safety
-/// The union members that opcode and QP type call for are set; a UD request's address handle, a window that the request
-/// binds and its region are NULL or live objects of this provider.
+/// The union members for opcode and QP type are set. The address handle of a UD request, a window
+/// to bind and its region are NULL or live objects of this provider.
 #[inline]
 unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
     let mut request =
         Request { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, ..Request::default() };
-    // SAFETY: members of the unions are numbers and pointers, for which any bits are valid; the pointers are only
-    // followed by `destination` and `bind_request`, in requests whose handle, window and region the caller says are
-    // NULL or live.
+    // SAFETY: members of the unions are numbers and pointers, valid for all bit patterns. Only
+    // `destination` and `bind_request` follow the pointers, in requests whose handle, window and
+    // region the caller states to be NULL or live.
     unsafe {
         request.imm = wr.imm.imm_data;
         if kind == Kind::XrcSend {
@@ -211,7 +217,7 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
                 let remote = RemoteAddress { addr: atomic.remote_addr, rkey: atomic.rkey };
                 request.what = What::FetchAdd { remote, add: atomic.compare_add };
             }
-            // Its kind and length have no place in a work request: see `ibv_wr_flush`.
+            // A work request has no fields for placement and length: see `ibv_wr_flush`.
             IBV_WR_FLUSH => return Err(Errno::EINVAL),
             IBV_WR_RDMA_WRITE
             | IBV_WR_RDMA_WRITE_WITH_IMM
@@ -241,19 +247,19 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
     Ok(request)
 }
 
-/// What a segmented send says.
+/// The fields of a segmented send.
 ///
 /// # Safety
 /// `tso` is set.
 #[cold]
 unsafe fn segments(wr: &ibv_send_wr) -> What {
-    // SAFETY: the caller says that `tso` is the member that was set; it is an address, which is not followed here, and
-    // numbers.
+    // SAFETY: the caller states that `tso` is the member that was set; it holds an address, not
+    // followed here, and numbers.
     let tso = unsafe { wr.tail.tso };
     What::Segments(Segments { header: tso.hdr as u64, header_len: tso.hdr_sz, mss: tso.mss })
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 ///
 /// # Safety
 /// `ah` is NULL or a live address handle of this provider.
@@ -265,8 +271,8 @@ pub(super) unsafe fn destination(
     if ah.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: NULL was refused above, so that `ah` is a live address handle of this provider: the application keeps it
-    // until the call that posts with it returns.
+    // SAFETY: NULL was refused above, so `ah` is a live address handle of this provider: the
+    // application keeps it until the posting call returns.
     let handle = unsafe { Ah::of(ah) };
     Ok(Destination { qpn: qpn & 0xff_ffff, qkey, elsewhere: handle.elsewhere, grh: handle.route })
 }

@@ -1,4 +1,14 @@
-//! Queue pairs: ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3).
+//! Queue pairs: ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3). The C entry
+//! points of `engine/qp`; `connect` finds the remote QP at the change to RTR.
+//!
+//! Map of the file:
+//!
+//! - Threads: application threads only.
+//! - Locks: `modify` holds `Qp::attributes` against concurrent changes. Below it are taken: the
+//!   list of a CQ, responder, requester, incarnation. While connecting to a process, only
+//!   `attributes` is held, for seconds.
+//! - State changes by errors do not take `attributes`; they only lead to ERR or SQE.
+//! - Order: `create` > `create_in_domain` or `create_receiver` > `finish` (fills in the C object).
 
 use super::cq::wait_for_acks;
 use super::pd::Pd;
@@ -14,7 +24,7 @@ use crate::engine::objects::cq::Cq;
 use crate::engine::objects::qp::{Opened, Pair, Qp, Role};
 use crate::engine::objects::srq::Srq;
 use crate::engine::objects::wq::Rss;
-use crate::engine::qp::Wanted;
+use crate::engine::qp::QpParameters;
 use crate::engine::refused::errno;
 use crate::engine::request::Route;
 use crate::engine::state::{Kind, State};
@@ -33,14 +43,15 @@ use std::sync::atomic::Ordering;
 /// ibv_create_qp(3).
 ///
 /// # Safety
-/// `pd` is a live protection domain of this provider; `init` is readable and writable, and the objects that it
-/// names are live ones of this provider.
+/// `pd` is a live protection domain of this provider; `init` is readable and writable, and the
+/// objects named by it are live objects of this provider.
 pub(super) unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
+        // SAFETY: `init` belongs to the caller, is readable and writable, and no other thread uses
+        // it during the call.
         let init = unsafe { &mut *init };
         let full = ibv_qp_init_attr_ex {
             qp_context: init.qp_context,
@@ -54,34 +65,36 @@ pub(super) unsafe extern "C" fn create_qp(
             pd,
             ..Zeroed::zeroed()
         };
-        // SAFETY: `full` names `pd` and what the caller's `init` names, which are live objects of this provider during
-        // this call.
+        // SAFETY: `full` names `pd` and the objects of the caller's `init`, live objects of this
+        // provider during the call.
         let qp = unsafe { create(&full)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
 
-/// ibv_create_qp_ex(3): with the `ibv_wr_*` calls where `send_ops_flags` asks for them.
+/// ibv_create_qp_ex(3), with the `ibv_wr_*` functions if `send_ops_flags` asks for them.
 ///
 /// # Safety
-/// `init` is readable and writable, and the objects that it names (domain, queues, XRC domain, table) are live ones of
-/// this provider.
+/// `init` is readable and writable, and the objects named by it (domain, queues, XRC domain, table)
+/// are live objects of this provider.
 pub(super) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
+        // SAFETY: `init` belongs to the caller, is readable and writable, and no other thread uses
+        // it during the call.
         let init = unsafe { &mut *init };
-        // SAFETY: the objects that the caller's `init` names are live ones of this provider during this call.
+        // SAFETY: the objects named by the caller's `init` are live objects of this provider during
+        // the call.
         let qp = unsafe { create(init)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
 
-/// Bits of `create_flags` that a QP of this kind can be created with.
+/// The bits of `create_flags` supported for this kind of QP.
 const fn create_flags_of(kind: Kind) -> u32 {
     match kind {
         Kind::Ud => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
@@ -94,10 +107,10 @@ const fn create_flags_of(kind: Kind) -> u32 {
     }
 }
 
-/// Both forms of creation.
+/// Creates a QP for both functions.
 ///
 /// # Safety
-/// The objects that `init` names are live ones of this provider.
+/// The objects named by `init` are live objects of this provider.
 unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     let has = |bit| init.comp_mask & bit != 0;
     let mut known = IBV_QP_INIT_ATTR_PD
@@ -117,8 +130,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: the table that `init` names is live during creation, and its key readable: `create` asks its caller for
-    // both.
+    // SAFETY: the table named by `init` is live during creation, and its key readable, by contract
+    // of `create`.
     let rss = unsafe { super::wq::spreading(init)? };
     let max_tso_header = if has(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { init.max_tso_header } else { 0 };
     if max_tso_header > MAX_TSO_HEADER {
@@ -132,8 +145,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: the domain, queues and XRC domain that `init` names are live during creation, which is all that both
-    // forms ask for; they refuse NULL themselves.
+    // SAFETY: the domain, queues and XRC domain named by `init` are live during creation, as both
+    // functions require; they refuse NULL themselves.
     let made = unsafe {
         match kind {
             Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
@@ -142,12 +155,12 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
             _ => return Err(Errno::EINVAL),
         }
     };
-    // SAFETY: `made` names objects of `init`, which are live during creation, and its QP was made just above: nobody
-    // else has its handle.
+    // SAFETY: `made` names objects of `init`, live during creation, and its QP was made just above:
+    // no other thread has its handle.
     Ok(unsafe { finish(made, init.qp_context, init.qp_type, send_ops.is_some()) })
 }
 
-/// Fills in the C object of a QP that nobody else knows yet.
+/// Fills in the C object of a QP that no other thread knows yet.
 ///
 /// # Safety
 /// `made` names live objects.
@@ -158,7 +171,8 @@ unsafe fn finish(
     wants_ops: bool,
 ) -> Arc<Qp> {
     let Made { qp, context, pd, send_cq, recv_cq, srq, xrcd } = made;
-    // SAFETY: nobody else has the QP's handle yet; mutex and condition are initialised in place and stay there.
+    // SAFETY: no other thread has the handle of the QP yet; mutex and condition are initialised in
+    // place and stay there.
     unsafe {
         let verbs = qp.handle();
         (*verbs).context = context;
@@ -184,7 +198,7 @@ unsafe fn finish(
     qp
 }
 
-/// A new QP and what its C object names.
+/// A new QP, and the objects of its C object.
 struct Made {
     qp: Arc<Qp>,
     context: *mut ibv_context,
@@ -195,10 +209,10 @@ struct Made {
     xrcd: *mut ibv_xrcd,
 }
 
-/// A QP of any type but XRC_RECV.
+/// Creates a QP of any type except XRC_RECV.
 ///
 /// # Safety
-/// The objects that `init` names are live ones of this provider, or NULL.
+/// The objects named by `init` are live objects of this provider, or NULL.
 unsafe fn create_in_domain(
     kind: Kind,
     init: &ibv_qp_init_attr_ex,
@@ -212,12 +226,12 @@ unsafe fn create_in_domain(
         || cap.max_recv_sge > MAX_SGE
         || cap.max_inline_data > MAX_INLINE;
     let sends_only = kind == Kind::XrcSend;
-    // Who spreads frames has no queues of its own.
+    // A QP that spreads frames has no queues of its own.
     let spreads = rss.is_some();
     if init.pd.is_null() || (init.send_cq.is_null() && !spreads) || too_much {
         return Err(Errno::EINVAL);
     }
-    // What an XRC send QP would receive with is not looked at.
+    // The receive fields of an XRC send QP are ignored.
     let none = (std::ptr::null_mut(), std::ptr::null_mut());
     let (recv_cq, srq) = if sends_only { none } else { (init.recv_cq, init.srq) };
     if recv_cq.is_null() && !sends_only && !spreads {
@@ -226,12 +240,12 @@ unsafe fn create_in_domain(
     if sends_only || !srq.is_null() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
-    // A request of any adapter has room for the range of a list, or for as many bytes of data: programs that ask for none send some inline
-    // (rdma_xclient does).
+    // A request of any adapter has room for a list range or as many bytes of data. Programs that
+    // ask for no inline data send some (rdma_xclient).
     if cap.max_send_wr > 0 && cap.max_send_sge > 0 && !spreads {
         cap.max_inline_data = cap.max_inline_data.max(size_of::<ibv_sge>() as u32);
     }
-    // SAFETY: the front-end passes live objects of the context's own provider, which is this one.
+    // SAFETY: the front-end passes live objects of the context's own provider, this one.
     let (domain, context, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
         (Pd::of(init.pd), (*init.pd).context, shared)
@@ -240,13 +254,13 @@ unsafe fn create_in_domain(
     if shared.as_ref().is_some_and(unfit) {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: a live domain's context is open.
+    // SAFETY: the context of a live domain is open.
     let report = unsafe { Context::of(context).report.clone() };
     let wanted = if let Some(rss) = rss {
-        Wanted::spreader(domain.number, rss, cap, report)
+        QpParameters::spreader(domain.number, rss, cap, report)
     } else {
-        // SAFETY: not NULL (checked above) but for the receive queue of a QP that only sends, which has its other queue
-        // instead; live ones of this provider, by contract.
+        // SAFETY: not NULL (checked above), except the receive queue of a QP that only sends, which
+        // uses its send queue instead; live objects of this provider, by contract.
         let (send_queue, recv_queue) = unsafe {
             (Cq::share(init.send_cq), Cq::share(if sends_only { init.send_cq } else { recv_cq }))
         };
@@ -255,7 +269,7 @@ unsafe fn create_in_domain(
         if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
             pair.create_flags = init.create_flags;
         }
-        Wanted::pair(kind, domain.number, pair, cap, report).with_tso_header(max_tso_header)
+        QpParameters::pair(kind, domain.number, pair, cap, report).with_tso_header(max_tso_header)
     };
     let held = domain.hold()?;
     let qp = Qp::new(&domain.adapter, wanted)?;
@@ -264,10 +278,10 @@ unsafe fn create_in_domain(
     Ok(Made { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
 }
 
-/// An XRC receive QP: it has a domain, and neither queues nor completion queues.
+/// Creates an XRC receive QP: it has an XRC domain, and neither queues nor CQs.
 ///
 /// # Safety
-/// The XRC domain that `init` names is NULL or a live one of this provider.
+/// The XRC domain named by `init` is NULL or a live domain of this provider.
 unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
     if init.xrcd.is_null() {
         return Err(Errno::EINVAL);
@@ -277,25 +291,27 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
         let context = (*init.xrcd).context;
         (Xrcd::of(init.xrcd), context, Context::of(context).report.clone())
     };
-    let qp = Qp::new(&xrcd.adapter, Wanted::receiver(Role::receiver(xrcd.id), report))?;
+    let qp = Qp::new(&xrcd.adapter, QpParameters::receiver(Role::receiver(xrcd.id), report))?;
     xrcd.hold();
     let (cq, srq) = (std::ptr::null_mut(), std::ptr::null_mut());
     let pd = std::ptr::null_mut();
     Ok(Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
 }
 
-/// ibv_open_qp(3): another handle of an XRC receive QP of a domain, which may be another process's.
+/// ibv_open_qp(3): a further handle of an XRC receive QP of a domain, possibly of another process.
 ///
-/// EINVAL: an attribute is missing, another type of QP is asked for, or there is no such QP in the domain.
+/// EINVAL: an attribute is missing, the type is not XRC_RECV, or the domain has no such QP.
 ///
 /// # Safety
-/// `context` is open; `attr` is readable, and the domain that it names is a live one of this provider.
+/// `context` is open; `attr` is readable, and the domain named by it is a live domain of this
+/// provider.
 pub(super) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the caller's context is open and its `attr` readable for the whole call; both are only read.
+        // SAFETY: the caller's context is open and `attr` is readable for the whole call; both are
+        // only read.
         let (owner, attr) = unsafe { (Context::of(context), &*attr) };
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -307,12 +323,12 @@ pub(super) unsafe extern "C" fn open_qp(
         {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `attr.xrcd` is not NULL (checked just above), and the caller says that it is a live domain of this
-        // provider; it stays until the QP that holds it is destroyed.
+        // SAFETY: `attr.xrcd` is not NULL (checked above), and the caller states that it is a live
+        // domain of this provider; it outlives the QP that holds it.
         let xrcd = unsafe { Xrcd::of(attr.xrcd) };
         let adapter = &xrcd.adapter;
         let opened = adapter.xrc.open_qp(adapter, attr.qp_num, xrcd.id).ok_or(Errno::EINVAL)?;
-        let wanted = Wanted::receiver(Role::Opened(opened), owner.report.clone());
+        let wanted = QpParameters::receiver(Role::Opened(opened), owner.report.clone());
         let qp = Qp::new(adapter, wanted)?;
         adapter.xrc.opened(&qp);
         xrcd.hold();
@@ -320,26 +336,26 @@ pub(super) unsafe extern "C" fn open_qp(
         let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
         let (cq, srq, pd) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let made = Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: attr.xrcd };
-        // SAFETY: nobody else knows the QP yet.
+        // SAFETY: no other thread knows the QP yet.
         let qp = unsafe { finish(made, qp_context, IBV_QPT_XRC_RECV, false) };
-        // SAFETY: the QP was made above and its handle is first given out below: nobody else reads or writes the C
-        // object yet.
+        // SAFETY: the QP was made above and its handle is first given out below: no other thread
+        // uses the C object yet.
         unsafe { (*qp.handle()).state = shown(&qp).0.qp_state };
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
 
-/// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group or a steering rule names it; waits until all events of the QP that were got are
-/// acknowledged.
+/// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group or named by a steering rule.
+/// Waits until all events read by the application are acknowledged.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider and is not used any more.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
-        // SAFETY: `qp` is live until its handle is given back at the end of this function; the reference is not used
-        // after that.
+        // SAFETY: `qp` is live until its handle is returned at the end of the function; the
+        // reference is not used afterwards.
         let queue = unsafe { Qp::of(qp) };
-        let grouped = queue.kind == Kind::Ud && queue.adapter.groups.has(queue);
+        let grouped = queue.kind == Kind::Ud && queue.adapter.groups.is_attached(queue);
         if grouped || queue.flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
@@ -347,13 +363,14 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             queue.adapter.xrc.close_qp(&queue.adapter, queue);
         }
         let goes_on = queue.openings().is_some()
-            && queue.me().upgrade().is_some_and(|qp| queue.adapter.xrc.abandon(&qp));
+            && queue.me().upgrade().is_some_and(|qp| queue.adapter.xrc.orphan_qp(&qp));
         if !goes_on {
             queue.retire();
         }
-        let got = queue.report.0.end(&queue.events, qp as u64);
-        // SAFETY: created with mutex and condition; the front-end counts acknowledgements under the mutex; a QP holds its
-        // domain; the handle is the Arc that creation turned into a pointer.
+        let got = queue.report.0.end_events(&queue.events, qp as u64);
+        // SAFETY: the QP was created with mutex and condition; the front-end counts
+        // acknowledgements under the mutex; a QP holds its domain; the handle is the Arc that
+        // creation turned into a pointer.
         unsafe {
             wait_for_acks(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
                 (*qp).events_completed == got
@@ -381,11 +398,11 @@ pub(super) unsafe extern "C" fn modify_qp(
     attr_mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` is a live QP of this provider and `attr` readable during this call; a context is not closed
-        // before its QPs are destroyed, so that the QP's is open.
+        // SAFETY: `qp` is a live QP of this provider and `attr` is readable during the call; a
+        // context outlives its QPs.
         let (queue, attr, context) = unsafe { (Qp::of(qp), &*attr, Context::of((*qp).context)) };
         let queue = match &queue.role {
-            // Only its own process changes a QP.
+            // Only the process of a QP can change it.
             Role::Opened(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
             Role::Opened(Opened { local: Some(local), .. }) => local,
             _ => queue,
@@ -394,10 +411,10 @@ pub(super) unsafe extern "C" fn modify_qp(
     })
 }
 
-/// The route of an address vector to another host; `None`: it leads to this one.
+/// The route of an address vector to another host; None if it leads to this host.
 ///
 /// # Errors
-/// `EINVAL` no connection can have it; `EHOSTUNREACH` there is no way.
+/// `EINVAL` not possible for a connection; `EHOSTUNREACH` the address cannot be reached.
 fn route_elsewhere(
     adapter: &Adapter,
     kind: Kind,
@@ -406,14 +423,14 @@ fn route_elsewhere(
 ) -> Result<Option<Route>, Errno> {
     match ah::resolve(adapter, gids, vector)? {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
-        // Said now rather than by a timeout.
+        // Refused now instead of a timeout later.
         (Some(route), true) if !has_wire(kind) => Err(unreachable(adapter, &route)),
         (route, elsewhere) => Ok(route.filter(|_| elsewhere)),
     }
 }
 
-/// What the device can do, as far as attributes name it. A strict adapter takes no path MTU above
-/// the port's active one, which kernel drivers and firmware refuse.
+/// The limits of the device for the given attributes. Strict mode refuses a path MTU above the
+/// active MTU of the port, like kernel drivers and firmware.
 fn limits(adapter: &Adapter, gids: &Gids, given: u32) -> Limits {
     let is_asked = adapter.strict && given & IBV_QP_PATH_MTU != 0;
     let max_mtu = if is_asked { active_mtu(gids) } else { IBV_MTU_4096 };
@@ -425,7 +442,7 @@ fn has_wire(kind: Kind) -> bool {
     kind != Kind::Raw && crate::config::wire() != Wiring::Off
 }
 
-/// There is no way to where `route` leads; people are told.
+/// The error for an unreachable route; reported to the user.
 fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
     adapter.unreachable.note_address(adapter, &route.dgid);
     Errno::from_raw(libc::EHOSTUNREACH)
@@ -433,15 +450,16 @@ fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     if matches!(qp.role, Role::Rss(_)) {
-        // It has no state: frames come as soon as a rule says so.
+        // The QP has no state: frames arrive as soon as a rule names it.
         return Err(Errno::EOPNOTSUPP);
     }
-    // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
+    // Held against concurrent changes by the application. An error of the QP meanwhile only leads
+    // to ERR.
     let mut known = qp.attributes.lock();
     let limits = limits(&qp.adapter, gids, given);
     let changes = modify::modify(qp.kind, qp.state(), attr, given, &limits).map_err(errno)?;
     if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
-        // A connection lasts; a change of state must not fail for lack of memory.
+        // Checked first, because a change of state must not fail for lack of memory.
         cface::reserve::admit()?;
     }
     let elsewhere = if changes.has(IBV_QP_AV) {
@@ -462,7 +480,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             qp.reset();
         }
         Step::Fail { used: false } => qp.set_state(State::Err),
-        Step::Fail { used: true } => qp.enter_error_at_will(),
+        Step::Fail { used: true } => qp.enter_error_by_modify(),
         Step::Init => qp.set_state(State::Init),
         Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
@@ -475,7 +493,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
                 connection.ready_to_send(&known.attr);
             }
             if resumes {
-                // Whoever found the failure may not have come to it.
+                // The thread that found the failure may not have flushed yet.
                 requester.flush(qp);
                 requester.resume();
             }
@@ -498,7 +516,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     Ok(())
 }
 
-/// Shows peers and the engine what they go by.
+/// Publishes the attributes that peers and the engine use.
 fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     let rights = u64::from(qp.pd) << 32 | u64::from(attr.qp_access_flags);
     qp.entry().rights.store(rights, Ordering::Relaxed);
@@ -513,7 +531,8 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     }
 }
 
-/// INIT to RTR: finds the other end, to which `elsewhere` leads if it is on another host, and opens the ring for it.
+/// INIT to RTR: finds the remote QP (on another host by the route `elsewhere`), and opens the ring
+/// for it.
 fn connect(
     qp: &Qp,
     gids: &Gids,
@@ -521,11 +540,11 @@ fn connect(
     elsewhere: Option<Route>,
 ) -> Result<(), Errno> {
     if !qp.kind.is_connected() {
-        // Datagrams of other hosts come, too, unless the wire cannot be had.
+        // A UD QP also receives from other hosts, unless the wire is unavailable.
         if has_wire(qp.kind) {
             match qp.adapter.wire.begin(&qp.adapter) {
                 Ok(()) => qp.connect_far(gids, attr, None),
-                // It would hear nothing of other hosts for as long as it is there, and nobody would know.
+                // Otherwise the QP would never receive from other hosts, without any notice.
                 Err(why) if is_for_now(why) => return Err(why),
                 Err(_) => {}
             }
@@ -544,12 +563,12 @@ fn connect(
         })?;
         qp.requester.lock().connect(None);
         qp.connect_far(gids, attr, Some(far));
-        // Nobody of this host may send to it.
+        // No QP of this host may send to it.
         qp.set_connected(0);
         return Ok(());
     }
     let (mut sending, mut receiving) = (None, None);
-    // Nobody at that slot, or nobody any more: as with a cable to nowhere, requests will find no answer.
+    // If no process has the slot, requests time out, as on an unplugged cable.
     if let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num)? {
         sending = (qp.kind != Kind::XrcRecv).then_some(a);
         receiving = (qp.kind != Kind::XrcSend).then_some(b);
@@ -564,8 +583,8 @@ fn connect(
     Ok(())
 }
 
-/// What there is to know of a QP. Of one in another process only what that process publishes: state, destination, access
-/// flags and timer.
+/// The attributes of a QP. Of a QP in another process only the published attributes: state,
+/// destination, access flags and timer.
 fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match &qp.role {
         Role::Opened(Opened { local: None, home, .. }) => {
@@ -591,7 +610,7 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     (modify::shown(&known.attr, known.cap, state, draining), known.cap)
 }
 
-/// ibv_query_qp(3): everything that is known, whatever the mask asks for.
+/// ibv_query_qp(3): returns all attributes, independent of the mask.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `attr` and `init` are writable.
@@ -601,8 +620,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _attr_mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: `qp` is a live QP of this provider, whose C object is only read; `attr` and `init` are the caller's,
-    // writable until this call returns, and what is written to them has nothing to drop.
+    // SAFETY: `qp` is a live QP of this provider, whose C object is only read; `attr` and `init`
+    // belong to the caller and are writable during the call; the written values have no destructor.
     unsafe {
         let queue = Qp::of(qp);
         if matches!(queue.role, Role::Rss(_)) {

@@ -1,12 +1,12 @@
-//! What the device is and can do: ibv_query_device_ex(3), ibv_query_port(3), GIDs and pkeys. The limits reported are the limits
-//! enforced.
+//! Capabilities and limits of the device: ibv_query_device_ex(3), ibv_query_port(3), GIDs and
+//! P_Keys. The reported limits are the enforced limits; the other files of `ops` use the constants.
 
 use super::dm::MAX_DM;
 use super::state::Context;
 use super::status;
 use crate::config;
 use crate::engine::ethernet::toeplitz::FIELDS;
-use crate::engine::multicast::MOST_MEMBERS;
+use crate::engine::multicast::MAX_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS};
 use crate::engine::tags::{MAX_TAG_SGE, MAX_TAGS};
@@ -27,27 +27,28 @@ pub(super) const MAX_SGE: u32 = soft_memory::MAX_SGE as u32;
 pub(super) const MAX_INLINE: u32 = 1024;
 /// Receives of a shared receive queue.
 pub(super) const MAX_SRQ_WR: u32 = 32 * 1024;
-/// Completions of a completion queue.
+/// Completions of a CQ.
 pub(super) const MAX_CQE: usize = 4 * 1024 * 1024;
-/// Completion queues of a process.
+/// CQs of a process.
 pub(super) const MAX_CQ: usize = 65536;
-/// Address handles of a process: for as many peers as a large job has, several times over.
+/// Address handles of a process: several times the number of peers in a large job.
 pub(super) const MAX_AH: usize = 1 << 20;
-/// The device's clock counts nanoseconds: a million kHz.
+/// The clock of the device counts nanoseconds: a million kHz.
 const CLOCK_KHZ: u64 = 1_000_000;
-/// Outstanding READs and atomics that a QP may announce.
+/// Outstanding READs and atomics of a QP.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
-/// How ibv_query_port says 4 lanes of 25 Gbit/s: a number for those who ask, not a promise.
+/// 4 lanes of 25 Gbit/s, in the encoding of ibv_query_port(3): a plausible number, not a
+/// measurement.
 const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
-/// The same in units of 100 Mbit/s.
+/// The same speed in units of 100 Mbit/s.
 const SPEED: u64 = 4 * 250;
-/// The one partition key: full member of the default partition.
+/// The only partition key: full member of the default partition.
 const PKEY: u16 = 0xffff;
-/// Shown to people as the vendor: nobody's IEEE number.
+/// The vendor id shown to users; not a registered IEEE number.
 const VENDOR_ID: u32 = 0xf0_0f00;
 
-/// Memory on demand: everywhere, since pages are looked for when they are used.
+/// On-demand paging is supported everywhere, because pages are looked up at each use.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
     per_transport_caps: ibv_odp_per_transport_caps {
@@ -78,7 +79,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: `input` is NULL or the caller's, readable for the whole call.
+        // SAFETY: `input` is NULL or readable for the whole call.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
@@ -131,7 +132,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
             ..Zeroed::zeroed()
         };
         let len = attr_size.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: `len` bytes of a plain struct, which the caller's buffer takes; the rest of it reads as zero.
+        // SAFETY: `len` bytes of a plain struct fit into the caller's buffer; the rest of the
+        // buffer is zeroed.
         unsafe {
             attr.cast::<u8>().write_bytes(0, attr_size);
             attr.cast::<u8>().copy_from_nonoverlapping((&raw const full).cast(), len);
@@ -140,19 +142,19 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// The number of the device, from 0.
+/// The number of a device, from 0.
 fn device_number(context: *mut ibv_context) -> usize {
     // SAFETY: an open context has its device.
     unsafe { number_of((*context).device) }
 }
 
-/// The number in a device's name, from 0.
+/// The number in the name of a device, from 0.
 ///
 /// # Safety
 /// `device` is a device of this provider.
 pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
-    // SAFETY: `device` is live, one of this provider's; libibverbs wrote its name with a NUL inside the array, and
-    // changes it no more.
+    // SAFETY: `device` is a live device of this provider; libibverbs wrote its name with a NUL
+    // inside the array, and does not change it any more.
     let name = unsafe { std::ffi::CStr::from_ptr((*device).name.as_ptr()) };
     config::device_names().number(&name.to_string_lossy()).unwrap_or(0)
 }
@@ -160,7 +162,7 @@ pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
 fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
     let mut attr = ibv_device_attr {
         node_guid: u64::from_ne_bytes(identity.guid(number)),
-        // One for all devices of the adapter.
+        // The same for all devices of the adapter.
         sys_image_guid: u64::from_ne_bytes(identity.guid(0)),
         max_mr_size: u64::MAX,
         page_size_cap: 4096,
@@ -191,8 +193,8 @@ fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
         max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),
         atomic_cap: IBV_ATOMIC_HCA,
         max_mcast_grp: GROUPS as c_int,
-        max_mcast_qp_attach: MOST_MEMBERS as c_int,
-        max_total_mcast_qp_attach: (GROUPS * MOST_MEMBERS) as c_int,
+        max_mcast_qp_attach: MAX_MEMBERS as c_int,
+        max_total_mcast_qp_attach: (GROUPS * MAX_MEMBERS) as c_int,
         max_raw_ethy_qp: QPS as c_int,
         max_ah: MAX_AH as c_int,
         max_srq: SRQS as c_int,
@@ -210,7 +212,8 @@ fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
     attr
 }
 
-/// ibv_query_rt_values_ex(3): the clock of completion time stamps, in ticks, as `tv_nsec`; EINVAL for other values.
+/// ibv_query_rt_values_ex(3): the clock of completion time stamps, in ticks, as `tv_nsec`; EINVAL
+/// for unknown values.
 ///
 /// # Safety
 /// `values` is writable.
@@ -219,8 +222,8 @@ pub(super) unsafe extern "C" fn query_rt_values(
     values: *mut ibv_values_ex,
 ) -> c_int {
     status(|| {
-        // SAFETY: `values` is NULL, which is refused, or the caller's, readable and writable, and nobody else uses it
-        // during this call.
+        // SAFETY: `values` is NULL (refused) or readable and writable, and no other thread uses it
+        // during the call.
         let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno::EINVAL);
@@ -233,7 +236,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// ibv_query_port(3): EINVAL for any port but 1.
+/// ibv_query_port(3): EINVAL for any port except 1.
 ///
 /// # Safety
 /// `context` is open; `attr` is writable.
@@ -265,13 +268,14 @@ pub(super) unsafe extern "C" fn query_port(
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
             ..Zeroed::zeroed()
         };
-        // SAFETY: `attr` is the caller's, writable for a whole `ibv_port_attr` until this call returns.
+        // SAFETY: `attr` belongs to the caller and is writable for a whole `ibv_port_attr` during
+        // the call.
         unsafe { attr.write(full) };
         Ok(())
     })
 }
 
-/// ibv_query_port_speed(3), in units of 100 Mbit/s: EINVAL for any port but 1.
+/// ibv_query_port_speed(3), in units of 100 Mbit/s: EINVAL for any port except 1.
 ///
 /// # Safety
 /// `speed` is writable.
@@ -284,13 +288,13 @@ pub(super) unsafe extern "C" fn query_port_speed(
         if port != 1 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `speed` is the caller's, writable until this call returns.
+        // SAFETY: `speed` belongs to the caller and is writable during the call.
         unsafe { speed.write(SPEED) };
         Ok(())
     })
 }
 
-/// One entry of the GID table: ENODATA where it is empty, EINVAL beyond its end.
+/// An entry of the GID table: ENODATA if empty, EINVAL beyond the end.
 ///
 /// # Safety
 /// `context` is open; `entry` is writable.
@@ -313,12 +317,12 @@ pub(super) unsafe extern "C" fn query_gid(
         gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: gid.ifindex,
     };
-    // SAFETY: `entry` is the caller's, writable for a whole entry until this call returns.
+    // SAFETY: `entry` belongs to the caller and is writable for a whole entry during the call.
     unsafe { entry.write(filled) };
     0
 }
 
-/// The one entry of the pkey table.
+/// The only entry of the P_Key table.
 ///
 /// # Safety
 /// `pkey` is writable.
@@ -331,7 +335,7 @@ pub(super) unsafe extern "C" fn query_pkey(
     if port != 1 || index != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: `pkey` is the caller's, writable until this call returns.
+    // SAFETY: `pkey` belongs to the caller and is writable during the call.
     unsafe { pkey.write(PKEY.to_be()) };
     0
 }

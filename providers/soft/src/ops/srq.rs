@@ -1,4 +1,5 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)). The C
+//! entry points of `engine/srq`.
 
 use super::cq::wait_for_acks;
 use super::pd::Pd;
@@ -9,7 +10,7 @@ use super::xrcd::Xrcd;
 use super::{object, status};
 use crate::engine::objects::cq::Cq;
 use crate::engine::objects::srq::Srq;
-use crate::engine::srq::WantedSrq;
+use crate::engine::srq::SrqParameters;
 use crate::engine::tagging::MAX_TAG_OPS;
 use crate::engine::tags::MAX_TAGS;
 use abi::*;
@@ -22,17 +23,18 @@ impl Srq {
     /// # Safety
     /// `srq` is a live shared receive queue of this provider.
     pub(crate) unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a Self {
-        // SAFETY: create_srq made it, and the C object is the first member.
+        // SAFETY: create_srq made the queue, and the C object is the first member.
         unsafe { &*srq.cast::<Self>() }
     }
 
-    /// Another owner of the queue behind a C handle.
+    /// A further owner of the queue behind a C handle.
     ///
     /// # Safety
     /// `srq` is a live shared receive queue of this provider.
     pub(crate) unsafe fn share(srq: *mut ibv_srq) -> Arc<Self> {
         let this = srq.cast::<Self>().cast_const();
-        // SAFETY: the handle is an Arc that create_srq turned into a pointer, and destroy_srq has not taken back.
+        // SAFETY: the handle is an Arc that create_srq turned into a pointer, and destroy_srq has
+        // not taken back.
         unsafe {
             Arc::increment_strong_count(this);
             Arc::from_raw(this)
@@ -40,7 +42,7 @@ impl Srq {
     }
 }
 
-/// ibv_create_srq(3): EINVAL for sizes that the device does not have.
+/// ibv_create_srq(3): EINVAL for unsupported sizes.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider; `init` is readable and writable.
@@ -49,7 +51,8 @@ pub(super) unsafe extern "C" fn create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
+        // SAFETY: `init` belongs to the caller, is readable and writable, and no other thread uses
+        // it during the call.
         let init = unsafe { &mut *init };
         let mut full = ibv_srq_init_attr_ex {
             srq_context: init.srq_context,
@@ -61,28 +64,32 @@ pub(super) unsafe extern "C" fn create_srq(
             cq: std::ptr::null_mut(),
             tm_cap: Zeroed::zeroed(),
         };
-        // SAFETY: `full` names no object but `pd`, a live domain of this provider; libibverbs fills in the rest of the
-        // handle.
+        // SAFETY: `full` names no object except `pd`, a live domain of this provider; libibverbs
+        // fills in the rest of the handle.
         let srq = unsafe { create(&mut full)? };
         init.attr = full.attr;
         Ok(Arc::into_raw(srq).cast_mut().cast())
     })
 }
 
-/// ibv_create_srq_ex(3): basic queues, those of an XRC domain, and those that match tags.
+/// ibv_create_srq_ex(3): basic queues, queues of an XRC domain, and tag matching queues.
 ///
 /// # Safety
-/// `context` is open; `init` is readable and writable, and the objects that it names are live ones of this provider.
+/// `context` is open; `init` is readable and writable, and the objects named by it are live objects
+/// of this provider.
 pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
+        // SAFETY: `init` belongs to the caller, is readable and writable, and no other thread uses
+        // it during the call.
         let init = unsafe { &mut *init };
-        // SAFETY: the objects that the caller's `init` names are live ones of this provider during this call.
+        // SAFETY: the objects named by the caller's `init` are live objects of this provider during
+        // the call.
         let srq = unsafe { create(init)? };
-        // SAFETY: nobody else has the handle yet; mutex and condition are initialised in place and stay there.
+        // SAFETY: no other thread has the handle yet; mutex and condition are initialised in place
+        // and stay there.
         unsafe {
             let verbs = srq.handle();
             (*verbs).context = context;
@@ -95,10 +102,10 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// All forms of creation. The sizes that the queue has are written back.
+/// Creates a queue for all functions, and writes its actual sizes back.
 ///
 /// # Safety
-/// The objects that `init` names are live ones of this provider.
+/// The objects named by `init` are live objects of this provider.
 unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
     let has = |bit| init.comp_mask & bit != 0;
     if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
@@ -135,13 +142,14 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         return Err(Errno::EINVAL);
     }
     attr.max_sge = attr.max_sge.max(1);
-    // SAFETY: the front-end passes live objects of the context's own provider, which is this one; a live domain's context is open.
+    // SAFETY: the front-end passes live objects of the context's own provider, this one; the
+    // context of a live domain is open.
     let (pd, xrcd, cq, report) = unsafe {
         let xrcd = is_xrc.then(|| Xrcd::of(init.xrcd));
         let cq = (is_xrc || is_tm).then(|| Cq::share(init.cq));
         (Pd::of(init.pd), xrcd, cq, Context::of((*init.pd).context).report.clone())
     };
-    let wanted = WantedSrq {
+    let wanted = SrqParameters {
         pd: pd.number,
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,
@@ -153,7 +161,7 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
     let held = pd.hold()?;
     let srq = Srq::new(&pd.adapter, wanted)?;
     held.keep();
-    // SAFETY: nobody else has the handle yet.
+    // SAFETY: no other thread has the handle yet.
     let verbs = unsafe { &mut *srq.verbs.get() };
     verbs.srq_type = kind;
     verbs.srq_num = srq.number;
@@ -172,13 +180,13 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
 /// # Safety
 /// `srq` is a live queue of this provider; `number` is writable.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: `srq` is a live queue of this provider, and `number` the caller's, writable until this call returns.
+    // SAFETY: `srq` is a live queue of this provider, and `number` is writable during the call.
     unsafe { number.write(Srq::of(srq).number) };
     0
 }
 
-/// ibv_modify_srq(3): the room for receives and the limit; EINVAL for what the device, or what waits in the queue, does not
-/// allow.
+/// ibv_modify_srq(3): changes capacity and limit; EINVAL if the device, or the number of queued
+/// receives, forbids it.
 ///
 /// # Safety
 /// `srq` is a live queue of this provider; `attr` is readable.
@@ -188,7 +196,8 @@ pub(super) unsafe extern "C" fn modify_srq(
     mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: `srq` is a live queue of this provider, and `attr` the caller's, readable for the whole call.
+        // SAFETY: `srq` is a live queue of this provider, and `attr` is readable for the whole
+        // call.
         let (queue, attr) = unsafe { (Srq::of(srq), &*attr) };
         let mask = mask as u32;
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -207,8 +216,8 @@ pub(super) unsafe extern "C" fn modify_srq(
 /// # Safety
 /// `srq` is a live queue of this provider; `attr` is writable.
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: `srq` is a live queue of this provider, and `attr` the caller's, writable until this call returns; what
-    // is written has nothing to drop.
+    // SAFETY: `srq` is a live queue of this provider, and `attr` is writable during the call; the
+    // written value has no destructor.
     unsafe {
         let queue = Srq::of(srq);
         let (max_wr, srq_limit) = queue.sizes();
@@ -223,16 +232,16 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 /// `srq` is a live queue of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
-        // SAFETY: `srq` is live until its handle is given back at the end of this function; the reference is not used
-        // after that.
+        // SAFETY: `srq` is live until its handle is returned at the end of the function; the
+        // reference is not used afterwards.
         let queue = unsafe { Srq::of(srq) };
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         queue.retire();
-        let got = queue.report.0.end(&queue.events, srq as u64);
-        // SAFETY: libibverbs made mutex and condition, and counts acknowledgements under the mutex; the queue holds its
-        // domain.
+        let got = queue.report.0.end_events(&queue.events, srq as u64);
+        // SAFETY: libibverbs made mutex and condition, and counts acknowledgements under the mutex;
+        // the queue holds its domain.
         unsafe {
             wait_for_acks(&raw mut (*srq).mutex, &raw mut (*srq).cond, || {
                 (*srq).events_completed == got
@@ -257,11 +266,12 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: `srq` is a live queue of this provider: the application does not destroy it while it posts to it.
+    // SAFETY: `srq` is a live queue of this provider: the application does not destroy a queue
+    // while it posts to the queue.
     let queue = unsafe { Srq::of(srq) };
-    // SAFETY: `wr`, the scatter/gather lists in it and `bad_wr` are the caller's until this call returns, which is what
-    // `post_list` asks for.
+    // SAFETY: `wr`, its scatter/gather lists and `bad_wr` are valid until the call returns, as
+    // `post_list` requires.
     let result = unsafe { post_list(wr, bad_wr, |wr_id, sges| queue.post(wr_id, sges)) };
-    queue.posted();
+    queue.receives_posted();
     result
 }

@@ -1,4 +1,4 @@
-//! An open device, which all its objects lead to.
+//! The state of an open device. Every object of a program leads to its context here.
 
 use super::badge::Badge;
 use crate::engine::objects::adapter::Adapter;
@@ -12,29 +12,29 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// An open device, in memory that libibverbs allocated.
+/// An open device, in memory allocated by libibverbs.
 #[repr(C)]
 pub(super) struct SoftContext {
     pub(super) vctx: verbs_context,
     pub(super) inner: *mut Context,
 }
 
-/// What belongs to an open device.
+/// The part of an open device that belongs to this provider.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) adapter: Arc<Adapter>,
     pub(super) gids: GidTable,
     pub(crate) report: Reporter,
-    /// Whose objects may be imported here, and ours elsewhere.
+    /// Identifies the family of contexts whose objects may be imported here.
     pub(super) badge: Badge,
-    /// By the descriptor that the application has.
+    /// Completion channels by the descriptor of the application.
     pub(super) channels: Mutex<HashMap<c_int, Arc<Channel>>>,
-    /// The process has it from its parent ([`super::orphaned`]).
+    /// The process inherited the context from its parent ([`super::orphaned`]).
     pub(super) orphaned: AtomicBool,
 }
 
 impl Context {
-    /// The context behind a C handle of ours.
+    /// The context behind a C handle.
     ///
     /// # Safety
     /// `context` is an open context of this provider.
@@ -44,13 +44,13 @@ impl Context {
         unsafe { &*(*context.byte_sub(offset).cast::<SoftContext>()).inner }
     }
 
-    /// Addresses of the host as the application knows them.
+    /// The GID table in the version known to the application.
     pub(super) fn gids(&self) -> Arc<Gids> {
         let Interfaces { told, places, .. } = &self.adapter.interfaces;
         self.gids.after(self.adapter.port.gid_changes(), told, places)
     }
 
-    /// The channel whose reading end is `fd`.
+    /// The channel with the descriptor `fd`.
     pub(crate) fn channel(&self, fd: c_int) -> Option<Arc<Channel>> {
         self.channels.lock().get(&fd).cloned()
     }

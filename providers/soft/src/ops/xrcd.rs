@@ -1,4 +1,5 @@
-//! XRC domains (ibv_open_xrcd(3)).
+//! XRC domains (ibv_open_xrcd(3)). The C entry points of `engine/xrc`; processes that open the same
+//! file share the domain.
 
 use super::state::Context;
 use super::{object, status};
@@ -18,7 +19,7 @@ pub(crate) struct Xrcd {
     verbs: verbs_xrcd,
     pub(crate) adapter: Arc<Adapter>,
     pub(crate) id: DomainId,
-    /// Queues and QPs that were made, or opened, by this handle.
+    /// Number of queues and QPs created or opened by this handle.
     users: AtomicUsize,
 }
 
@@ -26,25 +27,26 @@ impl Xrcd {
     /// # Safety
     /// `xrcd` is a live domain of this provider.
     pub(crate) unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> &'a Self {
-        // SAFETY: open_xrcd made it, and the C object is the first member.
+        // SAFETY: open_xrcd made the domain, and the C object is the first member.
         unsafe { &*xrcd.cast::<Self>() }
     }
 
-    /// An object in the domain was made.
+    /// Counts a new object of the domain.
     pub(crate) fn hold(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An object in the domain is gone.
+    /// Uncounts an object of the domain.
     pub(crate) fn release(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// ibv_open_xrcd(3): the domain of a file, which processes of the fabric share, or (-1) one for this process alone.
+/// ibv_open_xrcd(3): the domain of a file, shared by processes of the fabric, or (-1) a private
+/// domain.
 ///
-/// The errors are the kernel's: EBADF no such file; EAGAIN nobody has the domain open and O_CREAT was not given; EINVAL
-/// O_EXCL, and somebody has.
+/// The errors are those of the kernel. EBADF: no such file. EAGAIN: the domain is not open and
+/// O_CREAT was not given. EINVAL: the domain is open and O_EXCL was given.
 ///
 /// # Safety
 /// `context` is an open context of this provider; `init` is readable.
@@ -53,8 +55,8 @@ pub(super) unsafe extern "C" fn open_xrcd(
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     object(|| {
-        // SAFETY: the caller's context is open and its `init` readable for the whole call; both are only read, and
-        // `init` not after it.
+        // SAFETY: the caller's context is open and `init` is readable for the whole call; both are
+        // only read.
         let (owner, init) = unsafe { (Context::of(context), &*init) };
         if init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -76,29 +78,30 @@ pub(super) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// A descriptor of our own for an application's file.
+/// A private descriptor of the application's file.
 fn duplicate(fd: c_int) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: borrowed for one system call, which says EBADF where there is no such descriptor.
+    // SAFETY: borrowed for one system call, which returns EBADF for an invalid descriptor.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     Ok(borrowed.try_clone_to_owned()?)
 }
 
-/// ibv_close_xrcd(3): EBUSY while a queue or QP of it is there.
+/// ibv_close_xrcd(3): EBUSY while the domain has a queue or QP.
 ///
 /// # Safety
 /// `xrcd` is a live domain of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     status(|| {
-        // SAFETY: `xrcd` is a live domain until it is freed below, and the reference is not used after that.
+        // SAFETY: `xrcd` is a live domain until it is freed below, and the reference is not used
+        // afterwards.
         let domain = unsafe { Xrcd::of(xrcd) };
         if domain.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         domain.adapter.xrc.close_domain(&domain.adapter, domain.id);
-        // SAFETY: from open_xrcd; nothing refers to it any more.
+        // SAFETY: made by open_xrcd; no object refers to it any more.
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
         Ok(())
     })

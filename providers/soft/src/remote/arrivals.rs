@@ -122,7 +122,7 @@ impl Qp {
         requester.remote = Some(connection);
         requester.finish_remote(self);
         failed |= self.transport_failed(outcome);
-        let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_due());
+        let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_has_new_fetches());
         // What follows from a broken send queue takes the responder's lock.
         drop(responder);
         self.release_requester(requester);
@@ -290,7 +290,7 @@ impl Qp {
                 // It was allowed; each part is looked at again as it goes.
                 return Answer::Accepted;
             }
-            inbound.aside(self, number, |inbound| {
+            inbound.with_srq(self, number, |inbound| {
                 connection.note_read(read, Whose::Domain(inbound.domain(self)));
                 self.may_be_read(inbound, region)
             })
@@ -306,7 +306,7 @@ impl Qp {
     fn may_be_read(&self, inbound: &Inbound, region: &Reth) -> Result<(), Nak> {
         match u64::from(region.len) {
             0 => inbound.permits(self, REMOTE_READ),
-            len => inbound.may(self, remote_address(region, 0), len, REMOTE_READ),
+            len => inbound.check_access(self, remote_address(region, 0), len, REMOTE_READ),
         }
     }
 
@@ -326,16 +326,16 @@ impl Qp {
         if self.kind != Kind::XrcRecv {
             return Addressed::Here;
         }
-        if !self.is_stand_valid() {
+        if !self.is_xrc_receiver_valid() {
             return Addressed::Nobody;
         }
         if begins(ask) {
             let number = shared_queue_of(packet);
-            inbound.address(self, number);
+            inbound.select_srq(self, number);
             inbound.foreign_srq = if self.is_elsewhere(number) { number } else { 0 };
         }
         match inbound.foreign_srq {
-            0 if inbound.is_addressed(self) => Addressed::Here,
+            0 if inbound.has_srq(self) => Addressed::Here,
             0 => Addressed::Nowhere,
             number => Addressed::Elsewhere(number),
         }
@@ -356,9 +356,9 @@ impl Qp {
         frame: &[u8],
     ) -> Served {
         if begins(ask) {
-            inbound.address(self, srqn);
+            inbound.select_srq(self, srqn);
         }
-        if inbound.is_addressed(self) {
+        if inbound.has_srq(self) {
             self.serve_patiently(inbound, ask, frame)
         } else {
             Served::Verdict(Verdict::Refuse(Nak::InvalidRd))
@@ -409,7 +409,7 @@ impl Qp {
             }
             Ask::Read { region, .. } => match self.may_be_read(inbound, region) {
                 Ok(()) => Verdict::Done,
-                Err(nak) => inbound.unservable(self, nak),
+                Err(nak) => inbound.reject(self, nak),
             },
             Ask::Atomic(Atomic { va, rkey, op }) => {
                 let remote = RemoteAddress { addr: *va, rkey: *rkey };
@@ -431,7 +431,7 @@ impl Qp {
                     Some(bytes) => {
                         inbound.store(self, remote_address(region, 0), u64::from_ne_bytes(bytes))
                     }
-                    None => inbound.unservable(self, Nak::Invalid),
+                    None => inbound.reject(self, Nak::Invalid),
                 }
             }
             // Of UD, which `datagrams` serves.

@@ -110,6 +110,6 @@ impl Qp {
             src_qpn: src_qpn.get(),
             packet: 0,
         };
-        ud::receive_far(self, headers, &route, bytes, who == ServedBy::Library)
+        ud::receive_from_other_host(self, headers, &route, bytes, who == ServedBy::Library)
     }
 }

@@ -139,7 +139,7 @@ fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
     outlet.publish();
     if sent == PutResult::Full {
         // It has not made room for us yet, if it has just come.
-        outlet.kick();
+        outlet.wake_receiver();
         return Passed::NotYet;
     }
     if before.last() == Some(&PACKET) {

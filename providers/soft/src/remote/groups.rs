@@ -7,7 +7,7 @@
 
 use super::forward::ends;
 use super::state::{Came, Network};
-use crate::engine::multicast::{has_members, words};
+use crate::engine::multicast::{gid_words, has_members};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::served_by::ServedBy;
 use crate::net::Gids;
@@ -46,7 +46,7 @@ impl Network {
 
     /// As `take_part`, in all groups that have members here.
     pub(super) fn take_part_in_all(&self, adapter: &Adapter) {
-        for group in adapter.groups.all() {
+        for group in adapter.groups.with_members() {
             self.take_part(adapter, &group, true);
         }
     }
@@ -72,7 +72,7 @@ impl Network {
         who: ServedBy,
     ) -> bool {
         // Whom it could not meet for now hears nothing, as on a wire, until it could.
-        let _lost = adapter.datagrams.meet_everyone(adapter);
+        let _lost = adapter.datagrams.meet_all_processes(adapter);
         let own = adapter.fabric.slot();
         let others = adapter.datagrams.receivers(adapter, |view| has_members(view, &GSI_GROUP));
         let others = others.iter().map(|outlet| outlet.slot()).filter(|slot| *slot != own);
@@ -99,6 +99,6 @@ fn deliver(adapter: &Adapter, group: &[u8; 16], came: &Came<'_>, now: Time, who:
     if adapter.turns_away(came.arrival.addresses) {
         return true;
     }
-    adapter.groups.for_members(words(group), |qp| taken |= qp.datagram_arrived(now, came, who));
+    adapter.groups.for_members(gid_words(group), |qp| taken |= qp.datagram_arrived(now, came, who));
     taken
 }

@@ -23,13 +23,13 @@ pub(crate) fn ask(
     if split_qpn(question.of).0 != slot || slot == adapter.fabric.slot() {
         return false;
     }
-    match adapter.xrc.guest(question.of) {
-        Some(guest) if guest.is_guest(question.generation) => {
+    match adapter.xrc.remote_stand_in(question.of) {
+        Some(guest) if guest.serves_incarnation(question.generation) => {
             serve(adapter, Ok(&guest), &question, frame, who);
             true
         }
         // The service thread makes one.
-        _ => adapter.xrc.welcome(adapter, question, frame),
+        _ => adapter.xrc.queue_request(adapter, question, frame),
     }
 }
 

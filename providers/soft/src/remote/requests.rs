@@ -6,7 +6,7 @@ use super::share::Share;
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
-use crate::engine::onesided::read_elsewhere;
+use crate::engine::onesided::read_from_srq_owner;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::request::{Phase, RemoteAddress, Request, What};
 use abi::*;
@@ -440,7 +440,7 @@ impl Qp {
             Some(Whose::Domain(pd)) => {
                 rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
             }
-            Some(Whose::Queue(number)) => return read_elsewhere(self, number, remote, to),
+            Some(Whose::Queue(number)) => return read_from_srq_owner(self, number, remote, to),
         }
         // Whoever drives the wire may be the service thread.
         read_region_bytes(self, rights, seen, remote, to)

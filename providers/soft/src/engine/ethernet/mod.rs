@@ -7,10 +7,10 @@
 //! rules again, and delivers the frame to their queues (`receive`).
 
 mod receive;
-pub(crate) mod segment;
 mod send;
+pub(crate) mod steering;
 
-pub(super) use receive::{Sink, deliver};
+pub(super) use receive::{FrameTarget, deliver};
 pub(super) use send::{check, issue_waiting};
 pub(crate) use soft_semantics::frames::{
     Framing, Key, Segment, are_right as frame_is_right, dissect, frame_check, make_segment, steer,

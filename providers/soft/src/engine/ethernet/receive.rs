@@ -28,7 +28,7 @@ pub(crate) struct IncomingFrame<'a> {
 }
 
 /// The queue that gets a frame: the owner of the receive and the form of the completion.
-pub(crate) struct Sink<'a> {
+pub(crate) struct FrameTarget<'a> {
     pub(crate) adapter: &'a Adapter,
     /// Protection domain of the receive.
     pub(crate) pd: u32,
@@ -56,7 +56,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
     let winner = Winner { precedence, shape, born: 0 };
-    let takers = adapter.steering.takers(&key.words(), &winner);
+    let takers = adapter.steering.matching_rules(&key.words(), &winner);
     if takers.is_empty() {
         return Delivery::Dropped;
     }
@@ -79,7 +79,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
             continue;
         }
         incoming.tag = rule.tag;
-        taken |= to_qp(&qp, &key, &incoming);
+        taken |= deliver_to_qp(&qp, &key, &incoming);
     }
     taken.into()
 }
@@ -95,10 +95,10 @@ fn must_wait(rule: &SteeringRule, key: &Key) -> bool {
     }
 }
 
-fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
+fn deliver_to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     let pair = match &qp.role {
         Role::Rss(rss) => {
-            return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, incoming));
+            return rss.pick(key).is_some_and(|wq| deliver_to_wq(&qp.adapter, wq, incoming));
         }
         Role::Pair(pair) if qp.is_receiving() => pair,
         _ => return false,
@@ -109,7 +109,7 @@ fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     if !qp.take_receive(&mut receive) {
         return false;
     }
-    let sink = Sink {
+    let sink = FrameTarget {
         adapter: &qp.adapter,
         pd: qp.receive_pd(),
         cq: &pair.recv_cq,
@@ -125,18 +125,18 @@ fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     true
 }
 
-fn to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bool {
+fn deliver_to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bool {
     let mut receive = Receive::default();
     if !wq.take_receive(&mut receive) {
         return false;
     }
-    if !wq.sink(adapter).put(&receive, incoming) {
+    if !wq.frame_target(adapter).put(&receive, incoming) {
         wq.fail();
     }
     true
 }
 
-impl Sink<'_> {
+impl FrameTarget<'_> {
     /// Puts a frame into a receive and completes it. Returns false if the receive completed with an
     /// error; the queue then fails.
     fn put(&self, receive: &Receive, incoming: &IncomingFrame<'_>) -> bool {

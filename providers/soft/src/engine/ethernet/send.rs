@@ -2,7 +2,7 @@
 //! processes. The frame wire enters by `issue_waiting`.
 
 use super::MAX_FRAME;
-use super::segment::contest;
+use super::steering::select_receivers;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::datagrams::{OutgoingDatagram, PutResult};
 use crate::engine::objects::qp::Qp;
@@ -25,7 +25,7 @@ pub(crate) fn check(opcode: u32, len: u64) -> Result<(), Errno> {
 pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     // A process that could not be met gets no frames until a later call succeeds, like a station
     // without link.
-    let _lost = qp.adapter.datagrams.meet_everyone(&qp.adapter);
+    let _lost = qp.adapter.datagrams.meet_all_processes(&qp.adapter);
     requester.datagrams_wait = false;
     let mut frame = std::mem::take(&mut requester.segmenter.frame);
     while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
@@ -34,7 +34,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let mut brought = vec![];
         let found = requester.ranges(qp, n, 0).and_then(|ranges| {
             if ranges.is_abroad() {
-                crate::engine::access::at_home(&ranges, &mut brought)
+                crate::engine::access::copy_to_local(&ranges, &mut brought)
             } else {
                 Some(ranges).filter(soft_memory::Ranges::is_readable)
             }
@@ -77,8 +77,8 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
     let adapter = &qp.adapter;
     let Some((key, _)) = dissect(frame) else { return PutResult::Done };
-    let (winner, receivers) = contest(adapter, &key.words());
-    if requester.is_patient() {
+    let (winner, receivers) = select_receivers(adapter, &key.words());
+    if requester.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
             outlet.peer.kick();

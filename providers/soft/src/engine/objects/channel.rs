@@ -38,9 +38,10 @@ pub(crate) struct Channel {
     /// The adapter whose service thread sends the backlog.
     pub(in crate::engine) adapter: Weak<Adapter>,
     pub(in crate::engine) words: usize,
-    /// CQs that were armed while they had completions: see `note_left`.
+    /// CQs that were armed while they had completions: see `note_leftover`.
     pub(in crate::engine) armed_with_completions: Mutex<Vec<usize>>,
-    /// The alarm by which peers wake sleepers in `await_event`; None if all numbers are in use.
+    /// The alarm by which peers wake sleepers in `await_comp_event`; None if all numbers are in
+    /// use.
     pub(in crate::engine) alarm: Option<Alarm>,
 }
 

@@ -11,7 +11,7 @@ use crate::engine::receive::Receive;
 use crate::engine::request::SendQueue;
 use crate::engine::tags::wire::Tagged;
 use crate::engine::tso::Segmenter;
-use crate::engine::waiting::Waiting;
+use crate::engine::waiting::WaitingDatagrams;
 use crate::remote::Served;
 use crate::remote::connection::Connection;
 use soft_local::fabric::Peer;
@@ -221,7 +221,7 @@ pub(crate) struct Requester {
     pub(in crate::engine) connected_at: (u32, u64),
     /// The remote QP serves a connection that expects another PSN or another sender.
     pub(in crate::engine) out_of_sequence: bool,
-    pub(in crate::engine) lent: VecDeque<LentChunk>,
+    pub(in crate::engine) lent_chunks: VecDeque<LentChunk>,
     /// READs and atomics in the ring without response, for which FENCE waits.
     pub(in crate::engine) responses_due: u32,
     /// XRC: the shared receive queue that the ring named last; 0: none.
@@ -253,7 +253,7 @@ pub(crate) struct Requester {
     /// The time since which a datagram for several receivers waits for a full ring.
     pub(in crate::engine) full_receivers_since: Option<Instant>,
     /// UD: copies of datagrams that could not be issued when they were posted.
-    pub(in crate::engine) waiting: Waiting,
+    pub(in crate::engine) waiting: WaitingDatagrams,
     /// RAW_PACKET and UD: builds frames and segments.
     pub(in crate::engine) segmenter: Box<Segmenter>,
     /// The wire of this send queue.

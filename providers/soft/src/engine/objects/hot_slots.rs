@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_gets_the_place_of_the_oldest_after_many_bells_and_none_where_nobody_polls() {
+    fn a_ring_gets_the_oldest_slot_after_many_bells_and_none_if_no_thread_polls() {
         let mut places = HotSlots::default();
         for ring in 0..MAX_HOT {
             assert_eq!(places.give(ring, ring % 2 == 0), HotSlot::New);

@@ -1,9 +1,10 @@
-//! A request completes before its answer does, whoever looks at which ring first.
+//! //! Tests that a request completes before the reply to it does, whichever ring a thread reads
+//! first. //! The two rings belong to different QPs of one XRC endpoint (`xrc_rings`).
 
 use super::*;
 use crate::engine::objects::xrc::DomainId;
 
-/// An end of an XRC connection: what sends, and what receives, with the shared queue and its completion queue.
+/// /// One end of an XRC connection: the sending QP, and the receiving QP with its SRQ and its CQ.
 pub(super) struct End {
     pub(super) send: Side,
     pub(super) recv: Side,
@@ -15,7 +16,7 @@ impl End {
         let send = Side::new(adapter, Kind::XrcSend, 64);
         let spare = Side::new(adapter, Kind::Rc, 64);
         let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
-        let wanted = WantedSrq {
+        let wanted = SrqParameters {
             pd: spare.qp.pd,
             max_wr: 8,
             max_sge: 1,
@@ -25,7 +26,7 @@ impl End {
             report: report.clone(),
         };
         let srq = Srq::new(adapter, wanted).expect("a number");
-        let wanted = Wanted::receiver(Role::receiver(domain), report);
+        let wanted = QpParameters::receiver(Role::receiver(domain), report);
         let qp = Qp::new(adapter, wanted).expect("a number");
         let mut recv = spare;
         recv.qp.retire();
@@ -43,7 +44,8 @@ impl End {
         self.send.send(message, &[self.send.sge(0, 8)]);
     }
 
-    /// Whether something was received, and whether a request completed; nobody looks at any ring for that.
+    /// /// Whether a message was received, and whether a request completed. Reads the CQs only, and
+    /// advances no ring.
     fn got(&self) -> [bool; 2] {
         [&self.recv, &self.send].map(|side| side.cq.pop_stamped().is_some())
     }
@@ -66,12 +68,12 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
     for round in 0..200 {
         for end in [&a, &b] {
             end.srq.post(round, &[end.recv.sge(0, 8)]).expect("room");
-            end.srq.posted();
+            end.srq.receives_posted();
         }
         a.send(&b);
         b.recv.qp.advance_receive(ServedBy::Application);
         b.send(&a);
-        // As by a thread that looked for acknowledgements before there was one.
+        // // This is the order of a thread that looked for acknowledgements before there was one.
         a.recv.qp.advance_receive(ServedBy::Application);
         assert_eq!(a.got(), [true, true], "round {round}");
         a.recv.qp.send_due_ack();

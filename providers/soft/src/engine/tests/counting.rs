@@ -1,9 +1,10 @@
-//! Atomics of many to one word.
+//! //! Tests of atomics from many QPs on one word. //! A word must count every change, whichever
+//! process or thread makes it.
 
 use super::*;
 
 #[test]
-fn a_word_that_many_change_at_once_counts_every_change() {
+fn a_word_that_many_qps_change_at_once_counts_every_change() {
     const EACH: u64 = 3000;
     let attached = adapter(true);
     let by_ring = adapter(false);
@@ -15,7 +16,7 @@ fn a_word_that_many_change_at_once_counts_every_change() {
             let mut b = Side::new(&adapter, Kind::Rc, 64);
             a.connect(b.qp.qpn, 7);
             b.connect(a.qp.qpn, 7);
-            // All of them change the word of one.
+            // // All QPs change the word of `home`.
             let va = home.memory.as_ptr() as u64;
             let region = Extent { pd: b.qp.pd, va, iova: va, len: 64, access: ALL };
             b.keys = adapter.regions.register(&region).expect("room");

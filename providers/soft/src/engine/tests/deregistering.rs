@@ -1,4 +1,5 @@
-//! For whom a deregistration waits.
+//! //! Tests that a deregistration waits for the threads that move bytes of its region. //! They
+//! cover what `quiesce` waits for, and that its cost does not grow with the number of QPs.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
@@ -21,8 +22,9 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     assert_eq!(looks(), 0);
 }
 
-/// Threads that use a QP's halves while `keys` are taken back one after the other by two threads:
-/// none moves bytes of a key whose deregistration has returned.
+/// /// Runs threads that use both halves of each QP while two threads deregister the regions of
+/// `keys` one after the other. /// No thread moves bytes of a region whose deregistration has
+/// returned.
 fn no_key_outlives_its_deregistration(qps: usize) {
     const KEYS: usize = 100;
     let adapter = adapter(true);
@@ -63,7 +65,7 @@ fn no_key_outlives_its_deregistration(qps: usize) {
                 scope.spawn(move || {
                     for key in (half..KEYS).step_by(2) {
                         revoked[key].store(true, Ordering::SeqCst);
-                        // Each of them is in a domain of its own.
+                        // // Each side is in a protection domain of its own.
                         for side in sides {
                             adapter.quiesce(side.qp.pd, side.keys.rkey, "a test");
                         }
@@ -80,11 +82,11 @@ fn no_key_outlives_its_deregistration(qps: usize) {
 }
 
 #[test]
-fn who_moves_bytes_is_waited_for_whoever_deregisters_at_the_same_time() {
+fn every_concurrent_deregistration_waits_for_a_thread_that_moves_bytes() {
     no_key_outlives_its_deregistration(1);
 }
 
 #[test]
-fn who_moves_bytes_by_one_of_many_queue_pairs_is_waited_for() {
+fn deregistration_waits_for_a_thread_that_moves_bytes_of_one_of_many_qps() {
     no_key_outlives_its_deregistration(100);
 }

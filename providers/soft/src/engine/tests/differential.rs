@@ -1,8 +1,9 @@
-//! The fast way of SENDs (`fast_send`, `fast_receive`) beside the general way: the same random input, the same output.
-//!
-//! There are two worlds, each a fabric with two connected QPs. In one of them no QP takes the fast way. Both get the same calls of
-//! ibv_post_send(3) and ibv_post_recv(3), drawn by lot. What the calls return, all completions in their order, and all memory must be
-//! the same. `FERROVERBS_TEST_SEED` repeats a run.
+//! //! A differential test of the fast path of SENDs (`fast_send`, `fast_receive`) against the
+//! general path. //! It feeds the same random input to both and compares their output. //! //!
+//! There are two worlds. Each is a fabric with two connected QPs, and in one of them no QP takes
+//! the fast path. Both get the same random calls of ibv_post_send(3) and ibv_post_recv(3). The
+//! return values, all completions in their order, and all memory must be equal.
+//! `FERROVERBS_TEST_SEED` repeats a run.
 
 use super::*;
 use crate::engine::qp::ONLY_GENERAL;
@@ -11,30 +12,31 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const CASES: usize = 12;
-/// After so long without an end, the worlds differ.
+/// /// The time after which two worlds that have not become equal are different.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Looks in vain after which nothing more is expected: more than an acknowledgement is held back for.
+/// /// The number of polls without a completion after which the test expects no more. It exceeds
+/// what an acknowledgement is delayed for.
 const LOOKS: u32 = 64;
 
-/// Lengths around every limit that the fast way knows.
+/// /// Lengths around every limit of the fast path.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 46, 47, 48, 49, 50, 200, 256, 257, 1000, 4096, 8192, 8193];
 const MAX_INLINE: usize = 256;
-/// Where messages are taken from; nobody writes there.
+/// /// The offset of the bytes of messages. No call writes there.
 const SOURCE: usize = 16 << 10;
-/// Where inline data is taken from; it is written over after each post.
+/// /// The offset of the source of inline data, which the test overwrites after each post.
 const SCRATCH: usize = SOURCE + MAX_INLINE;
-/// Where RDMA WRITEs go.
+/// /// The offset of the targets of RDMA WRITEs.
 const TARGET: usize = SCRATCH + (9 << 10);
-/// Bytes of a receive, and how many there are at once.
+/// /// The bytes of one receive, and the number of receives at one time.
 const PLACE: usize = 8200;
 const PLACES: usize = 32;
 const BYTES: usize = TARGET + PLACE * PLACES;
 
-/// Set in the identifiers of receives.
+/// /// The bit that marks the work request identifiers of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// SplitMix64.
+/// /// The pseudo-random generator SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -49,13 +51,13 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// Once in `n`.
+    /// /// True with probability 1/`n`.
     fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
 
-/// A list of ranges of a side's memory, and whether its key opens them.
+/// /// A scatter/gather list over a side's memory, and whether its lkey is valid.
 #[derive(Clone, Debug)]
 struct Ranges {
     parts: Vec<(usize, usize)>,
@@ -63,7 +65,7 @@ struct Ranges {
 }
 
 impl Ranges {
-    /// `len` bytes from `at` on, in one part or several.
+    /// /// A list of `len` bytes from `at` on, in one or several ranges.
     fn draw(random: &mut Random, at: usize, len: usize) -> Self {
         let parts = match random.below(8) {
             0 => vec![(at, len / 2), (at + len / 2, len - len / 2)],
@@ -86,7 +88,7 @@ impl Ranges {
     }
 }
 
-/// A request to send.
+/// /// A send request.
 #[derive(Clone, Debug)]
 struct Message {
     wr_id: u64,
@@ -94,7 +96,7 @@ struct Message {
     flags: u32,
     imm: u32,
     from: Ranges,
-    /// Where a WRITE goes.
+    /// /// The offset of the target of a WRITE.
     to: usize,
 }
 
@@ -109,29 +111,30 @@ impl Message {
     }
 }
 
-/// What happens to both worlds alike. The number is the side.
+/// /// A call that both worlds make. The number is the side.
 #[derive(Clone, Debug)]
 enum Call {
     Send(usize, Vec<Message>),
     Receive(usize, Vec<(u64, Ranges)>),
-    /// Takes so many completions at most.
+    /// /// Polls for at most so many completions.
     Poll(usize, usize),
-    /// Overwrites what inline data was taken from.
+    /// /// Overwrites the source of inline data.
     Scribble(usize, u8),
     Fail(usize),
 }
 
-/// What is defined of a completion; numbers of QPs as whose they are.
+/// /// The defined fields of a completion. QP numbers are replaced by the side that has them.
 type Seen = (u64, u32, u8, bool, Option<(u32, u32, u32, u32, bool)>);
 
 struct World {
     sides: [Side; 2],
     srq: Option<Arc<Srq>>,
-    /// Sent and received by each side. When a request completes beside a receive of the same side is a matter of time.
+    /// /// The completions of sends and of receives, for each side. The order between a send and a
+    /// receive of one side is a matter of timing, so the test does not compare it.
     seen: [[Vec<Seen>; 2]; 2],
 }
 
-/// What a case is about.
+/// /// The settings of one case.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     kind: Kind,
@@ -145,7 +148,7 @@ impl World {
         let adapter = adapter(setting.cma);
         let report = || Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let srq = setting.shared.then(|| {
-            let wanted = WantedSrq {
+            let wanted = SrqParameters {
                 pd: adapter.domains.create(0).expect("room").0,
                 max_wr: 64,
                 max_sge: 4,
@@ -168,7 +171,7 @@ impl World {
                 max_inline_data: MAX_INLINE as u32,
             };
             let pair = Pair::new(Arc::clone(&side.cq), Arc::clone(&side.cq), srq.cloned());
-            let wanted = Wanted::pair(setting.kind, side.qp.pd, pair, cap, report());
+            let wanted = QpParameters::pair(setting.kind, side.qp.pd, pair, cap, report());
             side.qp = Qp::new(&adapter, wanted).expect("a number");
             fill(&mut side, 7);
             side
@@ -180,7 +183,7 @@ impl World {
         Self { sides, srq, seen: Default::default() }
     }
 
-    /// What the call returned, and how many requests were before the one that it refused.
+    /// /// Makes a call. Returns its result and the index of the request that it refused.
     fn call(&mut self, call: &Call) -> (i32, Option<usize>) {
         match call {
             Call::Send(at, list) => self.post(*at, list),
@@ -220,7 +223,8 @@ impl World {
         }
         let (first, mut bad) = (requests.as_mut_ptr(), null_mut());
         let qp = Arc::as_ptr(&side.qp).cast_mut().cast();
-        // SAFETY: the QP lives in `side`, the requests and their lists until the end of this function, and `bad` is ours.
+        // // SAFETY: `side` owns the QP; the requests and their lists live until the end of this
+        // function; `bad` is a local of this function.
         let result = unsafe { post_send(qp, first, &raw mut bad) };
         (result, requests.iter().position(|wr| std::ptr::eq(wr, bad)))
     }
@@ -232,7 +236,7 @@ impl World {
             for ((wr_id, _), sges) in list.iter().zip(&sges) {
                 srq.post(*wr_id, sges).expect("room");
             }
-            srq.posted();
+            srq.receives_posted();
             return (0, None);
         }
         let mut requests: Vec<ibv_recv_wr> = vec![];
@@ -245,12 +249,12 @@ impl World {
         }
         let (first, mut bad) = (requests.as_mut_ptr(), null_mut());
         let qp = Arc::as_ptr(&side.qp).cast_mut().cast();
-        // SAFETY: as in `post`.
+        // // SAFETY: as in `post`.
         let result = unsafe { post_recv(qp, first, &raw mut bad) };
         (result, requests.iter().position(|wr| std::ptr::eq(wr, bad)))
     }
 
-    /// Takes up to `most` completions; returns how many there were.
+    /// /// Takes up to `most` completions, and returns their number.
     fn poll(&mut self, at: usize, most: usize) -> usize {
         let (own, peer) = (self.sides[at].qp.qpn, self.sides[1 - at].qp.qpn);
         let seen = &mut self.seen[at];
@@ -275,7 +279,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Both, before the memory of one is gone.
+        // // Both QPs retire before the memory of either is freed.
         for side in &self.sides {
             side.qp.retire();
         }
@@ -285,7 +289,7 @@ impl Drop for World {
     }
 }
 
-/// The two worlds, and what is known of both.
+/// /// The two worlds, and the model of what both have in common.
 struct Worlds {
     worlds: [World; 2],
     setting: Setting,
@@ -293,9 +297,10 @@ struct Worlds {
     calls: Vec<Call>,
     next_wr: u64,
     next_place: [usize; 2],
-    /// Receives of each side that no message takes; below zero: messages that wait for one.
+    /// /// For each side, the receives that no message has taken. A negative number counts the
+    /// messages that wait for one.
     spare: [isize; 2],
-    /// The last request of each side, which is signaled.
+    /// /// The last request of each side. It is signaled.
     last: [Option<u64>; 2],
 }
 
@@ -324,7 +329,7 @@ impl Worlds {
         self.calls.push(call);
     }
 
-    /// Receives of side `at` that the next messages take.
+    /// /// The receives of side `at` that the next messages take.
     fn spare(&self, at: usize) -> usize {
         self.spare[at].max(0) as usize
     }
@@ -356,7 +361,7 @@ impl Worlds {
         Message { wr_id: self.wr_id(), opcode, flags, imm, from, to }
     }
 
-    /// Posts `list` by side `at` in one call, and polls now and then.
+    /// /// Posts `list` at side `at` in one call, and sometimes polls.
     fn send(&mut self, at: usize, list: Vec<Message>) {
         let good = list.iter().take_while(|message| !message.is_refused());
         self.spare[1 - at] -= good.filter(|message| message.takes_receive()).count() as isize;
@@ -377,7 +382,7 @@ impl Worlds {
         }
     }
 
-    /// Posts receives for `count` messages at side `at`.
+    /// /// Posts receives for `count` messages at side `at`.
     fn receive(&mut self, at: usize, count: usize) {
         if count > 0 {
             let list = (0..count).map(|_| self.place(at, PLACE)).collect();
@@ -393,7 +398,7 @@ impl Worlds {
         (self.wr_id() | RECEIVE, ranges)
     }
 
-    /// Messages in both directions, none of which fails, all of which are complete in the end.
+    /// /// Sends messages in both directions, of which none fails. All of them complete in the end.
     fn traffic(&mut self) {
         for at in self.both_in_any_order() {
             let count = 1 + self.random.below(20);
@@ -401,7 +406,8 @@ impl Worlds {
             let lacking = count.saturating_sub(spare);
             let most = PLACES - count.max(spare);
             let more = if self.random.once_in(2) { self.random.below(most.min(4) + 1) } else { 0 };
-            // An unreliable message without a receive is lost, and a reliable one fails unless it may wait.
+            // // Without a receive, an unreliable message is lost. A reliable one fails unless
+            // `rnr_retry` lets it wait.
             let waits = self.setting.kind == Kind::Rc && self.setting.rnr_retry == 7;
             let first = if waits { self.random.below(lacking + 1) } else { lacking + more };
             self.receive(1 - at, first);
@@ -413,7 +419,7 @@ impl Worlds {
                 if left == 0 {
                     list.last_mut().expect("one at least").flags |= IBV_SEND_SIGNALED;
                 } else if self.random.once_in(8) {
-                    // The post ends there.
+                    // // The post ends at this request.
                     let mut refused = self.message(false);
                     refused.flags |= IBV_SEND_INLINE;
                     refused.from = Ranges { parts: vec![(0, MAX_INLINE + 1)], key_is_good: true };
@@ -431,12 +437,13 @@ impl Worlds {
         if self.random.once_in(2) { [0, 1] } else { [1, 0] }
     }
 
-    /// Something goes wrong with what side 0 sends, and then everybody goes on posting.
+    /// /// Makes a message of side 0 fail, and continues to post at both sides.
     fn ruin(&mut self) {
         let before = 1 + self.random.below(6);
         let lacking = before.saturating_sub(self.spare(1));
         self.receive(1, lacking);
-        // Whatever waits is taken by whole messages, so that the next receive is for the one that fails.
+        // // Complete messages take all waiting receives, so that the next receive belongs to the
+        // message that fails.
         let whole = self.spare(1);
         let mut list: Vec<_> = (0..whole).map(|_| self.message(false)).collect();
         let mut wrong = self.message(false);
@@ -474,7 +481,7 @@ impl Worlds {
         self.settle();
     }
 
-    /// Polls until everything is complete in both worlds, and compares.
+    /// /// Polls until everything is complete in both worlds, and compares them.
     fn settle(&mut self) {
         let end = Instant::now() + LIMIT;
         let mut in_vain = 0;
@@ -526,7 +533,7 @@ impl Worlds {
 }
 
 #[test]
-fn the_fast_way_and_the_general_way_have_the_same_results() {
+fn the_fast_path_and_the_general_path_have_the_same_results() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
     let given = std::env::var("FERROVERBS_TEST_SEED").ok();
     let seed = given.and_then(|seed| seed.parse().ok()).unwrap_or(now);

@@ -1,4 +1,5 @@
-//! What comes from another host before the QP is ready for it, and what another host waits for when it goes.
+//! //! Tests of packets that arrive before their QP is ready, and of acknowledgements that a QP
+//! owes when it goes. //! Both QPs are of this host, but their connection goes by UDP packets.
 
 use super::*;
 use crate::engine::request::Route;
@@ -6,7 +7,7 @@ use crate::engine::state::State;
 use soft_sys::Errno;
 
 #[test]
-fn a_connection_survives_what_comes_before_the_qp_is_in_rtr() {
+fn a_connection_survives_packets_that_arrive_before_rtr() {
     let adapter = adapter(true);
     let side = Side::new(&adapter, Kind::Rc, 64);
     let attr = ibv_qp_attr { port_num: 1, path_mtu: IBV_MTU_4096, ..Zeroed::zeroed() };
@@ -21,7 +22,8 @@ fn a_connection_survives_what_comes_before_the_qp_is_in_rtr() {
         }
         far => far.expect("the port"),
     };
-    // What `ibv_modify_qp` does on the way to RTR, with a look at the wire by another thread in between, and one after it.
+    // // These are the steps of `ibv_modify_qp` on the way to RTR. Another thread looks at the wire
+    // before the transition, and once more after it.
     let gids = Gids::of_this_host(adapter.identity, 0);
     side.qp.connect_far(&gids, &attr, Some(far));
     adapter.wire.ring(&side.qp);
@@ -31,12 +33,12 @@ fn a_connection_survives_what_comes_before_the_qp_is_in_rtr() {
     assert!(side.qp.is_in(State::Rtr));
 }
 
-/// Connected by the wire, though both are of this host; `None`: the port is not to be had.
+/// /// Two QPs of this host, connected by UDP packets. `None` if the UDP port is in use.
 fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
     far_pair_of(adapter, Kind::Rc, 64)
 }
 
-/// As `far_pair`, of QPs of `kind`, each with so much memory.
+/// /// As `far_pair`, with QPs of type `kind` and `bytes` bytes of memory each.
 pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Option<[Side; 2]> {
     let sides = [(); 2].map(|()| Side::new(adapter, kind, bytes));
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
@@ -69,10 +71,10 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> O
 }
 
 #[test]
-fn the_last_acknowledgement_goes_though_who_was_to_send_it_has_not_come_to_it() {
+fn the_reset_of_a_qp_sends_a_delayed_acknowledgement_first() {
     let adapter = adapter(true);
     let mut left = 0;
-    // The service thread may send it at once.
+    // // The service thread may send it at once, which is why the test makes many attempts.
     for _ in 0..1000 {
         let Some([a, b]) = far_pair(&adapter) else {
             eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");
@@ -94,7 +96,7 @@ fn the_last_acknowledgement_goes_though_who_was_to_send_it_has_not_come_to_it() 
 }
 
 #[test]
-fn a_request_that_is_not_answered_goes_by_other_ports() {
+fn an_unanswered_request_is_sent_again_from_other_ports() {
     let adapter = adapter(true);
     let Some([a, b]) = far_pair(&adapter) else {
         eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");

@@ -1,16 +1,18 @@
-//! What others can write into our rings, and what it must not lead to.
+//! //! Tests of forged ring entries: what a hostile peer can write into the rings of this process,
+//! and what it must not cause. //! Each test writes an entry as no honest peer would, and lets the
+//! engine read it.
 
 use super::answers::End;
 use super::*;
 use soft_local::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
 use soft_local::shm::trust::Claim;
 
-/// Puts what a forger wrote into the ring of `to`, where the next piece of `from` would be.
+/// /// Writes a forged entry into the ring of `to`, in the slot of the next message of `from`.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
     forge_piece(from, to, op, FIRST | LAST, (carrier, count), body);
 }
 
-/// As `forge`, a part of a message.
+/// /// As `forge`, for a part of a message.
 fn forge_piece(
     from: &Side,
     to: &Side,
@@ -26,7 +28,7 @@ fn forge_piece(
     to.cq.sweep(ServedBy::Application);
 }
 
-/// Two QPs of one process, of which the first has sent to the second.
+/// /// Two QPs of one process, of which the first has sent to the second.
 fn acquainted(kind: Kind, bytes: usize) -> (Side, Side) {
     let (mut a, b) = pair(kind, true, bytes);
     fill(&mut a, 1);
@@ -39,7 +41,7 @@ fn acquainted(kind: Kind, bytes: usize) -> (Side, Side) {
 }
 
 #[test]
-fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
+fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
     const LEN: usize = 20_000;
     let secret = vec![0x5a_u8; LEN];
     let addresses = [secret.as_ptr() as u64, 8];
@@ -52,7 +54,7 @@ fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
             if listed {
                 let chunk = b.qp.adapter.chunks.take().expect("room");
                 let base = b.qp.adapter.view.chunk(chunk).expect("there");
-                // SAFETY: a chunk of ours.
+                // // SAFETY: this process owns the chunk.
                 unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
                 let body = [halves(chunk, 1), LEN as u64];
                 forge(&a, &b, Op::Send, Carrier::AttachList, 0, &body);
@@ -69,7 +71,7 @@ fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
 }
 
 #[test]
-fn what_exceeds_its_region_is_refused_whole_on_both_paths() {
+fn a_range_beyond_its_region_is_refused_as_a_whole_on_both_paths() {
     const LEN: usize = 100_000;
     for cma in [true, false] {
         for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
@@ -98,16 +100,16 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     b.receive(2, &[b.sge(0, 64)]);
     let chunk = of_a.chunks.take().expect("room");
     let base = of_a.view.chunk(chunk).expect("there");
-    // They add up to 64, if nobody looks.
+    // // The sum of the lengths overflows to 64.
     let list = [[0x1000u64, u64::MAX], [0x1000, 65]];
-    // SAFETY: a chunk of ours.
+    // // SAFETY: this process owns the chunk.
     unsafe { base.base().cast::<[[u64; 2]; 2]>().write(list) };
     forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
 }
 
 #[test]
-fn a_message_is_no_longer_than_it_said_whatever_later_pieces_offer() {
+fn later_pieces_cannot_extend_a_message_beyond_its_declared_length() {
     const LEN: usize = 64;
     for listed in [false, true] {
         let [of_a, of_b] = adapters();
@@ -120,12 +122,12 @@ fn a_message_is_no_longer_than_it_said_whatever_later_pieces_offer() {
         b.receive(2, &[b.sge(0, LEN)]);
         let chunk = of_a.chunks.take().expect("room");
         let address = a.memory.as_ptr() as u64;
-        // Eight bytes of 64, and then all 64 again.
+        // // The first part offers 8 of 64 bytes, and the second offers all 64 again.
         let part = [halves(chunk, 8), LEN as u64];
         forge_piece(&a, &b, Op::Send, FIRST, (Carrier::Chunk, 0), &part);
         if listed {
             let base = of_a.view.chunk(chunk).expect("there");
-            // SAFETY: a chunk of ours.
+            // // SAFETY: this process owns the chunk.
             unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
             let body = [halves(chunk, 1), LEN as u64];
             forge_piece(&a, &b, Op::Send, LAST, (Carrier::AttachList, 0), &body);
@@ -139,9 +141,9 @@ fn a_message_is_no_longer_than_it_said_whatever_later_pieces_offer() {
 }
 
 #[test]
-fn a_shared_queue_with_nothing_but_what_was_given_back_has_a_receive() {
+fn an_srq_that_holds_only_returned_receives_has_a_receive() {
     let adapter = adapter(true);
-    let wanted = WantedSrq {
+    let wanted = SrqParameters {
         pd: adapter.domains.create(0).expect("room").0,
         max_wr: 1,
         max_sge: 1,
@@ -160,8 +162,9 @@ fn a_shared_queue_with_nothing_but_what_was_given_back_has_a_receive() {
     srq.retire();
 }
 
-/// What somebody wrote into the ring of `to` for datagrams of process `slot`. What comes of it is done once the service thread has
-/// `looked`: a second thread that worked at it would see some of it undone.
+/// /// Writes an entry about the process in `slot` into the datagram ring of `to`. Its effects are
+/// complete after `looked`. The test does not serve the ring itself, because two threads that serve
+/// one entry could each see half of its effects.
 fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
     let head = Head {
         seq: 0,
@@ -173,11 +176,11 @@ fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
         src_qpn: about,
         ack: 0,
     };
-    to.xrc.hear(to, slot, &head, Claim::new(word))
+    to.xrc.receive_message(to, slot, &head, Claim::new(word))
 }
 
 #[test]
-fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
+fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     let [home, other] = adapters();
     let domain = home.xrc.open_domain(&home, None, true, false).expect("a domain");
     let (receiver, sender) = (End::new(&home, domain), End::new(&other, domain));
@@ -197,7 +200,7 @@ fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
     }
     looked(&home);
     assert_eq!((events(), qp.state()), (0, crate::engine::state::State::Rts));
-    // Who stands for it, and is in error, is believed.
+    // // A word from the process that has the stand-in QP is accepted: the tables confirm it.
     let stand_in = End::new(&other, domain);
     stand_in.recv.connect(sender.send.qp.qpn, 7);
     let entry = stand_in.recv.qp.entry();
@@ -217,7 +220,7 @@ fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
 }
 
 #[test]
-fn answers_to_what_nobody_asked_are_not_kept() {
+fn unrequested_replies_are_not_kept() {
     let adapter = adapter(true);
     let a = Side::new(&adapter, Kind::XrcSend, 64);
     let slot = 99;
@@ -226,14 +229,14 @@ fn answers_to_what_nobody_asked_are_not_kept() {
     for by in 0..1000 {
         assert!(!answer(by));
     }
-    adapter.xrc.ask(&adapter, slot, number, a.qp.qpn);
+    adapter.xrc.ask_for_stand_in(&adapter, slot, number, a.qp.qpn);
     assert!(answer(a.qp.qpn) && answer(a.qp.qpn) && !answer(a.qp.qpn + 1));
     a.qp.reset();
     assert!(!answer(a.qp.qpn), "who begins anew waits for nothing");
 }
 
 #[test]
-fn what_others_ask_for_is_not_kept_without_end() {
+fn pending_requests_of_peer_processes_are_limited() {
     let adapter = adapter(true);
     let slot = 99;
     let by = soft_local::shm::layout::qpn(slot, 5);
@@ -247,23 +250,28 @@ fn what_others_ask_for_is_not_kept_without_end() {
         src_qpn: by,
         ack: 0,
     };
-    // The service thread may be at it.
-    assert!((0..2_000_000).any(|of| !adapter.xrc.hear(&adapter, slot, &head, Claim::new(of))));
+    // // The service thread may serve the ring at the same time, so the test repeats the message.
+    assert!((0..2_000_000).any(|of| !adapter.xrc.receive_message(
+        &adapter,
+        slot,
+        &head,
+        Claim::new(of)
+    )));
 }
 
 #[test]
-fn a_datagram_in_the_name_of_another_processs_queue_pair_is_dropped() {
+fn a_datagram_that_names_the_qp_of_a_third_process_is_dropped() {
     let [adapter, member] = adapters();
     let side = Side::new(&adapter, Kind::Ud, 4096);
     side.connect(0, 0);
     side.receive(1, &[side.sge(0, 100)]);
     side.receive(2, &[side.sge(100, 100)]);
-    member.datagrams.meet_everyone(&member).expect("nothing is lacking");
+    member.datagrams.meet_all_processes(&member).expect("nothing is lacking");
     let slot = adapter.fabric.slot();
     let say = |src_qpn| {
         let word = halves(side.qp.qpn, QKEY);
-        member.datagrams.tell(&member, slot, Op::Datagram, src_qpn, word);
-        adapter.datagrams.attend(&adapter);
+        member.datagrams.send_message(&member, slot, Op::Datagram, src_qpn, word);
+        adapter.datagrams.serve_woken(&adapter);
     };
     let own = soft_local::shm::layout::qpn(member.fabric.slot(), 3);
     say(side.qp.qpn);

@@ -1,4 +1,6 @@
-//! What another process asks for an XRC receive QP of its own whose other end is on another host: served once, and no further than the QP's peer might go.
+//! //! Tests of the messages by which one process asks another to serve an XRC SRQ on behalf of a
+//! QP whose peer is on another host. //! A message must be served once, and give no more access
+//! than the QP's peer has.
 
 use super::answers::End;
 use super::*;
@@ -8,7 +10,7 @@ use ferroverbs_roce::engine::Ask;
 use ferroverbs_roce::wire::{Number, Reth, Tail};
 use soft_local::shm::slot::{BODY_WORDS, Op, halves};
 
-/// The process that has the receiving QP, and the one that has the queue.
+/// /// The process that has the receiving QP, and the process that has the SRQ.
 struct Both {
     home: End,
     other: End,
@@ -24,7 +26,7 @@ impl Both {
         pair
     }
 
-    /// As to an end on another host.
+    /// /// Connects the QP as for a peer on another host.
     fn connect(&self) {
         let attr = ibv_qp_attr { port_num: 1, qp_access_flags: ALL, ..Zeroed::zeroed() };
         let given = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -41,7 +43,7 @@ impl Both {
         Question { number, of, generation: self.generation(), srqn, ask }
     }
 
-    /// Asks, as the process in `slot`.
+    /// /// Sends the question as the process in `slot`.
     fn ask(&self, slot: u16, question: Question) -> bool {
         let adapter = &self.other.recv.qp.adapter;
         let asked = ask_guest(adapter, slot, question, &[7; 64], ServedBy::Application);
@@ -55,7 +57,7 @@ impl Both {
 
     fn post(&self, id: u64) {
         self.other.srq.post(id, &[self.other.recv.sge(0, 64)]).expect("room");
-        self.other.srq.posted();
+        self.other.srq.receives_posted();
     }
 
     fn polled(&self) -> Option<Cqe> {
@@ -75,13 +77,13 @@ fn piece(first: bool, last: bool) -> Ask {
 }
 
 #[test]
-fn a_question_is_served_once_however_often_it_is_asked() {
+fn a_repeated_question_is_served_once() {
     let pair = Both::new();
     let slot = pair.home_slot();
     pair.post(1);
     pair.post(2);
     pair.post(3);
-    // Copies of a question may wait for a stand-in while the next one is asked.
+    // // Copies of a question may wait for a stand-in while the next question arrives.
     for number in [10, 10, 10, 11, 11, 10] {
         assert!(pair.ask(slot, pair.question(number, piece(true, true))));
     }
@@ -91,7 +93,7 @@ fn a_question_is_served_once_however_often_it_is_asked() {
         assert_eq!(got, (id, IBV_WC_SUCCESS, 8, pair.home.recv.qp.qpn));
     }
     assert!(pair.polled().is_none());
-    // A connection that begins anew begins with nothing, also with such a number.
+    // // A new connection starts without a history, even if its questions have the same numbers.
     pair.home.recv.qp.reset();
     pair.connect();
     assert!(pair.ask(slot, pair.question(10, piece(true, true))));
@@ -99,16 +101,16 @@ fn a_question_is_served_once_however_often_it_is_asked() {
 }
 
 #[test]
-fn a_message_that_will_not_end_gives_its_receive_back() {
+fn an_unfinished_message_returns_its_receive() {
     let pair = Both::new();
     pair.post(1);
     assert!(pair.ask(pair.home_slot(), pair.question(1, piece(true, false))));
     assert!(!pair.other.srq.has_receive(), "it was taken");
-    // The process of the queue is woken by that.
+    // // The reset wakes the process of the SRQ.
     pair.home.recv.qp.reset();
     until("the receive is back", || pair.other.srq.has_receive());
     until("nobody stands for it", || {
-        pair.other.recv.qp.adapter.xrc.guest(pair.home.recv.qp.qpn).is_none()
+        pair.other.recv.qp.adapter.xrc.remote_stand_in(pair.home.recv.qp.qpn).is_none()
     });
     pair.connect();
     assert!(pair.ask(pair.home_slot(), pair.question(2, piece(true, true))));
@@ -116,7 +118,7 @@ fn a_message_that_will_not_end_gives_its_receive_back() {
 }
 
 #[test]
-fn what_does_not_begin_or_is_not_allowed_moves_nothing() {
+fn a_message_without_a_first_part_or_without_the_right_moves_nothing() {
     let mut pair = Both::new();
     pair.other.recv.memory.fill(0x55);
     pair.post(1);
@@ -149,7 +151,7 @@ fn what_does_not_begin_or_is_not_allowed_moves_nothing() {
 }
 
 #[test]
-fn nobody_is_served_in_the_name_of_another_or_for_a_connection_that_is_none() {
+fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
     let pair = Both::new();
     let slot = pair.home_slot();
     pair.post(1);
@@ -175,10 +177,10 @@ fn nobody_is_served_in_the_name_of_another_or_for_a_connection_that_is_none() {
 }
 
 #[test]
-fn questions_that_wait_for_a_stand_in_are_not_kept_without_end() {
+fn questions_that_wait_for_a_stand_in_are_limited() {
     let pair = Both::new();
     let adapter = &pair.other.recv.qp.adapter;
-    // The service thread may be at it.
+    // // The service thread may serve the questions at the same time, so the test repeats them.
     let lost = (0..1_000_000).any(|number| {
         let question =
             Question { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
@@ -188,7 +190,7 @@ fn questions_that_wait_for_a_stand_in_are_not_kept_without_end() {
 }
 
 #[test]
-fn frames_of_no_sense_are_dropped_and_counted() {
+fn malformed_frames_are_dropped_and_counted() {
     let pair = Both::new();
     let (from, to) = (&pair.home.recv.qp.adapter, &pair.other.recv.qp.adapter);
     let outlet = from.datagrams.outlet(from, to.fabric.slot()).expect("it is there");
@@ -206,11 +208,12 @@ fn frames_of_no_sense_are_dropped_and_counted() {
         frame.fill_with(|| random() as u8);
         frame[35] = FRAME_KINDS[random() as usize % FRAME_KINDS.len()];
         if random() % 2 == 0 {
-            // Somebody whom it might be about.
+            // // These fields name objects that exist.
             frame[44..48].copy_from_slice(&pair.home.recv.qp.qpn.to_ne_bytes());
             frame[48..52].copy_from_slice(&pair.other.srq.number.to_ne_bytes());
             frame[52..54].copy_from_slice(&pair.generation().to_ne_bytes());
-            // No SEND that begins, and no immediate data, which take a receive: they would be as good as any.
+            // // The frame is neither the first part of a SEND nor has it immediate data. Both take
+            // a receive, and would be as valid as any.
             frame[54] = [0, 2, 3, 4, 5, 6, 7, 8, 255][random() as usize % 9];
             frame[55] &= !8;
         }
@@ -221,7 +224,7 @@ fn frames_of_no_sense_are_dropped_and_counted() {
             OutgoingDatagram { op, flags: 0, imm: 0, src_qpn, to: None, body, inline: None };
         outlet.put(from, &datagram, |chunk| chunk.put(&frame));
         outlet.publish();
-        to.datagrams.attend(to);
+        to.datagrams.serve_woken(to);
         put += 1;
     }
     looked(to);

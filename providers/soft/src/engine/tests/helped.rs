@@ -1,7 +1,8 @@
-//! Long one-sided operations that two processes do together (`helping`).
+//! //! Tests of long one-sided operations that two processes execute together (`helping`). //! A
+//! helper thread of the target's process moves some of the pieces.
 
 use super::*;
-use crate::engine::helper::Hand;
+use crate::engine::helper::HelperClaim;
 use crate::engine::objects::helping::Helping;
 use soft_sys::futex;
 use soft_sys::thread::testing::ThreadHandle;
@@ -9,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 const MOST: usize = 1 << 20;
 
-/// Two processes' adapters, as far as the fabric knows, and a connected QP of each.
+/// /// Two adapters, which the fabric takes for two processes, and one connected QP of each.
 fn two(bytes: usize) -> (Side, Side) {
     let [one, other] = adapters();
     let (a, b) = (Side::new(&one, Kind::Rc, bytes), Side::new(&other, Kind::Rc, bytes));
@@ -23,17 +24,18 @@ fn whole(opcode: u32, a: &Side, b: &Side, at: usize, len: usize) -> (Request, [i
 }
 
 #[test]
-fn long_operations_are_whole_whoever_did_the_pieces() {
+fn long_operations_are_complete_whichever_process_moved_the_pieces() {
     let (mut a, mut b) = two(MOST);
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let (mut helped, mut round) = ([0, 0], 0);
     let end = Instant::now() + Duration::from_secs(300);
-    // Somebody helps sooner or later, where there are two processors: however late others let him run, he is asked again.
+    // // With two processors, the helper takes part sooner or later, because every round calls it
+    // again.
     while (helped.contains(&0) && !alone) || round < 200 {
         round += 1;
         assert!(Instant::now() < end, "nobody helped in {round} rounds: {helped:?}");
         if round > 200 {
-            a.qp.adapter.helping.forget_partners();
+            a.qp.adapter.helping.forget_history();
         }
         let len = 64 * 1024 + round * 77_777 % (MOST - 130 * 1024);
         let at = round * 13 % 60_000;
@@ -58,9 +60,9 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
 }
 
 #[test]
-fn a_process_that_does_not_want_it_has_no_helper() {
+fn a_process_with_helping_disabled_has_no_helper() {
     let (mut a, b) = two(MOST);
-    b.qp.adapter.helping.refuse();
+    b.qp.adapter.helping.disable();
     for round in 0..100 {
         fill(&mut a, round);
         let (request, list) = whole(IBV_WR_RDMA_WRITE, &a, &b, 0, MOST);
@@ -73,13 +75,13 @@ fn a_process_that_does_not_want_it_has_no_helper() {
 }
 
 #[test]
-fn a_helper_ends_though_others_sleep_on_its_word_and_write_it() {
+fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     let (a, _b) = two(MOST);
     let adapter = Arc::clone(&a.qp.adapter);
     let wanted = &adapter.view.rings_head().help_wanted.0;
-    // Somebody who is nobody: the helper comes, finds no work and sleeps.
+    // // The slot number 77 belongs to no process. The helper starts, finds no work and sleeps.
     wanted.store(77, Ordering::Release);
-    Helping::answer(&adapter);
+    Helping::start_helper_if_called(&adapter);
     until("the helper sleeps", || wanted.load(Ordering::Acquire) == 0 && futex::wake(wanted));
     let over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
@@ -90,7 +92,8 @@ fn a_helper_ends_though_others_sleep_on_its_word_and_write_it() {
             }
         };
         let thieves: Vec<_> = (0..4).map(|_| scope.spawn(thief)).collect();
-        // The thieves sleep, too; then whoever came first, the helper, sleeps behind them.
+        // // The other threads sleep on the same word. A wake then reaches the first sleeper, and
+        // the helper queues behind them.
         std::thread::sleep(Duration::from_millis(50));
         futex::wake(wanted);
         std::thread::sleep(Duration::from_millis(50));
@@ -112,22 +115,24 @@ fn a_helper_ends_though_others_sleep_on_its_word_and_write_it() {
     assert!(ended.is_ok(), "ending the helper hangs");
 }
 
-/// As if the helper of `b` were there: calls are not heard, and whoever takes a piece is the helper.
+/// /// Makes the calling thread act as the helper of `b`: calls start no thread, and whoever takes
+/// a piece counts as the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
-    b.qp.adapter.helping.refuse();
+    b.qp.adapter.helping.disable();
     b.qp.adapter.view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
 }
 
-/// Posts long operations, of other bytes each time, until somebody else has taken a piece of one: the hand that has it.
-fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> Hand {
+/// /// Posts long operations with different bytes until the other process has taken a piece of one.
+/// Returns the claim on that piece.
+fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
     let slot = b.qp.adapter.fabric.slot();
     let done = AtomicBool::new(false);
     let start = std::sync::Barrier::new(2);
     let until = Instant::now() + Duration::from_secs(100);
     for seed in 0.. {
         fill(a, seed);
-        a.qp.adapter.helping.forget_partners();
+        a.qp.adapter.helping.forget_history();
         let mut hand = hand_of(a, b);
         let (request, list) = whole(opcode, a, b, 0, MOST);
         let taken = std::thread::scope(|scope| {
@@ -155,9 +160,9 @@ fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> Hand {
     unreachable!("there is always another seed")
 }
 
-fn hand_of(a: &Side, b: &Side) -> Hand {
+fn hand_of(a: &Side, b: &Side) -> HelperClaim {
     let [of_a, of_b] = [a, b].map(|side| &side.qp.adapter);
-    Hand::new(of_b.view, of_a.view, of_a.fabric.slot())
+    HelperClaim::new(of_b.view, of_a.view, of_a.fabric.slot())
 }
 
 #[test]
@@ -171,14 +176,14 @@ fn a_piece_in_the_hands_of_a_stopped_process_is_waited_for() {
         assert!(b.memory[last.clone()] != a.memory[last.clone()], "the last bytes arrive last");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // It goes on.
-    hand.put_down(true);
+    // // The stopped process continues.
+    hand.release(true);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
     assert!(a.memory == b.memory, "what the other one had in hand is done, too");
 }
 
 #[test]
-fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
+fn a_piece_of_a_long_stopped_process_is_taken_back() {
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
         let (mut a, mut b) = two(MOST);
         fill(&mut b, 1000);
@@ -186,8 +191,8 @@ fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
         let slot = b.qp.adapter.fabric.slot();
         let mut hand = hand_of(&a, &b);
         let asked = loop {
-            // As above, but for what it takes.
-            a.qp.adapter.helping.forget_partners();
+            // // As above, without the history of earlier operations.
+            a.qp.adapter.helping.forget_history();
             let (request, list) = whole(opcode, &a, &b, 0, MOST);
             let done = AtomicBool::new(false);
             let taken = std::thread::scope(|scope| {
@@ -208,7 +213,7 @@ fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
             }
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         };
-        // It does not go on, and the request completes in the end.
+        // // The stopped process does not continue. The request completes all the same.
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert!(a.memory == b.memory);
         a.memory.fill(1);
@@ -218,24 +223,24 @@ fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "without it");
         a.memory.fill(1);
         b.memory.fill(2);
-        // Now it goes on, with what it looked at before.
+        // // The stopped process continues with the operation that it read before.
         let (asked, n) = asked;
         let peer = b.qp.adapter.fabric.peer(a.qp.adapter.fabric.slot()).expect("there");
-        let moved = asked.fulfil(&b.qp.adapter, &peer, &a.qp.adapter.view, n);
+        let moved = asked.move_piece(&b.qp.adapter, &peer, &a.qp.adapter.view, n);
         assert_eq!(moved, None);
-        hand.put_down(false);
+        hand.release(false);
         let all = |part: &[u8], byte| part.iter().all(|b| *b == byte);
         assert!(all(&a.memory, 1) && all(&b.memory, 2), "memory that was completed long ago");
     }
 }
 
 #[test]
-fn what_the_other_process_refuses_is_done_without_it() {
+fn the_initiator_moves_the_pieces_that_the_helper_refuses() {
     let (mut a, mut b) = two(MOST);
     fill(&mut b, 1000);
     hold_helper(&a, &b);
     let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
-    hand.put_down(false);
+    hand.release(false);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
     assert!(a.memory == b.memory);
 }
@@ -251,7 +256,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
         let putter = scope.spawn(|| {
             until("it waits", || over.load(Ordering::Relaxed) || flusher.sleeps());
             let waited = !over.load(Ordering::Relaxed);
-            hand.put_down(true);
+            hand.release(true);
             waited
         });
         a.modify(super::super::state::State::Err as u32, 0, Zeroed::zeroed());
@@ -265,7 +270,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
 }
 
 #[test]
-fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
+fn a_helper_with_a_forged_state_moves_no_bytes_of_other_processes() {
     let (a, mut b) = two(MOST);
     fill(&mut b, 1);
     hold_helper(&a, &b);
@@ -275,7 +280,8 @@ fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
             let hand = &b.qp.adapter.view.tables_head().hand.0;
             let job = a.qp.adapter.view.job();
             for n in (0..u64::MAX).take_while(|_| !done.load(Ordering::Relaxed)) {
-                // Of the present job, that all is done, or more than there is.
+                // // The state of the present operation with a false count: all pieces are done, or
+                // more pieces than there are.
                 let number = job.state.load(Ordering::Relaxed) & !0xffff_ffff;
                 let own = u64::from(a.qp.adapter.fabric.slot()) << 20;
                 hand.store(number | own | ((n * 7919) & 0xffff), Ordering::Relaxed);
@@ -294,15 +300,16 @@ fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
     assert!(untouched(&a.memory[..MOST / 4]) && untouched(&a.memory[MOST / 4 * 3..]));
 }
 
-/// A process that is no end of a connection asks the helper of one end for what the other may have.
+/// /// A process that is not an end of the connection asks the helper of one end for an operation
+/// that only the other end may make.
 #[test]
-fn a_helper_serves_the_peer_of_its_qp_and_nobody_else() {
+fn a_helper_serves_only_the_peer_of_its_qp() {
     let (a, b) = two(MOST);
     let mut config = a.qp.adapter.fabric.config().clone();
     config.dir_is_ours = false;
     let third = Adapter::join(config).expect("the same fabric");
     let c = Side::new(&third, Kind::Rc, MOST);
-    // What the third one would have moved, as its own tables say.
+    // // The helper looks up what to move in the tables of the process that asks.
     for (number, (asker, read, wanted)) in
         [(&a, 1, Some(())), (&a, 0, Some(())), (&c, 1, None), (&c, 0, None)].into_iter().enumerate()
     {
@@ -321,9 +328,9 @@ fn a_helper_serves_the_peer_of_its_qp_and_nobody_else() {
         part.addr.store(asker.memory.as_ptr() as u64, Ordering::Relaxed);
         part.len.store(4096, Ordering::Relaxed);
         job.state.store((number as u64 + 5) << 32 | 1 << 16, Ordering::Release);
-        let mut hand = Hand::new(b.qp.adapter.view, of.view, of.fabric.slot());
+        let mut hand = HelperClaim::new(b.qp.adapter.view, of.view, of.fabric.slot());
         let (asked, n) = hand.take(b.qp.adapter.fabric.slot()).expect("a piece");
         let peer = b.qp.adapter.fabric.peer(of.fabric.slot()).expect("there");
-        assert_eq!(asked.fulfil(&b.qp.adapter, &peer, &of.view, n), wanted);
+        assert_eq!(asked.move_piece(&b.qp.adapter, &peer, &of.view, n), wanted);
     }
 }

@@ -1,13 +1,15 @@
-//! Inline data belongs to the application again when the post returns.
+//! //! Tests that inline data belongs to the application again when the post returns. //! A request
+//! copies its inline data, however long it waits.
 
 use super::*;
 
-/// Longer than what is copied rather than fetched, as it is where `FERROVERBS_SOFT_EAGER` is small.
+/// /// The data is longer than the limit up to which data is copied into the ring
+/// (`FERROVERBS_SOFT_EAGER`).
 #[test]
-fn long_inline_data_is_what_it_was_when_it_was_posted() {
+fn long_inline_data_keeps_its_contents_after_the_post() {
     let size = 9000;
     let adapter = adapter(true);
-    // Waits for the other end for as long as it takes.
+    // // The QP waits for the peer without a limit.
     let patient = ibv_qp_attr { rnr_retry: 7, timeout: 0, ..Zeroed::zeroed() };
     assert!(size > adapter.eager_bytes);
     for connected_before in [true, false] {

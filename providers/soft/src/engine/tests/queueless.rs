@@ -1,4 +1,5 @@
-//! QPs that have no queue of their own use none.
+//! //! Tests that QPs without a CQ of their own use none. //! These are XRC receive QPs and RSS
+//! QPs.
 
 use super::*;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
@@ -8,12 +9,12 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
 
 #[test]
-fn a_receiver_of_xrc_has_no_completion_queue() {
+fn an_xrc_receive_qp_has_no_completion_queue() {
     let adapter = adapter(true);
     let domain = adapter.xrc.open_domain(&adapter, None, true, false).expect("a domain");
     let _used = queue(&adapter);
     let before = adapter.cq_count();
-    let wanted = Wanted::receiver(Role::receiver(domain), reporter());
+    let wanted = QpParameters::receiver(Role::receiver(domain), reporter());
     let qp = Qp::new(&adapter, wanted).expect("a number");
     assert_eq!(adapter.cq_count(), before, "the application may have as many as before");
     qp.retire();
@@ -21,10 +22,10 @@ fn a_receiver_of_xrc_has_no_completion_queue() {
 }
 
 #[test]
-fn what_spreads_frames_uses_its_table_and_no_completion_queue() {
+fn an_rss_qp_uses_its_indirection_table_and_no_completion_queue() {
     let adapter = adapter(true);
     let cq = queue(&adapter);
-    let wanted = wq::Wanted {
+    let wanted = wq::WqParameters {
         max_wr: 1,
         max_sge: 1,
         flags: 0,
@@ -42,7 +43,7 @@ fn what_spreads_frames_uses_its_table_and_no_completion_queue() {
         users: AtomicUsize::new(0),
     });
     let rss = Rss { table: Arc::clone(&table), hash: Hash { key: [0; KEY_BYTES], fields: 0 } };
-    let wanted = Wanted::spreader(1, rss, Zeroed::zeroed(), reporter());
+    let wanted = QpParameters::spreader(1, rss, Zeroed::zeroed(), reporter());
     let qp = Qp::new(&adapter, wanted).expect("a number");
     assert_eq!((users(), table.users.load(Ordering::Relaxed)), (1, 1));
     qp.retire();

@@ -1,13 +1,14 @@
-//! What becomes of requests when one end of a connection begins another one, or both do, in any order.
+//! //! Tests of requests when one end of a connection, or each of them, connects anew, in any
+//! order. //! A request of an earlier connection must never count for a later one.
 
 use super::*;
 
-/// For ever in every respect, with these PSNs.
+/// /// Attributes with these PSNs and without any limit on retries.
 fn patient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
     ibv_qp_attr { sq_psn, rq_psn, rnr_retry: 7, ..Zeroed::zeroed() }
 }
 
-/// Gives up at once where nobody answers.
+/// /// Attributes with these PSNs and the shortest timeout.
 fn impatient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
     ibv_qp_attr { timeout: 1, ..patient(sq_psn, rq_psn) }
 }
@@ -43,7 +44,8 @@ fn say(from: &Side, to: &Side, number: usize) {
     );
 }
 
-/// Looks at both sides until so much has completed at the first and at the second, and for a while longer; what has completed.
+/// /// Polls both sides until `wanted` completions have come, and for some more rounds. Returns all
+/// completions.
 fn observe(a: &Side, b: &Side, wanted: (usize, usize)) -> (Vec<Cqe>, Vec<Cqe>) {
     let (mut at_a, mut at_b) = (vec![], vec![]);
     let mut rest = 50;
@@ -62,7 +64,7 @@ fn statuses(cqes: &[Cqe]) -> Vec<u32> {
 }
 
 #[test]
-fn a_sender_that_alone_begins_anew_finds_no_answer_and_loses_nothing_silently() {
+fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() {
     for cma in [true, false] {
         let (a, b) = two(cma);
         a.connect_as(b.qp.qpn, impatient(7, 9));
@@ -84,7 +86,7 @@ fn a_sender_that_alone_begins_anew_finds_no_answer_and_loses_nothing_silently() 
         let mut expected = vec![IBV_WC_WR_FLUSH_ERR; 5];
         expected[0] = IBV_WC_RETRY_EXC_ERR;
         assert_eq!((statuses(&sent), got), (expected, vec![]), "{cma}");
-        // And once the receiver begins anew, too, all is well.
+        // // The connection works once the receiver connects anew as well.
         reset(&a);
         reset(&b);
         a.connect_as(b.qp.qpn, impatient(7, 9));
@@ -96,12 +98,12 @@ fn a_sender_that_alone_begins_anew_finds_no_answer_and_loses_nothing_silently() 
 }
 
 #[test]
-fn what_was_under_way_when_the_sender_began_anew_is_not_taken_for_what_it_sends_now() {
+fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
     for cma in [true, false] {
         let (a, b) = two(cma);
         a.connect_as(b.qp.qpn, patient(7, 9));
         b.connect_as(a.qp.qpn, patient(9, 7));
-        // No receives: they lie in the ring.
+        // // There are no receives, so the messages stay in the ring.
         for n in 0..6 {
             say(&a, &b, n);
         }
@@ -114,7 +116,7 @@ fn what_was_under_way_when_the_sender_began_anew_is_not_taken_for_what_it_sends_
             b.receive(n, &[b.sge(0, 20_000)]);
         }
         assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]), "{cma}");
-        // The receiver follows, and gets what was sent on this connection.
+        // // The receiver connects anew, and gets the messages of this connection.
         reset(&b);
         b.connect_as(a.qp.qpn, patient(9, 7));
         for n in 0..16 {
@@ -127,12 +129,13 @@ fn what_was_under_way_when_the_sender_began_anew_is_not_taken_for_what_it_sends_
 }
 
 #[test]
-fn a_receiver_that_begins_anew_acknowledges_nothing_of_before() {
+fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
     for (cma, count) in [(true, 1), (false, 1), (true, 64), (false, 64)] {
         let (a, b) = two(cma);
         a.connect_as(b.qp.qpn, impatient(7, 9));
         b.connect_as(a.qp.qpn, impatient(9, 7));
-        // Without attach, the larger ones fill the ring: as if a lap had been acknowledged is what it must not look like.
+        // // Without attach, the longer messages fill the ring. The acknowledgement of the old
+        // connection must not look like that of a whole lap.
         for n in 0..count {
             say(&a, &b, n);
         }
@@ -149,7 +152,7 @@ fn a_receiver_that_begins_anew_acknowledges_nothing_of_before() {
 }
 
 #[test]
-fn a_wrong_psn_finds_no_answer() {
+fn a_request_with_a_wrong_psn_gets_no_reply() {
     let (a, b) = two(true);
     a.connect_as(b.qp.qpn, impatient(7, 9));
     b.connect_as(a.qp.qpn, impatient(9, 8));
@@ -160,7 +163,7 @@ fn a_wrong_psn_finds_no_answer() {
 }
 
 #[test]
-fn who_sent_nothing_yet_can_be_forgotten_by_the_receiver_and_begins_with_its_next_connection() {
+fn a_receiver_can_connect_anew_before_the_sender_has_sent_anything() {
     let (a, b) = two(true);
     a.connect_as(b.qp.qpn, patient(7, 9));
     for _ in 0..3 {
@@ -199,11 +202,12 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
 }
 
 #[test]
-fn unreliable_connections_go_on_whichever_end_begins_anew() {
+fn unreliable_connections_work_whichever_end_connects_anew() {
     for cma in [true, false] {
         for round in 0..12 {
             let (a, b) = unreliable(cma);
-            // Fewer receives than messages: some lie in the ring, or were lost.
+            // // There are fewer receives than messages. Some messages stay in the ring, or were
+            // lost.
             for n in 0..round {
                 b.receive(n, &[b.sge(0, 40_000)]);
             }

@@ -1,4 +1,5 @@
-//! Segmented sends of a UD QP whose turn comes later (`tso`).
+//! //! Tests of segmented sends of a UD QP (TSO) that wait before they are executed. //! A waiting
+//! send keeps the header that it was posted with.
 
 use super::*;
 use crate::engine::ethernet::Framing;
@@ -7,12 +8,13 @@ use crate::engine::state::State;
 use crate::engine::tso::Segmenter;
 use crate::engine::ud::MTU;
 
-/// IP over InfiniBand: IPv4 with identification 0xffff, TCP with sequence number 100, PSH and FIN.
+/// /// An IP over InfiniBand frame: IPv4 with identification 0xffff, and TCP with sequence number
+/// 100, PSH and FIN.
 const HEADER: [u8; 44] = [
     8, 0, 0, 0, 0x45, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, 6, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 80, 1,
     187, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x19, 1, 0, 0, 0, 0, 0,
 ];
-/// Where a receive has what follows the route header and the segment's own.
+/// /// The offset of a segment's data in a receive, behind the GRH and the headers of the segment.
 const DATA: usize = 40 + HEADER.len();
 
 fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
@@ -65,7 +67,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
 }
 
 #[test]
-fn what_waits_when_the_queue_goes_to_error_is_flushed_as_segmented_sends() {
+fn waiting_segmented_sends_are_flushed_as_segmented_sends() {
     let (a, b) = pair(Kind::Ud, true, 1000);
     let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len()).expect("memory");
     *a.qp.requester.lock().segmenter = segmenter;

@@ -1,8 +1,9 @@
-//! SENDs of one range, up to what a chunk takes, go another way than all others: nobody shall see which way one went.
+//! //! Tests of SENDs of one range up to the size of a chunk, which take the fast path. //! An
+//! application must not be able to tell which path a SEND took.
 
 use super::*;
 
-/// Posts a list as ibv_post_send does, each request with its range or two halves of it.
+/// /// Posts a list as ibv_post_send does. Each request has its range, or two halves of it.
 fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
     let mut requester = side.qp.requester.lock();
     let mut list = list.iter().peekable();
@@ -27,7 +28,7 @@ fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
 }
 
 #[test]
-fn messages_of_all_kinds_arrive_in_order_whichever_way_each_of_them_goes() {
+fn messages_of_all_kinds_arrive_in_order_whichever_path_each_takes() {
     const LENGTHS: [usize; 12] = [0, 1, 7, 8, 13, 47, 48, 49, 200, 4096, 8192, 8193];
     const PLACE: usize = 9000;
     for kind in [Kind::Rc, Kind::Uc] {
@@ -79,7 +80,7 @@ fn messages_of_all_kinds_arrive_in_order_whichever_way_each_of_them_goes() {
 }
 
 #[test]
-fn what_is_wrong_with_a_short_send_is_found_out_in_its_turn() {
+fn an_invalid_short_send_fails_in_its_turn() {
     for len in [8, 200] {
         wrong_at(len);
     }
@@ -103,7 +104,7 @@ fn wrong_at(len: usize) {
     let statuses: Vec<_> = (0..3).map(|_| a.wait(&b)).map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(statuses, [(0, IBV_WC_SUCCESS), (1, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_WR_FLUSH_ERR)]);
 
-    // A receive that is too short for the second message of a list, behind one that it takes.
+    // // The second message of the list is longer than its receive. The first message is not.
     let (a, b) = pair(Kind::Rc, true, 256);
     let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
     b.receive(0, &[b.sge(0, 256)]);
@@ -124,7 +125,7 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
             let va = gone as u64;
             let extent = Extent { pd: a.qp.pd, va, iova: va, len: 4096, access: ALL };
             let keys = a.qp.adapter.regions.register(&extent).expect("room");
-            // SAFETY: a page of our own, which the engine knows of, and nobody else.
+            // // SAFETY: this test mapped the page, and only the engine knows its address.
             assert_eq!(unsafe { libc::munmap(gone.cast(), 4096) }, 0);
             let gone = ibv_sge { addr: va, length: len, lkey: keys.lkey };
             let list: Vec<_> = (0..count)
@@ -146,7 +147,7 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
                 let done = a.wait(&b);
                 assert_eq!((done.wr_id, done.status), (n, wanted), "{len} bytes, {at} of {count}");
             }
-            assert!(a.qp.requester.lock().lent.is_empty(), "the chunk came back");
+            assert!(a.qp.requester.lock().lent_chunks.is_empty(), "the chunk came back");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Strict queue pairs (`strict`): what adapters refuse between hosts is refused on one host, and a
-//! place in the send queue is free when its completion was polled.
+//! //! Tests of strict queue pairs (`strict`). //! The engine refuses on one host what adapters
+//! refuse between hosts, and frees a slot of the send queue only when the completion was polled.
 
 use super::*;
 use crate::engine::qp::STRICT;
 use crate::engine::state::State;
 use soft_sys::Errno;
 
-/// A pair of strict QPs of one process, in RESET.
+/// /// Two strict QPs of one process, in RESET.
 fn strict_pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
     let adapter = adapter(cma);
     STRICT.set(true);
@@ -15,7 +15,7 @@ fn strict_pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
     pair
 }
 
-/// INIT, RTR, RTS, with these path MTU and READ depths.
+/// /// Takes the QP through INIT and RTR to RTS with this path MTU and these READ depths.
 fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8) {
     let attr = ibv_qp_attr {
         qkey: QKEY,
@@ -94,7 +94,7 @@ fn a_read_beyond_the_responders_depth_is_refused() {
         a.send(request(opcode, &b), &[a.sge(0, 8)]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR, "two at a time");
-        // Who asks for one at a time by its own depth never has two under way.
+        // // An initiator whose own depth is 1 never has two READs outstanding.
         let (a, b) = connected(Kind::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (1, 1));
         for _ in 0..9 {
             a.send(request(opcode, &b), &[a.sge(0, 8)]);
@@ -109,7 +109,7 @@ fn a_read_beyond_the_responders_depth_is_refused() {
 }
 
 #[test]
-fn a_request_waits_for_the_other_end_before_it_is_judged() {
+fn a_request_waits_for_the_peer_before_its_length_is_checked() {
     let (a, b) = strict_pair(Kind::Rc, true, 64 << 10);
     bring_up(&a, &b, IBV_MTU_1024, 16, 16);
     a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, 4096)]);
@@ -118,7 +118,7 @@ fn a_request_waits_for_the_other_end_before_it_is_judged() {
     assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR);
 }
 
-/// Posts until the queue is full; how many requests it took.
+/// /// Posts until the queue is full. Returns the number of accepted requests.
 fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
     let mut posted = 0;
     loop {
@@ -138,7 +138,7 @@ fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
 }
 
 #[test]
-fn a_place_in_the_send_queue_is_free_when_its_completion_was_polled() {
+fn a_slot_of_the_send_queue_is_free_once_its_completion_was_polled() {
     const LENGTH: usize = 64;
     for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
         let (a, b) = connected(kind, true, (IBV_MTU_1024, IBV_MTU_1024), (16, 16));
@@ -152,7 +152,7 @@ fn a_place_in_the_send_queue_is_free_when_its_completion_was_polled() {
         }
         assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), 3, "three were polled, {kind:?}");
         a.modify(State::Reset as u32, 0, Zeroed::zeroed());
-        let left = a.qp.requester.lock().places(&a.qp);
+        let left = a.qp.requester.lock().postable_requests(&a.qp);
         assert_eq!(left, LENGTH, "RESET empties the queue, {kind:?}");
     }
 }

@@ -1,4 +1,6 @@
-//! Memory that the application unmapped before it took it back (`soft_memory::guard`, `soft_memory::careful`).
+//! //! Tests of memory that the application unmapped before it deregistered it
+//! (`soft_memory::guard`, `soft_memory::careful`). //! The engine must survive the access,
+//! whichever path touches the memory.
 
 use super::rights::{PATHS, Path, connected};
 use super::*;
@@ -6,13 +8,14 @@ use soft_memory::testing::remote_pages;
 
 const PAGE: usize = 4096;
 
-/// Two pages registered for `side`, of which the second is unmapped: their addresses, and keys.
+/// /// Registers two pages for `side` and unmaps the second one. Returns their address and the
+/// keys.
 fn half_gone(side: &Side) -> (*mut u8, Keys) {
     let at = remote_pages(2);
     let (va, len) = (at as u64, 2 * PAGE as u64);
     let extent = Extent { pd: side.qp.pd, va, iova: va, len, access: ALL };
     let keys = side.qp.adapter.regions.register(&extent).expect("room");
-    // SAFETY: a page of our own, which the engine knows of, and nobody else.
+    // // SAFETY: this test mapped the page, and only the engine knows its address.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), PAGE) }, 0);
     (at, keys)
 }
@@ -21,7 +24,7 @@ fn part(at: *mut u8, keys: Keys, from: usize, len: usize) -> ibv_sge {
     ibv_sge { addr: at as u64 + from as u64, length: len as u32, lkey: keys.lkey }
 }
 
-/// The next completion of `side`, while the service thread serves `b`.
+/// /// The next completion of `side`, while this thread serves `b` as the service thread does.
 fn served(side: &Side, b: &Side) -> Cqe {
     loop {
         b.cq.sweep(ServedBy::Library);
@@ -32,7 +35,7 @@ fn served(side: &Side, b: &Side) -> Cqe {
 }
 
 #[test]
-fn receives_that_were_unmapped_swallow_what_comes() {
+fn unmapped_receives_discard_the_bytes_that_arrive() {
     for (kind, cma) in [(Kind::Rc, true), (Kind::Rc, false), (Kind::Uc, false), (Kind::Ud, true)] {
         let (mut a, b) = pair(kind, cma, 2 * PAGE);
         fill(&mut a, 5);
@@ -45,26 +48,26 @@ fn receives_that_were_unmapped_swallow_what_comes() {
             assert_eq!((got.status, got.byte_len), (IBV_WC_SUCCESS, (len + grh) as u32));
             assert_eq!(served(&a, &b).status, IBV_WC_SUCCESS);
         }
-        // What ends before the hole arrives.
+        // // A message that ends before the hole arrives.
         let len = PAGE - 100 - grh;
         b.receive(1, &[part(at, keys, 100, 2 * PAGE - 100)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
         assert_eq!(served(&b, &b).status, IBV_WC_SUCCESS);
-        // SAFETY: the page that is left.
+        // // SAFETY: the range is inside the page that is still mapped.
         let left = unsafe { std::slice::from_raw_parts(at.add(100 + grh), len) };
         assert!(left == &a.memory[..len], "{kind:?}");
     }
 }
 
 #[test]
-fn what_was_unmapped_takes_writes_and_gives_nothing() {
+fn unmapped_memory_accepts_writes_and_refuses_reads() {
     for (opcode, status) in [
         (IBV_WR_RDMA_WRITE, IBV_WC_SUCCESS),
         (IBV_WR_RDMA_READ, IBV_WC_REM_OP_ERR),
         (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_REM_OP_ERR),
         (IBV_WR_ATOMIC_WRITE, IBV_WC_REM_OP_ERR),
     ] {
-        // The target's process acts, where nobody can attach.
+        // // Without attach, the target's process moves the bytes.
         let (a, b) = pair(Kind::Rc, false, PAGE);
         let (at, keys) = half_gone(&b);
         let remote = RemoteAddress { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
@@ -73,16 +76,17 @@ fn what_was_unmapped_takes_writes_and_gives_nothing() {
     }
 }
 
-/// Pages of a region of which only the first is left.
+/// /// The number of unmapped pages of a region, whose first page alone stays mapped.
 const GONE: usize = 80;
 
-/// `GONE` + 1 pages registered for `side`, of which the first is left: where the others were, and keys.
+/// /// Registers `GONE` + 1 pages for `side` and unmaps all but the first. Returns the address of
+/// the unmapped pages, and the keys.
 fn gone(side: &Side) -> (u64, Keys) {
     let at = remote_pages(GONE + 1);
     let (va, len) = (at as u64, (GONE + 1) * PAGE);
     let extent = Extent { pd: side.qp.pd, va, iova: va, len: len as u64, access: ALL };
     let keys = side.qp.adapter.regions.register(&extent).expect("room");
-    // SAFETY: pages of our own, which the engine knows of, and nobody else.
+    // // SAFETY: this test mapped the pages, and only the engine knows their addresses.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), GONE * PAGE) }, 0);
     (va + PAGE as u64, keys)
 }
@@ -92,7 +96,7 @@ fn at(addr: u64, keys: Keys, len: usize) -> ibv_sge {
 }
 
 #[test]
-fn who_polls_survives_receives_that_were_unmapped_whatever_comes() {
+fn a_polling_thread_survives_unmapped_receives_whatever_arrives() {
     for (kind, path) in [
         (Kind::Rc, Path::Direct),
         (Kind::Rc, Path::Ring),
@@ -109,7 +113,7 @@ fn who_polls_survives_receives_that_were_unmapped_whatever_comes() {
             if kind == Kind::Ud && len > 4096 {
                 continue;
             }
-            // The first begins in a page that is there.
+            // // The first range begins in the page that is mapped.
             for addr in [addr - 3, addr] {
                 b.receive(1, &[at(addr, keys, len + grh)]);
                 a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
@@ -150,7 +154,7 @@ fn a_request_whose_own_memory_was_unmapped_fails_if_it_would_read_it() {
 }
 
 #[test]
-fn memory_of_a_target_that_was_unmapped_takes_writes_and_gives_nothing_on_all_paths() {
+fn unmapped_target_memory_accepts_writes_and_refuses_reads_on_all_paths() {
     for (opcode, wanted) in [
         (IBV_WR_RDMA_WRITE, IBV_WC_SUCCESS),
         (IBV_WR_RDMA_READ, IBV_WC_REM_OP_ERR),

@@ -1,11 +1,12 @@
-//! What gets on though nobody polls the queue that it belongs to.
+//! //! Tests of progress on CQs that no thread polls. //! The service thread has to do the work of
+//! such a CQ, even while a thread polls another one.
 
 use super::answers::End;
 use super::*;
 use crate::engine::receive::Receive;
 use crate::engine::windows::Bind;
 
-/// As `Side::wait`, but nobody polls: the service thread has to do it.
+/// /// As `Side::wait` without a poll: the service thread has to make progress.
 fn left_alone(side: &Side) -> Option<u32> {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
@@ -17,12 +18,11 @@ fn left_alone(side: &Side) -> Option<u32> {
     None
 }
 
-/// Waits until a message found no receive.
+/// /// Waits until a message found no receive.
 fn found_no_receive(side: &Side) {
     until("a message", || side.qp.responder.lock().rnr_since.is_some());
 }
 
-/// What was searched for one queue after the other took many polls where there are many queues, and other threads took turns with it.
 fn binding(bind: Bind) -> Request {
     let what = What::Bind(bind);
     Request { wr_id: 1, opcode: IBV_WR_BIND_MW, what, ..Request::default() }
@@ -34,7 +34,7 @@ fn invalidation(rkey: u32) -> Request {
 }
 
 #[test]
-fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobody_polls() {
+fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs() {
     const MESSAGES: u64 = 100;
     let adapter = adapter(true);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
@@ -52,7 +52,8 @@ fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobod
         assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.wr_id), Some(*n));
         polls > 64
     });
-    // The service thread holds the list now and then, for as long as others have its processor.
+    // // The service thread sometimes holds the list, for as long as the scheduler lets other
+    // threads run on its processor.
     let slow = slow.count();
     assert!(slow < 10, "{slow} of {MESSAGES} took long");
 }
@@ -86,19 +87,20 @@ fn requests_that_wait_for_operations_in_flight_go_on_without_polls() {
         drop(in_flight);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "{remotely}");
         if remotely {
-            // Its own process looks when it polls, as it has asked for no event.
+            // // The sender's process makes progress when it polls, because it has requested no
+            // event.
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "its sender");
         }
     }
 }
 
-/// The key to which the user of a window counts (ibv_inc_rkey(3)).
+/// /// The key that the user of a window gets by ibv_inc_rkey(3).
 fn counted(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
 #[test]
-fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
+fn window_operations_wait_for_local_transfers_and_not_for_the_peer() {
     let adapter = adapter(true);
     let nobody = soft_local::shm::layout::qpn(1000, 1);
     for kind in [Kind::Rc, Kind::Uc] {
@@ -115,7 +117,8 @@ fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
         let in_flight = adapter.in_flight.announce(adapter.fabric.slot(), rkey);
         a.send(invalidation(rkey), &[]);
-        // That it does not complete cannot be waited for: longer than anybody waits for the other end.
+        // // No event marks that a request does not complete. The test sleeps for longer than any
+        // wait for the peer.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");
         drop(in_flight);
@@ -124,14 +127,14 @@ fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
 }
 
 #[test]
-fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
+fn a_ring_of_an_unpolled_cq_makes_progress_while_another_cq_is_polled() {
     let adapter = adapter(false);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 300_001), Side::new(&adapter, Kind::Rc, 300_001));
     let other = Side::new(&adapter, Kind::Rc, 64);
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
-        // Hot, and nobody is told of what arrives: attention is down.
+        // // The CQ becomes hot, and its peers send no wake-ups, because attention is down.
         for _ in 0..1000 {
             other.cq.poll(1, |_, _| {});
         }
@@ -146,14 +149,14 @@ fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
     }
 }
 
-/// Polls, and lets the service thread go on if that is at the queue just now.
+/// /// Yields the processor to the service thread, which may hold the queue, and polls.
 fn patiently(side: &Side) -> Option<Cqe> {
     std::thread::yield_now();
     side.poll()
 }
 
 #[test]
-fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
+fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
     let adapter = adapter(false);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
     let other = Side::new(&adapter, Kind::Rc, 64);
@@ -161,7 +164,8 @@ fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
     b.connect(a.qp.qpn, 7);
     for round in 0..100 {
         b.receive(round, &[b.sge(0, 64)]);
-        // Who answers once is expected to do so again: the acknowledgement waits for that.
+        // // A peer that replied once is expected to reply again, so the acknowledgement waits for
+        // the next reply.
         a.receive(round, &[a.sge(0, 64)]);
         a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
@@ -171,12 +175,14 @@ fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{round}");
         }
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
-        // Attention is down: somebody polls, for long enough that nobody has anything left from before.
+        // // Attention is down while a thread polls. The test polls for so long that no
+        // acknowledgement of earlier rounds is left.
         for _ in 0..100 {
             other.cq.poll(1, |_, _| {});
         }
         a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
-        // More than once: the service thread may be at the queue just then. Fewer times than it takes for the sender to ask.
+        // // The test polls more than once, since the service thread may hold the queue. It polls
+        // less often than it takes for the sender to ask for an acknowledgement.
         let soon = |side| (0..500).find_map(|_| patiently(side)).map(|cqe| cqe.status);
         assert_eq!(soon(&b), Some(IBV_WC_SUCCESS), "{round}");
         for _ in 0..16 {
@@ -187,12 +193,12 @@ fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
 }
 
 #[test]
-fn who_takes_the_last_message_and_does_not_look_again_has_acknowledged_it() {
+fn the_last_message_is_acknowledged_without_another_poll() {
     let [of_a, of_b] = two_adapters("last");
     let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
-    // Attention is down, so that nobody is woken.
+    // // Attention is down, so no sender wakes a thread.
     for _ in 0..200 {
         b.cq.poll(1, |_, _| {});
     }
@@ -212,7 +218,7 @@ fn who_takes_the_last_message_and_does_not_look_again_has_acknowledged_it() {
 }
 
 #[test]
-fn all_of_many_queues_have_their_turn_while_another_one_is_polled() {
+fn many_unpolled_cqs_all_make_progress_while_another_one_is_polled() {
     let adapter = adapter(true);
     let others: Vec<_> = (0..1500).map(|_| Side::new(&adapter, Kind::Rc, 8).cq.clone()).collect();
     let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
@@ -232,7 +238,8 @@ fn all_of_many_queues_have_their_turn_while_another_one_is_polled() {
     assert_eq!(got.map(|(cqe, _)| cqe.status), Some(IBV_WC_SUCCESS));
 }
 
-/// Two of them, as in two processes: what wakes the sender must not be what wakes the receiver.
+/// /// Two adapters, as of two processes. They differ so that a wake-up of the sender does not also
+/// wake the receiver.
 fn two_adapters(what: &str) -> [Arc<Adapter>; 2] {
     let name = format!("ferroverbs-{what}-{}", std::process::id());
     let mut config = FabricConfig::new(std::env::temp_dir().join(name));
@@ -252,24 +259,25 @@ fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
     b.connect(&a);
     a.send.cq.arm(false);
     a.send(&b);
-    // It is there and finds no receive; then its process is gone, and took nothing down.
+    // // The receiver exists and finds no receive. Then its process goes without closing anything.
     looked(&of_b);
     assert!(a.send.cq.pop_stamped().is_none());
     of_b.fabric.leave();
     assert_eq!(left_alone(&a.send), Some(IBV_WC_RETRY_EXC_ERR));
 }
 
-/// More pieces than one round serves wait for a receive; it is posted, and nobody polls.
+/// /// A message of more parts than one round serves waits for a receive. The receive is posted,
+/// and no thread polls.
 #[test]
 fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
     let [of_a, of_b] = two_adapters("unpolled");
     let (a, b) = (Side::new(&of_a, Kind::Rc, 600_000), Side::new(&of_b, Kind::Rc, 600_000));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
-    // Somebody sleeps until it completes.
+    // // A thread waits for an event of this CQ.
     a.cq.arm(false);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 600_000)]);
-    // The service thread finds no receive and goes to sleep.
+    // // The service thread finds no receive and goes to sleep.
     found_no_receive(&b);
     b.receive(1, &[b.sge(0, 600_000)]);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
@@ -283,11 +291,12 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
         a.connect(b.qp.qpn, rnr_retry);
         b.connect(a.qp.qpn, rnr_retry);
-        // 655 ms: it does not end within the test.
+        // // The code 0 stands for 655 ms, so the wait does not end within the test.
         b.qp.responder.lock().min_rnr_timer = 0;
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
         found_no_receive(&b);
-        // That the thread does nothing cannot be waited for: so long that one which looks all the time makes many rounds.
+        // // No event marks that the thread sleeps. The test waits for so long that a thread which
+        // spins would make many rounds.
         let before = adapter.rounds.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(200));
         let rounds = adapter.rounds.load(Ordering::Relaxed) - before;
@@ -298,9 +307,9 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
 }
 
 #[test]
-fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
+fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
     let adapter = adapter(true);
-    let wanted = WantedSrq {
+    let wanted = SrqParameters {
         pd: adapter.domains.create(0).expect("room").0,
         max_wr: 8,
         max_sge: 1,
@@ -315,7 +324,7 @@ fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     srq.post(3, &[b.sge(0, 64)]).expect("room");
-    // As a QP does for a message that it will not finish.
+    // // A QP does this with the receive of a message that it does not finish.
     let mut taken = Receive::default();
     assert!(srq.take(&mut taken));
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
@@ -323,7 +332,7 @@ fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
     assert!(b.cq.pop_stamped().is_none(), "there is no receive");
     srq.give_back(&taken);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS));
-    // As above: no event was asked for.
+    // // As above: the CQ has requested no event.
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "its sender");
     drop((a, b));
     srq.retire();

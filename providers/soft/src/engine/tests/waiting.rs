@@ -1,11 +1,12 @@
-//! Datagrams whose turn comes later (`waiting`).
+//! //! Tests of datagrams that wait before they are sent (`waiting`). //! A waiting datagram keeps
+//! its contents, and a flushed one is never sent.
 
 use super::*;
 use crate::engine::state::State;
 use std::io::Read;
 
 #[test]
-fn datagrams_that_wait_are_what_they_were_when_they_were_posted() {
+fn waiting_datagrams_keep_the_contents_of_their_post() {
     let (mut a, b) = pair(Kind::Ud, true, 5000);
     for round in 0..3 {
         for n in 0..40 {
@@ -30,7 +31,7 @@ fn datagrams_that_wait_are_what_they_were_when_they_were_posted() {
 }
 
 #[test]
-fn what_was_flushed_while_it_waited_is_not_sent_in_place_of_others() {
+fn flushed_datagrams_are_not_sent_in_place_of_others() {
     let (mut a, b) = pair(Kind::Ud, true, 5000);
     a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
     fill(&mut a, 1);
@@ -51,7 +52,7 @@ fn what_was_flushed_while_it_waited_is_not_sent_in_place_of_others() {
 }
 
 #[test]
-fn events_that_found_no_room_come_as_soon_as_there_is_room() {
+fn events_that_found_a_full_socket_arrive_once_it_has_room() {
     const COUNT: u64 = 5000;
     let adapter = adapter(true);
     let channel = Arc::new(Channel::of_events(&adapter).expect("a channel"));

@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering;
 const _: () = assert!(RULE_WORDS == KEY_WORDS);
 
 /// Maximal number of rules of a process for one frame.
-const MOST_TAKERS: usize = 256;
+const MAX_MATCHING_RULES: usize = 256;
 
 /// The rules that get a frame.
-pub(super) type Takers = ArrayVec<Arc<SteeringRule>, MOST_TAKERS>;
+pub(super) type MatchingRules = ArrayVec<Arc<SteeringRule>, MAX_MATCHING_RULES>;
 
 /// The rank and age of a published rule, if it matches.
 fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
@@ -46,13 +46,13 @@ fn published(view: &View) -> impl Iterator<Item = &RuleEntry> {
 }
 
 /// The rule that stops a frame, and the processes that get the frame.
-pub(super) fn contest<'a>(
+pub(super) fn select_receivers<'a>(
     adapter: &'a Adapter,
     key: &[u64; RULE_WORDS],
 ) -> (Winner, Receivers<'a>) {
     let mut winner = Winner::NOBODY;
     let mut any = false;
-    adapter.datagrams.for_everyone(|view| {
+    adapter.datagrams.for_each_process(|view| {
         for entry in published(view) {
             if let Some((rank, born)) = matching(entry, key) {
                 winner.challenge(rank, born, || shape_of(entry));
@@ -140,14 +140,14 @@ impl Steering {
     }
 
     /// The rules of this process that get a frame stopped by `winner`.
-    pub(super) fn takers(&self, key: &[u64; RULE_WORDS], winner: &Winner) -> Takers {
+    pub(super) fn matching_rules(&self, key: &[u64; RULE_WORDS], winner: &Winner) -> MatchingRules {
         let rules = self.rules.read();
         rules
             .slots
             .iter()
             .flatten()
             .filter(|rule| rule.pattern.matches(key) && winner.lets(rule.rank, || rule.shape))
-            .take(MOST_TAKERS)
+            .take(MAX_MATCHING_RULES)
             .cloned()
             .collect()
     }
