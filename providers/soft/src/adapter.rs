@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 
 /// Time between the death of a peer and the flush of the receives of its connections. An
 /// application that still takes its last completions gets them without flush errors.
-const GRACE: Duration = Duration::from_millis(500);
+const FLUSH_DELAY: Duration = Duration::from_millis(500);
 
 /// How long a process may take to answer a new connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
@@ -291,7 +291,7 @@ impl Adapter {
     /// # Errors
     /// `ENOMEM` and similar: the process exists, and either process lacks memory or descriptors for
     /// the connection.
-    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
+    pub(crate) fn link_with_retries(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
         let (slot, _) = split_qpn(qpn);
         let peer = match self.fabric.peer_with_patience(slot, CONNECT_WAIT) {
             Ok(peer) => peer,
@@ -387,13 +387,15 @@ impl Adapter {
 
     /// Binds a memory window. Returns `Later` while operations by its old key are in flight.
     pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> BindResult {
-        patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_key_in_use(rkey)))
+        retry_briefly(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_key_in_use(rkey)))
     }
 
     /// Revokes the key of a window bound to `qp`. Returns `Later` while operations by it are in
     /// flight.
     pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> BindResult {
-        patiently(|| self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_key_in_use(rkey)))
+        retry_briefly(|| {
+            self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_key_in_use(rkey))
+        })
     }
 
     /// Frees window `index`.
@@ -434,7 +436,7 @@ impl Adapter {
 
     /// Sends the deferred acknowledgement of QP `index`, whose CQ is not polled any more.
     #[cold]
-    pub(crate) fn acknowledge_left(&self, index: usize) {
+    pub(crate) fn acknowledge_deferred(&self, index: usize) {
         if let Some(qp) = self.qp(index) {
             qp.send_deferred_ack();
         }
@@ -458,7 +460,7 @@ impl Adapter {
 
     /// Makes the process of QP `qpn` look at it, if no thread polls there.
     #[cold]
-    pub(crate) fn nudge(&self, qpn: u32) {
+    pub(crate) fn wake_owner_of(&self, qpn: u32) {
         let (slot, index) = split_qpn(qpn);
         if let Some(peer) = self.fabric.known_peer(slot) {
             // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
@@ -474,7 +476,7 @@ impl Adapter {
     }
 
     /// Sends delayed events. Returns the time until the next one.
-    fn settle_events(&self) -> Option<Duration> {
+    fn send_delayed_events(&self) -> Option<Duration> {
         // Set before a CQ delays its first event, and before the wake-up that follows.
         if !self.moderates.load(Ordering::Acquire) {
             return None;
@@ -521,7 +523,7 @@ impl Adapter {
         next.map(|at| at.saturating_duration_since(now).max(Duration::from_micros(50)))
     }
 
-    fn end_cut_connections(&self) -> Option<Duration> {
+    fn flush_cut_connections(&self) -> Option<Duration> {
         if self.port.is_down() {
             // No peer is heard while the port is down. The service thread looks here when it comes
             // up.
@@ -550,8 +552,8 @@ impl Adapter {
     }
 
     fn release_pending(&self) -> Option<Duration> {
-        let mut buried = self.pending_release.lock();
-        buried.retain_mut(|b| {
+        let mut pending = self.pending_release.lock();
+        pending.retain_mut(|b| {
             let gone = !matches!(b.link.peer_state(b.own_qpn), PeerState::Serving(_));
             let acked = b.link.ring.told().as_said();
             while let Some(lent) = b.lent.front()
@@ -562,10 +564,10 @@ impl Adapter {
             }
             !b.lent.is_empty()
         });
-        (!buried.is_empty()).then_some(RECHECK * 10)
+        (!pending.is_empty()).then_some(RECHECK * 10)
     }
 
-    fn end_doomed(&self) {
+    fn fail_qps_of_overrun_cqs(&self) {
         // A separate statement: in the head of the loop the lock would be held to the end, and a
         // flush may overrun another CQ.
         let doomed = std::mem::take(&mut *self.overrun_cqs.lock());
@@ -615,7 +617,7 @@ pub(crate) fn count_up(counter: &AtomicUsize, most: usize) -> Result<(), Errno> 
 }
 
 /// Tries for about the time of one transfer; the caller continues with other work afterwards.
-fn patiently(mut attempt: impl FnMut() -> BindResult) -> BindResult {
+fn retry_briefly(mut attempt: impl FnMut() -> BindResult) -> BindResult {
     for _ in 0..1000 {
         match attempt() {
             BindResult::Later => std::thread::yield_now(),
@@ -633,14 +635,14 @@ impl Handler for Service {
         adapter.attention.catch_up(|which| adapter.sweep(which));
         adapter.answer();
         adapter.xrc.run_tasks(&adapter);
-        adapter.end_doomed();
+        adapter.fail_qps_of_overrun_cqs();
         Helping::start_helper_if_called(&adapter);
         adapter.look_at_interfaces();
         let waits = [
             adapter.follow_orders(),
-            adapter.settle_events(),
+            adapter.send_delayed_events(),
             adapter.watch_round(),
-            adapter.end_cut_connections(),
+            adapter.flush_cut_connections(),
             adapter.release_pending(),
             adapter.retry_events(),
             adapter.attention.settle(|which| adapter.sweep(which)),
@@ -662,7 +664,7 @@ impl Handler for Service {
         adapter.datagrams.remove_peer(&adapter, peer);
         adapter.xrc.forget_opener(&adapter, peer.slot, peer.identity());
         adapter.xrc.run_tasks(&adapter);
-        let at = Instant::now() + GRACE;
+        let at = Instant::now() + FLUSH_DELAY;
         for qp in adapter.all_qps() {
             let concerned = {
                 let responder = qp.responder.lock();

@@ -22,14 +22,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Interval at which the service thread checks whether a thread still polls.
-const LOOK: Duration = Duration::from_millis(4);
+const CHECK_INTERVAL: Duration = Duration::from_millis(4);
 /// Polls without an armed event after which the application counts as polling.
-const EAGERNESS: u32 = 64;
+const MIN_POLLS: u32 = 64;
 /// Polls without a completion (about 20 us) after which the thread yields, and the interval of
 /// further yields.
-const TOLERANCE: u32 = 1024;
+const IDLE_POLLS: u32 = 1024;
 const YIELD_EVERY: u32 = 64;
-const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
+const ALL_ATTENTION: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
 
 /// The CQs that the service thread inspects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +55,16 @@ pub(crate) struct Attention {
     eager: AtomicU32,
     /// Polls since the last completion; racy, like the count of polls.
     fruitless: AtomicU32,
-    left: Left,
+    deferred_ack: DeferredAck,
 }
 
 /// A QP with a deferred acknowledgement, waiting for a reply to carry it. If only other CQs are
 /// polled from then on, their poller sends the acknowledgement. One QP is remembered; the senders
 /// of further QPs ask after a while.
 #[derive(Debug, Default)]
-struct Left(AtomicU64);
+struct DeferredAck(AtomicU64);
 
-impl Left {
+impl DeferredAck {
     /// Polls granted to the QP's own poller.
     const POLLS: u32 = 8;
     const INDEX_BITS: u32 = 24;
@@ -103,7 +103,7 @@ impl Left {
 
 impl Attention {
     pub(crate) fn new(view: View, fabric: Arc<Fabric>) -> Self {
-        view.tables_head().attention.store(BOTH, Ordering::SeqCst);
+        view.tables_head().attention.store(ALL_ATTENTION, Ordering::SeqCst);
         Self {
             view,
             fabric,
@@ -112,7 +112,7 @@ impl Attention {
             swept: AtomicU32::new(0),
             eager: AtomicU32::new(0),
             fruitless: AtomicU32::new(0),
-            left: Left::default(),
+            deferred_ack: DeferredAck::default(),
         }
     }
 
@@ -133,14 +133,14 @@ impl Attention {
         self.polls().store(count, Ordering::Relaxed);
         let fruitless = self.fruitless.load(Ordering::Relaxed).wrapping_add(1);
         self.fruitless.store(fruitless, Ordering::Relaxed);
-        if fruitless >= TOLERANCE && fruitless.is_multiple_of(YIELD_EVERY) {
+        if fruitless >= IDLE_POLLS && fruitless.is_multiple_of(YIELD_EVERY) {
             // With more pollers than processors, the peer may wait for this processor.
             std::thread::yield_now();
         }
         if self.word().load(Ordering::Relaxed) != 0 {
             self.polled_with_attention();
         }
-        self.left.due(queue, count)
+        self.deferred_ack.due(queue, count)
     }
 
     /// Whether QP `index`, read by pollers of `queue`, may defer its acknowledgement.
@@ -148,7 +148,7 @@ impl Attention {
     pub(crate) fn may_leave(&self, index: usize, queue: u16) -> bool {
         let may = self.is_down();
         if may {
-            self.left.note(index, queue, self.polls().load(Ordering::Relaxed));
+            self.deferred_ack.note(index, queue, self.polls().load(Ordering::Relaxed));
         }
         may
     }
@@ -166,7 +166,7 @@ impl Attention {
         if !self.alert.is_idle() {
             return;
         }
-        if self.eager.fetch_add(1, Ordering::Relaxed) >= EAGERNESS {
+        if self.eager.fetch_add(1, Ordering::Relaxed) >= MIN_POLLS {
             self.eager.store(0, Ordering::Relaxed);
             if self.alert.lower(self.word()) {
                 // The service thread begins its periodic looks.
@@ -186,7 +186,7 @@ impl Attention {
 
     /// Raises attention. Returns whether it was down.
     fn raise(&self) -> bool {
-        self.alert.raise(self.word(), BOTH, membarrier::heavy)
+        self.alert.raise(self.word(), ALL_ATTENTION, membarrier::heavy)
     }
 
     /// Called when an event is armed, before a thread sleeps. The caller looks at the rings of its
@@ -229,7 +229,7 @@ impl Attention {
         if self.alert.raised().is_none() {
             let polls = self.polls().load(Ordering::Relaxed);
             if self.seen.swap(polls, Ordering::Relaxed) != polls {
-                return Some(LOOK);
+                return Some(CHECK_INTERVAL);
             }
             self.raise();
         }
@@ -263,15 +263,19 @@ mod tests {
 
     #[test]
     fn a_thread_that_polls_another_cq_for_long_is_told_once_of_deferred_work() {
-        let left = Left::default();
+        let left = DeferredAck::default();
         let now = u32::MAX - 3;
         left.note(0, 7, now);
         left.note(5, 7, now);
-        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS - 1)), None, "its own may be next");
-        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), Some(0));
-        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), None);
+        assert_eq!(
+            left.due(8, now.wrapping_add(DeferredAck::POLLS - 1)),
+            None,
+            "its own may be next"
+        );
+        assert_eq!(left.due(8, now.wrapping_add(DeferredAck::POLLS)), Some(0));
+        assert_eq!(left.due(8, now.wrapping_add(DeferredAck::POLLS)), None);
         left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
-        assert_eq!(left.due(u16::MAX, now.wrapping_add(Left::POLLS)), None, "its own");
+        assert_eq!(left.due(u16::MAX, now.wrapping_add(DeferredAck::POLLS)), None, "its own");
         left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
         assert_eq!(left.due(0, now.wrapping_add(100)), Some(soft_local::shm::layout::QPS - 1));
     }
@@ -293,7 +297,7 @@ mod tests {
             }
             counter.0.load(Ordering::Relaxed) > before
         };
-        for _ in 0..=EAGERNESS {
+        for _ in 0..=MIN_POLLS {
             attention.polled(0);
         }
         assert!(attention.is_down() && woken_beyond(0), "it looks after those who poll");

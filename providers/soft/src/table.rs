@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// A rotation of `count` numbers with an arbitrary start. Numbers of different processes then
 /// rarely coincide, and a number of a foreign process is most likely unused here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub(crate) struct NumberRotation {
     first: usize,
     count: usize,
 }
 
-impl Places {
+impl NumberRotation {
     /// Starts with the number `first`.
     pub(crate) const fn from(first: usize, count: usize) -> Self {
         Self { first: first % count, count }
@@ -28,12 +28,12 @@ impl Places {
     }
 
     /// The number at a position.
-    pub(crate) const fn number(self, place: usize) -> usize {
-        (self.first + place) % self.count
+    pub(crate) const fn number(self, position: usize) -> usize {
+        (self.first + position) % self.count
     }
 
     /// The position of a number; every number has one.
-    pub(crate) const fn place(self, number: usize) -> usize {
+    pub(crate) const fn position(self, number: usize) -> usize {
         (number % self.count + self.count - self.first) % self.count
     }
 }
@@ -46,7 +46,7 @@ pub(crate) struct Table<T> {
     objects: Vec<(u16, Arc<T>)>,
     /// By index: the position in `objects` plus 1, or [`FREE`] or [`RESERVED`].
     at: Vec<u16>,
-    free: Numbers,
+    free: FreeNumbers,
 }
 
 /// The index is free.
@@ -57,7 +57,7 @@ const RESERVED: u16 = u16::MAX;
 impl<T> Table<T> {
     /// A table with indices below `count`, which is less than 65,535.
     pub(crate) fn new(count: u16) -> Self {
-        Self { objects: vec![], at: vec![FREE; count.into()], free: Numbers::below(count) }
+        Self { objects: vec![], at: vec![FREE; count.into()], free: FreeNumbers::below(count) }
     }
 
     /// Reserves a free index; None if all are taken. The index cannot be predicted from present and
@@ -121,49 +121,49 @@ impl<T> Table<T> {
 /// Time for which a freed number rests: longer than the time-wait of connection managers, 2.1 s
 /// unless a program asks for more (IBTA vol 1, 12.9.8.4; `cm_enter_timewait` in `cm.c` of Linux).
 /// The connection manager of the kernel rejects requests for a QP number in time-wait.
-const REST: Duration = Duration::from_secs(3);
+const REUSE_DELAY: Duration = Duration::from_secs(3);
 /// At least one free number of so many does not rest, so the next number cannot be guessed.
 const LEAST_READY: usize = 4;
 
 /// Free numbers.
 #[derive(Debug)]
-struct Numbers {
-    /// Numbers to choose from at random.
+struct FreeNumbers {
+    /// FreeNumbers to choose from at random.
     ready: Vec<u16>,
-    /// Numbers freed less than [`REST`] ago, with the time; the latest is last.
-    resting: VecDeque<(u16, Instant)>,
+    /// FreeNumbers freed less than [`REUSE_DELAY`] ago, with the time; the latest is last.
+    delayed: VecDeque<(u16, Instant)>,
     random: Unguessable,
 }
 
-impl Numbers {
+impl FreeNumbers {
     fn below(count: u16) -> Self {
         let ready = (0..count).collect();
-        Self { ready, resting: VecDeque::new(), random: Unguessable::new() }
+        Self { ready, delayed: VecDeque::new(), random: Unguessable::new() }
     }
 
     fn take(&mut self, now: Instant) -> Option<u16> {
-        self.end_rests(now);
+        self.end_delays(now);
         if self.ready.is_empty() {
             return None;
         }
         let any = usize::from(self.random.draw()) % self.ready.len();
         let number = self.ready.swap_remove(any);
-        self.end_rests(now);
+        self.end_delays(now);
         Some(number)
     }
 
     fn give_back(&mut self, number: u16, now: Instant) {
-        self.resting.push_back((number, now));
-        self.end_rests(now);
+        self.delayed.push_back((number, now));
+        self.end_delays(now);
     }
 
     /// Moves rested numbers to `ready`, and further numbers if too few are ready.
-    fn end_rests(&mut self, now: Instant) {
-        while let Some(&(number, since)) = self.resting.front()
-            && (now.saturating_duration_since(since) >= REST
-                || self.ready.len() * (LEAST_READY - 1) < self.resting.len())
+    fn end_delays(&mut self, now: Instant) {
+        while let Some(&(number, since)) = self.delayed.front()
+            && (now.saturating_duration_since(since) >= REUSE_DELAY
+                || self.ready.len() * (LEAST_READY - 1) < self.delayed.len())
         {
-            self.resting.pop_front();
+            self.delayed.pop_front();
             self.ready.push(number);
         }
     }
@@ -215,7 +215,7 @@ mod tests {
     fn a_freed_number_is_not_reused_for_longer_than_a_time_wait() {
         let begin = Instant::now();
         let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;
-        let mut numbers = Numbers::below(1000);
+        let mut numbers = FreeNumbers::below(1000);
         // 200 numbers are freed in each second.
         let mut given = std::collections::BTreeMap::new();
         for tenths in 0..300 {
@@ -227,8 +227,8 @@ mod tests {
             }
         }
         // Afterwards all numbers are ready.
-        numbers.end_rests(at(400));
-        assert_eq!((numbers.ready.len(), numbers.resting.len()), (1000, 0));
+        numbers.end_delays(at(400));
+        assert_eq!((numbers.ready.len(), numbers.delayed.len()), (1000, 0));
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_two_processes_begin_at_different_places() {
+    fn tables_of_two_processes_begin_at_different_numbers() {
         let begins = || Table::<()>::new(1 << 14).reserve();
         let first = begins();
         assert!((0..100).any(|_| begins() != first));

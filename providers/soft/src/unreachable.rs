@@ -77,7 +77,9 @@ impl UnreachableReports {
         if self.is_first(WIRE) {
             let taken = "it is taken, by the kernel's rxe or by a process of another user";
             match (adapter.wire.holder(), why) {
-                (Some(holder), _) => notice!("{}", told_of(&holder, &adapter.fabric.config().dir)),
+                (Some(holder), _) => {
+                    notice!("{}", port_report(&holder, &adapter.fabric.config().dir))
+                }
                 (None, Errno::EADDRINUSE) => notice!(
                     "UDP port 4791: {taken}; other hosts are not reached (ss -ulpn 'sport = 4791')"
                 ),
@@ -145,7 +147,7 @@ impl UnreachableReports {
 }
 
 /// The report about the process that occupies the port, for processes that meet in `directory`.
-fn told_of(holder: &Holder, directory: &Path) -> String {
+fn port_report(holder: &Holder, directory: &Path) -> String {
     format!(
         "UDP port 4791 is had by {holder}; processes that meet in {} do not reach other hosts beside it (one {DIR_VARIABLE} for all: see MEETING in ferroverbs-soft(7))",
         directory.display()

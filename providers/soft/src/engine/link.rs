@@ -243,8 +243,11 @@ pub(in crate::engine) fn chunk_of(view: &View, index: u32) -> Option<Range> {
 /// Reports missing address space once. The connection breaks, or the datagram is lost.
 #[cold]
 fn report_no_chunk(index: u32) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if (index as usize) < CHUNKS && !TOLD.swap(true, Ordering::Relaxed) && !config::is_quiet() {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if (index as usize) < CHUNKS
+        && !IS_REPORTED.swap(true, Ordering::Relaxed)
+        && !config::is_quiet()
+    {
         notice!(
             "no address space for a peer's bounce buffers: what it sends in them fails (ulimit -v)"
         );

@@ -79,7 +79,7 @@ impl Cq {
             self.look(list, ServedBy::Application);
         }
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
-            self.adapter.acknowledge_left(left);
+            self.adapter.acknowledge_deferred(left);
         }
         if self.other_cq_looks.is_due() && !self.has_queued() {
             self.look_at_other_cq();

@@ -111,7 +111,7 @@ impl Qp {
             _ => Some(Segmenter::default()),
         }
         .ok_or(Errno::ENOMEM)?;
-        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
+        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_path();
         let (sends_plainly, receives_plainly) =
             (takes_fast_way && !matches, takes_fast_way && !shares);
         let receives = match pair {
@@ -372,7 +372,7 @@ impl Qp {
         drop(incarnation);
         if before && !self.is_receiving() && self.kind.is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
-            self.adapter.nudge(dest_qpn);
+            self.adapter.wake_owner_of(dest_qpn);
             if self.kind == Kind::XrcRecv && dest_qpn == OTHER_HOST && self.as_stand_in().is_none()
             {
                 // Stand-ins for this QP are unknown here. They return the receives that they took.
@@ -413,7 +413,7 @@ impl Qp {
         drop(incarnation);
         if down && self.kind.is_connected() {
             // As for a QP that stops receiving.
-            self.adapter.nudge(dest_qpn);
+            self.adapter.wake_owner_of(dest_qpn);
         }
     }
 
@@ -657,13 +657,13 @@ fn is_strict(adapter: &Adapter) -> bool {
 
 /// Whether new QPs may use the fast path (`fast_send`, `fast_receive`).
 #[cfg(not(test))]
-const fn may_take_fast_way() -> bool {
+const fn may_take_fast_path() -> bool {
     true
 }
 
 /// Whether new QPs of this thread may use the fast path (`fast_send`, `fast_receive`).
 #[cfg(test)]
-fn may_take_fast_way() -> bool {
+fn may_take_fast_path() -> bool {
     !ONLY_GENERAL.get()
 }
 

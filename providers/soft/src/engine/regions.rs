@@ -15,7 +15,7 @@
 //! - Fields: at the types below; `MrEntry` in `soft_local::shm::layout`.
 
 use super::imported::Imported;
-use crate::table::Places;
+use crate::table::NumberRotation;
 use abi::{IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, ibv_sge};
 use cface::sync::{Mutex, RwLock};
 use soft_local::shm::layout::{MRS, MWS, MrEntry};
@@ -124,26 +124,26 @@ struct FreeKeys {
     /// Freed entries, reused in order of release, so a stale key stays stale for long.
     returned: VecDeque<usize>,
     /// The order in which entries are first used. Entry 0 is never used.
-    places: Places,
+    rotation: NumberRotation,
     /// Generations of each entry, by index. A holder of a key can guess neither keys of neighbours
     /// nor the next key of the entry.
     generations: Orders<GENERATION_BITS>,
-    /// Number of uses of each entry, in the order of `places`.
+    /// Number of uses of each entry, in the order of `rotation`.
     uses: Vec<u32>,
 }
 
 impl FreeKeys {
     /// All entries are unused.
-    fn new(places: Places) -> Self {
-        Self { returned: VecDeque::new(), places, generations: Orders::new(), uses: vec![] }
+    fn new(rotation: NumberRotation) -> Self {
+        Self { returned: VecDeque::new(), rotation, generations: Orders::new(), uses: vec![] }
     }
 
     /// An entry and its next generation; None if all entries are in use.
     fn take(&mut self) -> Option<(usize, u32)> {
         let full = self.uses.len() == FIRST_WINDOW - 1;
-        let place = match self.returned.len() {
+        let position = match self.returned.len() {
             n if n > MIN_QUEUED || (full && n > 0) => {
-                self.places.place(self.returned.pop_front()? - 1)
+                self.rotation.position(self.returned.pop_front()? - 1)
             }
             _ if full => return None,
             _ => {
@@ -151,7 +151,7 @@ impl FreeKeys {
                 self.uses.len() - 1
             }
         };
-        let (uses, index) = (self.uses.get_mut(place)?, self.places.number(place) + 1);
+        let (uses, index) = (self.uses.get_mut(position)?, self.rotation.number(position) + 1);
         let generation = self.generations.number(index as u32, *uses);
         *uses = uses.wrapping_add(1);
         Some((index, generation))
@@ -164,7 +164,7 @@ const MIN_QUEUED: usize = 64;
 impl Regions {
     /// `distinct` gives lkeys and rkeys different values; hardware adapters use one value.
     pub(crate) fn new(view: View, distinct: bool) -> Self {
-        let free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
+        let free = FreeKeys::new(NumberRotation::anywhere(FIRST_WINDOW - 1));
         Self {
             view,
             local: if distinct { LOCAL_KEY } else { 0 },
@@ -569,7 +569,7 @@ mod tests {
 
     #[test]
     fn wherever_keys_begin_all_entries_are_given_out_once() {
-        let mut free = FreeKeys::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1));
+        let mut free = FreeKeys::new(NumberRotation::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1));
         let mut generations = vec![None; FIRST_WINDOW];
         for expected in [FIRST_WINDOW - 2, FIRST_WINDOW - 1, 1]
             .map(Some)
@@ -589,14 +589,14 @@ mod tests {
 
     #[test]
     fn a_key_does_not_predict_the_next_key() {
-        let mut free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
+        let mut free = FreeKeys::new(NumberRotation::anywhere(FIRST_WINDOW - 1));
         let generations: Vec<u32> = (0..100).filter_map(|_| Some(free.take()?.1)).collect();
         assert!(steps(&generations) > 80);
     }
 
     #[test]
     fn a_revoked_key_does_not_predict_the_next_key_of_its_entry() {
-        let mut free = FreeKeys::new(Places::anywhere(FIRST_WINDOW - 1));
+        let mut free = FreeKeys::new(NumberRotation::anywhere(FIRST_WINDOW - 1));
         let mut of_first = vec![];
         let (first, _) = free.take().expect("room");
         free.returned.push_back(first);
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_two_processes_begin_at_different_places() {
+    fn keys_of_two_processes_begin_at_different_numbers() {
         let view = mock::view();
         let begins =
             || Regions::new(view, false).register(&extent(0x1000, 16, 0)).expect("room").rkey;

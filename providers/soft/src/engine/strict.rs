@@ -30,7 +30,7 @@ impl Wire for StrictWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
             let n = requester.queue.issued;
-            let verdict = match requester.judge_request(qp, n) {
+            let verdict = match requester.check_request(qp, n) {
                 Some(verdict) => verdict,
                 None if qp.kind == Kind::Uc => Verdict::Lost,
                 None => {
@@ -150,7 +150,7 @@ impl Requester {
 
     /// The verdict for request `n` under the present attributes of both ends; None if the remote QP
     /// does not serve yet.
-    fn judge_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
+    fn check_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
         let Entry { request, len, offset, .. } = *self.queue.entry(n);
         if offset > 0 || self.remote.is_some() || request.what.is_local() {
             // The request was judged when it began, or the transport to another host judges it, or

@@ -1,6 +1,6 @@
-//! //! Tests of two connected QPs of one process, on both data paths: bytes moved by the initiator,
-//! and bytes moved through the ring. //! This module has the fixtures (`Side`, `pair`, `request`);
-//! its submodules have the tests of one subject each.
+//! Tests of two connected QPs of one process, on both data paths: bytes moved by the initiator, and
+//! bytes moved through the ring. This module has the fixtures (`Side`, `pair`, `request`); its
+//! submodules have the tests of one subject each.
 
 use super::completion::{Cqe, Reads};
 use super::objects::adapter::Adapter;
@@ -22,31 +22,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
-mod answers;
-mod counting;
+mod access_rights;
 mod deregistering;
 mod differential;
-mod early;
-mod ending;
+mod early_packets;
 mod footprint;
 mod forged;
-mod guests;
-mod helped;
+mod helping;
 mod inline;
+mod leaving_rts;
 mod queueless;
 mod reconnecting;
-mod rights;
 mod segmented;
-mod short;
+mod shared_atomics;
+mod short_sends;
 mod strict;
 mod unmapped;
 mod unpolled;
-mod waiting;
+mod waiting_datagrams;
+mod xrc_order;
+mod xrc_questions;
 
 const QKEY: u32 = 0x1111;
 const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
-/// /// An adapter on a fabric of its own, whose directory is removed when the program ends.
+/// An adapter on a fabric of its own, whose directory is removed when the program ends.
 fn adapter(cma: bool) -> Arc<Adapter> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name =
@@ -61,7 +61,7 @@ fn join(config: FabricConfig) -> Arc<Adapter> {
     static CLEAN: Once = Once::new();
     CLEAN.call_once(|| {
         remove_what_the_dead_left();
-        // // SAFETY: `leave_all` is a function of this program without captures.
+        // SAFETY: `leave_all` is a function of this program without captures.
         unsafe { libc::atexit(leave_all) };
     });
     let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
@@ -69,8 +69,8 @@ fn join(config: FabricConfig) -> Arc<Adapter> {
     adapter
 }
 
-/// /// The adapters that may still exist when all tests are over. A failed test does not destroy
-/// its QPs, and each QP holds its adapter.
+/// The adapters that may still exist when all tests are over. A failed test does not destroy its
+/// QPs, and each QP holds its adapter.
 static JOINED: Mutex<Vec<Weak<Adapter>>> = Mutex::new(vec![]);
 
 extern "C" fn leave_all() {
@@ -79,7 +79,7 @@ extern "C" fn leave_all() {
     }
 }
 
-/// /// Removes the directories of test programs that were killed.
+/// Removes the directories of test programs that were killed.
 fn remove_what_the_dead_left() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -91,14 +91,14 @@ fn remove_what_the_dead_left() {
     }
 }
 
-/// /// Two adapters on one new fabric.
+/// Two adapters on one new fabric.
 fn adapters() -> [Arc<Adapter>; 2] {
     let first = adapter(true);
     let second = join(first.fabric.config().clone());
     [first, second]
 }
 
-/// /// Waits until `is_so` holds; panics with `what` after 20 seconds.
+/// Waits until `is_so` holds; panics with `what` after 20 seconds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -107,10 +107,10 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// /// Waits until the service thread has seen everything that was there before this call.
+/// Waits until the service thread has seen everything that was there before this call.
 fn looked(adapter: &Adapter) {
-    // // The service thread may be in the middle of a round. The next round begins after this
-    // point, and it is over when a further one begins.
+    // The service thread may be in the middle of a round. The next round begins after this point,
+    // and it is over when a further one begins.
     for _ in 0..2 {
         let before = adapter.rounds.load(Ordering::Relaxed);
         adapter.fabric.wake_self();
@@ -122,7 +122,7 @@ fn reporter() -> Reporter {
     Reporter(Arc::new(Channel::new(2).expect("a channel")))
 }
 
-/// /// A completion queue with more capacity than any test needs.
+/// A completion queue with more capacity than any test needs.
 fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
     let form = CqOptions {
         capacity: 1024,
@@ -133,7 +133,7 @@ fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
     Cq::new(Arc::clone(adapter), form, None, reporter()).expect("memory")
 }
 
-/// /// One end of a connection: a QP with its completion queue and some registered memory.
+/// One end of a connection: a QP with its completion queue and some registered memory.
 struct Side {
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -157,7 +157,7 @@ impl Side {
         Self::with_queues(adapter, kind, bytes, max_inline, srq, [&cq, &cq])
     }
 
-    /// /// Creates the QP with one CQ for its sends, which `poll` reads, and one for its receives.
+    /// Creates the QP with one CQ for its sends, which `poll` reads, and one for its receives.
     fn with_queues(
         adapter: &Arc<Adapter>,
         kind: Kind,
@@ -195,13 +195,13 @@ impl Side {
             .expect("a permitted transition");
     }
 
-    /// /// Takes the QP through INIT and RTR to RTS. `rnr_retry` bounds how often the peer lets a
+    /// Takes the QP through INIT and RTR to RTS. `rnr_retry` bounds how often the peer lets a
     /// message wait for a receive.
     fn connect(&self, to: u32, rnr_retry: u8) {
         self.connect_as(to, ibv_qp_attr { rnr_retry, timeout: 1, ..Zeroed::zeroed() });
     }
 
-    /// /// Takes the QP through INIT and RTR to RTS with the PSNs and the timeouts of `own`.
+    /// Takes the QP through INIT and RTR to RTS with the PSNs and the timeouts of `own`.
     fn connect_as(&self, to: u32, own: ibv_qp_attr) {
         let attr = ibv_qp_attr {
             qkey: QKEY,
@@ -243,8 +243,8 @@ impl Side {
         found
     }
 
-    /// /// Polls until a completion comes. It polls `other` too, because no other thread drives
-    /// that side.
+    /// Polls until a completion comes. It polls `other` too, because no other thread drives that
+    /// side.
     fn wait(&self, other: &Side) -> Cqe {
         loop {
             if let Some(cqe) = self.poll() {
@@ -287,7 +287,7 @@ fn request(opcode: u32, to: &Side) -> Request {
     }
 }
 
-/// /// The operation that `opcode` names, on `remote`.
+/// The operation that `opcode` names, on `remote`.
 pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
     match opcode {
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
@@ -300,7 +300,7 @@ pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
     }
 }
 
-/// /// As `request`, for another address at the peer.
+/// As `request`, for another address at the peer.
 fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
     let mut request = request(opcode, to);
     if let Some(remote) = request.what.remote_mut() {
@@ -309,7 +309,7 @@ fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
     request
 }
 
-/// /// As `request`, with an rkey that names no region.
+/// As `request`, with an rkey that names no region.
 fn misnamed(opcode: u32, to: &Side) -> Request {
     let mut request = request(opcode, to);
     if let Some(remote) = request.what.remote_mut() {
@@ -467,8 +467,8 @@ fn more_requests_than_the_ring_holds_arrive_in_order() {
         let mut sent = 0;
         let mut completed = 0;
         let sizes = [8, 100, 20_000, 40_000, 0, 48];
-        // // The service thread may serve the last message. Its sender then sees a completion
-        // before the receiver polls.
+        // The service thread may serve the last message. Its sender then sees a completion before
+        // the receiver polls.
         while completed < 1000 || got < 1000 {
             if sent < 1000 && sent - completed < 64 && sent - got < 64 {
                 let size = sizes[sent % sizes.len()];
@@ -498,7 +498,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         let adapter = &b.qp.adapter;
         let ring = adapter.view.peer_ring(adapter.fabric.slot()).expect("mapped");
         let before = ring.acked().load(Ordering::Acquire);
-        // // No test thread waits for this message: the service thread may serve it.
+        // No test thread waits for this message: the service thread may serve it.
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         while ring.acked().load(Ordering::Acquire) == before {

@@ -17,7 +17,7 @@
 #![forbid(unsafe_code)]
 
 use super::regions::{FIRST_WINDOW, INDEX_SHIFT, ON_DEMAND, load_entry};
-use crate::table::Places;
+use crate::table::NumberRotation;
 use cface::sync::Mutex;
 use soft_local::shm::layout::{MRS, MWS};
 use soft_local::shm::protocol;
@@ -56,12 +56,12 @@ pub(crate) struct Windows {
 #[derive(Debug)]
 struct WindowTable {
     /// The order in which entries are first used, counted from `FIRST_WINDOW`.
-    places: Places,
+    rotation: NumberRotation,
     /// Generations of each entry, by index, as for regions.
     generations: Orders<GENERATION_BITS>,
     /// First values of the bits that users count.
     first_tags: Unguessable,
-    /// In the order of `places`.
+    /// In the order of `rotation`.
     entries: Vec<WindowEntry>,
     returned: VecDeque<usize>,
     /// Number of windows bound to each region, by table index.
@@ -85,8 +85,8 @@ struct Window {
 
 impl WindowTable {
     fn window(&mut self, index: usize) -> Option<&mut Window> {
-        let place = self.places.place(index.checked_sub(FIRST_WINDOW)?);
-        self.entries.get_mut(place)?.window.as_mut()
+        let position = self.rotation.position(index.checked_sub(FIRST_WINDOW)?);
+        self.entries.get_mut(position)?.window.as_mut()
     }
 }
 
@@ -97,7 +97,7 @@ const fn index_of(rkey: u32) -> usize {
 impl Windows {
     pub(crate) fn new(view: View) -> Self {
         let state = WindowTable {
-            places: Places::anywhere(MWS),
+            rotation: NumberRotation::anywhere(MWS),
             generations: Orders::new(),
             first_tags: Unguessable::new(),
             entries: vec![],
@@ -120,7 +120,7 @@ impl Windows {
                 state.entries.len() - 1
             }
         };
-        let index = FIRST_WINDOW + state.places.number(at);
+        let index = FIRST_WINDOW + state.rotation.number(at);
         let tag = u32::from(state.first_tags.draw()) % (1 << USER_BITS);
         let uses = state.entries.get(at)?.uses;
         let generation = state.generations.number(index as u32, uses);
@@ -258,7 +258,8 @@ impl Windows {
     pub(crate) fn release(&self, index: usize) {
         let mut state = self.state.lock();
         self.end_binding(&mut state, index);
-        if let Some(at) = index.checked_sub(FIRST_WINDOW).map(|number| state.places.place(number))
+        if let Some(at) =
+            index.checked_sub(FIRST_WINDOW).map(|number| state.rotation.position(number))
             && let Some(entry) = state.entries.get_mut(at)
             && entry.window.take().is_some()
         {
@@ -275,7 +276,7 @@ impl Windows {
         let tied = |entry: &WindowEntry| entry.window.is_some_and(|w| w.rules.bound == Some(qpn));
         (0..state.entries.len())
             .filter(|at| state.entries.get(*at).is_some_and(tied))
-            .map(|at| state.places.number(at) + FIRST_WINDOW)
+            .map(|at| state.rotation.number(at) + FIRST_WINDOW)
             .collect()
     }
 

@@ -12,7 +12,7 @@ use soft_sys::unix::Socket;
 
 impl Attacker {
     /// Connects to the socket of the victim and sends a message.
-    pub(super) fn knock(&mut self, victim: &Victim) {
+    pub(super) fn send_socket_message(&mut self, victim: &Victim) {
         let directory = self.fabric.directory().to_path_buf();
         let name = PathBuf::from(format!("{}.sock", victim.peer.slot));
         let Ok(dir) = Dir::open(&directory, Links::Follow) else { return };

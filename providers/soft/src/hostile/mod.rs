@@ -25,10 +25,10 @@ use soft_local::shm::view::View;
 const MARK: &str = "FERROVERBS_HOSTILE";
 
 /// How long it waits for a victim.
-const ALONE: Duration = Duration::from_secs(120);
+const VICTIM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval of progress reports. The report of a hung run shows whether it attacked.
-const TELLING: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of actions between searches for secrets.
 const SEARCH_EVERY: u64 = 1 << 14;
@@ -51,7 +51,7 @@ fn entry() {
     };
     let mut attacker = Attacker::join(seed, reach);
     println!("@slot {} seed {seed} {reach:?}", attacker.slot());
-    let (mut told, mut end) = (Instant::now(), Instant::now() + ALONE);
+    let (mut told, mut end) = (Instant::now(), Instant::now() + VICTIM_TIMEOUT);
     let (mut alone, mut next_search) = (true, SEARCH_EVERY);
     while Instant::now() < end {
         for _ in 0..64 {
@@ -66,7 +66,7 @@ fn entry() {
             alone = false;
             end = Instant::now() + Duration::from_secs(seconds);
         }
-        if found || told.elapsed() > TELLING {
+        if found || told.elapsed() > REPORT_INTERVAL {
             println!("@doing {}", attacker.tally());
             told = Instant::now();
         }
@@ -141,7 +141,7 @@ impl Random {
 
 /// A connected QP of another process, at the time of the last look.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct VictimQp {
     /// Index in the table of its owner.
     index: usize,
     /// The life published by its owner.
@@ -162,8 +162,8 @@ struct Victim {
     peer: Arc<Peer>,
     view: View,
     /// QPs of the victim that are connected to QPs of the attacker, and all other connected QPs.
-    ours: Vec<Line>,
-    theirs: Vec<Line>,
+    ours: Vec<VictimQp>,
+    theirs: Vec<VictimQp>,
     regions: Vec<Region>,
     /// Next sequence number of the attacker's datagram ring.
     next_datagram: u32,
@@ -184,11 +184,11 @@ impl Victim {
             if life.state == Life::NONE || life.dest_qpn == 0 {
                 continue;
             }
-            let line = Line { index, life };
+            let target = VictimQp { index, life };
             if split_qpn(life.dest_qpn).0 == own_slot {
-                self.ours.push(line);
+                self.ours.push(target);
             } else {
-                self.theirs.push(line);
+                self.theirs.push(target);
             }
         }
         self.regions.clear();
@@ -228,9 +228,9 @@ fn resident(
 }
 
 /// Ignores all events; victims are found by searching.
-struct Deaf;
+struct IgnoreEvents;
 
-impl Handler for Deaf {
+impl Handler for IgnoreEvents {
     fn on_wake(&self) -> Option<Duration> {
         None
     }
@@ -254,7 +254,8 @@ struct Attacker {
 impl Attacker {
     fn join(seed: u64, reach: Reach) -> Self {
         let config = crate::config::fabric().expect("the fabric's settings");
-        let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
+        let fabric =
+            Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(IgnoreEvents)).expect("a slot");
         // SAFETY: the fabric mapped both segments with these lengths, and is never left.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
         view.tables_head().magic.store(MAGIC, Relaxed);
@@ -309,8 +310,8 @@ impl Attacker {
             75..80 => self.change_own_rings(&victim),
             80..88 => self.ring_bells(&victim),
             88..90 => self.call_for_help(&victim),
-            90 => self.knock(&victim),
-            _ if self.reach == Reach::All => self.trespass(&mut victim),
+            90 => self.send_socket_message(&victim),
+            _ if self.reach == Reach::All => self.write_foreign_words(&mut victim),
             _ => self.send_pieces(&mut victim),
         }
         self.victims.insert(slot, victim);

@@ -56,12 +56,13 @@ impl Attacker {
 
     /// Changes words of a QP that is connected to a QP of the victim.
     fn change_qp(&mut self, victim: &Victim) {
-        let line = self.random.of(&victim.ours);
-        let index = line.map_or(self.random.below(64), |line| split_qpn(line.life.dest_qpn).1);
+        let target = self.random.of(&victim.ours);
+        let index =
+            target.map_or(self.random.below(64), |target| split_qpn(target.life.dest_qpn).1);
         let view = self.view;
         let entry = view.qp(index);
         let nasty = self.random.nasty();
-        let to = line.map_or(nasty as u32, |line| victim.qpn(line.index));
+        let to = target.map_or(nasty as u32, |target| victim.qpn(target.index));
         match self.random.below(12) {
             0 => {
                 let state = self.random.below(14) as u8;
@@ -167,8 +168,8 @@ impl Attacker {
         let view = self.view;
         let job = view.job();
         let region = self.random.of(&victim.regions);
-        let line = self.random.of(&victim.ours);
-        let qpn = line.map_or(self.random.next() as u32, |line| victim.qpn(line.index));
+        let target = self.random.of(&victim.ours);
+        let qpn = target.map_or(self.random.next() as u32, |target| victim.qpn(target.index));
         job.target.store(u32::from(victim.peer.slot), Relaxed);
         job.qpn.store(qpn, Relaxed);
         job.rkey.store(region.map_or(0, |region| region.rkey), Relaxed);

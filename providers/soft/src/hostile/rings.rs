@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use super::{Attacker, Line, Victim};
+use super::{Attacker, Victim, VictimQp};
 use crate::engine::objects::holder::RingHolder;
 use soft_local::shm::layout::*;
 use soft_local::shm::ring::Ring;
@@ -34,31 +34,37 @@ const CARRIERS: [Carrier; 4] =
 impl Attacker {
     /// Sends pieces to a QP connected to an own QP: correct messages except for random changes.
     pub(super) fn send_pieces(&mut self, victim: &mut Victim) {
-        let Some(line) = self.random.of(&victim.ours) else { return };
-        let (_, index) = split_qpn(line.life.dest_qpn);
+        let Some(target) = self.random.of(&victim.ours) else { return };
+        let (_, index) = split_qpn(target.life.dest_qpn);
         let entry = self.view.qp(index);
         let mut life = Life::unpack(entry.life.load(Relaxed));
         // Usually a QP in a valid state, in the same incarnation for a while.
-        let sane = life.state == Life::RTS && life.dest_qpn == victim.qpn(line.index);
+        let sane = life.state == Life::RTS && life.dest_qpn == victim.qpn(target.index);
         if !sane || self.random.one_in(200) {
             let generation = life.generation.wrapping_add(1);
-            let dest_qpn = victim.qpn(line.index);
-            life = Life { state: Life::RTS, kind: line.life.kind, generation, dest_qpn };
+            let dest_qpn = victim.qpn(target.index);
+            life = Life { state: Life::RTS, kind: target.life.kind, generation, dest_qpn };
             entry.rights.store(0xf, Relaxed);
             entry.life.store(life.pack(), Release);
         }
-        let ring = victim.view.qp_ring(line.index).expect("mapped");
+        let ring = victim.view.qp_ring(target.index).expect("mapped");
         let holder = RingHolder::new(self.fabric.identity(), life.generation);
         if !holder.take(&ring) && self.random.one_in(4) {
             holder.take_over(&ring);
         }
-        self.pieces += self.fill(victim, line, &ring, line.life.dest_qpn);
-        victim.view.ring_qp_bell(line.index);
+        self.pieces += self.fill(victim, target, &ring, target.life.dest_qpn);
+        victim.view.ring_qp_bell(target.index);
         victim.peer.kick();
     }
 
     /// Puts some pieces at the position that the receiver reads next. Returns their number.
-    pub(super) fn fill(&mut self, victim: &Victim, line: Line, ring: &Ring, src_qpn: u32) -> u64 {
+    pub(super) fn fill(
+        &mut self,
+        victim: &Victim,
+        target: VictimQp,
+        ring: &Ring,
+        src_qpn: u32,
+    ) -> u64 {
         let acked = ring.acked().load(Relaxed).as_said();
         // The position is the acknowledged number, or slightly beyond.
         let seq = (0..RING_SLOTS)
@@ -72,13 +78,13 @@ impl Attacker {
             let (first, last) = (n == 0, n + 1 == count);
             let (seq, (words, body)) = if sane {
                 let seq = seq.wrapping_add(n as u32);
-                (seq, self.good_piece(victim, line, seq, src_qpn))
+                (seq, self.good_piece(victim, target, seq, src_qpn))
             } else {
                 let seq = match self.random.below(16) {
                     0 => seq.wrapping_add(self.random.next() as u32),
                     _ => seq.wrapping_add(n as u32),
                 };
-                (seq, self.piece(victim, line, seq, src_qpn, first, last))
+                (seq, self.piece(victim, target, seq, src_qpn, first, last))
             };
             write_slot(ring, seq, words, &body);
         }
@@ -89,7 +95,7 @@ impl Attacker {
     fn good_piece(
         &mut self,
         victim: &Victim,
-        line: Line,
+        target: VictimQp,
         seq: u32,
         src_qpn: u32,
     ) -> ([u64; 2], [u64; BODY_WORDS]) {
@@ -133,7 +139,7 @@ impl Attacker {
                 Op::Send
             }
         };
-        let ack = self.sent_to_us(line);
+        let ack = self.sent_to_us(target);
         let imm = self.random.next() as u32;
         (Head { seq, op, flags, carrier, count, imm, src_qpn, ack }.emit(), body)
     }
@@ -142,7 +148,7 @@ impl Attacker {
     fn piece(
         &mut self,
         victim: &Victim,
-        line: Line,
+        target: VictimQp,
         seq: u32,
         src_qpn: u32,
         first: bool,
@@ -165,7 +171,7 @@ impl Attacker {
         };
         let src_qpn = if self.random.one_in(20) { self.random.next() as u32 } else { src_qpn };
         // Acknowledges the victim's pieces, or slightly more.
-        let ack = self.sent_to_us(line).wrapping_add(self.random.below(4) as u32);
+        let ack = self.sent_to_us(target).wrapping_add(self.random.below(4) as u32);
         let ack = if self.random.one_in(8) { self.random.next() as u32 } else { ack };
         let count = self.random.below(49) as u8;
         let count = if carrier == Carrier::Attach { count % 4 } else { count };
@@ -211,8 +217,8 @@ impl Attacker {
     }
 
     /// The number of pieces that a QP of the victim has sent here, as far as its slots show.
-    fn sent_to_us(&self, line: Line) -> u32 {
-        let (_, index) = split_qpn(line.life.dest_qpn);
+    fn sent_to_us(&self, target: VictimQp) -> u32 {
+        let (_, index) = split_qpn(target.life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
         let acked = ring.acked().load(Relaxed).as_said();
         let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
@@ -221,8 +227,8 @@ impl Attacker {
 
     /// Acts as a responder: acknowledges pieces of the victim, sent or not, or refuses them.
     pub(super) fn answer_pieces(&mut self, victim: &Victim) {
-        let Some(line) = self.random.of(&victim.ours) else { return };
-        let (_, index) = split_qpn(line.life.dest_qpn);
+        let Some(target) = self.random.of(&victim.ours) else { return };
+        let (_, index) = split_qpn(target.life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
         let entry = self.view.qp(index);
         // The position at which the victim begins a new connection.
@@ -230,7 +236,7 @@ impl Attacker {
             entry.ring_base.store(RING_SLOTS, Relaxed);
             ring.acked().store(RING_SLOTS, Relaxed);
         }
-        let sent = self.sent_to_us(line);
+        let sent = self.sent_to_us(target);
         let acked = match self.random.below(10) {
             0 => sent.wrapping_add(self.random.next() as u32),
             1 => sent.wrapping_add(self.random.below(300) as u32),
@@ -248,7 +254,7 @@ impl Attacker {
             6 | 7 => ring.nak().store(0, Release),
             _ => {}
         }
-        victim.view.ring_qp_bell(line.index);
+        victim.view.ring_qp_bell(target.index);
         victim.peer.kick();
     }
 
@@ -332,7 +338,7 @@ impl Attacker {
     /// The index of a connected QP of the victim, if any.
     pub(super) fn some_index(&mut self, victim: &Victim) -> usize {
         let lines = if self.random.one_in(2) { &victim.ours } else { &victim.theirs };
-        self.random.of(lines).map_or(self.random.below(QPS), |line| line.index)
+        self.random.of(lines).map_or(self.random.below(QPS), |target| target.index)
     }
 
     /// A length: fitting, slightly too long, or impossible.
@@ -441,22 +447,22 @@ impl Attacker {
     }
 
     /// Writes words of other processes: foreign connections, control words, chunks, locks, jobs.
-    pub(super) fn trespass(&mut self, victim: &mut Victim) {
+    pub(super) fn write_foreign_words(&mut self, victim: &mut Victim) {
         let lines = if self.random.one_in(4) { &victim.ours } else { &victim.theirs };
-        let line = self.random.of(lines);
+        let target = self.random.of(lines);
         let head = victim.view.rings_head();
         let nasty = self.random.nasty();
         match self.random.below(12) {
             0..4 => {
-                let Some(line) = line else { return };
-                let ring = victim.view.qp_ring(line.index).expect("mapped");
-                self.forged += self.fill(victim, line, &ring, line.life.dest_qpn);
-                victim.view.ring_qp_bell(line.index);
+                let Some(target) = target else { return };
+                let ring = victim.view.qp_ring(target.index).expect("mapped");
+                self.forged += self.fill(victim, target, &ring, target.life.dest_qpn);
+                victim.view.ring_qp_bell(target.index);
                 victim.peer.kick();
             }
             4 => {
-                let Some(line) = line else { return };
-                let ring = victim.view.qp_ring(line.index).expect("mapped");
+                let Some(target) = target else { return };
+                let ring = victim.view.qp_ring(target.index).expect("mapped");
                 let near = ring
                     .acked()
                     .load(Relaxed)

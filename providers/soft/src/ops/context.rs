@@ -11,7 +11,7 @@
 //! - Mirrors: `Context::orphaned` is set in a forked child and makes every call return early.
 //! - `await_comp_event` is the only function in which a thread may be cancelled.
 
-use super::badge::Badge;
+use super::context_identity::ContextIdentity;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::state::{Context, SoftContext};
 use super::{
@@ -38,9 +38,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
 /// The number of open devices, and the adapter of the process while any is open.
-static ADAPTER: Mutex<Current> = Mutex::new((0, None));
+static ADAPTER: Mutex<OpenDevices> = Mutex::new((0, None));
 
-type Current = (usize, Option<Arc<Adapter>>);
+type OpenDevices = (usize, Option<Arc<Adapter>>);
 
 /// Addresses of the open contexts of this process. A leaf lock.
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(vec![]);
@@ -66,21 +66,21 @@ fn outlive_forks() {
 }
 
 /// The locks that a forking thread holds.
-struct Held {
+struct ForkLocks {
     // Released in this order.
     contexts: MutexGuard<'static, Vec<usize>>,
     _registry: RegistryHold,
-    adapter: MutexGuard<'static, Current>,
+    adapter: MutexGuard<'static, OpenDevices>,
 }
 
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<ForkLocks>> = const { RefCell::new(None) };
 }
 
 extern "C" fn before_fork() {
     let adapter = ADAPTER.lock();
     let registry = hold_registry();
-    let held = Held { contexts: CONTEXTS.lock(), _registry: registry, adapter };
+    let held = ForkLocks { contexts: CONTEXTS.lock(), _registry: registry, adapter };
     let _ = HELD.try_with(|place| place.replace(Some(held)));
 }
 
@@ -191,9 +191,9 @@ pub(super) unsafe extern "C" fn import_context(
     cmd_fd: c_int,
 ) -> *mut verbs_context {
     object(|| {
-        let badge = Badge::read(cmd_fd).ok_or(Errno::EINVAL)?;
+        let identity = ContextIdentity::read(cmd_fd).ok_or(Errno::EINVAL)?;
         // SAFETY: libibverbs passes a device of this provider, which outlives its contexts.
-        unsafe { open(device, Some((badge, cmd_fd))) }
+        unsafe { open(device, Some((identity, cmd_fd))) }
     })
 }
 
@@ -202,10 +202,10 @@ pub(super) unsafe extern "C" fn import_context(
 /// # Safety
 /// `device` is a device of this provider; called by libibverbs.
 pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) -> c_int {
-    let badge = std::panic::catch_unwind(|| Badge::read(fd)).unwrap_or_default();
+    let identity = std::panic::catch_unwind(|| ContextIdentity::read(fd)).unwrap_or_default();
     // SAFETY: libibverbs passes a device of this provider, which lives during the call.
     let number = unsafe { query::number_of(device) };
-    c_int::from(badge.is_some_and(|badge| badge.device == number as u64))
+    c_int::from(identity.is_some_and(|identity| identity.device == number as u64))
 }
 
 /// Opens a context: a new context, or a context of the family of `given`, with its descriptor.
@@ -214,7 +214,7 @@ pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) ->
 /// `device` is a device of this provider; called by libibverbs.
 unsafe fn open(
     device: *mut ibv_device,
-    given: Option<(Badge, c_int)>,
+    given: Option<(ContextIdentity, c_int)>,
 ) -> Result<*mut verbs_context, Errno> {
     let refused = |errno: &Errno| notice!("cannot open a channel for asynchronous events: {errno}");
     let adapter = open_adapter()?;
@@ -231,7 +231,7 @@ unsafe fn open(
     };
     // SAFETY: `device` is a device of this provider, which libibverbs keeps during the call.
     let number = unsafe { query::number_of(device) };
-    let (badge, cmd_fd) = match identify(&adapter, number, given) {
+    let (identity, cmd_fd) = match identify(&adapter, number, given) {
         Ok(identity) => identity,
         Err(errno) => {
             close_adapter(&adapter);
@@ -245,7 +245,7 @@ unsafe fn open(
         adapter,
         gids,
         report: Reporter(events),
-        badge,
+        identity,
         channels: Mutex::default(),
         orphaned: AtomicBool::new(false),
     };
@@ -282,17 +282,17 @@ unsafe fn open(
 fn identify(
     adapter: &Adapter,
     number: usize,
-    given: Option<(Badge, c_int)>,
-) -> Result<(Badge, c_int), Errno> {
+    given: Option<(ContextIdentity, c_int)>,
+) -> Result<(ContextIdentity, c_int), Errno> {
     match given {
-        Some((badge, _)) if !badge.is_of(&adapter.fabric) => Err(Errno::ENODEV),
+        Some((identity, _)) if !identity.is_of(&adapter.fabric) => Err(Errno::ENODEV),
         Some(given) => Ok(given),
         None => {
-            let badge = Badge::new(number, &adapter.fabric)?;
-            let fd = badge.write_raw().inspect_err(|errno| {
+            let identity = ContextIdentity::new(number, &adapter.fabric)?;
+            let fd = identity.write_raw().inspect_err(|errno| {
                 notice!("a descriptor for the context (memfd_create) was refused: {errno}");
             })?;
-            Ok((badge, fd))
+            Ok((identity, fd))
         }
     }
 }
@@ -388,8 +388,8 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     let mut woken = false;
     loop {
         let (word, expected) = match prepare(context, fd, woken) {
-            Plan::Return(errno) => return errno,
-            Plan::Sleep(word, expected) => (word, expected),
+            WaitStep::Return(errno) => return errno,
+            WaitStep::Sleep(word, expected) => (word, expected),
         };
         // The only point where the thread may be cancelled. It unwinds through frames without
         // destructors; the values of its sleep are dropped at the end of the thread. SAFETY: the
@@ -417,7 +417,7 @@ unsafe extern "C" fn async_event(context: *mut ibv_context, _event: *mut ibv_asy
 
 /// The next step of a thread in ibv_get_cq_event(3).
 #[derive(Clone, Copy, Debug)]
-enum Plan {
+enum WaitStep {
     Return(c_int),
     Sleep(*const AtomicU32, u32),
 }
@@ -425,18 +425,18 @@ enum Plan {
 /// Between sleeps: serves arrivals after a wake-up, looks for a record, and begins the next sleep.
 /// A cancellation is delayed.
 #[inline(never)]
-fn prepare(context: &Context, fd: c_int, woken: bool) -> Plan {
+fn prepare(context: &Context, fd: c_int, woken: bool) -> WaitStep {
     let _whole = Uncancelled::begin();
     if woken {
         alarm::end_sleep_by_alarm(&context.adapter);
     }
-    let Some(channel) = context.channel(fd) else { return Plan::Return(0) };
+    let Some(channel) = context.channel(fd) else { return WaitStep::Return(0) };
     // Each event read by the application makes room for a queued event.
     channel.retry();
     let first = !woken;
     match channel.begin_sleep(|key| first && context.adapter.remind(key)) {
-        Some((word, expected)) => Plan::Sleep(word, expected),
-        None => Plan::Return(0),
+        Some((word, expected)) => WaitStep::Sleep(word, expected),
+        None => WaitStep::Return(0),
     }
 }
 

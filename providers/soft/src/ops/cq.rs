@@ -51,14 +51,14 @@ pub(super) unsafe extern "C" fn create_cq(
     object(|| {
         // SAFETY: `context` is open, and `channel` is NULL or a channel of it, for the whole call,
         // as `create` requires.
-        let cq = unsafe { create(context, cqe, vector, channel, &Extras::default())? };
+        let cq = unsafe { create(context, cqe, vector, channel, &CqExOptions::default())? };
         Ok(Arc::into_raw(cq).cast_mut().cast())
     })
 }
 
 /// Options of ibv_create_cq_ex(3).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extras {
+pub(super) struct CqExOptions {
     pub(super) reads: Reads,
     pub(super) overwrites: bool,
     pub(super) single_threaded: bool,
@@ -74,7 +74,7 @@ pub(super) unsafe fn create(
     cqe: u32,
     comp_vector: u32,
     channel: *mut ibv_comp_channel,
-    extras: &Extras,
+    extras: &CqExOptions,
 ) -> Result<Arc<Cq>, Errno> {
     let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
     let capacity = capacity.ok_or(Errno::EINVAL)?;
@@ -91,7 +91,7 @@ pub(super) unsafe fn create(
     if owner.adapter.cq_count() >= MAX_CQ {
         return Err(Errno::ENOMEM);
     }
-    let Extras { reads, overwrites, single_threaded } = *extras;
+    let CqExOptions { reads, overwrites, single_threaded } = *extras;
     let form = CqOptions { capacity, reads, overwrites, single_threaded };
     let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone())?;
     // SAFETY: no other thread knows the queue yet.

@@ -5,7 +5,7 @@
 //! lock of the ring is held only while a completion is taken, so requests posted within an
 //! iteration can complete.
 
-use super::cq::{Extras, create};
+use super::cq::{CqExOptions, create};
 use super::object;
 use super::pd::Pd;
 use crate::engine::completion::{Cqe, Reads, Stamped};
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             }
         }
         let wanted = attr.wc_flags as u32;
-        let extras = Extras {
+        let extras = CqExOptions {
             reads: Reads {
                 rare: wanted & RARE != 0,
                 device_clock: wanted & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0,

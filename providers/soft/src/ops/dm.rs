@@ -1,7 +1,7 @@
 //! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file. An application reaches it only
 //! by its regions and by copying; importers map it again.
 
-use super::badge::exporter;
+use super::context_identity::exporter;
 use super::mr::Mr;
 use super::mr_import::published;
 use super::pd::Pd;
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
             adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
             return Err(Errno::ENOMEM);
         };
-        adapter.regions.belongs_to(keys.index, owner.badge.origin);
+        adapter.regions.belongs_to(keys.index, owner.identity.origin);
         let handle = mr_handle(adapter.fabric.slot(), keys.index);
         let store = Store::Own { map, _file: file, keys };
         let memory = Arc::new(DeviceMemory { adapter, base, store });
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
         let found = || {
-            published(&view, index, owner.badge.origin)
+            published(&view, index, owner.identity.origin)
                 .filter(|(_, extent)| extent.pd == 0 && !peer.is_dead())
                 .ok_or(Errno::ENOENT)
         };

@@ -2,10 +2,10 @@
 //! over the result. libibverbs calls them through the operations table of a context.
 
 mod ah;
-mod badge;
 mod buf;
 pub(crate) mod builder;
 mod context;
+mod context_identity;
 mod counters;
 mod cq;
 pub(crate) mod cq_ex;

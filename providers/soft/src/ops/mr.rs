@@ -167,7 +167,7 @@ impl Mr {
         let held = domain.hold()?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         // SAFETY: the context of a live domain.
-        let origin = unsafe { Context::of(context) }.badge.origin;
+        let origin = unsafe { Context::of(context) }.identity.origin;
         domain.adapter.regions.belongs_to(keys.index, origin);
         held.keep();
         let ordinary = mr_type == IBV_MR_TYPE_MR;
@@ -389,7 +389,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         adapter.quiesce(mr.extent.pd, mr.keys.rkey, "ibv_rereg_mr");
         adapter.regions.publish(index, mr.keys.rkey, &extent);
         // SAFETY: the context of a live domain.
-        let origin = unsafe { Context::of((*new).context) }.badge.origin;
+        let origin = unsafe { Context::of((*new).context) }.identity.origin;
         adapter.regions.belongs_to(index, origin);
         held.keep();
         old.release();

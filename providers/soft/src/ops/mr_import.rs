@@ -1,7 +1,7 @@
 //! Imported memory regions (ibv_import_mr(3)), from another context of this process or from another
 //! process. The keys of an import of another process lead to `engine/imported`.
 
-use super::badge::exporter;
+use super::context_identity::exporter;
 use super::mr::{HandleKind, Mr, withdraw};
 use super::object;
 use super::pd::Pd;
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
-        let origin = owner.badge.origin;
+        let origin = owner.identity.origin;
         let (rkey, extent) = published(&view, index, origin)
             .filter(|(_, extent)| extent.pd != 0)
             .ok_or(Errno::ENOENT)?;

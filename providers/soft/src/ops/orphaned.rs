@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An operation in the child.
-trait Gone: Sized {
+trait ChildOperation: Sized {
     /// Does nothing and reports success.
     const DONE: Self;
     /// Does nothing and reports `ENODEV`.
@@ -21,17 +21,17 @@ trait Gone: Sized {
 }
 
 /// The return value of an operation.
-trait Answer {
+trait ReturnValue {
     fn done() -> Self;
     fn refused() -> Self;
 }
 
-impl Answer for () {
+impl ReturnValue for () {
     fn done() {}
     fn refused() {}
 }
 
-impl Answer for c_int {
+impl ReturnValue for c_int {
     fn done() -> Self {
         0
     }
@@ -42,7 +42,7 @@ impl Answer for c_int {
     }
 }
 
-impl<T> Answer for *mut T {
+impl<T> ReturnValue for *mut T {
     fn done() -> Self {
         std::ptr::null_mut()
     }
@@ -56,9 +56,9 @@ impl<T> Answer for *mut T {
 /// Explains the error, once in each process.
 #[cold]
 fn explain() {
-    static TOLD: AtomicU32 = AtomicU32::new(0);
+    static IS_REPORTED: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id();
-    if TOLD.swap(own, Ordering::Relaxed) != own && !config::is_quiet() {
+    if IS_REPORTED.swap(own, Ordering::Relaxed) != own && !config::is_quiet() {
         notice!(
             "process {own} is a fork, and cannot use what its parent made of the device; it may open the device itself"
         );
@@ -67,15 +67,15 @@ fn explain() {
 
 macro_rules! gone {
     ($($($arg:ident)+;)+) => {$(
-        impl<R: Answer, $($arg),+> Gone for Option<unsafe extern "C" fn($($arg),+) -> R> {
+        impl<R: ReturnValue, $($arg),+> ChildOperation for Option<unsafe extern "C" fn($($arg),+) -> R> {
             const DONE: Self = {
-                unsafe extern "C" fn done<R: Answer, $($arg),+>($(_: $arg),+) -> R {
+                unsafe extern "C" fn done<R: ReturnValue, $($arg),+>($(_: $arg),+) -> R {
                     R::done()
                 }
                 Some(done::<R, $($arg),+>)
             };
             const REFUSED: Self = {
-                unsafe extern "C" fn refused<R: Answer, $($arg),+>($(_: $arg),+) -> R {
+                unsafe extern "C" fn refused<R: ReturnValue, $($arg),+>($(_: $arg),+) -> R {
                     R::refused()
                 }
                 Some(refused::<R, $($arg),+>)
@@ -103,72 +103,72 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
 /// The table of operations in a child. Queries of the device still work, and `alloc_dm` and
 /// `free_dm` stay: the tests of rdma-core make device memory in children.
 pub(super) static OPS: verbs_context_ops = verbs_context_ops {
-    advise_mr: Gone::REFUSED,
-    alloc_buf: Gone::REFUSED,
-    alloc_mw: Gone::REFUSED,
-    alloc_null_mr: Gone::REFUSED,
-    alloc_parent_domain: Gone::REFUSED,
-    alloc_pd: Gone::REFUSED,
-    alloc_td: Gone::REFUSED,
-    attach_counters_point_flow: Gone::REFUSED,
-    attach_mcast: Gone::REFUSED,
-    bind_mw: Gone::REFUSED,
-    close_xrcd: Gone::DONE,
-    create_ah: Gone::REFUSED,
-    create_counters: Gone::REFUSED,
-    create_cq: Gone::REFUSED,
-    create_cq_ex: Gone::REFUSED,
-    create_flow: Gone::REFUSED,
-    create_qp: Gone::REFUSED,
-    create_qp_ex: Gone::REFUSED,
-    create_rwq_ind_table: Gone::REFUSED,
-    create_srq: Gone::REFUSED,
-    create_srq_ex: Gone::REFUSED,
-    create_wq: Gone::REFUSED,
-    dealloc_mw: Gone::DONE,
-    dealloc_pd: Gone::DONE,
-    dealloc_td: Gone::DONE,
-    dereg_mr: Gone::DONE,
-    destroy_ah: Gone::DONE,
-    destroy_counters: Gone::DONE,
-    destroy_cq: Gone::DONE,
-    destroy_flow: Gone::DONE,
-    destroy_qp: Gone::DONE,
-    destroy_rwq_ind_table: Gone::DONE,
-    destroy_srq: Gone::DONE,
-    destroy_wq: Gone::DONE,
-    detach_mcast: Gone::DONE,
-    free_buf: Gone::DONE,
+    advise_mr: ChildOperation::REFUSED,
+    alloc_buf: ChildOperation::REFUSED,
+    alloc_mw: ChildOperation::REFUSED,
+    alloc_null_mr: ChildOperation::REFUSED,
+    alloc_parent_domain: ChildOperation::REFUSED,
+    alloc_pd: ChildOperation::REFUSED,
+    alloc_td: ChildOperation::REFUSED,
+    attach_counters_point_flow: ChildOperation::REFUSED,
+    attach_mcast: ChildOperation::REFUSED,
+    bind_mw: ChildOperation::REFUSED,
+    close_xrcd: ChildOperation::DONE,
+    create_ah: ChildOperation::REFUSED,
+    create_counters: ChildOperation::REFUSED,
+    create_cq: ChildOperation::REFUSED,
+    create_cq_ex: ChildOperation::REFUSED,
+    create_flow: ChildOperation::REFUSED,
+    create_qp: ChildOperation::REFUSED,
+    create_qp_ex: ChildOperation::REFUSED,
+    create_rwq_ind_table: ChildOperation::REFUSED,
+    create_srq: ChildOperation::REFUSED,
+    create_srq_ex: ChildOperation::REFUSED,
+    create_wq: ChildOperation::REFUSED,
+    dealloc_mw: ChildOperation::DONE,
+    dealloc_pd: ChildOperation::DONE,
+    dealloc_td: ChildOperation::DONE,
+    dereg_mr: ChildOperation::DONE,
+    destroy_ah: ChildOperation::DONE,
+    destroy_counters: ChildOperation::DONE,
+    destroy_cq: ChildOperation::DONE,
+    destroy_flow: ChildOperation::DONE,
+    destroy_qp: ChildOperation::DONE,
+    destroy_rwq_ind_table: ChildOperation::DONE,
+    destroy_srq: ChildOperation::DONE,
+    destroy_wq: ChildOperation::DONE,
+    detach_mcast: ChildOperation::DONE,
+    free_buf: ChildOperation::DONE,
     free_context: Some(context::forget_context),
-    import_dm: Gone::REFUSED,
-    import_mr: Gone::REFUSED,
-    import_pd: Gone::REFUSED,
-    modify_cq: Gone::REFUSED,
-    get_srq_num: Gone::REFUSED,
-    modify_qp: Gone::REFUSED,
-    modify_srq: Gone::REFUSED,
-    open_qp: Gone::REFUSED,
-    open_xrcd: Gone::REFUSED,
-    modify_wq: Gone::REFUSED,
-    cq_event: Gone::DONE,
+    import_dm: ChildOperation::REFUSED,
+    import_mr: ChildOperation::REFUSED,
+    import_pd: ChildOperation::REFUSED,
+    modify_cq: ChildOperation::REFUSED,
+    get_srq_num: ChildOperation::REFUSED,
+    modify_qp: ChildOperation::REFUSED,
+    modify_srq: ChildOperation::REFUSED,
+    open_qp: ChildOperation::REFUSED,
+    open_xrcd: ChildOperation::REFUSED,
+    modify_wq: ChildOperation::REFUSED,
+    cq_event: ChildOperation::DONE,
     poll_cq: Some(poll_cq),
-    post_recv: Gone::REFUSED,
-    post_send: Gone::REFUSED,
-    post_srq_ops: Gone::REFUSED,
-    post_srq_recv: Gone::REFUSED,
-    query_port: Gone::REFUSED,
-    query_port_speed: Gone::REFUSED,
-    query_qp: Gone::REFUSED,
-    query_rt_values: Gone::REFUSED,
-    query_srq: Gone::REFUSED,
-    reg_dm_mr: Gone::REFUSED,
-    read_counters: Gone::REFUSED,
-    reg_mr: Gone::REFUSED,
-    req_notify_cq: Gone::REFUSED,
-    rereg_mr: Gone::REFUSED,
-    resize_cq: Gone::REFUSED,
-    unimport_dm: Gone::DONE,
-    unimport_mr: Gone::DONE,
-    unimport_pd: Gone::DONE,
+    post_recv: ChildOperation::REFUSED,
+    post_send: ChildOperation::REFUSED,
+    post_srq_ops: ChildOperation::REFUSED,
+    post_srq_recv: ChildOperation::REFUSED,
+    query_port: ChildOperation::REFUSED,
+    query_port_speed: ChildOperation::REFUSED,
+    query_qp: ChildOperation::REFUSED,
+    query_rt_values: ChildOperation::REFUSED,
+    query_srq: ChildOperation::REFUSED,
+    reg_dm_mr: ChildOperation::REFUSED,
+    read_counters: ChildOperation::REFUSED,
+    reg_mr: ChildOperation::REFUSED,
+    req_notify_cq: ChildOperation::REFUSED,
+    rereg_mr: ChildOperation::REFUSED,
+    resize_cq: ChildOperation::REFUSED,
+    unimport_dm: ChildOperation::DONE,
+    unimport_mr: ChildOperation::DONE,
+    unimport_pd: ChildOperation::DONE,
     ..context::NO_OPS
 };

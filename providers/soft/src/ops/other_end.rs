@@ -39,12 +39,12 @@ pub(super) unsafe extern "C" fn other_end(
 }
 
 /// The process that owns a QP number, as far as known.
-enum Place {
-    Met(u32, Arc<Peer>),
-    Without(u32),
+enum QpOwner {
+    Known(u32, Arc<Peer>),
+    Unknown(u32),
 }
 
-fn place(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> Place {
+fn owner_of(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> QpOwner {
     let place = |peer: &Arc<Peer>| match () {
         () if peer.is_self => OTHER_END_HERE,
         () if peer.is_dead() || !adapter.fabric.is_occupied(slot) => OTHER_END_GONE,
@@ -52,9 +52,9 @@ fn place(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> Place {
     };
     // The peer of the connection comes first, because a new process may own the slot now.
     match linked.or_else(|| adapter.fabric.known_peer(slot)) {
-        Some(peer) => Place::Met(place(&peer), peer),
-        None if adapter.fabric.is_occupied(slot) => Place::Without(OTHER_END_CLOSED),
-        None => Place::Without(OTHER_END_NOBODY),
+        Some(peer) => QpOwner::Known(place(&peer), peer),
+        None if adapter.fabric.is_occupied(slot) => QpOwner::Unknown(OTHER_END_CLOSED),
+        None => QpOwner::Unknown(OTHER_END_NOBODY),
     }
 }
 
@@ -93,12 +93,12 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     if number == 0 {
         return Ok(end);
     }
-    let peer = match place(&qp.adapter, slot, linked) {
-        Place::Met(place, peer) => {
+    let peer = match owner_of(&qp.adapter, slot, linked) {
+        QpOwner::Known(place, peer) => {
             (end.place, end.pid) = (place, peer.pid);
             peer
         }
-        Place::Without(place) => {
+        QpOwner::Unknown(place) => {
             end.place = place;
             return Ok(end);
         }

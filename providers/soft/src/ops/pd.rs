@@ -1,7 +1,7 @@
 //! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)). The C entry points of `engine/domains`;
 //! every object is created in a domain and holds it.
 
-use super::badge::exporter;
+use super::context_identity::exporter;
 use super::domain::Parent;
 use super::state::Context;
 use super::{object, status};
@@ -67,12 +67,12 @@ impl Pd {
     }
 
     /// Holds the domain for an object that is about to be made. The domain stays until the result
-    /// is dropped or, after [`Held::keep`], until [`Pd::release`].
+    /// is dropped or, after [`PdHold::keep`], until [`Pd::release`].
     ///
     /// # Errors
     /// `EINVAL` its owner is deallocating it; `ENOMEM` this process has objects in too many foreign
     /// domains.
-    pub(crate) fn hold(&self) -> Result<Held<'_>, Errno> {
+    pub(crate) fn hold(&self) -> Result<PdHold<'_>, Errno> {
         match &self.kind {
             HandleKind::Own(users) | HandleKind::Imported(users) => {
                 if !tenure::hold_domain(users) {
@@ -88,7 +88,7 @@ impl Pd {
             HandleKind::Parent(_) => {}
         }
         self.users.fetch_add(1, Ordering::AcqRel);
-        Ok(Held(self))
+        Ok(PdHold(self))
     }
 
     /// Releases the domain after an object in it ended.
@@ -105,16 +105,16 @@ impl Pd {
 /// A domain held for an object that is being made.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Held<'a>(&'a Pd);
+pub(crate) struct PdHold<'a>(&'a Pd);
 
-impl Held<'_> {
+impl PdHold<'_> {
     /// Keeps the hold for the finished object.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for PdHold<'_> {
     fn drop(&mut self) {
         self.0.release();
     }
@@ -129,7 +129,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
         // SAFETY: the caller's context is open for the whole call.
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
-        let (number, users) = adapter.domains.create(owner.badge.origin).ok_or(Errno::ENOMEM)?;
+        let (number, users) = adapter.domains.create(owner.identity.origin).ok_or(Errno::ENOMEM)?;
         let verbs = ibv_pd { context, handle: number };
         Ok(Pd::create(verbs, adapter, number, HandleKind::Own(users)))
     })
@@ -179,7 +179,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
         let view = unsafe { View::of(&peer) };
-        if origin_of(&view, handle) != Some(owner.badge.origin) {
+        if origin_of(&view, handle) != Some(owner.identity.origin) {
             return Err(Errno::ENOENT);
         }
         let kind = if peer.is_self {

@@ -165,12 +165,12 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
 /// # Safety
 /// `made` names live objects.
 unsafe fn finish(
-    made: Made,
+    made: NewQp,
     qp_context: *mut c_void,
     qp_type: ibv_qp_type,
     wants_ops: bool,
 ) -> Arc<Qp> {
-    let Made { qp, context, pd, send_cq, recv_cq, srq, xrcd } = made;
+    let NewQp { qp, context, pd, send_cq, recv_cq, srq, xrcd } = made;
     // SAFETY: no other thread has the handle of the QP yet; mutex and condition are initialised in
     // place and stay there.
     unsafe {
@@ -199,7 +199,7 @@ unsafe fn finish(
 }
 
 /// A new QP, and the objects of its C object.
-struct Made {
+struct NewQp {
     qp: Arc<Qp>,
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -218,7 +218,7 @@ unsafe fn create_in_domain(
     init: &ibv_qp_init_attr_ex,
     max_tso_header: u16,
     rss: Option<Rss>,
-) -> Result<Made, Errno> {
+) -> Result<NewQp, Errno> {
     let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
         || cap.max_recv_wr > MAX_QP_WR
@@ -275,14 +275,14 @@ unsafe fn create_in_domain(
     let qp = Qp::new(&domain.adapter, wanted)?;
     held.keep();
     let xrcd = std::ptr::null_mut();
-    Ok(Made { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
+    Ok(NewQp { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
 }
 
 /// Creates an XRC receive QP: it has an XRC domain, and neither queues nor CQs.
 ///
 /// # Safety
 /// The XRC domain named by `init` is NULL or a live domain of this provider.
-unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
+unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<NewQp, Errno> {
     if init.xrcd.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -295,7 +295,7 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
     xrcd.hold();
     let (cq, srq) = (std::ptr::null_mut(), std::ptr::null_mut());
     let pd = std::ptr::null_mut();
-    Ok(Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
+    Ok(NewQp { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
 }
 
 /// ibv_open_qp(3): a further handle of an XRC receive QP of a domain, possibly of another process.
@@ -335,12 +335,12 @@ pub(super) unsafe extern "C" fn open_qp(
         let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
         let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
         let (cq, srq, pd) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        let made = Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: attr.xrcd };
+        let made = NewQp { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: attr.xrcd };
         // SAFETY: no other thread knows the QP yet.
         let qp = unsafe { finish(made, qp_context, IBV_QPT_XRC_RECV, false) };
         // SAFETY: the QP was made above and its handle is first given out below: no other thread
         // uses the C object yet.
-        unsafe { (*qp.handle()).state = shown(&qp).0.qp_state };
+        unsafe { (*qp.handle()).state = attributes_of(&qp).0.qp_state };
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
@@ -415,7 +415,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 ///
 /// # Errors
 /// `EINVAL` not possible for a connection; `EHOSTUNREACH` the address cannot be reached.
-fn route_elsewhere(
+fn route_to_host(
     adapter: &Adapter,
     kind: Kind,
     gids: &Gids,
@@ -463,7 +463,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         cface::reserve::admit()?;
     }
     let elsewhere = if changes.has(IBV_QP_AV) {
-        route_elsewhere(&qp.adapter, qp.kind, gids, &attr.ah_attr)?
+        route_to_host(&qp.adapter, qp.kind, gids, &attr.ah_attr)?
     } else {
         None
     };
@@ -569,7 +569,7 @@ fn connect(
     }
     let (mut sending, mut receiving) = (None, None);
     // If no process has the slot, requests time out, as on an unplugged cable.
-    if let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num)? {
+    if let Some((a, b)) = qp.adapter.link_with_retries(attr.dest_qp_num)? {
         sending = (qp.kind != Kind::XrcRecv).then_some(a);
         receiving = (qp.kind != Kind::XrcSend).then_some(b);
     }
@@ -585,7 +585,7 @@ fn connect(
 
 /// The attributes of a QP. Of a QP in another process only the published attributes: state,
 /// destination, access flags and timer.
-fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
+fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match &qp.role {
         Role::Opened(Opened { local: None, home, .. }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
@@ -627,7 +627,7 @@ pub(super) unsafe extern "C" fn query_qp(
         if matches!(queue.role, Role::Rss(_)) {
             return failed(Errno::EOPNOTSUPP);
         }
-        let (known, cap) = shown(queue);
+        let (known, cap) = attributes_of(queue);
         *attr = known;
         *init = ibv_qp_init_attr {
             qp_context: (*qp).qp_context,

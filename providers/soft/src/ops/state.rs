@@ -1,6 +1,6 @@
 //! The state of an open device. Every object of a program leads to its context here.
 
-use super::badge::Badge;
+use super::context_identity::ContextIdentity;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
 use crate::engine::objects::port::Interfaces;
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(super) gids: GidTable,
     pub(crate) report: Reporter,
     /// Identifies the family of contexts whose objects may be imported here.
-    pub(super) badge: Badge,
+    pub(super) identity: ContextIdentity,
     /// Completion channels by the descriptor of the application.
     pub(super) channels: Mutex<HashMap<c_int, Arc<Channel>>>,
     /// The process inherited the context from its parent ([`super::orphaned`]).

@@ -290,7 +290,7 @@ pub struct MrEntry {
 pub struct PdEntry {
     /// The domain's number; 0: no domain. Written last, cleared first.
     pub number: Owned<AtomicU64>,
-    /// The context that owns the domain, by the number in that context's descriptor (`ops::badge`).
+    /// The context that the domain belongs to: its `origin` (`ops::context_identity`).
     pub origin: Owned<AtomicU64>,
 }
 

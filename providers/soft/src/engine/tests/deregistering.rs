@@ -1,5 +1,5 @@
-//! //! Tests that a deregistration waits for the threads that move bytes of its region. //! They
-//! cover what `quiesce` waits for, and that its cost does not grow with the number of QPs.
+//! Tests that a deregistration waits for the threads that move bytes of its region. They cover what
+//! `quiesce` waits for, and that its cost does not grow with the number of QPs.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
@@ -22,9 +22,8 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     assert_eq!(looks(), 0);
 }
 
-/// /// Runs threads that use both halves of each QP while two threads deregister the regions of
-/// `keys` one after the other. /// No thread moves bytes of a region whose deregistration has
-/// returned.
+/// Runs threads that use both halves of each QP while two threads deregister the regions of `keys`
+/// one after the other. No thread moves bytes of a region whose deregistration has returned.
 fn no_key_outlives_its_deregistration(qps: usize) {
     const KEYS: usize = 100;
     let adapter = adapter(true);
@@ -65,7 +64,7 @@ fn no_key_outlives_its_deregistration(qps: usize) {
                 scope.spawn(move || {
                     for key in (half..KEYS).step_by(2) {
                         revoked[key].store(true, Ordering::SeqCst);
-                        // // Each side is in a protection domain of its own.
+                        // Each side is in a protection domain of its own.
                         for side in sides {
                             adapter.quiesce(side.qp.pd, side.keys.rkey, "a test");
                         }

@@ -1,5 +1,6 @@
-//! //! A differential test of the fast path of SENDs (`fast_send`, `fast_receive`) against the
-//! general path. //! It feeds the same random input to both and compares their output. //! //!
+//! A differential test of the fast path of SENDs (`fast_send`, `fast_receive`) against the general
+//! path. It feeds the same random input to both and compares their output.
+//!
 //! There are two worlds. Each is a fabric with two connected QPs, and in one of them no QP takes
 //! the fast path. Both get the same random calls of ibv_post_send(3) and ibv_post_recv(3). The
 //! return values, all completions in their order, and all memory must be equal.
@@ -12,31 +13,31 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const CASES: usize = 12;
-/// /// The time after which two worlds that have not become equal are different.
+/// The time after which two worlds that have not become equal are different.
 const LIMIT: Duration = Duration::from_secs(120);
-/// /// The number of polls without a completion after which the test expects no more. It exceeds
-/// what an acknowledgement is delayed for.
+/// The number of polls without a completion after which the test expects no more. It exceeds what
+/// an acknowledgement is delayed for.
 const LOOKS: u32 = 64;
 
-/// /// Lengths around every limit of the fast path.
+/// Lengths around every limit of the fast path.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 46, 47, 48, 49, 50, 200, 256, 257, 1000, 4096, 8192, 8193];
 const MAX_INLINE: usize = 256;
-/// /// The offset of the bytes of messages. No call writes there.
+/// The offset of the bytes of messages. No call writes there.
 const SOURCE: usize = 16 << 10;
-/// /// The offset of the source of inline data, which the test overwrites after each post.
+/// The offset of the source of inline data, which the test overwrites after each post.
 const SCRATCH: usize = SOURCE + MAX_INLINE;
-/// /// The offset of the targets of RDMA WRITEs.
+/// The offset of the targets of RDMA WRITEs.
 const TARGET: usize = SCRATCH + (9 << 10);
-/// /// The bytes of one receive, and the number of receives at one time.
+/// The bytes of one receive, and the number of receives at one time.
 const PLACE: usize = 8200;
 const PLACES: usize = 32;
 const BYTES: usize = TARGET + PLACE * PLACES;
 
-/// /// The bit that marks the work request identifiers of receives.
+/// The bit that marks the work request identifiers of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// /// The pseudo-random generator SplitMix64.
+/// The pseudo-random generator SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -51,13 +52,13 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// /// True with probability 1/`n`.
+    /// True with probability 1/`n`.
     fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
 
-/// /// A scatter/gather list over a side's memory, and whether its lkey is valid.
+/// A scatter/gather list over a side's memory, and whether its lkey is valid.
 #[derive(Clone, Debug)]
 struct Ranges {
     parts: Vec<(usize, usize)>,
@@ -65,7 +66,7 @@ struct Ranges {
 }
 
 impl Ranges {
-    /// /// A list of `len` bytes from `at` on, in one or several ranges.
+    /// A list of `len` bytes from `at` on, in one or several ranges.
     fn draw(random: &mut Random, at: usize, len: usize) -> Self {
         let parts = match random.below(8) {
             0 => vec![(at, len / 2), (at + len / 2, len - len / 2)],
@@ -88,7 +89,7 @@ impl Ranges {
     }
 }
 
-/// /// A send request.
+/// A send request.
 #[derive(Clone, Debug)]
 struct Message {
     wr_id: u64,
@@ -96,7 +97,7 @@ struct Message {
     flags: u32,
     imm: u32,
     from: Ranges,
-    /// /// The offset of the target of a WRITE.
+    /// The offset of the target of a WRITE.
     to: usize,
 }
 
@@ -111,30 +112,30 @@ impl Message {
     }
 }
 
-/// /// A call that both worlds make. The number is the side.
+/// A call that both worlds make. The number is the side.
 #[derive(Clone, Debug)]
 enum Call {
     Send(usize, Vec<Message>),
     Receive(usize, Vec<(u64, Ranges)>),
-    /// /// Polls for at most so many completions.
+    /// Polls for at most so many completions.
     Poll(usize, usize),
-    /// /// Overwrites the source of inline data.
+    /// Overwrites the source of inline data.
     Scribble(usize, u8),
     Fail(usize),
 }
 
-/// /// The defined fields of a completion. QP numbers are replaced by the side that has them.
+/// The defined fields of a completion. QP numbers are replaced by the side that has them.
 type Seen = (u64, u32, u8, bool, Option<(u32, u32, u32, u32, bool)>);
 
 struct World {
     sides: [Side; 2],
     srq: Option<Arc<Srq>>,
-    /// /// The completions of sends and of receives, for each side. The order between a send and a
+    /// The completions of sends and of receives, for each side. The order between a send and a
     /// receive of one side is a matter of timing, so the test does not compare it.
     seen: [[Vec<Seen>; 2]; 2],
 }
 
-/// /// The settings of one case.
+/// The settings of one case.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     kind: Kind,
@@ -183,7 +184,7 @@ impl World {
         Self { sides, srq, seen: Default::default() }
     }
 
-    /// /// Makes a call. Returns its result and the index of the request that it refused.
+    /// Makes a call. Returns its result and the index of the request that it refused.
     fn call(&mut self, call: &Call) -> (i32, Option<usize>) {
         match call {
             Call::Send(at, list) => self.post(*at, list),
@@ -223,7 +224,7 @@ impl World {
         }
         let (first, mut bad) = (requests.as_mut_ptr(), null_mut());
         let qp = Arc::as_ptr(&side.qp).cast_mut().cast();
-        // // SAFETY: `side` owns the QP; the requests and their lists live until the end of this
+        // SAFETY: `side` owns the QP; the requests and their lists live until the end of this
         // function; `bad` is a local of this function.
         let result = unsafe { post_send(qp, first, &raw mut bad) };
         (result, requests.iter().position(|wr| std::ptr::eq(wr, bad)))
@@ -249,12 +250,12 @@ impl World {
         }
         let (first, mut bad) = (requests.as_mut_ptr(), null_mut());
         let qp = Arc::as_ptr(&side.qp).cast_mut().cast();
-        // // SAFETY: as in `post`.
+        // SAFETY: as in `post`.
         let result = unsafe { post_recv(qp, first, &raw mut bad) };
         (result, requests.iter().position(|wr| std::ptr::eq(wr, bad)))
     }
 
-    /// /// Takes up to `most` completions, and returns their number.
+    /// Takes up to `most` completions, and returns their number.
     fn poll(&mut self, at: usize, most: usize) -> usize {
         let (own, peer) = (self.sides[at].qp.qpn, self.sides[1 - at].qp.qpn);
         let seen = &mut self.seen[at];
@@ -279,7 +280,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // // Both QPs retire before the memory of either is freed.
+        // Both QPs retire before the memory of either is freed.
         for side in &self.sides {
             side.qp.retire();
         }
@@ -289,7 +290,7 @@ impl Drop for World {
     }
 }
 
-/// /// The two worlds, and the model of what both have in common.
+/// The two worlds, and the model of what both have in common.
 struct Worlds {
     worlds: [World; 2],
     setting: Setting,
@@ -297,10 +298,10 @@ struct Worlds {
     calls: Vec<Call>,
     next_wr: u64,
     next_place: [usize; 2],
-    /// /// For each side, the receives that no message has taken. A negative number counts the
-    /// messages that wait for one.
+    /// For each side, the receives that no message has taken. A negative number counts the messages
+    /// that wait for one.
     spare: [isize; 2],
-    /// /// The last request of each side. It is signaled.
+    /// The last request of each side. It is signaled.
     last: [Option<u64>; 2],
 }
 
@@ -329,7 +330,7 @@ impl Worlds {
         self.calls.push(call);
     }
 
-    /// /// The receives of side `at` that the next messages take.
+    /// The receives of side `at` that the next messages take.
     fn spare(&self, at: usize) -> usize {
         self.spare[at].max(0) as usize
     }
@@ -361,7 +362,7 @@ impl Worlds {
         Message { wr_id: self.wr_id(), opcode, flags, imm, from, to }
     }
 
-    /// /// Posts `list` at side `at` in one call, and sometimes polls.
+    /// Posts `list` at side `at` in one call, and sometimes polls.
     fn send(&mut self, at: usize, list: Vec<Message>) {
         let good = list.iter().take_while(|message| !message.is_refused());
         self.spare[1 - at] -= good.filter(|message| message.takes_receive()).count() as isize;
@@ -382,7 +383,7 @@ impl Worlds {
         }
     }
 
-    /// /// Posts receives for `count` messages at side `at`.
+    /// Posts receives for `count` messages at side `at`.
     fn receive(&mut self, at: usize, count: usize) {
         if count > 0 {
             let list = (0..count).map(|_| self.place(at, PLACE)).collect();
@@ -398,7 +399,7 @@ impl Worlds {
         (self.wr_id() | RECEIVE, ranges)
     }
 
-    /// /// Sends messages in both directions, of which none fails. All of them complete in the end.
+    /// Sends messages in both directions, of which none fails. All of them complete in the end.
     fn traffic(&mut self) {
         for at in self.both_in_any_order() {
             let count = 1 + self.random.below(20);
@@ -406,7 +407,7 @@ impl Worlds {
             let lacking = count.saturating_sub(spare);
             let most = PLACES - count.max(spare);
             let more = if self.random.once_in(2) { self.random.below(most.min(4) + 1) } else { 0 };
-            // // Without a receive, an unreliable message is lost. A reliable one fails unless
+            // Without a receive, an unreliable message is lost. A reliable one fails unless
             // `rnr_retry` lets it wait.
             let waits = self.setting.kind == Kind::Rc && self.setting.rnr_retry == 7;
             let first = if waits { self.random.below(lacking + 1) } else { lacking + more };
@@ -419,7 +420,7 @@ impl Worlds {
                 if left == 0 {
                     list.last_mut().expect("one at least").flags |= IBV_SEND_SIGNALED;
                 } else if self.random.once_in(8) {
-                    // // The post ends at this request.
+                    // The post ends at this request.
                     let mut refused = self.message(false);
                     refused.flags |= IBV_SEND_INLINE;
                     refused.from = Ranges { parts: vec![(0, MAX_INLINE + 1)], key_is_good: true };
@@ -437,12 +438,12 @@ impl Worlds {
         if self.random.once_in(2) { [0, 1] } else { [1, 0] }
     }
 
-    /// /// Makes a message of side 0 fail, and continues to post at both sides.
+    /// Makes a message of side 0 fail, and continues to post at both sides.
     fn ruin(&mut self) {
         let before = 1 + self.random.below(6);
         let lacking = before.saturating_sub(self.spare(1));
         self.receive(1, lacking);
-        // // Complete messages take all waiting receives, so that the next receive belongs to the
+        // Complete messages take all waiting receives, so that the next receive belongs to the
         // message that fails.
         let whole = self.spare(1);
         let mut list: Vec<_> = (0..whole).map(|_| self.message(false)).collect();
@@ -481,7 +482,7 @@ impl Worlds {
         self.settle();
     }
 
-    /// /// Polls until everything is complete in both worlds, and compares them.
+    /// Polls until everything is complete in both worlds, and compares them.
     fn settle(&mut self) {
         let end = Instant::now() + LIMIT;
         let mut in_vain = 0;

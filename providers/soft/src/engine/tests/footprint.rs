@@ -1,13 +1,13 @@
-//! //! Tests of the memory that destroyed objects leave behind. //! The pages of a ring and of
-//! bounce buffers must go back to the kernel with their connection.
+//! Tests of the memory that destroyed objects leave behind. The pages of a ring and of bounce
+//! buffers must go back to the kernel with their connection.
 
 use super::*;
 use soft_local::shm::layout::{CHUNKS, RINGS_LEN, RINGS_QP_SLOTS};
 
-/// /// The number of resident pages of the rings segment behind its first part.
+/// The number of resident pages of the rings segment behind its first part.
 fn pages(adapter: &Adapter) -> usize {
     let mut seen = vec![0_u8; (RINGS_LEN - RINGS_QP_SLOTS) / 4096];
-    // // SAFETY: the range is inside the segment, which is mapped as a whole, and `seen` has a byte
+    // SAFETY: the range is inside the segment, which is mapped as a whole, and `seen` has a byte
     // for each of its pages.
     let done = unsafe {
         let from = adapter.fabric.rings().base().add(RINGS_QP_SLOTS);
@@ -17,7 +17,7 @@ fn pages(adapter: &Adapter) -> usize {
     seen.iter().filter(|page| **page & 1 != 0).count()
 }
 
-/// /// A connection on which `count` messages of `len` bytes were sent.
+/// A connection on which `count` messages of `len` bytes were sent.
 fn talk(adapter: &Arc<Adapter>, count: usize, len: usize) -> (Side, Side) {
     let (a, b) = (Side::new(adapter, Kind::Rc, len), Side::new(adapter, Kind::Rc, len));
     a.connect(b.qp.qpn, 0);
@@ -42,7 +42,7 @@ fn connections_that_are_gone_leave_no_pages_of_their_rings() {
     }
     assert_eq!(pages(&adapter), before);
     drop(live);
-    // // The service thread may read the ring while its pages are freed, and a page that is read
+    // The service thread may read the ring while its pages are freed, and a page that is read
     // becomes resident again.
     assert!(pages(&adapter) <= 1, "{} pages are left", pages(&adapter));
 }
@@ -50,7 +50,7 @@ fn connections_that_are_gone_leave_no_pages_of_their_rings() {
 #[test]
 fn a_connection_in_a_reused_slot_begins_with_an_empty_ring() {
     let adapter = adapter(true);
-    // // Two free slots remain, so that each round gets the slots of the round before it.
+    // Two free slots remain, so that each round gets the slots of the round before it.
     let taken: Vec<_> = std::iter::from_fn(|| adapter.reserve_qp()).collect();
     for (index, _) in &taken[..2] {
         adapter.free_qp(*index);
@@ -67,7 +67,7 @@ fn destroyed_connections_free_their_bounce_buffers() {
     let all: Vec<u32> = (0..CHUNKS / 4).filter_map(|_| adapter.chunks.take()).collect();
     for index in &all {
         let chunk = adapter.view.chunk(*index).expect("it is mapped");
-        // // SAFETY: this test alone has the chunk.
+        // SAFETY: this test alone has the chunk.
         unsafe { chunk.base().write_bytes(1, chunk.len()) };
     }
     all.into_iter().for_each(|index| adapter.chunks.give(index));

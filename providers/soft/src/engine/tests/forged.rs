@@ -1,18 +1,18 @@
-//! //! Tests of forged ring entries: what a hostile peer can write into the rings of this process,
-//! and what it must not cause. //! Each test writes an entry as no honest peer would, and lets the
-//! engine read it.
+//! Tests of forged ring entries: what a hostile peer can write into the rings of this process, and
+//! what it must not cause. Each test writes an entry as no honest peer would, and lets the engine
+//! read it.
 
-use super::answers::End;
+use super::xrc_order::End;
 use super::*;
 use soft_local::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
 use soft_local::shm::trust::Claim;
 
-/// /// Writes a forged entry into the ring of `to`, in the slot of the next message of `from`.
+/// Writes a forged entry into the ring of `to`, in the slot of the next message of `from`.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
     forge_piece(from, to, op, FIRST | LAST, (carrier, count), body);
 }
 
-/// /// As `forge`, for a part of a message.
+/// As `forge`, for a part of a message.
 fn forge_piece(
     from: &Side,
     to: &Side,
@@ -28,7 +28,7 @@ fn forge_piece(
     to.cq.sweep(ServedBy::Application);
 }
 
-/// /// Two QPs of one process, of which the first has sent to the second.
+/// Two QPs of one process, of which the first has sent to the second.
 fn acquainted(kind: Kind, bytes: usize) -> (Side, Side) {
     let (mut a, b) = pair(kind, true, bytes);
     fill(&mut a, 1);
@@ -54,7 +54,7 @@ fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
             if listed {
                 let chunk = b.qp.adapter.chunks.take().expect("room");
                 let base = b.qp.adapter.view.chunk(chunk).expect("there");
-                // // SAFETY: this process owns the chunk.
+                // SAFETY: this process owns the chunk.
                 unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
                 let body = [halves(chunk, 1), LEN as u64];
                 forge(&a, &b, Op::Send, Carrier::AttachList, 0, &body);
@@ -100,9 +100,9 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     b.receive(2, &[b.sge(0, 64)]);
     let chunk = of_a.chunks.take().expect("room");
     let base = of_a.view.chunk(chunk).expect("there");
-    // // The sum of the lengths overflows to 64.
+    // The sum of the lengths overflows to 64.
     let list = [[0x1000u64, u64::MAX], [0x1000, 65]];
-    // // SAFETY: this process owns the chunk.
+    // SAFETY: this process owns the chunk.
     unsafe { base.base().cast::<[[u64; 2]; 2]>().write(list) };
     forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
@@ -122,12 +122,12 @@ fn later_pieces_cannot_extend_a_message_beyond_its_declared_length() {
         b.receive(2, &[b.sge(0, LEN)]);
         let chunk = of_a.chunks.take().expect("room");
         let address = a.memory.as_ptr() as u64;
-        // // The first part offers 8 of 64 bytes, and the second offers all 64 again.
+        // The first part offers 8 of 64 bytes, and the second offers all 64 again.
         let part = [halves(chunk, 8), LEN as u64];
         forge_piece(&a, &b, Op::Send, FIRST, (Carrier::Chunk, 0), &part);
         if listed {
             let base = of_a.view.chunk(chunk).expect("there");
-            // // SAFETY: this process owns the chunk.
+            // SAFETY: this process owns the chunk.
             unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
             let body = [halves(chunk, 1), LEN as u64];
             forge_piece(&a, &b, Op::Send, LAST, (Carrier::AttachList, 0), &body);
@@ -162,7 +162,7 @@ fn an_srq_that_holds_only_returned_receives_has_a_receive() {
     srq.retire();
 }
 
-/// /// Writes an entry about the process in `slot` into the datagram ring of `to`. Its effects are
+/// Writes an entry about the process in `slot` into the datagram ring of `to`. Its effects are
 /// complete after `looked`. The test does not serve the ring itself, because two threads that serve
 /// one entry could each see half of its effects.
 fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
@@ -200,7 +200,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     }
     looked(&home);
     assert_eq!((events(), qp.state()), (0, crate::engine::state::State::Rts));
-    // // A word from the process that has the stand-in QP is accepted: the tables confirm it.
+    // A word from the process that has the stand-in QP is accepted: the tables confirm it.
     let stand_in = End::new(&other, domain);
     stand_in.recv.connect(sender.send.qp.qpn, 7);
     let entry = stand_in.recv.qp.entry();
@@ -250,7 +250,7 @@ fn pending_requests_of_peer_processes_are_limited() {
         src_qpn: by,
         ack: 0,
     };
-    // // The service thread may serve the ring at the same time, so the test repeats the message.
+    // The service thread may serve the ring at the same time, so the test repeats the message.
     assert!((0..2_000_000).any(|of| !adapter.xrc.receive_message(
         &adapter,
         slot,

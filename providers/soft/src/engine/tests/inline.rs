@@ -1,15 +1,15 @@
-//! //! Tests that inline data belongs to the application again when the post returns. //! A request
-//! copies its inline data, however long it waits.
+//! Tests that inline data belongs to the application again when the post returns. A request copies
+//! its inline data, however long it waits.
 
 use super::*;
 
-/// /// The data is longer than the limit up to which data is copied into the ring
+/// The data is longer than the limit up to which data is copied into the ring
 /// (`FERROVERBS_SOFT_EAGER`).
 #[test]
 fn long_inline_data_keeps_its_contents_after_the_post() {
     let size = 9000;
     let adapter = adapter(true);
-    // // The QP waits for the peer without a limit.
+    // The QP waits for the peer without a limit.
     let patient = ibv_qp_attr { rnr_retry: 7, timeout: 0, ..Zeroed::zeroed() };
     assert!(size > adapter.eager_bytes);
     for connected_before in [true, false] {

@@ -1,5 +1,4 @@
-//! //! Tests that QPs without a CQ of their own use none. //! These are XRC receive QPs and RSS
-//! QPs.
+//! Tests that QPs without a CQ of their own use none. These are XRC receive QPs and RSS QPs.
 
 use super::*;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};

@@ -1,14 +1,14 @@
-//! //! Tests of requests when one end of a connection, or each of them, connects anew, in any
-//! order. //! A request of an earlier connection must never count for a later one.
+//! Tests of requests when one end of a connection, or each of them, connects anew, in any order. A
+//! request of an earlier connection must never count for a later one.
 
 use super::*;
 
-/// /// Attributes with these PSNs and without any limit on retries.
+/// Attributes with these PSNs and without any limit on retries.
 fn patient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
     ibv_qp_attr { sq_psn, rq_psn, rnr_retry: 7, ..Zeroed::zeroed() }
 }
 
-/// /// Attributes with these PSNs and the shortest timeout.
+/// Attributes with these PSNs and the shortest timeout.
 fn impatient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
     ibv_qp_attr { timeout: 1, ..patient(sq_psn, rq_psn) }
 }
@@ -44,7 +44,7 @@ fn say(from: &Side, to: &Side, number: usize) {
     );
 }
 
-/// /// Polls both sides until `wanted` completions have come, and for some more rounds. Returns all
+/// Polls both sides until `wanted` completions have come, and for some more rounds. Returns all
 /// completions.
 fn observe(a: &Side, b: &Side, wanted: (usize, usize)) -> (Vec<Cqe>, Vec<Cqe>) {
     let (mut at_a, mut at_b) = (vec![], vec![]);
@@ -86,7 +86,7 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
         let mut expected = vec![IBV_WC_WR_FLUSH_ERR; 5];
         expected[0] = IBV_WC_RETRY_EXC_ERR;
         assert_eq!((statuses(&sent), got), (expected, vec![]), "{cma}");
-        // // The connection works once the receiver connects anew as well.
+        // The connection works once the receiver connects anew as well.
         reset(&a);
         reset(&b);
         a.connect_as(b.qp.qpn, impatient(7, 9));
@@ -103,7 +103,7 @@ fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
         let (a, b) = two(cma);
         a.connect_as(b.qp.qpn, patient(7, 9));
         b.connect_as(a.qp.qpn, patient(9, 7));
-        // // There are no receives, so the messages stay in the ring.
+        // There are no receives, so the messages stay in the ring.
         for n in 0..6 {
             say(&a, &b, n);
         }
@@ -116,7 +116,7 @@ fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
         assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]), "{cma}");
-        // // The receiver connects anew, and gets the messages of this connection.
+        // The receiver connects anew, and gets the messages of this connection.
         reset(&b);
         b.connect_as(a.qp.qpn, patient(9, 7));
         for n in 0..16 {
@@ -134,7 +134,7 @@ fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
         let (a, b) = two(cma);
         a.connect_as(b.qp.qpn, impatient(7, 9));
         b.connect_as(a.qp.qpn, impatient(9, 7));
-        // // Without attach, the longer messages fill the ring. The acknowledgement of the old
+        // Without attach, the longer messages fill the ring. The acknowledgement of the old
         // connection must not look like that of a whole lap.
         for n in 0..count {
             say(&a, &b, n);
@@ -206,8 +206,7 @@ fn unreliable_connections_work_whichever_end_connects_anew() {
     for cma in [true, false] {
         for round in 0..12 {
             let (a, b) = unreliable(cma);
-            // // There are fewer receives than messages. Some messages stay in the ring, or were
-            // lost.
+            // There are fewer receives than messages. Some messages stay in the ring, or were lost.
             for n in 0..round {
                 b.receive(n, &[b.sge(0, 40_000)]);
             }

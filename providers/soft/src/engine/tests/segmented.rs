@@ -1,5 +1,5 @@
-//! //! Tests of segmented sends of a UD QP (TSO) that wait before they are executed. //! A waiting
-//! send keeps the header that it was posted with.
+//! Tests of segmented sends of a UD QP (TSO) that wait before they are executed. A waiting send
+//! keeps the header that it was posted with.
 
 use super::*;
 use crate::engine::ethernet::Framing;
@@ -8,13 +8,13 @@ use crate::engine::state::State;
 use crate::engine::tso::Segmenter;
 use crate::engine::ud::MTU;
 
-/// /// An IP over InfiniBand frame: IPv4 with identification 0xffff, and TCP with sequence number
-/// 100, PSH and FIN.
+/// An IP over InfiniBand frame: IPv4 with identification 0xffff, and TCP with sequence number 100,
+/// PSH and FIN.
 const HEADER: [u8; 44] = [
     8, 0, 0, 0, 0x45, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, 6, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 80, 1,
     187, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x19, 1, 0, 0, 0, 0, 0,
 ];
-/// /// The offset of a segment's data in a receive, behind the GRH and the headers of the segment.
+/// The offset of a segment's data in a receive, behind the GRH and the headers of the segment.
 const DATA: usize = 40 + HEADER.len();
 
 fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {

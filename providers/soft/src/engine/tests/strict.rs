@@ -1,12 +1,12 @@
-//! //! Tests of strict queue pairs (`strict`). //! The engine refuses on one host what adapters
-//! refuse between hosts, and frees a slot of the send queue only when the completion was polled.
+//! Tests of strict queue pairs (`strict`). The engine refuses on one host what adapters refuse
+//! between hosts, and frees a slot of the send queue only when the completion was polled.
 
 use super::*;
 use crate::engine::qp::STRICT;
 use crate::engine::state::State;
 use soft_sys::Errno;
 
-/// /// Two strict QPs of one process, in RESET.
+/// Two strict QPs of one process, in RESET.
 fn strict_pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
     let adapter = adapter(cma);
     STRICT.set(true);
@@ -15,7 +15,7 @@ fn strict_pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
     pair
 }
 
-/// /// Takes the QP through INIT and RTR to RTS with this path MTU and these READ depths.
+/// Takes the QP through INIT and RTR to RTS with this path MTU and these READ depths.
 fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8) {
     let attr = ibv_qp_attr {
         qkey: QKEY,
@@ -94,7 +94,7 @@ fn a_read_beyond_the_responders_depth_is_refused() {
         a.send(request(opcode, &b), &[a.sge(0, 8)]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR, "two at a time");
-        // // An initiator whose own depth is 1 never has two READs outstanding.
+        // An initiator whose own depth is 1 never has two READs outstanding.
         let (a, b) = connected(Kind::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (1, 1));
         for _ in 0..9 {
             a.send(request(opcode, &b), &[a.sge(0, 8)]);
@@ -118,7 +118,7 @@ fn a_request_waits_for_the_peer_before_its_length_is_checked() {
     assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR);
 }
 
-/// /// Posts until the queue is full. Returns the number of accepted requests.
+/// Posts until the queue is full. Returns the number of accepted requests.
 fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
     let mut posted = 0;
     loop {

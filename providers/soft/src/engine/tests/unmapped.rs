@@ -1,21 +1,19 @@
-//! //! Tests of memory that the application unmapped before it deregistered it
-//! (`soft_memory::guard`, `soft_memory::careful`). //! The engine must survive the access,
-//! whichever path touches the memory.
+//! Tests of memory that the application unmapped before it deregistered it (`soft_memory::guard`,
+//! `soft_memory::careful`). The engine must survive the access, whichever path touches the memory.
 
-use super::rights::{PATHS, Path, connected};
+use super::access_rights::{PATHS, Path, connected};
 use super::*;
 use soft_memory::testing::remote_pages;
 
 const PAGE: usize = 4096;
 
-/// /// Registers two pages for `side` and unmaps the second one. Returns their address and the
-/// keys.
+/// Registers two pages for `side` and unmaps the second one. Returns their address and the keys.
 fn half_gone(side: &Side) -> (*mut u8, Keys) {
     let at = remote_pages(2);
     let (va, len) = (at as u64, 2 * PAGE as u64);
     let extent = Extent { pd: side.qp.pd, va, iova: va, len, access: ALL };
     let keys = side.qp.adapter.regions.register(&extent).expect("room");
-    // // SAFETY: this test mapped the page, and only the engine knows its address.
+    // SAFETY: this test mapped the page, and only the engine knows its address.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), PAGE) }, 0);
     (at, keys)
 }
@@ -24,7 +22,7 @@ fn part(at: *mut u8, keys: Keys, from: usize, len: usize) -> ibv_sge {
     ibv_sge { addr: at as u64 + from as u64, length: len as u32, lkey: keys.lkey }
 }
 
-/// /// The next completion of `side`, while this thread serves `b` as the service thread does.
+/// The next completion of `side`, while this thread serves `b` as the service thread does.
 fn served(side: &Side, b: &Side) -> Cqe {
     loop {
         b.cq.sweep(ServedBy::Library);
@@ -48,12 +46,12 @@ fn unmapped_receives_discard_the_bytes_that_arrive() {
             assert_eq!((got.status, got.byte_len), (IBV_WC_SUCCESS, (len + grh) as u32));
             assert_eq!(served(&a, &b).status, IBV_WC_SUCCESS);
         }
-        // // A message that ends before the hole arrives.
+        // A message that ends before the hole arrives.
         let len = PAGE - 100 - grh;
         b.receive(1, &[part(at, keys, 100, 2 * PAGE - 100)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
         assert_eq!(served(&b, &b).status, IBV_WC_SUCCESS);
-        // // SAFETY: the range is inside the page that is still mapped.
+        // SAFETY: the range is inside the page that is still mapped.
         let left = unsafe { std::slice::from_raw_parts(at.add(100 + grh), len) };
         assert!(left == &a.memory[..len], "{kind:?}");
     }
@@ -67,7 +65,7 @@ fn unmapped_memory_accepts_writes_and_refuses_reads() {
         (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_REM_OP_ERR),
         (IBV_WR_ATOMIC_WRITE, IBV_WC_REM_OP_ERR),
     ] {
-        // // Without attach, the target's process moves the bytes.
+        // Without attach, the target's process moves the bytes.
         let (a, b) = pair(Kind::Rc, false, PAGE);
         let (at, keys) = half_gone(&b);
         let remote = RemoteAddress { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
@@ -76,17 +74,17 @@ fn unmapped_memory_accepts_writes_and_refuses_reads() {
     }
 }
 
-/// /// The number of unmapped pages of a region, whose first page alone stays mapped.
+/// The number of unmapped pages of a region, whose first page alone stays mapped.
 const GONE: usize = 80;
 
-/// /// Registers `GONE` + 1 pages for `side` and unmaps all but the first. Returns the address of
-/// the unmapped pages, and the keys.
+/// Registers `GONE` + 1 pages for `side` and unmaps all but the first. Returns the address of the
+/// unmapped pages, and the keys.
 fn gone(side: &Side) -> (u64, Keys) {
     let at = remote_pages(GONE + 1);
     let (va, len) = (at as u64, (GONE + 1) * PAGE);
     let extent = Extent { pd: side.qp.pd, va, iova: va, len: len as u64, access: ALL };
     let keys = side.qp.adapter.regions.register(&extent).expect("room");
-    // // SAFETY: this test mapped the pages, and only the engine knows their addresses.
+    // SAFETY: this test mapped the pages, and only the engine knows their addresses.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), GONE * PAGE) }, 0);
     (va + PAGE as u64, keys)
 }
@@ -113,7 +111,7 @@ fn a_polling_thread_survives_unmapped_receives_whatever_arrives() {
             if kind == Kind::Ud && len > 4096 {
                 continue;
             }
-            // // The first range begins in the page that is mapped.
+            // The first range begins in the page that is mapped.
             for addr in [addr - 3, addr] {
                 b.receive(1, &[at(addr, keys, len + grh)]);
                 a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);

@@ -1,12 +1,12 @@
-//! //! Tests of progress on CQs that no thread polls. //! The service thread has to do the work of
-//! such a CQ, even while a thread polls another one.
+//! Tests of progress on CQs that no thread polls. The service thread has to do the work of such a
+//! CQ, even while a thread polls another one.
 
-use super::answers::End;
+use super::xrc_order::End;
 use super::*;
 use crate::engine::receive::Receive;
 use crate::engine::windows::Bind;
 
-/// /// As `Side::wait` without a poll: the service thread has to make progress.
+/// As `Side::wait` without a poll: the service thread has to make progress.
 fn left_alone(side: &Side) -> Option<u32> {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
@@ -18,7 +18,7 @@ fn left_alone(side: &Side) -> Option<u32> {
     None
 }
 
-/// /// Waits until a message found no receive.
+/// Waits until a message found no receive.
 fn found_no_receive(side: &Side) {
     until("a message", || side.qp.responder.lock().rnr_since.is_some());
 }
@@ -52,8 +52,8 @@ fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs
         assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.wr_id), Some(*n));
         polls > 64
     });
-    // // The service thread sometimes holds the list, for as long as the scheduler lets other
-    // threads run on its processor.
+    // The service thread sometimes holds the list, for as long as the scheduler lets other threads
+    // run on its processor.
     let slow = slow.count();
     assert!(slow < 10, "{slow} of {MESSAGES} took long");
 }
@@ -87,14 +87,13 @@ fn requests_that_wait_for_operations_in_flight_go_on_without_polls() {
         drop(in_flight);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "{remotely}");
         if remotely {
-            // // The sender's process makes progress when it polls, because it has requested no
-            // event.
+            // The sender's process makes progress when it polls, because it has requested no event.
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "its sender");
         }
     }
 }
 
-/// /// The key that the user of a window gets by ibv_inc_rkey(3).
+/// The key that the user of a window gets by ibv_inc_rkey(3).
 fn counted(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
@@ -117,8 +116,8 @@ fn window_operations_wait_for_local_transfers_and_not_for_the_peer() {
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
         let in_flight = adapter.in_flight.announce(adapter.fabric.slot(), rkey);
         a.send(invalidation(rkey), &[]);
-        // // No event marks that a request does not complete. The test sleeps for longer than any
-        // wait for the peer.
+        // No event marks that a request does not complete. The test sleeps for longer than any wait
+        // for the peer.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");
         drop(in_flight);
@@ -134,7 +133,7 @@ fn a_ring_of_an_unpolled_cq_makes_progress_while_another_cq_is_polled() {
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
-        // // The CQ becomes hot, and its peers send no wake-ups, because attention is down.
+        // The CQ becomes hot, and its peers send no wake-ups, because attention is down.
         for _ in 0..1000 {
             other.cq.poll(1, |_, _| {});
         }
@@ -149,8 +148,8 @@ fn a_ring_of_an_unpolled_cq_makes_progress_while_another_cq_is_polled() {
     }
 }
 
-/// /// Yields the processor to the service thread, which may hold the queue, and polls.
-fn patiently(side: &Side) -> Option<Cqe> {
+/// Yields the processor to the service thread, which may hold the queue, and polls.
+fn yield_and_poll(side: &Side) -> Option<Cqe> {
     std::thread::yield_now();
     side.poll()
 }
@@ -164,8 +163,8 @@ fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
     b.connect(a.qp.qpn, 7);
     for round in 0..100 {
         b.receive(round, &[b.sge(0, 64)]);
-        // // A peer that replied once is expected to reply again, so the acknowledgement waits for
-        // the next reply.
+        // A peer that replied once is expected to reply again, so the acknowledgement waits for the
+        // next reply.
         a.receive(round, &[a.sge(0, 64)]);
         a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
@@ -175,15 +174,15 @@ fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{round}");
         }
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
-        // // Attention is down while a thread polls. The test polls for so long that no
+        // Attention is down while a thread polls. The test polls for so long that no
         // acknowledgement of earlier rounds is left.
         for _ in 0..100 {
             other.cq.poll(1, |_, _| {});
         }
         a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
-        // // The test polls more than once, since the service thread may hold the queue. It polls
-        // less often than it takes for the sender to ask for an acknowledgement.
-        let soon = |side| (0..500).find_map(|_| patiently(side)).map(|cqe| cqe.status);
+        // The test polls more than once, since the service thread may hold the queue. It polls less
+        // often than it takes for the sender to ask for an acknowledgement.
+        let soon = |side| (0..500).find_map(|_| yield_and_poll(side)).map(|cqe| cqe.status);
         assert_eq!(soon(&b), Some(IBV_WC_SUCCESS), "{round}");
         for _ in 0..16 {
             other.cq.poll(1, |_, _| {});
@@ -198,7 +197,7 @@ fn the_last_message_is_acknowledged_without_another_poll() {
     let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
-    // // Attention is down, so no sender wakes a thread.
+    // Attention is down, so no sender wakes a thread.
     for _ in 0..200 {
         b.cq.poll(1, |_, _| {});
     }
@@ -208,10 +207,10 @@ fn the_last_message_is_acknowledged_without_another_poll() {
             a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
         }
         for n in 0..count {
-            assert_eq!((0..500).find_map(|_| patiently(&b)).map(|cqe| cqe.wr_id), Some(n));
+            assert_eq!((0..500).find_map(|_| yield_and_poll(&b)).map(|cqe| cqe.wr_id), Some(n));
         }
         for _ in 0..count {
-            let sent = (0..500).find_map(|_| patiently(&a)).map(|cqe| cqe.status);
+            let sent = (0..500).find_map(|_| yield_and_poll(&a)).map(|cqe| cqe.status);
             assert_eq!(sent, Some(IBV_WC_SUCCESS), "{count}");
         }
     }
@@ -238,7 +237,7 @@ fn many_unpolled_cqs_all_make_progress_while_another_one_is_polled() {
     assert_eq!(got.map(|(cqe, _)| cqe.status), Some(IBV_WC_SUCCESS));
 }
 
-/// /// Two adapters, as of two processes. They differ so that a wake-up of the sender does not also
+/// Two adapters, as of two processes. They differ so that a wake-up of the sender does not also
 /// wake the receiver.
 fn two_adapters(what: &str) -> [Arc<Adapter>; 2] {
     let name = format!("ferroverbs-{what}-{}", std::process::id());
@@ -259,25 +258,25 @@ fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
     b.connect(&a);
     a.send.cq.arm(false);
     a.send(&b);
-    // // The receiver exists and finds no receive. Then its process goes without closing anything.
+    // The receiver exists and finds no receive. Then its process goes without closing anything.
     looked(&of_b);
     assert!(a.send.cq.pop_stamped().is_none());
     of_b.fabric.leave();
     assert_eq!(left_alone(&a.send), Some(IBV_WC_RETRY_EXC_ERR));
 }
 
-/// /// A message of more parts than one round serves waits for a receive. The receive is posted,
-/// and no thread polls.
+/// A message of more parts than one round serves waits for a receive. The receive is posted, and no
+/// thread polls.
 #[test]
 fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
     let [of_a, of_b] = two_adapters("unpolled");
     let (a, b) = (Side::new(&of_a, Kind::Rc, 600_000), Side::new(&of_b, Kind::Rc, 600_000));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
-    // // A thread waits for an event of this CQ.
+    // A thread waits for an event of this CQ.
     a.cq.arm(false);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 600_000)]);
-    // // The service thread finds no receive and goes to sleep.
+    // The service thread finds no receive and goes to sleep.
     found_no_receive(&b);
     b.receive(1, &[b.sge(0, 600_000)]);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
@@ -291,11 +290,11 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
         a.connect(b.qp.qpn, rnr_retry);
         b.connect(a.qp.qpn, rnr_retry);
-        // // The code 0 stands for 655 ms, so the wait does not end within the test.
+        // The code 0 stands for 655 ms, so the wait does not end within the test.
         b.qp.responder.lock().min_rnr_timer = 0;
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
         found_no_receive(&b);
-        // // No event marks that the thread sleeps. The test waits for so long that a thread which
+        // No event marks that the thread sleeps. The test waits for so long that a thread which
         // spins would make many rounds.
         let before = adapter.rounds.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(200));
@@ -324,7 +323,7 @@ fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     srq.post(3, &[b.sge(0, 64)]).expect("room");
-    // // A QP does this with the receive of a message that it does not finish.
+    // A QP does this with the receive of a message that it does not finish.
     let mut taken = Receive::default();
     assert!(srq.take(&mut taken));
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
@@ -332,7 +331,7 @@ fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
     assert!(b.cq.pop_stamped().is_none(), "there is no receive");
     srq.give_back(&taken);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS));
-    // // As above: the CQ has requested no event.
+    // As above: the CQ has requested no event.
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "its sender");
     drop((a, b));
     srq.retire();

@@ -1,5 +1,5 @@
-//! //! Tests of requests whose QP leaves RTS before, or while, they are executed. //! They cover
-//! the two ends' view of one state change, and the completions that it causes.
+//! Tests of requests whose QP leaves RTS before, or while, they are executed. They cover the two
+//! ends' view of one state change, and the completions that it causes.
 
 use super::*;
 use crate::engine::objects::holder::PeerState;
@@ -17,10 +17,10 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
     ] {
         let (a, b) = pair(Kind::Rc, cma, 300_001);
         b.receive(1, &[b.sge(0, size)]);
-        // // The lock keeps the service thread from executing the request at once.
+        // The lock keeps the service thread from executing the request at once.
         let not_yet = b.qp.responder.lock();
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
-        // // This is the first step of modify_qp: the state is visible to all threads, and the
+        // This is the first step of modify_qp: the state is visible to all threads, and the
         // requests are not yet flushed.
         if state == IBV_QPS_ERR {
             assert!(a.qp.fail());
@@ -28,7 +28,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
             a.qp.set_state(State::Reset);
         }
         drop(not_yet);
-        // // The peer detects the state, and another thread of this process polls.
+        // The peer detects the state, and another thread of this process polls.
         for _ in 0..100 {
             b.cq.sweep(ServedBy::Application);
             a.qp.advance_send();
@@ -48,7 +48,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
 fn chunks_of_skipped_sends_are_freed() {
     let adapter = adapter(false);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 40_000), Side::new(&adapter, Kind::Rc, 40_000));
-    // // All rounds together send more messages than there are chunks.
+    // All rounds together send more messages than there are chunks.
     for _ in 0..400 {
         a.connect(b.qp.qpn, 7);
         b.connect(a.qp.qpn, 7);
@@ -65,8 +65,8 @@ fn chunks_of_skipped_sends_are_freed() {
     }
 }
 
-/// /// A sender that sees no reply, and a peer QP in error, measures the retry time. That may be
-/// over within microseconds.
+/// A sender that sees no reply, and a peer QP in error, measures the retry time. That may be over
+/// within microseconds.
 #[test]
 fn a_thread_that_sees_the_peer_in_error_also_sees_its_refusal() {
     let adapter = adapter(false);
@@ -104,7 +104,7 @@ fn a_failed_request_completes_after_the_qp_is_in_error_and_the_next_look_flushes
     b.receive(1, &[b.sge(0, 4)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
     b.qp.advance_receive(ServedBy::Application);
-    // // A refusal in a message takes the same steps. What follows it needs other locks.
+    // A refusal in a message takes the same steps. What follows it needs other locks.
     a.qp.requester.lock().advance(&a.qp);
     let failed = a.cq.pop_stamped().map(|(cqe, _)| cqe.status);
     assert_eq!(failed, Some(IBV_WC_REM_INV_REQ_ERR));
@@ -117,8 +117,8 @@ fn a_failed_request_completes_after_the_qp_is_in_error_and_the_next_look_flushes
     assert_eq!(flushed.map(|cqe| (cqe.wr_id, cqe.status)), Some((1, IBV_WC_WR_FLUSH_ERR)));
 }
 
-/// /// The peer's application gets a message and reports it by TCP; this end's application then
-/// calls ibv_modify_qp.
+/// The peer's application gets a message and reports it by TCP; this end's application then calls
+/// ibv_modify_qp.
 #[test]
 fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_poll() {
     for (cma, state, size) in [
@@ -150,7 +150,7 @@ fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_po
     }
 }
 
-/// /// The counterpart of the test above: a message has arrived here, and no thread has polled.
+/// The counterpart of the test above: a message has arrived here, and no thread has polled.
 #[test]
 fn messages_that_have_arrived_are_received_before_the_qp_goes_to_error() {
     for (cma, size) in [(true, 8), (true, 300_001), (false, 8)] {
@@ -171,7 +171,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     let adapter = adapter(true);
     let queues = [queue(&adapter), queue(&adapter)];
     let [sent, received] = &queues;
-    // // A deadlock of the service thread would hold locks that the destruction of the QP takes, so
+    // A deadlock of the service thread would hold locks that the destruction of the QP takes, so
     // the test does not destroy it.
     let side = Side::with_queues(&adapter, Kind::Rc, 64, 0, None, [sent, received]);
     let side = ManuallyDrop::new(side);
@@ -183,8 +183,8 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
         queue.plan_overrun(Some(1));
     }
     side.send(request(IBV_WR_RDMA_WRITE, &side), &[side.sge(0, 8)]);
-    // // No test thread polls. The service thread finds the completion, and a deadlock would stop
-    // it there.
+    // No test thread polls. The service thread finds the completion, and a deadlock would stop it
+    // there.
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
     until("the QP is told of both", || side.qp.events.sent() == 2);
@@ -198,20 +198,20 @@ fn a_builder_that_finds_a_broken_send_queue_flushes_it() {
     use crate::engine::objects::builder::{Builder, BuiltRequest};
     let found = (0..1000).any(|_| {
         let (a, b) = pair(Kind::Rc, false, 64);
-        // // The lock keeps the service thread from executing the requests at once.
+        // The lock keeps the service thread from executing the requests at once.
         let not_yet = b.qp.responder.lock();
         a.send(misnamed(IBV_WR_RDMA_READ, &b), &[a.sge(0, 8)]);
         (1..64).for_each(|_| a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]));
         drop(not_yet);
-        // // A poll would also look at the sender's queue, and flush it.
+        // A poll would also look at the sender's queue, and flush it.
         b.qp.advance_receive(ServedBy::Application);
-        // // One slot of the queue is free once the failed request has completed, and the builder
+        // One slot of the queue is free once the failed request has completed, and the builder
         // needs two.
         let built = BuiltRequest { request: request(IBV_WR_SEND, &b), ..BuiltRequest::default() };
         let mut builder =
             Builder { built: vec![built.clone(), built], count: 2, ..Builder::default() };
         if crate::ops::builder::post_all(&a.qp, &mut builder).is_ok() {
-            // // The service thread was faster, and has flushed the queue.
+            // The service thread was faster, and has flushed the queue.
             return false;
         }
         let done = std::iter::from_fn(|| a.cq.pop_stamped()).map(|(cqe, _)| cqe.status);

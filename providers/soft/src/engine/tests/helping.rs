@@ -1,5 +1,5 @@
-//! //! Tests of long one-sided operations that two processes execute together (`helping`). //! A
-//! helper thread of the target's process moves some of the pieces.
+//! Tests of long one-sided operations that two processes execute together (`helping`). A helper
+//! thread of the target's process moves some of the pieces.
 
 use super::*;
 use crate::engine::helper::HelperClaim;
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 const MOST: usize = 1 << 20;
 
-/// /// Two adapters, which the fabric takes for two processes, and one connected QP of each.
+/// Two adapters, which the fabric takes for two processes, and one connected QP of each.
 fn two(bytes: usize) -> (Side, Side) {
     let [one, other] = adapters();
     let (a, b) = (Side::new(&one, Kind::Rc, bytes), Side::new(&other, Kind::Rc, bytes));
@@ -29,7 +29,7 @@ fn long_operations_are_complete_whichever_process_moved_the_pieces() {
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let (mut helped, mut round) = ([0, 0], 0);
     let end = Instant::now() + Duration::from_secs(300);
-    // // With two processors, the helper takes part sooner or later, because every round calls it
+    // With two processors, the helper takes part sooner or later, because every round calls it
     // again.
     while (helped.contains(&0) && !alone) || round < 200 {
         round += 1;
@@ -79,7 +79,7 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     let (a, _b) = two(MOST);
     let adapter = Arc::clone(&a.qp.adapter);
     let wanted = &adapter.view.rings_head().help_wanted.0;
-    // // The slot number 77 belongs to no process. The helper starts, finds no work and sleeps.
+    // The slot number 77 belongs to no process. The helper starts, finds no work and sleeps.
     wanted.store(77, Ordering::Release);
     Helping::start_helper_if_called(&adapter);
     until("the helper sleeps", || wanted.load(Ordering::Acquire) == 0 && futex::wake(wanted));
@@ -92,8 +92,8 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
             }
         };
         let thieves: Vec<_> = (0..4).map(|_| scope.spawn(thief)).collect();
-        // // The other threads sleep on the same word. A wake then reaches the first sleeper, and
-        // the helper queues behind them.
+        // The other threads sleep on the same word. A wake then reaches the first sleeper, and the
+        // helper queues behind them.
         std::thread::sleep(Duration::from_millis(50));
         futex::wake(wanted);
         std::thread::sleep(Duration::from_millis(50));
@@ -115,15 +115,15 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     assert!(ended.is_ok(), "ending the helper hangs");
 }
 
-/// /// Makes the calling thread act as the helper of `b`: calls start no thread, and whoever takes
-/// a piece counts as the helper.
+/// Makes the calling thread act as the helper of `b`: calls start no thread, and whoever takes a
+/// piece counts as the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
     b.qp.adapter.helping.disable();
     b.qp.adapter.view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
 }
 
-/// /// Posts long operations with different bytes until the other process has taken a piece of one.
+/// Posts long operations with different bytes until the other process has taken a piece of one.
 /// Returns the claim on that piece.
 fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
     let slot = b.qp.adapter.fabric.slot();
@@ -176,7 +176,7 @@ fn a_piece_in_the_hands_of_a_stopped_process_is_waited_for() {
         assert!(b.memory[last.clone()] != a.memory[last.clone()], "the last bytes arrive last");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // // The stopped process continues.
+    // The stopped process continues.
     hand.release(true);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
     assert!(a.memory == b.memory, "what the other one had in hand is done, too");
@@ -191,7 +191,7 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
         let slot = b.qp.adapter.fabric.slot();
         let mut hand = hand_of(&a, &b);
         let asked = loop {
-            // // As above, without the history of earlier operations.
+            // As above, without the history of earlier operations.
             a.qp.adapter.helping.forget_history();
             let (request, list) = whole(opcode, &a, &b, 0, MOST);
             let done = AtomicBool::new(false);
@@ -213,7 +213,7 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
             }
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         };
-        // // The stopped process does not continue. The request completes all the same.
+        // The stopped process does not continue. The request completes all the same.
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert!(a.memory == b.memory);
         a.memory.fill(1);
@@ -223,7 +223,7 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "without it");
         a.memory.fill(1);
         b.memory.fill(2);
-        // // The stopped process continues with the operation that it read before.
+        // The stopped process continues with the operation that it read before.
         let (asked, n) = asked;
         let peer = b.qp.adapter.fabric.peer(a.qp.adapter.fabric.slot()).expect("there");
         let moved = asked.move_piece(&b.qp.adapter, &peer, &a.qp.adapter.view, n);
@@ -280,7 +280,7 @@ fn a_helper_with_a_forged_state_moves_no_bytes_of_other_processes() {
             let hand = &b.qp.adapter.view.tables_head().hand.0;
             let job = a.qp.adapter.view.job();
             for n in (0..u64::MAX).take_while(|_| !done.load(Ordering::Relaxed)) {
-                // // The state of the present operation with a false count: all pieces are done, or
+                // The state of the present operation with a false count: all pieces are done, or
                 // more pieces than there are.
                 let number = job.state.load(Ordering::Relaxed) & !0xffff_ffff;
                 let own = u64::from(a.qp.adapter.fabric.slot()) << 20;
@@ -300,8 +300,8 @@ fn a_helper_with_a_forged_state_moves_no_bytes_of_other_processes() {
     assert!(untouched(&a.memory[..MOST / 4]) && untouched(&a.memory[MOST / 4 * 3..]));
 }
 
-/// /// A process that is not an end of the connection asks the helper of one end for an operation
-/// that only the other end may make.
+/// A process that is not an end of the connection asks the helper of one end for an operation that
+/// only the other end may make.
 #[test]
 fn a_helper_serves_only_the_peer_of_its_qp() {
     let (a, b) = two(MOST);
@@ -309,7 +309,7 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
     config.dir_is_ours = false;
     let third = Adapter::join(config).expect("the same fabric");
     let c = Side::new(&third, Kind::Rc, MOST);
-    // // The helper looks up what to move in the tables of the process that asks.
+    // The helper looks up what to move in the tables of the process that asks.
     for (number, (asker, read, wanted)) in
         [(&a, 1, Some(())), (&a, 0, Some(())), (&c, 1, None), (&c, 0, None)].into_iter().enumerate()
     {

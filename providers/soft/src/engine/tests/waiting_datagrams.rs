@@ -1,5 +1,5 @@
-//! //! Tests of datagrams that wait before they are sent (`waiting`). //! A waiting datagram keeps
-//! its contents, and a flushed one is never sent.
+//! Tests of datagrams that wait before they are sent (`waiting`). A waiting datagram keeps its
+//! contents, and a flushed one is never sent.
 
 use super::*;
 use crate::engine::state::State;

@@ -25,7 +25,7 @@ const WRITE: Seals = Seals::from_bits_retain(libc::F_SEAL_WRITE);
 
 /// The identity of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Badge {
+pub(super) struct ContextIdentity {
     /// The number in the name of the device.
     pub(super) device: u64,
     /// The fabric directory: device and inode.
@@ -35,7 +35,7 @@ pub(super) struct Badge {
     pub(super) origin: u64,
 }
 
-impl Badge {
+impl ContextIdentity {
     /// The identity of a new context.
     pub(super) fn new(device: usize, fabric: &Fabric) -> Result<Self, Errno> {
         let origin = process::random()? | 1;
@@ -103,16 +103,16 @@ mod tests {
 
     #[test]
     fn a_written_identity_is_read_back_and_other_files_are_refused() {
-        let badge = Badge { device: 3, fabric: (7, 8), origin: 9 };
-        let fd = badge.write().expect("a memory file");
-        assert_eq!(Badge::read(fd.as_raw_fd()), Some(badge));
-        assert_eq!(Badge::read(fd.as_raw_fd()), Some(badge), "it is not used up");
+        let identity = ContextIdentity { device: 3, fabric: (7, 8), origin: 9 };
+        let fd = identity.write().expect("a memory file");
+        assert_eq!(ContextIdentity::read(fd.as_raw_fd()), Some(identity));
+        assert_eq!(ContextIdentity::read(fd.as_raw_fd()), Some(identity), "it is not used up");
         assert!(File::from(fd).write_all_at(&[0], 0).is_err(), "nobody can change it");
         let null = File::open("/dev/null").expect("there");
-        assert_eq!(Badge::read(null.as_raw_fd()), None);
+        assert_eq!(ContextIdentity::read(null.as_raw_fd()), None);
         let plain = Memfd::create(c"plain", LEN).expect("a memory file");
-        assert_eq!(Badge::read(plain.as_fd().as_raw_fd()), None, "not sealed");
+        assert_eq!(ContextIdentity::read(plain.as_fd().as_raw_fd()), None, "not sealed");
         plain.seal(SEALS).expect("sealed");
-        assert_eq!(Badge::read(plain.as_fd().as_raw_fd()), None, "zeros");
+        assert_eq!(ContextIdentity::read(plain.as_fd().as_raw_fd()), None, "zeros");
     }
 }

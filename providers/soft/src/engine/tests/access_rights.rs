@@ -1,25 +1,25 @@
-//! //! Tests of operations that the responder's QP does not allow, and of the memory that replies
-//! are written to. //! Each test runs on every path that a request can take (`Path`).
+//! Tests of operations that the responder's QP does not allow, and of the memory that replies are
+//! written to. Each test runs on every path that a request can take (`Path`).
 
-use super::early::far_pair_of;
+use super::early_packets::far_pair_of;
 use super::*;
 use crate::engine::regions::FLUSH_GLOBAL;
 use soft_memory::testing::remote_pages;
 
-/// /// A path of a request.
+/// A path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
-    /// /// The initiator moves the bytes.
+    /// The initiator moves the bytes.
     Direct,
-    /// /// The responder's process moves the bytes, through the ring.
+    /// The responder's process moves the bytes, through the ring.
     Ring,
-    /// /// The bytes go in UDP packets.
+    /// The bytes go in UDP packets.
     Wire,
 }
 
 pub(super) const PATHS: [Path; 3] = [Path::Direct, Path::Ring, Path::Wire];
 
-/// /// A connection by `path`, whose second QP allows `access`. `None` if the UDP port is in use.
+/// A connection by `path`, whose second QP allows `access`. `None` if the UDP port is in use.
 pub(super) fn connected(kind: Kind, path: Path, bytes: usize, access: u32) -> Option<[Side; 2]> {
     let sides = match path {
         Path::Direct => pair(kind, true, bytes).into(),
@@ -108,7 +108,7 @@ fn a_refused_write_with_immediate_data_of_an_unreliable_connection_takes_no_rece
                 assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{what}, {path:?}");
             }
             assert!(b.memory.iter().all(|byte| *byte == 0), "{what}, {path:?}");
-            // // The next message finds the receive. A SEND needs no access right.
+            // The next message finds the receive. A SEND needs no access right.
             a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 5)]);
             let got = b.wait(&a);
             let wanted = (3, IBV_WC_SUCCESS, IBV_WC_RECV, 5);
@@ -169,11 +169,11 @@ fn a_reply_for_memory_that_was_deregistered_meanwhile_is_a_protection_error() {
             let extent = Extent { pd: a.qp.pd, va, iova: va, len: bytes, access: ALL };
             let keys = a.qp.adapter.regions.register(&extent).expect("room");
             let sge = ibv_sge { addr: va, length: len as u32, lkey: keys.lkey };
-            // // The lock keeps the responder from replying before the memory is deregistered.
+            // The lock keeps the responder from replying before the memory is deregistered.
             let not_yet = b.qp.responder.lock();
             a.send(request(opcode, &b), &[sge]);
             a.qp.adapter.regions.revoke(keys.index);
-            // // SAFETY: this test mapped the pages, and no thread uses them any more.
+            // SAFETY: this test mapped the pages, and no thread uses them any more.
             assert_eq!(unsafe { libc::munmap(pages.cast(), bytes as usize) }, 0);
             drop(not_yet);
             assert_eq!(a.wait(&b).status, IBV_WC_LOC_PROT_ERR, "opcode {opcode}, {len}, {path:?}");
@@ -185,7 +185,7 @@ fn remote(request: &mut Request) -> &mut RemoteAddress {
     request.what.remote_mut().expect("a request that names memory")
 }
 
-/// /// Registers a second region over all memory of `side`.
+/// Registers a second region over all memory of `side`.
 fn other_region(side: &Side, pd: u32, access: u32) -> Keys {
     let va = side.memory.as_ptr() as u64;
     let extent = Extent { pd, va, iova: va, len: side.memory.len() as u64, access };

@@ -1,8 +1,8 @@
-//! //! Tests of the messages by which one process asks another to serve an XRC SRQ on behalf of a
-//! QP whose peer is on another host. //! A message must be served once, and give no more access
-//! than the QP's peer has.
+//! Tests of the messages by which one process asks another to serve an XRC SRQ on behalf of a QP
+//! whose peer is on another host. A message must be served once, and give no more access than the
+//! QP's peer has.
 
-use super::answers::End;
+use super::xrc_order::End;
 use super::*;
 use crate::engine::objects::datagrams::OutgoingDatagram;
 use crate::remote::{FRAME_KINDS, Question, ask_guest};
@@ -10,7 +10,7 @@ use ferroverbs_roce::engine::Ask;
 use ferroverbs_roce::wire::{Number, Reth, Tail};
 use soft_local::shm::slot::{BODY_WORDS, Op, halves};
 
-/// /// The process that has the receiving QP, and the process that has the SRQ.
+/// The process that has the receiving QP, and the process that has the SRQ.
 struct Both {
     home: End,
     other: End,
@@ -26,7 +26,7 @@ impl Both {
         pair
     }
 
-    /// /// Connects the QP as for a peer on another host.
+    /// Connects the QP as for a peer on another host.
     fn connect(&self) {
         let attr = ibv_qp_attr { port_num: 1, qp_access_flags: ALL, ..Zeroed::zeroed() };
         let given = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -43,7 +43,7 @@ impl Both {
         Question { number, of, generation: self.generation(), srqn, ask }
     }
 
-    /// /// Sends the question as the process in `slot`.
+    /// Sends the question as the process in `slot`.
     fn ask(&self, slot: u16, question: Question) -> bool {
         let adapter = &self.other.recv.qp.adapter;
         let asked = ask_guest(adapter, slot, question, &[7; 64], ServedBy::Application);
@@ -83,7 +83,7 @@ fn a_repeated_question_is_served_once() {
     pair.post(1);
     pair.post(2);
     pair.post(3);
-    // // Copies of a question may wait for a stand-in while the next question arrives.
+    // Copies of a question may wait for a stand-in while the next question arrives.
     for number in [10, 10, 10, 11, 11, 10] {
         assert!(pair.ask(slot, pair.question(number, piece(true, true))));
     }
@@ -93,7 +93,7 @@ fn a_repeated_question_is_served_once() {
         assert_eq!(got, (id, IBV_WC_SUCCESS, 8, pair.home.recv.qp.qpn));
     }
     assert!(pair.polled().is_none());
-    // // A new connection starts without a history, even if its questions have the same numbers.
+    // A new connection starts without a history, even if its questions have the same numbers.
     pair.home.recv.qp.reset();
     pair.connect();
     assert!(pair.ask(slot, pair.question(10, piece(true, true))));
@@ -106,7 +106,7 @@ fn an_unfinished_message_returns_its_receive() {
     pair.post(1);
     assert!(pair.ask(pair.home_slot(), pair.question(1, piece(true, false))));
     assert!(!pair.other.srq.has_receive(), "it was taken");
-    // // The reset wakes the process of the SRQ.
+    // The reset wakes the process of the SRQ.
     pair.home.recv.qp.reset();
     until("the receive is back", || pair.other.srq.has_receive());
     until("nobody stands for it", || {
@@ -180,7 +180,7 @@ fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
 fn questions_that_wait_for_a_stand_in_are_limited() {
     let pair = Both::new();
     let adapter = &pair.other.recv.qp.adapter;
-    // // The service thread may serve the questions at the same time, so the test repeats them.
+    // The service thread may serve the questions at the same time, so the test repeats them.
     let lost = (0..1_000_000).any(|number| {
         let question =
             Question { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
@@ -208,12 +208,12 @@ fn malformed_frames_are_dropped_and_counted() {
         frame.fill_with(|| random() as u8);
         frame[35] = FRAME_KINDS[random() as usize % FRAME_KINDS.len()];
         if random() % 2 == 0 {
-            // // These fields name objects that exist.
+            // These fields name objects that exist.
             frame[44..48].copy_from_slice(&pair.home.recv.qp.qpn.to_ne_bytes());
             frame[48..52].copy_from_slice(&pair.other.srq.number.to_ne_bytes());
             frame[52..54].copy_from_slice(&pair.generation().to_ne_bytes());
-            // // The frame is neither the first part of a SEND nor has it immediate data. Both take
-            // a receive, and would be as valid as any.
+            // The frame is neither the first part of a SEND nor has it immediate data. Both take a
+            // receive, and would be as valid as any.
             frame[54] = [0, 2, 3, 4, 5, 6, 7, 8, 255][random() as usize % 9];
             frame[55] &= !8;
         }

@@ -1,10 +1,10 @@
-//! //! Tests that a request completes before the reply to it does, whichever ring a thread reads
-//! first. //! The two rings belong to different QPs of one XRC endpoint (`xrc_rings`).
+//! Tests that a request completes before the reply to it does, whichever ring a thread reads first.
+//! The two rings belong to different QPs of one XRC endpoint (`xrc_rings`).
 
 use super::*;
 use crate::engine::objects::xrc::DomainId;
 
-/// /// One end of an XRC connection: the sending QP, and the receiving QP with its SRQ and its CQ.
+/// One end of an XRC connection: the sending QP, and the receiving QP with its SRQ and its CQ.
 pub(super) struct End {
     pub(super) send: Side,
     pub(super) recv: Side,
@@ -44,7 +44,7 @@ impl End {
         self.send.send(message, &[self.send.sge(0, 8)]);
     }
 
-    /// /// Whether a message was received, and whether a request completed. Reads the CQs only, and
+    /// Whether a message was received, and whether a request completed. Reads the CQs only, and
     /// advances no ring.
     fn got(&self) -> [bool; 2] {
         [&self.recv, &self.send].map(|side| side.cq.pop_stamped().is_some())
@@ -73,7 +73,7 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
         a.send(&b);
         b.recv.qp.advance_receive(ServedBy::Application);
         b.send(&a);
-        // // This is the order of a thread that looked for acknowledgements before there was one.
+        // This is the order of a thread that looked for acknowledgements before there was one.
         a.recv.qp.advance_receive(ServedBy::Application);
         assert_eq!(a.got(), [true, true], "round {round}");
         a.recv.qp.send_due_ack();

@@ -1,9 +1,9 @@
-//! //! Tests of SENDs of one range up to the size of a chunk, which take the fast path. //! An
-//! application must not be able to tell which path a SEND took.
+//! Tests of SENDs of one range up to the size of a chunk, which take the fast path. An application
+//! must not be able to tell which path a SEND took.
 
 use super::*;
 
-/// /// Posts a list as ibv_post_send does. Each request has its range, or two halves of it.
+/// Posts a list as ibv_post_send does. Each request has its range, or two halves of it.
 fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
     let mut requester = side.qp.requester.lock();
     let mut list = list.iter().peekable();
@@ -104,7 +104,7 @@ fn wrong_at(len: usize) {
     let statuses: Vec<_> = (0..3).map(|_| a.wait(&b)).map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(statuses, [(0, IBV_WC_SUCCESS), (1, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_WR_FLUSH_ERR)]);
 
-    // // The second message of the list is longer than its receive. The first message is not.
+    // The second message of the list is longer than its receive. The first message is not.
     let (a, b) = pair(Kind::Rc, true, 256);
     let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
     b.receive(0, &[b.sge(0, 256)]);
@@ -125,7 +125,7 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
             let va = gone as u64;
             let extent = Extent { pd: a.qp.pd, va, iova: va, len: 4096, access: ALL };
             let keys = a.qp.adapter.regions.register(&extent).expect("room");
-            // // SAFETY: this test mapped the page, and only the engine knows its address.
+            // SAFETY: this test mapped the page, and only the engine knows its address.
             assert_eq!(unsafe { libc::munmap(gone.cast(), 4096) }, 0);
             let gone = ibv_sge { addr: va, length: len, lkey: keys.lkey };
             let list: Vec<_> = (0..count)

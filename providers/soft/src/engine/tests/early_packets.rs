@@ -1,5 +1,5 @@
-//! //! Tests of packets that arrive before their QP is ready, and of acknowledgements that a QP
-//! owes when it goes. //! Both QPs are of this host, but their connection goes by UDP packets.
+//! Tests of packets that arrive before their QP is ready, and of acknowledgements that a QP owes
+//! when it goes. Both QPs are of this host, but their connection goes by UDP packets.
 
 use super::*;
 use crate::engine::request::Route;
@@ -22,7 +22,7 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
         }
         far => far.expect("the port"),
     };
-    // // These are the steps of `ibv_modify_qp` on the way to RTR. Another thread looks at the wire
+    // These are the steps of `ibv_modify_qp` on the way to RTR. Another thread looks at the wire
     // before the transition, and once more after it.
     let gids = Gids::of_this_host(adapter.identity, 0);
     side.qp.connect_far(&gids, &attr, Some(far));
@@ -33,12 +33,12 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
     assert!(side.qp.is_in(State::Rtr));
 }
 
-/// /// Two QPs of this host, connected by UDP packets. `None` if the UDP port is in use.
+/// Two QPs of this host, connected by UDP packets. `None` if the UDP port is in use.
 fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
     far_pair_of(adapter, Kind::Rc, 64)
 }
 
-/// /// As `far_pair`, with QPs of type `kind` and `bytes` bytes of memory each.
+/// As `far_pair`, with QPs of type `kind` and `bytes` bytes of memory each.
 pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Option<[Side; 2]> {
     let sides = [(); 2].map(|()| Side::new(adapter, kind, bytes));
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
@@ -74,7 +74,7 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> O
 fn the_reset_of_a_qp_sends_a_delayed_acknowledgement_first() {
     let adapter = adapter(true);
     let mut left = 0;
-    // // The service thread may send it at once, which is why the test makes many attempts.
+    // The service thread may send it at once, which is why the test makes many attempts.
     for _ in 0..1000 {
         let Some([a, b]) = far_pair(&adapter) else {
             eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");

@@ -1,5 +1,5 @@
-//! //! Tests of atomics from many QPs on one word. //! A word must count every change, whichever
-//! process or thread makes it.
+//! Tests of atomics from many QPs on one word. A word must count every change, whichever process or
+//! thread makes it.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_word_that_many_qps_change_at_once_counts_every_change() {
             let mut b = Side::new(&adapter, Kind::Rc, 64);
             a.connect(b.qp.qpn, 7);
             b.connect(a.qp.qpn, 7);
-            // // All QPs change the word of `home`.
+            // All QPs change the word of `home`.
             let va = home.memory.as_ptr() as u64;
             let region = Extent { pd: b.qp.pd, va, iova: va, len: 64, access: ALL };
             b.keys = adapter.regions.register(&region).expect("room");
