@@ -1,6 +1,10 @@
 //! Tests of two connected QPs of one process, on both data paths: bytes moved by the initiator, and
 //! bytes moved through the ring. This module has the fixtures (`Side`, `pair`, `request`); its
 //! submodules have the tests of one subject each.
+//!
+//! Map of the file: `adapter` and `join` make adapters, [`Side`] a QP, `pair` a connection, and
+//! `request` a work request; the tests of the basic operations follow. The test thread and the
+//! service thread of each adapter enter the engine. The only lock here is `JOINED`, a leaf lock.
 
 use super::completion::{Cqe, Reads};
 use super::objects::adapter::Adapter;

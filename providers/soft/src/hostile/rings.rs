@@ -1,5 +1,10 @@
 //! Attacks through the rings of other processes: pieces of messages, datagrams, and arbitrary
 //! words. `Attacker::act` calls these functions with a victim.
+//!
+//! Map of the file: `send_pieces` writes requests into the ring of a connection, `answer_pieces`
+//! false acknowledgements, `send_datagrams` entries of a datagram ring, `ring_bells` bells and
+//! alarms, `write_foreign_words` words of third processes. The other functions draw parts of these
+//! entries. One thread runs all of them, and no function takes a lock.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 

@@ -5,6 +5,9 @@
 //! the fast path. Both get the same random calls of ibv_post_send(3) and ibv_post_recv(3). The
 //! return values, all completions in their order, and all memory must be equal.
 //! `FERROVERBS_TEST_SEED` repeats a run.
+//!
+//! Map of the file: `Random` draws, [`World`] makes calls and records results, [`Worlds`] invents
+//! the calls, and `settle` compares. The test thread makes all calls. It takes no lock of its own.
 
 use super::*;
 use crate::engine::qp::ONLY_GENERAL;
