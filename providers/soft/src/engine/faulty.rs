@@ -14,7 +14,7 @@ use super::objects::qp::Qp;
 use super::request::What;
 use super::state::Kind;
 use super::wire::{change_innermost, remove_unneeded, wrap};
-use soft_semantics::faults::{FaultEffect, Fault, Order, Retries};
+use soft_semantics::faults::{Fault, FaultEffect, Order, Retries};
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;

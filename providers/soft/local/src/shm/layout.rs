@@ -108,7 +108,7 @@ pub struct TablesHead {
     /// owner.
     pub datagrams_wait: Owned<AtomicU32>,
     /// The piece of another process's [`Job`] that the owner's helper holds
-    /// (`engine::helper::Hand`).
+    /// (`engine::helper::HelperClaim`).
     pub hand: Line<Owned<AtomicU64>>,
 }
 
