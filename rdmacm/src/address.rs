@@ -39,7 +39,7 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
 
 /// The errno for binding to an address that no device has: `EADDRNOTAVAIL` if no interface has the
 /// address either, as in the kernel (`rdma_translate_ip`).
-pub(crate) fn refusal(mut address: SocketAddr) -> Option<Errno> {
+pub(crate) fn bind_error(mut address: SocketAddr) -> Option<Errno> {
     address.set_port(0);
     let why = UdpSocket::bind(address).err()?.raw_os_error()?;
     (why == libc::EADDRNOTAVAIL).then(|| Errno::from_raw(why))
@@ -150,7 +150,7 @@ pub(crate) fn header(from: SocketAddr, to: SocketAddr) -> Result<IpHeader, Errno
 }
 
 /// Source and destination of a request, from its IP header; `port` is the port of the destination.
-pub(crate) fn ends(header: IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
+pub(crate) fn request_addresses(header: IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
     match header {
         IpHeader::V4 { source, port: from, destination } => {
             ((source, from).into(), (destination, port).into())

@@ -7,14 +7,14 @@
 //! that belong to the process ([`crate::sorting`]).
 
 use crate::device::{Device, PORT};
+use crate::host_probes::HostProbes;
 use crate::id::{Id, Stage};
+use crate::neighbour_connections::NeighbourConnections;
 use crate::neighbours::Neighbours;
 use crate::ports::Name;
-use crate::silence::Silence;
-use crate::sorting::{self, For};
-use crate::stray::Strays;
-use crate::unserved::{Question, UnservedRequests, Verdict};
-use crate::wills::Wills;
+use crate::sorting::{self, Addressee};
+use crate::stray::UnclaimedRequests;
+use crate::unserved::{OutgoingRequest, UnservedRequests, Verdict};
 use crate::{calls, ports, processes, random, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
@@ -46,9 +46,9 @@ const SENDS: usize = 64;
 const SLOT: usize = 320;
 const _: () = assert!(GRH + MAD_LEN <= SLOT);
 /// The delay before the agent sends a MAD again that found no free buffer.
-const AGAIN: Duration = Duration::from_millis(1);
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// The time that the exit of a process may wait for the agent's lock.
-const FAREWELL: Duration = Duration::from_millis(200);
+const EXIT_LIMIT: Duration = Duration::from_millis(200);
 /// The largest number of cached address handles.
 const MOST_HANDLES: usize = 256;
 
@@ -63,14 +63,14 @@ pub(crate) struct Agent {
     mr: *mut ibv_mr,
     memory: *mut u8,
     /// The eventfd that wakes the agent's thread.
-    bell: i32,
+    wake_fd: i32,
     /// The descriptor that is readable when a watched local process has ended.
     neighbours: i32,
     /// The holder of the number in the upper bits of this process's communication ids.
-    owner: processes::Own,
-    begun: Instant,
+    process: processes::ProcessNumber,
+    started: Instant,
     /// Boxed, because the thread that starts the agent has a small stack.
-    state: Mutex<Box<State>>,
+    state: Mutex<Box<AgentState>>,
 }
 
 // SAFETY: any thread may use verbs objects. `memory` consists of slots; the owner of a slot's
@@ -82,82 +82,85 @@ unsafe impl Sync for Agent {}
 
 /// The state that the agent's thread and the callers share.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct AgentState {
     pub(crate) manager: Manager<Peer>,
     pub(crate) connections: HashMap<Connection, Arc<Id>>,
     /// The listeners of each service; the ids of one service have different addresses.
     pub(crate) listeners: HashMap<Listener, Vec<Arc<Id>>>,
-    handles: HashMap<Peer, *mut ibv_ah>,
-    own: Vec<(u32, Gid)>,
+    address_handles: HashMap<Peer, *mut ibv_ah>,
+    local_gids: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// The time at which the thread wakes by itself; None: the thread waits for an arrival.
     sleeps_until: Option<Time>,
     /// Requests from peers for which this process has no listener.
-    strays: Strays,
+    unclaimed: UnclaimedRequests,
     /// Requests of this process to services that have no listener on this host yet.
     pub(crate) unserved: UnservedRequests,
     /// Hosts that have not answered yet.
-    silence: Silence,
+    host_probes: HostProbes,
     /// Local processes that are watched for their end.
     neighbours: Neighbours,
     /// Connections of those processes with other hosts.
-    wills: Wills,
+    neighbour_connections: NeighbourConnections,
     /// Unanswered requests of services to which this process no longer listens, each with the name
     /// that announces the requests.
-    owed: Vec<(Name, Vec<Connection>)>,
+    unanswered: Vec<(Name, Vec<Connection>)>,
 }
 
-impl State {
+impl AgentState {
     /// A state without connections.
     ///
     /// # Errors
     /// The errno of the system.
     #[inline(never)]
-    fn new(device: &'static Device, owner: &processes::Own) -> Result<Box<Self>, Errno> {
+    fn new(
+        device: &'static Device,
+        process: &processes::ProcessNumber,
+    ) -> Result<Box<Self>, Errno> {
         let mut config = Config::new(secret_guid(random::number()));
-        config.names = Names { prefix: owner.number, bits: processes::OWNER_BITS };
+        config.names = Names { prefix: process.number, bits: processes::PROCESS_BITS };
         Ok(Box::new(Self {
             manager: Manager::new(config),
             connections: HashMap::new(),
             listeners: HashMap::new(),
-            handles: HashMap::new(),
-            own: device.gids(),
+            address_handles: HashMap::new(),
+            local_gids: device.gids(),
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             sleeps_until: None,
-            strays: Strays::default(),
+            unclaimed: UnclaimedRequests::default(),
             unserved: UnservedRequests::default(),
-            silence: Silence::default(),
+            host_probes: HostProbes::default(),
             neighbours: Neighbours::new()?,
-            wills: Wills::default(),
-            owed: vec![],
+            neighbour_connections: NeighbourConnections::default(),
+            unanswered: vec![],
         }))
     }
 
     /// Whether the last query of the GID table had this address.
-    fn has(&self, gid: Gid) -> bool {
-        self.own.iter().any(|(_, own)| *own == gid)
+    fn is_local(&self, gid: Gid) -> bool {
+        self.local_gids.iter().any(|(_, own)| *own == gid)
     }
 
     /// Keeps the requests of a listener that is about to go. The name tells other local processes
     /// that the requests still have a process ([`crate::stray`]).
-    pub(crate) fn keep_owed(&mut self, listener: Listener, service: ServiceId) {
-        let requests = self.manager.owed(listener);
+    pub(crate) fn keep_unanswered(&mut self, listener: Listener, service: ServiceId) {
+        let requests = self.manager.unanswered_requests(listener);
         if requests.is_empty() {
             return;
         }
         // Without a free descriptor, the name is missing, and a client that asks again may be
         // rejected.
-        if let Ok(name) = ports::owe(service, random::number()) {
-            self.owed.push((name, requests));
+        if let Ok(name) = ports::announce_unanswered(service, random::number()) {
+            self.unanswered.push((name, requests));
         }
     }
 
-    fn forget_owed(&mut self) {
+    fn drop_answered(&mut self) {
         let manager = &self.manager;
-        self.owed.retain_mut(|(_, requests)| {
-            requests.retain(|&request| manager.owes(request));
+        self.unanswered.retain_mut(|(_, requests)| {
+            requests.retain(|&request| manager.is_unanswered(request));
             !requests.is_empty()
         });
     }
@@ -170,11 +173,11 @@ impl Agent {
     /// The errno of the device or system.
     #[inline(never)]
     pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
-        let owner = processes::own(random::number())?;
-        let state = State::new(device, &owner)?;
+        let process = processes::take_number(random::number())?;
+        let state = AgentState::new(device, &process)?;
         // SAFETY: eventfd has no requirements.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
+        let wake_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if wake_fd < 0 {
             return Err(Errno::last());
         }
         let mut agent = Box::new(Self {
@@ -185,10 +188,10 @@ impl Agent {
             channel: null_mut(),
             mr: null_mut(),
             memory: null_mut(),
-            bell,
+            wake_fd,
             neighbours: state.neighbours.fd(),
-            owner,
-            begun: Instant::now(),
+            process,
+            started: Instant::now(),
             state: Mutex::new(state),
         });
         // SAFETY: the agent is not shared yet, and none of its objects exists yet.
@@ -214,10 +217,10 @@ impl Agent {
         unsafe {
             self.memory.write_bytes(0, bytes);
             let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
-            self.mr = made(verbs::ibv_reg_mr(pd, self.memory.cast(), bytes, access))?;
-            self.channel = made(verbs::ibv_create_comp_channel(context))?;
+            self.mr = non_null(verbs::ibv_reg_mr(pd, self.memory.cast(), bytes, access))?;
+            self.channel = non_null(verbs::ibv_create_comp_channel(context))?;
             let cq = |most: usize, channel| {
-                made(verbs::ibv_create_cq(context, most as i32, null_mut(), channel, 0))
+                non_null(verbs::ibv_create_cq(context, most as i32, null_mut(), channel, 0))
             };
             self.send_cq = cq(SENDS, null_mut())?;
             self.recv_cq = cq(RECEIVES, self.channel)?;
@@ -236,7 +239,7 @@ impl Agent {
                 qp_type: IBV_QPT_UD,
                 sq_sig_all: 1,
             };
-            self.qp = made(verbs::ibv_create_qp(pd, &raw mut init))?;
+            self.qp = non_null(verbs::ibv_create_qp(pd, &raw mut init))?;
         }
         Ok(())
     }
@@ -284,12 +287,12 @@ impl Agent {
     }
 
     fn post_receive(&self, number: usize) -> Result<(), Errno> {
-        let mut place =
+        let mut sge =
             ibv_sge { addr: self.slot(number) as u64, length: SLOT as u32, lkey: self.lkey() };
         let mut request = ibv_recv_wr {
             wr_id: number as u64,
             next: null_mut(),
-            sg_list: &raw mut place,
+            sg_list: &raw mut sge,
             num_sge: 1,
         };
         let mut bad = null_mut();
@@ -317,55 +320,55 @@ impl Agent {
 
     /// The time since the agent was created, which is the manager's clock.
     pub(crate) fn now(&self) -> Time {
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 
     /// The locked state: the manager and the tables of ids.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<State>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<AgentState>> {
         self.state.lock()
     }
 
     /// Sends pending MADs and dispatches pending events. Wakes the thread if its next deadline is
     /// now earlier.
-    pub(crate) fn pump(&self, state: &mut State) {
-        self.carry(state);
-        let due = self.due(state);
+    pub(crate) fn pump(&self, state: &mut AgentState) {
+        self.transmit_and_dispatch(state);
+        let due = self.next_deadline(state);
         if due.is_none_or(|due| state.sleeps_until.is_some_and(|until| until <= due)) {
             return;
         }
         state.sleeps_until = due;
         let one = 1_u64;
         // SAFETY: eight bytes of `one` are read; the descriptor is open as long as the agent.
-        unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.wake_fd, (&raw const one).cast(), 8) };
     }
 
     /// The next deadline of the thread, without an arrival before.
-    fn due(&self, state: &State) -> Option<Time> {
-        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
-        let due = due.chain(state.wills.next()).chain(state.silence.next());
-        let again = (!state.waiting.is_empty()).then(|| self.now().saturating_add(AGAIN));
+    fn next_deadline(&self, state: &AgentState) -> Option<Time> {
+        let due = state.manager.poll_timeout().into_iter().chain(state.unclaimed.next());
+        let due = due.chain(state.neighbour_connections.next()).chain(state.host_probes.next());
+        let again = (!state.waiting.is_empty()).then(|| self.now().saturating_add(RETRY_AFTER));
         due.chain(state.unserved.next()).chain(again).min()
     }
 
     /// Sends MADs and dispatches events until none is left: an event may lead to further MADs.
-    fn carry(&self, state: &mut State) {
+    fn transmit_and_dispatch(&self, state: &mut AgentState) {
         self.send_all(state);
         while let Some(event) = state.manager.poll_event() {
             if let Event::Reply { connection, .. } | Event::Established { connection } = &event {
-                self.watch(state, *connection);
+                self.watch_peer_process(state, *connection);
             }
-            crate::arrivals::tell(self.device, state, event);
+            crate::arrivals::dispatch(self.device, state, event);
             self.send_all(state);
         }
     }
 
-    fn send_all(&self, state: &mut State) {
+    fn send_all(&self, state: &mut AgentState) {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
             // The host of a link-local address is unknown, so its silence says nothing.
             let is_local = crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
-            if sorting::asks(mad) && !is_local && !state.has(peer.remote) {
-                state.silence.asked(self.now(), *peer);
+            if sorting::is_request(mad) && !is_local && !state.is_local(peer.remote) {
+                state.host_probes.request_sent(self.now(), *peer);
             }
             state.waiting.push_back(message);
         }
@@ -378,11 +381,11 @@ impl Agent {
     }
 
     /// Watches the local process at the other end of a connection for its end.
-    fn watch(&self, state: &mut State, connection: Connection) {
+    fn watch_peer_process(&self, state: &mut AgentState, connection: Connection) {
         let Ok(Some(name)) = state.manager.remote_name(connection) else { return };
         let Ok(peer) = state.manager.peer(connection).copied() else { return };
-        let owner = sorting::owner(name);
-        if owner == 0 || owner == self.owner.number || !state.has(peer.remote) {
+        let owner = sorting::process_of(name);
+        if owner == 0 || owner == self.process.number || !state.is_local(peer.remote) {
             return;
         }
         // First end the connections of an earlier process that had the same number.
@@ -393,10 +396,10 @@ impl Agent {
     }
 
     /// Ends connections with local processes that have ended.
-    fn notice_ends(&self, state: &mut State) {
+    fn notice_ends(&self, state: &mut AgentState) {
         let ended = state.neighbours.ended();
-        for owner in ended.owners {
-            state.wills.ended(self.now(), owner);
+        for owner in ended.processes {
+            state.neighbour_connections.ended(self.now(), owner);
         }
         for connection in ended.connections {
             state.manager.lost(self.now(), connection);
@@ -405,19 +408,19 @@ impl Agent {
 
     /// Sends a MAD. Returns `false` if no buffer is free. A MAD that cannot be sent is dropped; the
     /// manager sends it again after its timeout.
-    fn send(&self, state: &mut State, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
+    fn send(&self, state: &mut AgentState, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
         if state.free.is_empty() {
             let done = self.completions(self.send_cq);
             state.free.extend(done.iter().map(|wc| wc.wr_id as usize));
         }
-        let Some(ah) = self.handle(state, peer) else { return true };
+        let Some(ah) = self.address_handle(state, peer) else { return true };
         let Some(number) = state.free.pop() else { return false };
         let slot = self.slot(RECEIVES + number);
-        let mut place = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey() };
+        let mut sge = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey() };
         let mut request = ibv_send_wr {
             wr_id: number as u64,
             next: null_mut(),
-            sg_list: &raw mut place,
+            sg_list: &raw mut sge,
             num_sge: 1,
             opcode: IBV_WR_SEND,
             send_flags: IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
@@ -441,16 +444,16 @@ impl Agent {
     }
 
     /// The address handle for a peer.
-    fn handle(&self, state: &mut State, peer: Peer) -> Option<*mut ibv_ah> {
-        if let Some(known) = state.handles.get(&peer) {
+    fn address_handle(&self, state: &mut AgentState, peer: Peer) -> Option<*mut ibv_ah> {
+        if let Some(known) = state.address_handles.get(&peer) {
             return Some(*known);
         }
-        if !state.has(peer.local) {
-            state.own = self.device.gids();
+        if !state.is_local(peer.local) {
+            state.local_gids = self.device.gids();
         }
-        let index = state.own.iter().find(|(_, gid)| *gid == peer.local)?.0;
-        if state.handles.len() >= MOST_HANDLES {
-            for (_, ah) in state.handles.drain() {
+        let index = state.local_gids.iter().find(|(_, gid)| *gid == peer.local)?.0;
+        if state.address_handles.len() >= MOST_HANDLES {
+            for (_, ah) in state.address_handles.drain() {
                 // SAFETY: the handle was created below; posted requests do not need it any more.
                 unsafe { verbs::ibv_destroy_ah(ah) };
             }
@@ -472,71 +475,73 @@ impl Agent {
         if ah.is_null() {
             return None;
         }
-        state.handles.insert(peer, ah);
+        state.address_handles.insert(peer, ah);
         Some(ah)
     }
 
     /// Processes one received datagram.
-    fn take(&self, state: &mut State, datagram: &[u8]) {
+    fn receive_datagram(&self, state: &mut AgentState, datagram: &[u8]) {
         let Some((header, mad)) = datagram.split_first_chunk::<GRH>() else { return };
         let Some(mad) = mad.first_chunk::<MAD_LEN>() else { return };
-        let Some((remote, local)) = sorting::ends(header) else { return };
-        if !state.has(local) {
-            state.own = self.device.gids();
-            if !state.has(local) {
+        let Some((remote, local)) = sorting::datagram_gids(header) else { return };
+        if !state.is_local(local) {
+            state.local_gids = self.device.gids();
+            if !state.is_local(local) {
                 return;
             }
         }
         let from = Peer { remote, local };
-        state.silence.heard(&from);
-        let is_ours = match sorting::whose(mad) {
-            For::Service(service, to) => {
+        state.host_probes.answer_received(&from);
+        let is_ours = match sorting::addressee(mad) {
+            Addressee::Service(service, to) => {
                 let mut all = state.listeners.values().flatten();
                 // A server may stop listening after its client has connected, so the manager is
                 // asked too.
                 let is_taker =
                     all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
                 let (now, target) = (self.now(), (service, to));
-                if !is_taker && state.has(remote) {
-                    state.strays.take_local(now, from, target, mad);
+                if !is_taker && state.is_local(remote) {
+                    state.unclaimed.receive_local(now, from, target, mad);
                 } else if !is_taker {
-                    state.strays.take(now, from, target, mad);
+                    state.unclaimed.receive_remote(now, from, target, mad);
                 }
                 is_taker
             }
             other => {
-                let strays = &mut state.strays;
-                other.is_taken_by(self.owner.number, processes::lives, || strays.are_ours())
+                let unclaimed = &mut state.unclaimed;
+                other.is_accepted_by(self.process.number, processes::is_alive, || {
+                    unclaimed.is_responder()
+                })
             }
         };
         if is_ours {
             state.manager.receive(self.now(), &mut random::number, &from, mad);
-        } else if !state.has(remote)
-            && let Some(owner) = state.wills.hear(from, mad)
+        } else if !state.is_local(remote)
+            && let Some(owner) = state.neighbour_connections.receive(from, mad)
         {
             // A process that has already ended is reported with the next ended processes.
-            state.neighbours.follow(owner);
+            state.neighbours.watch_process(owner);
         }
     }
 
     /// Disconnects the connections that ended local processes had with other hosts.
-    fn execute(&self, state: &mut State) {
+    fn disconnect_for_dead(&self, state: &mut AgentState) {
         let now = self.now();
-        let strays = &mut state.strays;
-        for will in state.wills.due(now, || strays.are_ours()) {
-            let (names, qpn) = ((will.name, will.remote_name), will.remote_qpn);
-            state.manager.disconnect_for(now, &mut random::number, will.peer, names, qpn);
+        let unclaimed = &mut state.unclaimed;
+        for connection in state.neighbour_connections.due(now, || unclaimed.is_responder()) {
+            let (names, qpn) = ((connection.name, connection.remote_name), connection.remote_qpn);
+            state.manager.disconnect_for(now, &mut random::number, connection.peer, names, qpn);
         }
     }
 
     /// Sends requests of this process to services that now have a listener, and refuses requests
     /// that have timed out.
-    fn serve_unserved(&self, state: &mut State) {
+    fn serve_unserved(&self, state: &mut AgentState) {
         for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
             match verdict {
                 Verdict::Refuse(one) => calls::connect::refuse(&one.id),
                 Verdict::Send(one) => {
-                    if let Err(why) = self.ask(state, &one.id, one.peer, one.question) {
+                    if let Err(why) = self.send_request(state, &one.id, one.peer, one.request) {
                         calls::connect::fail(&one.id, why);
                     }
                 }
@@ -549,53 +554,53 @@ impl Agent {
     ///
     /// # Errors
     /// `ENOMEM` the manager has no room for another connection.
-    pub(crate) fn ask(
+    pub(crate) fn send_request(
         &self,
-        state: &mut State,
+        state: &mut AgentState,
         id: &Arc<Id>,
         peer: Peer,
-        question: Question,
+        request: OutgoingRequest,
     ) -> Result<(), Errno> {
         // The id's lock is held until the connection is stored: a thread that destroys the id finds
         // either no connection or this connection.
-        let mut asking = id.lock();
-        if asking.stage != Stage::Connecting {
+        let mut id_state = id.lock();
+        if id_state.stage != Stage::Connecting {
             return Ok(());
         }
         let (now, manager) = (self.now(), &mut state.manager);
-        let asked = match question {
-            Question::Connection(request) => {
+        let asked = match request {
+            OutgoingRequest::Connection(request) => {
                 manager.connect(now, &mut random::number, peer, *request)
             }
-            Question::Datagrams(request) => {
+            OutgoingRequest::Datagrams(request) => {
                 let (response, retries) = (calls::connect::RESPONSE, calls::connect::RETRIES);
                 manager.ask(now, &mut random::number, peer, *request, response, retries)
             }
         };
         let connection = asked.map_err(calls::connect::errno)?;
-        asking.connection = Some(connection);
+        id_state.connection = Some(connection);
         state.connections.insert(connection, Arc::clone(id));
         Ok(())
     }
 
     /// Disconnects all connections at the exit of the process. Peers receive the same message as
     /// from the kernel, and do not wait for answers.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn disconnect_all(&self) {
         // A thread that holds the lock longer than the limit will not release it any more.
-        let Some(mut state) = self.state.try_lock_for(FAREWELL) else { return };
+        let Some(mut state) = self.state.try_lock_for(EXIT_LIMIT) else { return };
         let now = self.now();
         let connections: Vec<_> =
             state.connections.drain().map(|(connection, _)| connection).collect();
         for connection in connections {
             state.manager.destroy(now, connection);
         }
-        self.carry(&mut state);
+        self.transmit_and_dispatch(&mut state);
     }
 
     fn run(&self) {
         loop {
             self.drain();
-            let wait = self.look_at_clock();
+            let wait = self.handle_deadlines();
             // SAFETY: context and queue are never closed.
             unsafe {
                 if let Some(notify) = (*self.device.context).ops.req_notify_cq {
@@ -613,13 +618,13 @@ impl Agent {
     fn drain(&self) -> bool {
         let mut any = false;
         loop {
-            let came = self.completions(self.recv_cq);
-            if came.is_empty() {
+            let completed = self.completions(self.recv_cq);
+            if completed.is_empty() {
                 return any;
             }
             any = true;
             let mut state = self.lock();
-            for wc in came {
+            for wc in completed {
                 let number = wc.wr_id as usize;
                 let len = (wc.byte_len as usize).min(SLOT);
                 if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
@@ -629,39 +634,39 @@ impl Agent {
                     unsafe {
                         self.slot(number).copy_to_nonoverlapping(datagram.as_mut_ptr(), len);
                     }
-                    self.take(&mut state, datagram.get(..len).unwrap_or_default());
+                    self.receive_datagram(&mut state, datagram.get(..len).unwrap_or_default());
                 }
                 // The post fails only on a broken device; no caller exists to report the error to.
                 let _broken = self.post_receive(number);
             }
-            self.carry(&mut state);
+            self.transmit_and_dispatch(&mut state);
         }
     }
 
     /// Performs the work that is due, and returns the time until the next deadline.
-    fn look_at_clock(&self) -> Option<Duration> {
+    fn handle_deadlines(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = self.now();
-        for (from, mad) in state.strays.due(now) {
+        for (from, mad) in state.unclaimed.due(now) {
             // No local process listens to the service, so the manager answers with a rejection.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }
-        let State { silence, manager, .. } = &mut **state;
-        for peer in silence.due(now, |peer| manager.awaits(peer)) {
+        let AgentState { host_probes, manager, .. } = &mut **state;
+        for peer in host_probes.due(now, |peer| manager.awaits(peer)) {
             // This host may have got the address since then; such an address is reached by shared
             // memory.
-            state.own = self.device.gids();
-            if !state.has(peer.remote) {
+            state.local_gids = self.device.gids();
+            if !state.is_local(peer.remote) {
                 state.manager.absent(&peer);
             }
         }
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
-        self.execute(&mut state);
+        self.disconnect_for_dead(&mut state);
         self.serve_unserved(&mut state);
-        state.forget_owed();
-        self.carry(&mut state);
-        state.sleeps_until = self.due(&state);
+        state.drop_answered();
+        self.transmit_and_dispatch(&mut state);
+        state.sleeps_until = self.next_deadline(&state);
         state.sleeps_until.map(|at| at.saturating_sub(self.now()))
     }
 
@@ -671,23 +676,23 @@ impl Agent {
         // SAFETY: the channel is never destroyed.
         let events = unsafe { (*self.channel).fd };
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut all = [poll(events), poll(self.bell), poll(self.neighbours)];
+        let mut all = [poll(events), poll(self.wake_fd), poll(self.neighbours)];
         // SAFETY: `all` has three entries; `count` has the eight bytes that are read; channel and
         // queue are never destroyed.
         unsafe {
             libc::poll(all.as_mut_ptr(), 3, limit);
-            // `look_at_clock` looks for ended processes each time, so the third descriptor needs no
-            // action.
-            let [event, bell, _] = all.map(|one| one.revents != 0);
+            // `handle_deadlines` looks for ended processes each time, so the third descriptor needs
+            // no action.
+            let [event, wake_fd, _] = all.map(|one| one.revents != 0);
             if event {
                 let (mut cq, mut context) = (null_mut(), null_mut());
                 if verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
                     verbs::ibv_ack_cq_events(cq, 1);
                 }
             }
-            if bell {
+            if wake_fd {
                 let mut count = 0_u64;
-                libc::read(self.bell, (&raw mut count).cast(), 8);
+                libc::read(self.wake_fd, (&raw mut count).cast(), 8);
             }
         }
     }
@@ -715,7 +720,7 @@ impl Drop for Agent {
                 verbs::ibv_dereg_mr(self.mr);
             }
             mem::free(self.memory.cast());
-            libc::close(self.bell);
+            libc::close(self.wake_fd);
         }
     }
 }
@@ -731,7 +736,7 @@ const fn secret_guid(random: u64) -> Guid {
 }
 
 /// The object that a verb created, or the verb's errno.
-fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+fn non_null<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 

@@ -13,21 +13,21 @@ pub(crate) fn process() -> i32 {
 }
 
 /// The value of one process.
-struct Of<T> {
+struct ProcessValue<T> {
     process: i32,
-    what: T,
+    value: T,
 }
 
 /// A static with one value for each process, at first the default.
-pub(crate) struct Anew<T>(AtomicPtr<Of<T>>, PhantomData<T>);
+pub(crate) struct PerProcess<T>(AtomicPtr<ProcessValue<T>>, PhantomData<T>);
 
-impl<T> fmt::Debug for Anew<T> {
+impl<T> fmt::Debug for PerProcess<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Anew").finish_non_exhaustive()
     }
 }
 
-impl<T: Default + Send + Sync> Anew<T> {
+impl<T: Default + Send + Sync> PerProcess<T> {
     /// A static without a value.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
@@ -42,12 +42,12 @@ impl<T: Default + Send + Sync> Anew<T> {
         loop {
             // SAFETY: NULL, or from below and never freed.
             if let Some(known) = unsafe { at.as_ref() }.filter(|known| known.process == own) {
-                return &known.what;
+                return &known.value;
             }
-            let new = Box::into_raw(Box::new(Of { process: own, what: T::default() }));
+            let new = Box::into_raw(Box::new(ProcessValue { process: own, value: T::default() }));
             match self.0.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
                 // SAFETY: made just before, and never freed.
-                Ok(_) => return unsafe { &(*new).what },
+                Ok(_) => return unsafe { &(*new).value },
                 Err(other) => {
                     // SAFETY: made just before, and not shared.
                     drop(unsafe { Box::from_raw(new) });
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_child_does_not_wait_for_its_parents_threads() {
-        static KNOWN: Anew<Mutex<Vec<u32>>> = Anew::new();
+        static KNOWN: PerProcess<Mutex<Vec<u32>>> = PerProcess::new();
         KNOWN.get().lock().push(7);
         let held = KNOWN.get().lock();
         // SAFETY: the child calls only functions that need no other thread of this process, and

@@ -5,7 +5,7 @@
 //! `O_NONBLOCK` work as programs expect. With kernel devices only, the descriptor is the kernel's
 //! connection manager. With both kinds of devices, the descriptor is an epoll(7) set of the two.
 
-use crate::id::{Held, Id, Side};
+use crate::id::{Backend, Id, UndeliveredId};
 use crate::kernel::multicast::Group;
 use crate::{device, kernel};
 use abi::*;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Channel {
     verbs: rdma_event_channel,
-    ends: Ends,
+    source: EventSource,
     /// The process that created the channel.
     process: i32,
     queue: Mutex<VecDeque<Box<Event>>>,
@@ -32,13 +32,13 @@ pub(crate) struct Channel {
 
 /// The time that a thread takes at most from the end of `rdma_ack_cm_event(3)` to the next
 /// `rdma_get_cm_event(3)`.
-const WAY_BACK: Duration = Duration::from_millis(1);
+const RETURN_TIME: Duration = Duration::from_millis(1);
 
 /// The sources of a channel's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub(crate) enum EventSource {
     /// The queue of this library, with its eventfd.
-    Own(i32),
+    Queue(i32),
     /// The kernel's connection manager.
     Kernel(i32),
     /// Both sources: the eventfd of the queue, then the kernel's descriptor. Both are non-blocking.
@@ -46,14 +46,14 @@ pub(crate) enum Ends {
 }
 
 /// An eventfd.
-fn bell(flags: i32) -> Result<i32, Errno> {
+fn new_eventfd(flags: i32) -> Result<i32, Errno> {
     // SAFETY: eventfd has no requirements.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE | flags) };
     if fd < 0 { Err(Errno::last()) } else { Ok(fd) }
 }
 
 /// An epoll descriptor that is readable when either descriptor is readable.
-fn watch(bell: i32, kernel: i32) -> Result<i32, Errno> {
+fn epoll_of_both(eventfd: i32, kernel: i32) -> Result<i32, Errno> {
     // SAFETY: epoll_create1 and fcntl have no requirements; `event` is readable.
     unsafe {
         let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
@@ -62,7 +62,7 @@ fn watch(bell: i32, kernel: i32) -> Result<i32, Errno> {
         }
         let flags = libc::fcntl(kernel, libc::F_GETFL);
         libc::fcntl(kernel, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        for fd in [bell, kernel] {
+        for fd in [eventfd, kernel] {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
             if libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) != 0 {
                 let why = Errno::last();
@@ -87,22 +87,22 @@ impl Channel {
         }
         match (present.soft.is_empty(), present.kernel) {
             (true, _) => Self::of_kernel(),
-            (false, false) => bell(0).map(|fd| Self::with(fd, Ends::Own(fd))),
+            (false, false) => new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd))),
             (false, true) => {
                 // `open` has printed its error; the other devices remain usable.
                 let Ok(kernel) = kernel::open() else {
-                    return bell(0).map(|fd| Self::with(fd, Ends::Own(fd)));
+                    return new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd)));
                 };
                 let close = |fd| {
                     // SAFETY: the descriptor was opened here, and is not shared yet.
                     unsafe { libc::close(fd) };
                 };
-                let bell = bell(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
-                let both = watch(bell, kernel).inspect_err(|_| {
-                    close(bell);
+                let eventfd = new_eventfd(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
+                let both = epoll_of_both(eventfd, kernel).inspect_err(|_| {
+                    close(eventfd);
                     close(kernel);
                 })?;
-                Ok(Self::with(both, Ends::Both(bell, kernel)))
+                Ok(Self::with(both, EventSource::Both(eventfd, kernel)))
             }
         }
     }
@@ -112,13 +112,13 @@ impl Channel {
     /// # Errors
     /// The errno of the kernel.
     pub(crate) fn of_kernel() -> Result<Arc<Self>, Errno> {
-        kernel::open().map(|fd| Self::with(fd, Ends::Kernel(fd)))
+        kernel::open().map(|fd| Self::with(fd, EventSource::Kernel(fd)))
     }
 
-    fn with(fd: i32, ends: Ends) -> Arc<Self> {
+    fn with(fd: i32, source: EventSource) -> Arc<Self> {
         let (queue, acknowledged) = (Mutex::default(), Mutex::default());
         let verbs = rdma_event_channel { fd };
-        Arc::new(Self { verbs, ends, process: crate::anew::process(), queue, acknowledged })
+        Arc::new(Self { verbs, source, process: crate::anew::process(), queue, acknowledged })
     }
 
     /// Refuses the channel of a parent in a child of fork(2): the child shares only the descriptor.
@@ -126,35 +126,35 @@ impl Channel {
     ///
     /// # Errors
     /// `ENODEV` the channel belongs to a parent process.
-    pub(crate) fn refuse_parents(&self) -> Result<(), Errno> {
-        match self.ends {
-            Ends::Kernel(_) => Ok(()),
-            _ => device::refuse_parents(self.process),
+    pub(crate) fn refuse_inherited(&self) -> Result<(), Errno> {
+        match self.source {
+            EventSource::Kernel(_) => Ok(()),
+            _ => device::refuse_inherited(self.process),
         }
     }
 
     /// The device owner of a new id of this channel.
-    pub(crate) const fn side(&self) -> Side {
-        match self.ends {
-            Ends::Own(_) => Side::Soft,
-            Ends::Kernel(_) => Side::Kernel,
-            Ends::Both(..) => Side::Open,
+    pub(crate) const fn backend(&self) -> Backend {
+        match self.source {
+            EventSource::Queue(_) => Backend::Soft,
+            EventSource::Kernel(_) => Backend::Kernel,
+            EventSource::Both(..) => Backend::Undecided,
         }
     }
 
     /// The kernel's descriptor; -1 without kernel devices.
     pub(crate) const fn kernel_fd(&self) -> i32 {
-        match self.ends {
-            Ends::Own(_) => -1,
-            Ends::Kernel(fd) | Ends::Both(_, fd) => fd,
+        match self.source {
+            EventSource::Queue(_) => -1,
+            EventSource::Kernel(fd) | EventSource::Both(_, fd) => fd,
         }
     }
 
     /// The eventfd of the queue.
-    pub(crate) const fn bell(&self) -> i32 {
-        match self.ends {
-            Ends::Own(fd) | Ends::Both(fd, _) => fd,
-            Ends::Kernel(_) => -1,
+    pub(crate) const fn eventfd(&self) -> i32 {
+        match self.source {
+            EventSource::Queue(fd) | EventSource::Both(fd, _) => fd,
+            EventSource::Kernel(_) => -1,
         }
     }
 
@@ -164,8 +164,8 @@ impl Channel {
     }
 
     /// Makes rdma_get_cm_event(3) non-blocking for a kernel-only channel.
-    pub(crate) fn stay_awake(&self) {
-        if let Ends::Kernel(fd) = self.ends {
+    pub(crate) fn set_nonblocking(&self) {
+        if let EventSource::Kernel(fd) = self.source {
             // SAFETY: fcntl has no memory requirements here; this channel owns the descriptor.
             unsafe {
                 libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::fcntl(fd, libc::F_GETFL))
@@ -178,9 +178,9 @@ impl Channel {
     ///
     /// # Safety
     /// `channel` is a live channel of this library.
-    pub(crate) unsafe fn ends_of(channel: *const rdma_event_channel) -> (Ends, i32) {
+    pub(crate) unsafe fn source_of(channel: *const rdma_event_channel) -> (EventSource, i32) {
         // SAFETY: by the contract above; both values are constant.
-        unsafe { ((*channel.cast::<Self>()).ends, (*channel).fd) }
+        unsafe { ((*channel.cast::<Self>()).source, (*channel).fd) }
     }
 
     /// The channel behind a C pointer.
@@ -216,9 +216,9 @@ impl Channel {
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
         let last = *channel.acknowledged.lock();
         if last.is_some_and(|(thread, when)| {
-            thread != std::thread::current().id() && when.elapsed() < WAY_BACK
+            thread != std::thread::current().id() && when.elapsed() < RETURN_TIME
         }) {
-            std::thread::sleep(WAY_BACK);
+            std::thread::sleep(RETURN_TIME);
         }
     }
 
@@ -238,7 +238,7 @@ impl Channel {
         let one = 1_u64;
         // SAFETY: eight bytes of `one` are read. The count stays far below its limit, so the write
         // does not block.
-        unsafe { libc::write(self.bell(), (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.eventfd(), (&raw const one).cast(), 8) };
     }
 
     /// The next event, unless the event was discarded meanwhile.
@@ -252,16 +252,16 @@ impl Channel {
     }
 
     /// Decrements the eventfd, if its count is not zero.
-    pub(crate) fn discount(&self) {
+    pub(crate) fn take_count(&self) {
         let mut count = 0_u64;
         let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
         // Another thread may have read the count already; that thread then finds the queue empty.
         // SAFETY: `into` names the eight bytes of `count`.
-        unsafe { libc::preadv2(self.bell(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+        unsafe { libc::preadv2(self.eventfd(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
     }
 
     /// Removes and returns the events for which `wanted` is true.
-    pub(crate) fn take_back(&self, wanted: impl Fn(&Event) -> bool) -> VecDeque<Box<Event>> {
+    pub(crate) fn remove_events(&self, wanted: impl Fn(&Event) -> bool) -> VecDeque<Box<Event>> {
         let mut queue = self.queue.lock();
         let (mut taken, mut left) = (VecDeque::new(), VecDeque::new());
         for event in queue.drain(..) {
@@ -270,7 +270,7 @@ impl Channel {
         }
         *queue = left;
         for _ in &taken {
-            self.discount();
+            self.take_count();
         }
         taken
     }
@@ -282,9 +282,9 @@ impl Drop for Channel {
             // SAFETY: the channel owns the descriptor, and closes it once.
             unsafe { libc::close(fd) };
         };
-        if let Ends::Both(bell, kernel) = self.ends {
+        if let EventSource::Both(eventfd, kernel) = self.source {
             close(kernel);
-            close(bell);
+            close(eventfd);
         }
         close(self.verbs.fd);
     }
@@ -292,16 +292,16 @@ impl Drop for Channel {
 
 /// The action that `rdma_get_cm_event(3)` performs before it delivers an event.
 #[derive(Debug, Default)]
-pub(crate) enum Deed {
+pub(crate) enum PendingAction {
     /// No action.
     #[default]
     None,
     /// The peer accepted: set up the queue pair, then send RTU.
-    Ready,
+    SetUpQp,
     /// A connection request: the request leaves the backlog.
-    Taken,
+    LeaveBacklog,
     /// A multicast group was joined: attach the queue pair.
-    Joined,
+    AttachGroup,
 }
 
 /// An event, as `rdma_get_cm_event(3)` delivers it. The C object is the first field.
@@ -310,10 +310,10 @@ pub(crate) enum Deed {
 pub(crate) struct Event {
     pub(crate) verbs: rdma_cm_event,
     /// The id whose destruction waits for the acknowledgement of this event.
-    pub(crate) counts_for: Arc<Id>,
+    pub(crate) awaits_ack: Arc<Id>,
     /// The new id of a connection request, until the program takes the event.
-    pub(crate) brings: Option<Held>,
-    pub(crate) deed: Deed,
+    pub(crate) undelivered: Option<UndeliveredId>,
+    pub(crate) action: PendingAction,
     /// The kernel's multicast group of this event; leaving the group also waits for the
     /// acknowledgement.
     pub(crate) group: Option<Arc<Group>>,
@@ -334,9 +334,9 @@ impl Event {
             status,
             param: rdma_cm_event_param { ud: Zeroed::zeroed() },
         };
-        let counts_for = Arc::clone(id);
-        let (brings, deed, group) = (None, Deed::None, None);
-        Box::new(Self { verbs, counts_for, brings, deed, group, data: vec![] })
+        let awaits_ack = Arc::clone(id);
+        let (undelivered, action, group) = (None, PendingAction::None, None);
+        Box::new(Self { verbs, awaits_ack, undelivered, action, group, data: vec![] })
     }
 
     /// Stores private data and returns their address; NULL for none.

@@ -2,7 +2,7 @@
 //! Devices are never closed, because ids and programs keep their contexts.
 
 use crate::agent::Agent;
-use crate::anew::{Anew, process};
+use crate::anew::{PerProcess, process};
 use crate::ports::Blocks;
 use crate::{announced, verbs};
 use abi::*;
@@ -27,7 +27,7 @@ pub(crate) struct Device {
     process: i32,
     agent: OnceLock<Box<Agent>>,
     /// Held by the thread that starts the agent.
-    beginning: Mutex<()>,
+    starting: Mutex<()>,
 }
 
 // SAFETY: any thread may use context and domain (verbs are thread safe); neither is ever closed.
@@ -40,7 +40,7 @@ pub(crate) const PORT: u8 = 1;
 
 /// The devices of this process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Present {
+pub(crate) struct Devices {
     /// Devices without a kernel driver.
     pub(crate) soft: &'static [Device],
     /// Whether the kernel has devices.
@@ -49,18 +49,18 @@ pub(crate) struct Present {
 
 /// The devices and ports of one process.
 #[derive(Debug, Default)]
-struct Known {
-    devices: Mutex<Option<Present>>,
+struct ProcessDevices {
+    devices: Mutex<Option<Devices>>,
     ports: Mutex<Blocks>,
 }
 
 /// A child of fork(2) gets a new value: it has neither the threads nor the queue pairs of its
 /// parent.
-static KNOWN: Anew<Known> = Anew::new();
+static PROCESS_DEVICES: PerProcess<ProcessDevices> = PerProcess::new();
 
 /// The automatic ports of this process.
 pub(crate) fn ports() -> &'static Mutex<Blocks> {
-    &KNOWN.get().ports
+    &PROCESS_DEVICES.get().ports
 }
 
 /// Refuses objects of a parent process in a child of fork(2) with `ENODEV`, and prints a line the
@@ -69,13 +69,13 @@ pub(crate) fn ports() -> &'static Mutex<Blocks> {
 ///
 /// # Errors
 /// `ENODEV` the object belongs to another process.
-pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
-    static TOLD: AtomicI32 = AtomicI32::new(0);
+pub(crate) fn refuse_inherited(of: i32) -> Result<(), Errno> {
+    static REPORTED: AtomicI32 = AtomicI32::new(0);
     let own = process();
     if of == own {
         return Ok(());
     }
-    if TOLD.swap(own, Ordering::Relaxed) != own {
+    if REPORTED.swap(own, Ordering::Relaxed) != own {
         cface::say!(
             "ferroverbs: librdmacm: process {own} is a fork of {of}, and cannot use its ids, event channels and rsockets; it may make its own"
         );
@@ -87,14 +87,14 @@ pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `ENODEV` no device is present.
-pub(crate) fn present() -> Result<Present, Errno> {
-    let mut devices = KNOWN.get().devices.lock();
+pub(crate) fn present() -> Result<Devices, Errno> {
+    let mut devices = PROCESS_DEVICES.get().devices.lock();
     if let Some(known) = *devices {
         return Ok(known);
     }
     let mut kernel = false;
     let mut opened = vec![];
-    each(|device| {
+    find_device(|device| {
         // SAFETY: the list of the device is freed after this closure has returned.
         unsafe {
             if announced::is_announced(device) {
@@ -109,7 +109,7 @@ pub(crate) fn present() -> Result<Present, Errno> {
     if opened.is_empty() && !kernel {
         return Err(Errno::ENODEV);
     }
-    let found = Present { soft: opened.leak(), kernel };
+    let found = Devices { soft: opened.leak(), kernel };
     *devices = Some(found);
     Ok(found)
 }
@@ -123,7 +123,7 @@ pub(crate) fn all() -> Result<&'static [Device], Errno> {
 }
 
 /// Calls `f` for each device until `f` returns a value.
-fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
+fn find_device<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     let mut count = 0;
     // SAFETY: `count` is writable.
     let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
@@ -139,9 +139,9 @@ fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
 }
 
 /// Calls `f` for each kernel device until `f` returns a value. Devices are valid until `f` returns.
-pub(crate) fn each_of_kernel<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
+pub(crate) fn find_kernel_device<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     // SAFETY: the list of the device is freed after this closure has returned.
-    each(|device| if unsafe { announced::is_announced(device) } { None } else { f(device) })
+    find_device(|device| if unsafe { announced::is_announced(device) } { None } else { f(device) })
 }
 
 /// # Safety
@@ -167,7 +167,7 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
             ack_delay: attr.local_ca_ack_delay,
             process: process(),
             agent: OnceLock::new(),
-            beginning: Mutex::new(()),
+            starting: Mutex::new(()),
         })
     }
 }
@@ -182,7 +182,7 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
 /// `context` is the context of an id, which is never closed.
 pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     /// Addresses of contexts and of their domains.
-    static DOMAINS: Anew<Mutex<Vec<(usize, usize)>>> = Anew::new();
+    static DOMAINS: PerProcess<Mutex<Vec<(usize, usize)>>> = PerProcess::new();
     let mut domains = DOMAINS.get().lock();
     if let Some(&(_, known)) = domains.iter().find(|(of, _)| *of == context.addr()) {
         return Ok(std::ptr::with_exposed_provenance_mut(known));
@@ -198,7 +198,7 @@ pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xr
 
 /// The local address of an id: a device and an entry of the device's GID table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LocalAddress {
     pub(crate) device: &'static Device,
     pub(crate) gid: Gid,
     pub(crate) index: u32,
@@ -206,7 +206,7 @@ pub(crate) struct Place {
     pub(crate) interface: u32,
 }
 
-impl Place {
+impl LocalAddress {
     fn of(device: &'static Device, entry: &ibv_gid_entry) -> Self {
         let (gid, index, interface) = (entry.gid.bytes(), entry.gid_index, entry.ndev_ifindex);
         Self { device, gid, index, interface }
@@ -224,7 +224,7 @@ impl Place {
 ///
 /// # Errors
 /// `ENODEV` no device has the address.
-pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
+pub(crate) fn with_address(address: SocketAddr) -> Result<LocalAddress, Errno> {
     let devices = all()?;
     let (ip, interface) = (address.ip(), crate::address::interface(address));
     let gid = crate::address::gid(ip);
@@ -236,7 +236,7 @@ pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
         let own = entries.iter().find(is_its);
         let own = own.or_else(|| if ip.is_loopback() { entries.first() } else { None });
         if let Some(entry) = own {
-            return Ok(Place::of(device, entry));
+            return Ok(LocalAddress::of(device, entry));
         }
     }
     Err(Errno::ENODEV)
@@ -262,15 +262,15 @@ impl Device {
     /// # Errors
     /// `ENODEV` the device belongs to a parent process; else the errno of the device or system.
     pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
-        refuse_parents(self.process)?;
+        refuse_inherited(self.process)?;
         if let Some(agent) = self.agent.get() {
             return Ok(agent);
         }
-        let _alone = self.beginning.lock();
+        let _alone = self.starting.lock();
         if let Some(agent) = self.agent.get() {
             return Ok(agent);
         }
-        take_leave_at_exit();
+        disconnect_at_exit();
         let agent = Agent::begin(self)?;
         Ok(&**self.agent.get_or_init(|| agent))
     }
@@ -286,21 +286,22 @@ impl Device {
 
 /// Registers an atexit(3) function by which all agents disconnect when this process exits. The
 /// function does nothing in a child of fork(2), whose connections are only copies.
-fn take_leave_at_exit() {
+fn disconnect_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    extern "C" fn leave() {
-        let Some(devices) = KNOWN.get().devices.try_lock().and_then(|devices| *devices) else {
+    extern "C" fn disconnect_agents() {
+        let Some(devices) = PROCESS_DEVICES.get().devices.try_lock().and_then(|devices| *devices)
+        else {
             return;
         };
         for device in devices.soft {
             if let Some(agent) = device.agent.get() {
-                agent.leave();
+                agent.disconnect_all();
             }
         }
     }
     ONCE.call_once(|| {
         // SAFETY: the function has no requirements; this library has endless threads, and is never
         // unloaded.
-        unsafe { libc::atexit(leave) };
+        unsafe { libc::atexit(disconnect_agents) };
     });
 }

@@ -2,13 +2,13 @@
 //! Entry points in `calls` look ids up here; `arrivals` and `kernel` push events to ids.
 
 use crate::address;
-use crate::agent::{Agent, State as Carried};
-use crate::calls::info::Found;
+use crate::agent::{Agent, AgentState};
+use crate::calls::info::ResolvedInfo;
 use crate::calls::options;
 use crate::channel::{Channel, Event};
-use crate::device::{Device, PORT, Place};
+use crate::device::{Device, LocalAddress, PORT};
 use crate::kernel::{self, Kernel};
-use crate::ports::{Claim, Name, Port};
+use crate::ports::{Name, Port, PortClaim};
 use abi::*;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex, MutexGuard};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 #[repr(C)]
 pub(crate) struct Id {
     verbs: UnsafeCell<rdma_cm_id>,
-    state: Mutex<State>,
+    state: Mutex<RdmaIdState>,
     acknowledged: Condvar,
     /// The kernel's id, if the process has kernel devices.
     pub(crate) kernel: Option<Kernel>,
@@ -52,14 +52,14 @@ impl std::fmt::Debug for Id {
 
 /// The owner of an id's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Backend {
     /// A device without a kernel driver.
     Soft,
     /// A device of the kernel.
     Kernel,
     /// Undecided: both kinds of devices exist, and the id has no address yet. A listener to all
     /// addresses stays undecided.
-    Open,
+    Undecided,
 }
 
 /// The progress of an id. An id on a kernel device stays `Idle`: the kernel holds its progress.
@@ -75,17 +75,17 @@ pub(crate) enum Stage {
     /// The id has sent a request, or prepares the queue pair after a reply.
     Connecting,
     /// The request of a peer waits for the program's answer.
-    Asked,
+    RequestReceived,
     /// The program accepted the request; the peer has not sent RTU yet.
-    Granted,
+    ReplySent,
     Connected,
     /// The connection ended or failed.
-    Over,
+    Ended,
 }
 
 /// Values that the two queue pairs of a connection exchange.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct QpParameters {
     pub(crate) transport: Transport,
     pub(crate) peer_qpn: u32,
     /// The first PSN that this end receives; the peer learns the PSN from this end. `send_psn` is
@@ -104,19 +104,19 @@ pub(crate) struct Link {
 
 /// The private state of an id, behind the id's lock.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct RdmaIdState {
     pub(crate) channel: Arc<Channel>,
     /// True: each call waits for the matching event.
     pub(crate) synchronous: bool,
-    pub(crate) side: Side,
+    pub(crate) backend: Backend,
     pub(crate) stage: Stage,
-    pub(crate) place: Option<Place>,
+    pub(crate) local: Option<LocalAddress>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     pub(crate) port: Option<Port>,
     pub(crate) listening: Option<Listening>,
     pub(crate) connection: Option<Connection>,
-    pub(crate) link: Link,
+    pub(crate) parameters: QpParameters,
     pub(crate) qkey: u32,
     pub(crate) type_of_service: u8,
     pub(crate) shares_address: bool,
@@ -129,32 +129,32 @@ pub(crate) struct State {
     /// requests.
     pub(crate) template: Option<(Option<SendPd>, ibv_qp_init_attr)>,
     /// From rdma_create_ep(3): private data in front of the private data of rdma_connect(3).
-    pub(crate) greeting: Vec<u8>,
+    pub(crate) private_prefix: Vec<u8>,
     /// The result of rdma_resolve_addrinfo(3).
-    pub(crate) found: Option<Found>,
+    pub(crate) resolved_info: Option<ResolvedInfo>,
     /// The completion queues that the library created for the queue pair.
-    pub(crate) made: Made,
+    pub(crate) owned_cqs: OwnedCqs,
     pub(crate) groups: Vec<Group>,
     /// The number of events that the program took, and the number that the program acknowledged.
-    pub(crate) reported: u64,
-    pub(crate) acknowledged: u64,
+    pub(crate) delivered_count: u64,
+    pub(crate) acknowledged_count: u64,
     /// Addresses and types of the events that wait for an acknowledgement, with events of the
     /// kernel.
-    pub(crate) with_program: Vec<(usize, rdma_cm_event_type)>,
+    pub(crate) unacknowledged: Vec<(usize, rdma_cm_event_type)>,
     /// True: the peer process was killed, so the end of its data is unknown.
     pub(crate) peer_was_killed: bool,
 }
 
-impl State {
+impl RdmaIdState {
     /// The address and port that the id is bound to.
-    pub(crate) fn claim(&self) -> Option<Claim> {
+    pub(crate) fn claim(&self) -> Option<PortClaim> {
         let source = self.source?;
-        Some(Claim::of(source, self.only_own_family, self.shares_address))
+        Some(PortClaim::of(source, self.only_own_family, self.shares_address))
     }
 
     /// Whether the id accepts requests to an address.
-    pub(crate) fn takes(&self, to: IpAddr) -> bool {
-        self.claim().is_some_and(|claim| claim.takes(to))
+    pub(crate) fn accepts(&self, to: IpAddr) -> bool {
+        self.claim().is_some_and(|claim| claim.accepts(to))
     }
 }
 
@@ -164,11 +164,11 @@ pub(crate) struct SendPd(pub(crate) *mut ibv_pd);
 // SAFETY: any thread may use a domain.
 unsafe impl Send for SendPd {}
 // SAFETY: `template` names objects of the process, which any thread may use.
-unsafe impl Send for State {}
+unsafe impl Send for RdmaIdState {}
 
 /// The completion queues that the library destroys with the queue pair.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct OwnedCqs {
     pub(crate) send_cq: bool,
     pub(crate) recv_cq: bool,
 }
@@ -191,25 +191,25 @@ pub(crate) struct Listening {
 
 /// An id that the program does not have yet. Dropping the value destroys the id.
 #[derive(Debug)]
-pub(crate) struct Held(Option<Arc<Id>>);
+pub(crate) struct UndeliveredId(Option<Arc<Id>>);
 
-impl Held {
+impl UndeliveredId {
     pub(crate) const fn new(id: Arc<Id>) -> Self {
         Self(Some(id))
     }
 
     /// Passes the id to the program.
-    pub(crate) fn give(mut self) -> Option<Arc<Id>> {
+    pub(crate) fn release(mut self) -> Option<Arc<Id>> {
         let id = self.0.take()?;
         std::mem::forget(Arc::clone(&id));
         Some(id)
     }
 }
 
-impl Drop for Held {
+impl Drop for UndeliveredId {
     fn drop(&mut self) {
         if let Some(id) = self.0.take() {
-            id.end();
+            id.shut_down();
         }
     }
 }
@@ -223,12 +223,12 @@ impl Id {
         ps: rdma_port_space,
         qp_type: ibv_qp_type,
     ) -> Arc<Self> {
-        Self::on(Side::Soft, channel, synchronous, context, ps, qp_type)
+        Self::on(Backend::Soft, channel, synchronous, context, ps, qp_type)
     }
 
     /// A new id. The kernel has no id for this value yet.
     pub(crate) fn on(
-        side: Side,
+        backend: Backend,
         channel: Arc<Channel>,
         synchronous: bool,
         context: *mut std::ffi::c_void,
@@ -253,18 +253,18 @@ impl Id {
             srq: null_mut(),
             pd: null_mut(),
         };
-        let state = State {
+        let state = RdmaIdState {
             channel,
             synchronous,
-            side,
+            backend,
             stage: Stage::Idle,
-            place: None,
+            local: None,
             source: None,
             destination: None,
             port: None,
             listening: None,
             connection: None,
-            link: Link::default(),
+            parameters: QpParameters::default(),
             qkey: RDMA_UDP_QKEY,
             type_of_service: 0,
             shares_address: false,
@@ -273,40 +273,40 @@ impl Id {
             ece: ibv_ece::zeroed(),
             peer_ece: ibv_ece::zeroed(),
             template: None,
-            greeting: vec![],
-            found: None,
-            made: Made::default(),
+            private_prefix: vec![],
+            resolved_info: None,
+            owned_cqs: OwnedCqs::default(),
             groups: vec![],
-            reported: 0,
-            acknowledged: 0,
-            with_program: vec![],
+            delivered_count: 0,
+            acknowledged_count: 0,
+            unacknowledged: vec![],
             peer_was_killed: false,
         };
         Arc::new(Self {
             verbs: UnsafeCell::new(verbs),
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
-            kernel: (side != Side::Soft).then(Kernel::new),
+            kernel: (backend != Backend::Soft).then(Kernel::new),
         })
     }
 
     /// The owner of the id's device.
-    pub(crate) fn side(&self) -> Side {
-        self.lock().side
+    pub(crate) fn backend(&self) -> Backend {
+        self.lock().backend
     }
 
     /// Fixes the owner of the id's device once the address has decided; discards the part of the
     /// other kind.
-    pub(crate) fn settle(&self, side: Side) {
-        if side == Side::Soft {
+    pub(crate) fn set_backend(&self, backend: Backend) {
+        if backend == Backend::Soft {
             // The kernel has delivered no event of this id, so no acknowledgement is outstanding.
             let _told = kernel::id::destroy(self);
         }
         let mut state = self.lock();
-        if side == Side::Kernel {
+        if backend == Backend::Kernel {
             (state.port, state.source, state.stage) = (None, None, Stage::Idle);
         }
-        state.side = side;
+        state.backend = backend;
     }
 
     /// Moves the id's events to `channel`.
@@ -343,7 +343,7 @@ impl Id {
         self.verbs.get()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RdmaIdState> {
         self.state.lock()
     }
 
@@ -379,22 +379,22 @@ impl Id {
     pub(crate) fn listens_to(&self, service: ServiceId, to: IpAddr) -> bool {
         let state = self.lock();
         let is_its = |listening: &Listening| listening.service == service;
-        state.takes(to) && state.listening.as_ref().is_some_and(is_its)
+        state.accepts(to) && state.listening.as_ref().is_some_and(is_its)
     }
 
     /// Copies device, port and addresses to the C object.
-    pub(crate) fn show(&self, state: &State) {
+    pub(crate) fn publish(&self, state: &RdmaIdState) {
         // SAFETY: the program reads these members only after the call or event that announces the
         // values.
         unsafe {
             let id = self.as_c();
-            if let Some(place) = state.place {
-                (*id).verbs = place.device.context;
+            if let Some(local) = state.local {
+                (*id).verbs = local.device.context;
                 (*id).port_num = PORT;
                 if (*id).pd.is_null() {
-                    (*id).pd = place.device.pd;
+                    (*id).pd = local.device.pd;
                 }
-                (*id).route.addr.addr.sgid.raw = place.gid;
+                (*id).route.addr.addr.sgid.raw = local.gid;
                 (*id).route.addr.addr.pkey = 0xffff;
             }
             if let Some(source) = state.source {
@@ -407,28 +407,32 @@ impl Id {
     }
 
     /// The GID of the peer, to which the id's messages go.
-    pub(crate) fn peer_gid(state: &State) -> Option<[u8; 16]> {
-        let (place, destination) = (state.place?, state.destination?);
+    pub(crate) fn peer_gid(state: &RdmaIdState) -> Option<[u8; 16]> {
+        let (local, destination) = (state.local?, state.destination?);
         Some(if address::is_any(destination.ip()) {
-            place.gid
+            local.gid
         } else {
             address::gid(destination.ip())
         })
     }
 
     /// The address vector to the peer.
-    pub(crate) fn way(state: &State) -> Option<ibv_ah_attr> {
+    pub(crate) fn peer_address_vector(state: &RdmaIdState) -> Option<ibv_ah_attr> {
         let gid = Self::peer_gid(state)?;
-        Some(Self::way_to(state.place?, gid, state.type_of_service))
+        Some(Self::address_vector_to(state.local?, gid, state.type_of_service))
     }
 
     /// The address vector to `gid`.
-    pub(crate) fn way_to(place: Place, gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
+    pub(crate) fn address_vector_to(
+        local: LocalAddress,
+        gid: [u8; 16],
+        traffic_class: u8,
+    ) -> ibv_ah_attr {
         ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: gid },
                 flow_label: 0,
-                sgid_index: u8::try_from(place.index).unwrap_or(0),
+                sgid_index: u8::try_from(local.index).unwrap_or(0),
                 hop_limit: 64,
                 traffic_class,
             },
@@ -442,14 +446,14 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` the id has no device yet; else the errno of the agent.
-    pub(crate) fn carried<T>(
-        place: Option<Place>,
-        f: impl FnOnce(&Agent, &mut Carried) -> Result<T, Errno>,
+    pub(crate) fn with_agent<T>(
+        local: Option<LocalAddress>,
+        f: impl FnOnce(&Agent, &mut AgentState) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let agent = place.ok_or(Errno::EINVAL)?.device.agent()?;
-        let mut carried = agent.lock();
-        let done = f(agent, &mut carried);
-        agent.pump(&mut carried);
+        let agent = local.ok_or(Errno::EINVAL)?.device.agent()?;
+        let mut agent_state = agent.lock();
+        let done = f(agent, &mut agent_state);
+        agent.pump(&mut agent_state);
         done
     }
 
@@ -460,21 +464,21 @@ impl Id {
     }
 
     /// Removes the id from agents and peers, and discards events that the program has not taken.
-    pub(crate) fn end(self: &Arc<Self>) {
-        let (listening, connection, place, waits) = {
+    pub(crate) fn shut_down(self: &Arc<Self>) {
+        let (listening, connection, local, waits) = {
             let mut state = self.lock();
             state.port = None;
             let waits = state.stage == Stage::Connecting && state.connection.is_none();
             if state.stage == Stage::Resolving || waits {
                 // The thread that waits for the next hop or for a listener finds the stage changed
                 // and sends no event.
-                state.stage = Stage::Over;
+                state.stage = Stage::Ended;
             }
-            (state.listening.take(), state.connection.take(), state.place, waits)
+            (state.listening.take(), state.connection.take(), state.local, waits)
         };
         if waits {
-            let _there = Self::carried(place, |_, carried| {
-                carried.unserved.forget(self);
+            let _there = Self::with_agent(local, |_, agent_state| {
+                agent_state.unserved.forget(self);
                 Ok(())
             });
         }
@@ -483,94 +487,101 @@ impl Id {
         }
         if let Some(connection) = connection {
             // The result is ignored: a connection exists only where an agent exists.
-            let _there = Self::carried(place, |agent, carried| {
-                carried.manager.destroy(agent.now(), connection);
-                carried.connections.remove(&connection);
+            let _there = Self::with_agent(local, |agent, agent_state| {
+                agent_state.manager.destroy(agent.now(), connection);
+                agent_state.connections.remove(&connection);
                 Ok(())
             });
         }
-        self.take_back_events();
+        self.discard_events();
     }
 
     /// Unregisters `listening` from all agents, and discards its pending requests.
     pub(crate) fn unlisten(self: &Arc<Self>, listening: &Listening) {
         for (device, listener) in &listening.at {
             if let Ok(agent) = device.agent() {
-                let mut carried = agent.lock();
-                carried.keep_owed(*listener, listening.service);
-                let Some(all) = carried.listeners.get_mut(listener) else { continue };
+                let mut agent_state = agent.lock();
+                agent_state.keep_unanswered(*listener, listening.service);
+                let Some(all) = agent_state.listeners.get_mut(listener) else { continue };
                 all.retain(|id| !Arc::ptr_eq(id, self));
                 if all.is_empty() {
-                    carried.listeners.remove(listener);
-                    carried.manager.unlisten(*listener);
+                    agent_state.listeners.remove(listener);
+                    agent_state.manager.unlisten(*listener);
                 }
             }
         }
-        self.take_back_events();
+        self.discard_events();
     }
 
-    fn take_back_events(self: &Arc<Self>) {
+    fn discard_events(self: &Arc<Self>) {
         let channel = Arc::clone(&self.lock().channel);
         // The discarded events include new ids, which end in turn.
-        drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));
+        drop(channel.remove_events(|event| Arc::ptr_eq(&event.awaits_ack, self)));
     }
 
-    /// Waits until the program has acknowledged all events that it took, and `told` events of the
-    /// kernel. `call` names the program's call in a warning.
-    pub(crate) fn wait_for_acknowledgements(&self, call: &str, told: u64) {
-        self.wait_until(call, |_| true, |state| state.acknowledged >= state.reported + told);
+    /// Waits until the program has acknowledged all events that it took, and `kernel_count` events
+    /// of the kernel. `call` names the program's call in a warning.
+    pub(crate) fn wait_for_acknowledgements(&self, call: &str, kernel_count: u64) {
+        self.wait_until(
+            call,
+            |_| true,
+            |state| state.acknowledged_count >= state.delivered_count + kernel_count,
+        );
     }
 
-    /// Waits until acknowledgements have made `well` true. After [`PATIENCE`], one line on stderr
-    /// names the missing acknowledgements, limited to event types for which `of` is true. A program
-    /// that forgets an acknowledgement waits for ever.
+    /// Waits until acknowledgements have made `is_over` true. After [`WARN_AFTER`], one line on
+    /// stderr names the missing acknowledgements, limited to event types for which `of` is true. A
+    /// program that forgets an acknowledgement waits for ever.
     pub(crate) fn wait_until(
         &self,
         call: &str,
-        of: impl Fn(rdma_cm_event_type) -> bool,
-        well: impl Fn(&State) -> bool,
+        is_counted: impl Fn(rdma_cm_event_type) -> bool,
+        is_over: impl Fn(&RdmaIdState) -> bool,
     ) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WARN_AFTER;
         let mut state = self.lock();
-        while !well(&state) {
+        while !is_over(&state) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             self.acknowledged.wait_for(&mut state, left);
         }
-        if well(&state) {
+        if is_over(&state) {
             return;
         }
-        let kinds: Vec<_> = state.with_program.iter().map(|(_, kind)| *kind).collect();
-        let kinds: Vec<_> = kinds.into_iter().filter(|kind| of(*kind)).collect();
+        let kinds: Vec<_> = state.unacknowledged.iter().map(|(_, kind)| *kind).collect();
+        let kinds: Vec<_> = kinds.into_iter().filter(|kind| is_counted(*kind)).collect();
         // The lock is released first: the reader of stderr may be slow.
         drop(state);
-        self.say_what_is_awaited(call, &kinds);
+        self.warn_of_wait(call, &kinds);
         let mut state = self.lock();
-        while !well(&state) {
+        while !is_over(&state) {
             self.acknowledged.wait(&mut state);
         }
     }
 
-    fn say_what_is_awaited(&self, call: &str, kinds: &[rdma_cm_event_type]) {
+    fn warn_of_wait(&self, call: &str, kinds: &[rdma_cm_event_type]) {
         if std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0") {
             return;
         }
-        cface::say!("ferroverbs: librdmacm: {}", awaited(call, self.as_c().addr(), kinds));
+        cface::say!(
+            "ferroverbs: librdmacm: {}",
+            acknowledgement_warning(call, self.as_c().addr(), kinds)
+        );
     }
 
     /// Records that the program took the event at address `at`.
-    pub(crate) fn hand_out(&self, at: *const rdma_cm_event, kind: rdma_cm_event_type) {
-        self.lock().with_program.push((at.addr(), kind));
+    pub(crate) fn record_delivery(&self, at: *const rdma_cm_event, kind: rdma_cm_event_type) {
+        self.lock().unacknowledged.push((at.addr(), kind));
     }
 
     /// Records the acknowledgement of the event at address `at`; 0: the program never took the
     /// event.
     pub(crate) fn acknowledge(&self, at: usize) {
         let mut state = self.lock();
-        state.acknowledged += 1;
-        state.with_program.retain(|(given, _)| *given != at);
+        state.acknowledged_count += 1;
+        state.unacknowledged.retain(|(given, _)| *given != at);
         drop(state);
         self.acknowledged.notify_all();
     }
@@ -578,10 +589,10 @@ impl Id {
 
 /// The time after which a waiting call prints a warning. The check CM-01 of the layer `validate`
 /// uses the same time before the call.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WARN_AFTER: Duration = Duration::from_secs(2);
 
 /// The warning of a call that waits for acknowledgements of events of an id.
-fn awaited(call: &str, id: usize, kinds: &[rdma_cm_event_type]) -> String {
+fn acknowledgement_warning(call: &str, id: usize, kinds: &[rdma_cm_event_type]) -> String {
     let mut names: Vec<(&str, u32)> = vec![];
     for kind in kinds {
         let name = options::name(*kind).to_str().unwrap_or("UNKNOWN EVENT");
@@ -617,7 +628,7 @@ mod tests {
             RDMA_CM_EVENT_ESTABLISHED,
             RDMA_CM_EVENT_CONNECT_REQUEST,
         ];
-        let said = awaited("rdma_destroy_id", 0x1230, &kinds);
+        let said = acknowledgement_warning("rdma_destroy_id", 0x1230, &kinds);
         for part in [
             "rdma_destroy_id waits",
             "3 events of id 0x1230",

@@ -153,7 +153,7 @@ macro_rules! own {
 }
 
 /// The first entry of a name.
-macro_rules! at_first {
+macro_rules! first_entry {
     (create_event_channel) => {
         first::create_event_channel
     };
@@ -193,7 +193,7 @@ macro_rules! own_table {
     ($($rows:tt)+) => { table!(own: $($rows)+) };
 }
 macro_rules! first_table {
-    ($($rows:tt)+) => { table!(at_first: $($rows)+) };
+    ($($rows:tt)+) => { table!(first_entry: $($rows)+) };
 }
 
 /// The table below all layers.
@@ -216,7 +216,7 @@ mod first {
             /// # Safety
             /// As the call itself.
             pub(super) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-                look();
+                load_layers();
                 // SAFETY: an entry of the table, which contains no NULL; the arguments are the
                 // caller's.
                 unsafe {
@@ -237,7 +237,7 @@ mod first {
 }
 
 /// Loads the layers and enters their calls in the table, once.
-fn look() {
+fn load_layers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let top = chain(OWN, &active());
@@ -267,10 +267,10 @@ fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
     for layer in layers.iter().rev() {
         let Some(attach) = layer.attach else { continue };
         let next: &'static Table = Box::leak(Box::new(top));
-        let mine: &'static mut Table = Box::leak(Box::new(Table::zeroed()));
+        let layer_table: &'static mut Table = Box::leak(Box::new(Table::zeroed()));
         // SAFETY: a layer's function, with two tables that are at least as large as the layer knows
         // (`check`) and never freed.
-        let error = unsafe { attach(next, mine) };
+        let error = unsafe { attach(next, layer_table) };
         if error != 0 {
             let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
             // SAFETY: not NULL (`check`); constant data of the layer that ends with NUL.
@@ -282,7 +282,7 @@ fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
         }
         let over: *mut usize = (&raw mut top).cast();
         for at in 0..ENTRIES {
-            let function = entry(mine, at);
+            let function = entry(layer_table, at);
             if function != 0 {
                 // SAFETY: an entry of `top`; the function has the type that the layout states for
                 // the entry.
@@ -298,7 +298,7 @@ fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
 fn active() -> Vec<&'static ferroverbs_cm_layer> {
     let Some(value) = cface::env::trusted(SETTING) else { return vec![] };
     let text = value.to_string_lossy();
-    let library = dl::file_of(look as fn() as *const c_void);
+    let library = dl::file_of(load_layers as fn() as *const c_void);
     let mut found = vec![];
     for name in layers::names(&text).into_iter().take(layers::MOST) {
         let Ok(plugin) = layers::open(name, library.as_deref()) else { continue };
@@ -341,10 +341,10 @@ mod tests {
     use super::*;
 
     /// Enters a number instead of a function in the table of a test layer. No test calls the entry.
-    unsafe fn fill(mine: *mut Table, name: &str, value: usize) {
+    unsafe fn fill(layer_table: *mut Table, name: &str, value: usize) {
         let at = Table::NAMES.iter().position(|known| *known == name).expect("a call");
         // SAFETY: an entry of the table, which the layer may write.
-        unsafe { mine.cast::<usize>().add(at).write(value) };
+        unsafe { layer_table.cast::<usize>().add(at).write(value) };
     }
 
     /// A table of numbers. The library's own functions call libibverbs, with which unit tests are
@@ -362,29 +362,29 @@ mod tests {
         entry(table, Table::NAMES.iter().position(|known| *known == name).expect("a call"))
     }
 
-    unsafe extern "C" fn near(next: *const Table, mine: *mut Table) -> c_int {
+    unsafe extern "C" fn near_layer(next: *const Table, layer_table: *mut Table) -> c_int {
         // SAFETY: the tables that the chain passes to this layer.
         unsafe {
             assert_eq!((seen(&*next, "connect"), seen(&*next, "listen")), (0x200, 0x201));
-            assert!((0..ENTRIES).all(|at| entry(&*next, at) != 0 && entry(&*mine, at) == 0));
-            fill(mine, "connect", 0x100);
+            assert!((0..ENTRIES).all(|at| entry(&*next, at) != 0 && entry(&*layer_table, at) == 0));
+            fill(layer_table, "connect", 0x100);
         }
         0
     }
 
-    unsafe extern "C" fn far(next: *const Table, mine: *mut Table) -> c_int {
+    unsafe extern "C" fn far(next: *const Table, layer_table: *mut Table) -> c_int {
         // SAFETY: the tables that the chain passes to this layer.
         unsafe {
             assert_eq!(seen(&*next, "connect"), seen(&own(), "connect"));
-            fill(mine, "connect", 0x200);
-            fill(mine, "listen", 0x201);
+            fill(layer_table, "connect", 0x200);
+            fill(layer_table, "listen", 0x201);
         }
         0
     }
 
-    unsafe extern "C" fn refusing(_: *const Table, mine: *mut Table) -> c_int {
+    unsafe extern "C" fn refusing(_: *const Table, layer_table: *mut Table) -> c_int {
         // SAFETY: the table that the chain passes to this layer.
-        unsafe { fill(mine, "connect", 0x300) };
+        unsafe { fill(layer_table, "connect", 0x300) };
         libc::ENOTSUP
     }
 
@@ -394,7 +394,7 @@ mod tests {
         let (size, calls) = (size_of::<ferroverbs_cm_layer>(), size_of::<Table>());
         ferroverbs_cm_layer { size, calls, name: c"test".as_ptr(), attach: Some(attach) }
     }
-    static NEAR: ferroverbs_cm_layer = layer(near);
+    static NEAR: ferroverbs_cm_layer = layer(near_layer);
     static FAR: ferroverbs_cm_layer = layer(far);
     static REFUSING: ferroverbs_cm_layer = layer(refusing);
 

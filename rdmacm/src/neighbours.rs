@@ -1,7 +1,7 @@
-//! Processes of this host with which this process has connections.
-//! A killed process sends no DREQ, and no kernel manager sends one for it. Its local peers
-//! therefore watch its life ([`processes::watch`]), and end its connections when the process ends.
-//! For peers on other hosts, another local process sends the DREQ ([`crate::wills`]).
+//! Processes of this host with which this process has connections. A killed process sends no DREQ,
+//! and no kernel manager sends one for it. Its local peers therefore watch its life
+//! ([`processes::watch`]), and end its connections when the process ends. For peers on other hosts,
+//! another local process sends the DREQ ([`crate::neighbour_connections`]).
 
 use crate::agent::Peer;
 use crate::processes;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// The number of connections with a process from which on ended connections are removed from the
 /// list.
-const FEW: usize = 16;
+const TIDY_THRESHOLD: usize = 16;
 /// The interval at which the names of processes are checked.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The watched processes, by number.
 #[derive(Debug)]
@@ -25,10 +25,10 @@ pub(crate) struct Neighbours {
     watched: HashMap<u32, Neighbour>,
     /// The watched processes without a watch descriptor, because others hold too many. Any local
     /// user can cause this. Their names are checked from time to time.
-    unseen: Vec<u32>,
-    looked: Instant,
+    polled: Vec<u32>,
+    checked: Instant,
     /// Processes that ended before the watch began, and connections with them.
-    gone: Ended,
+    already_ended: Ended,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct Ended {
     /// Connections of this process with ended processes.
     pub(crate) connections: Vec<Connection>,
     /// The numbers of the ended processes.
-    pub(crate) owners: Vec<u32>,
+    pub(crate) processes: Vec<u32>,
 }
 
 impl Neighbours {
@@ -63,8 +63,8 @@ impl Neighbours {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        let (watched, gone) = (HashMap::new(), Ended::default());
-        Ok(Self { epoll, watched, unseen: vec![], looked: Instant::now(), gone })
+        let (watched, already_ended) = (HashMap::new(), Ended::default());
+        Ok(Self { epoll, watched, polled: vec![], checked: Instant::now(), already_ended })
     }
 
     /// Readable when a watched process has ended.
@@ -73,62 +73,65 @@ impl Neighbours {
     }
 
     /// Records a connection with a process of this host, and watches the process.
-    pub(crate) fn watch(&mut self, manager: &Manager<Peer>, owner: u32, connection: Connection) {
-        self.follow(owner);
-        if let Some(known) = self.watched.get_mut(&owner) {
+    pub(crate) fn watch(&mut self, manager: &Manager<Peer>, process: u32, connection: Connection) {
+        self.watch_process(process);
+        if let Some(known) = self.watched.get_mut(&process) {
             if known.connections.len() >= known.tidy_at {
                 known.connections.retain(|&one| manager.stage(one).is_ok());
-                known.tidy_at = FEW.max(2 * known.connections.len());
+                known.tidy_at = TIDY_THRESHOLD.max(2 * known.connections.len());
             }
             known.connections.push(connection);
-        } else if self.gone.owners.contains(&owner) {
-            self.gone.connections.push(connection);
+        } else if self.already_ended.processes.contains(&process) {
+            self.already_ended.connections.push(connection);
         }
     }
 
     /// Watches a process of this host. If the process has ended already, the end is reported next.
-    pub(crate) fn follow(&mut self, owner: u32) {
-        if self.watched.contains_key(&owner) {
+    pub(crate) fn watch_process(&mut self, process: u32) {
+        if self.watched.contains_key(&process) {
             return;
         }
-        let life = match processes::watch(owner) {
+        let life = match processes::watch(process) {
             Ok(life) => life,
             // The process has ended since its last message.
-            Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.owners.push(owner),
+            Err(why) if why.raw() == libc::ECONNREFUSED => {
+                return self.already_ended.processes.push(process);
+            }
             Err(_) => {
-                let new = Neighbour { _life: None, connections: vec![], tidy_at: FEW };
-                self.watched.insert(owner, new);
-                return self.unseen.push(owner);
+                let new = Neighbour { _life: None, connections: vec![], tidy_at: TIDY_THRESHOLD };
+                self.watched.insert(process, new);
+                return self.polled.push(process);
             }
         };
-        let mut event = libc::epoll_event { events: 0, u64: u64::from(owner) };
+        let mut event = libc::epoll_event { events: 0, u64: u64::from(process) };
         let (epoll, fd) = (self.fd(), life.as_raw_fd());
         // SAFETY: both descriptors are open, and `event` is readable.
         if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
-            let new = Neighbour { _life: Some(life), connections: vec![], tidy_at: FEW };
-            self.watched.insert(owner, new);
+            let new = Neighbour { _life: Some(life), connections: vec![], tidy_at: TIDY_THRESHOLD };
+            self.watched.insert(process, new);
         }
     }
 
     /// The time until the names must be checked again.
     pub(crate) fn next(&self) -> Option<Duration> {
-        (!self.unseen.is_empty()).then(|| LOOK.saturating_sub(self.looked.elapsed()))
+        (!self.polled.is_empty()).then(|| CHECK_INTERVAL.saturating_sub(self.checked.elapsed()))
     }
 
     /// The processes that have ended since the last call.
     pub(crate) fn ended(&mut self) -> Ended {
         const MOST: usize = 16;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
-        let mut ended = std::mem::take(&mut self.gone);
+        let mut ended = std::mem::take(&mut self.already_ended);
         if self.next().is_some_and(|next| next.is_zero()) {
-            self.looked = Instant::now();
-            let gone: Vec<u32> =
-                self.unseen.extract_if(.., |owner| !processes::lives(*owner)).collect();
-            for (owner, gone) in
-                gone.into_iter().filter_map(|owner| Some((owner, self.watched.remove(&owner)?)))
+            self.checked = Instant::now();
+            let already_ended: Vec<u32> =
+                self.polled.extract_if(.., |process| !processes::is_alive(*process)).collect();
+            for (process, already_ended) in already_ended
+                .into_iter()
+                .filter_map(|process| Some((process, self.watched.remove(&process)?)))
             {
-                ended.connections.extend(gone.connections);
-                ended.owners.push(owner);
+                ended.connections.extend(already_ended.connections);
+                ended.processes.push(process);
             }
         }
         loop {
@@ -136,11 +139,11 @@ impl Neighbours {
             let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), MOST as i32, 0) };
             let count = usize::try_from(count).unwrap_or(0);
             for event in events.iter().take(count) {
-                let owner = u32::try_from(event.u64).unwrap_or(0);
+                let process = u32::try_from(event.u64).unwrap_or(0);
                 // Dropping the entry closes the descriptor.
-                if let Some(gone) = self.watched.remove(&owner) {
-                    ended.connections.extend(gone.connections);
-                    ended.owners.push(owner);
+                if let Some(already_ended) = self.watched.remove(&process) {
+                    ended.connections.extend(already_ended.connections);
+                    ended.processes.push(process);
                 }
             }
             if count < MOST {

@@ -18,13 +18,13 @@ pub(crate) struct Hop {
 
 /// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum NeighbourState {
     /// The hardware address is known, or none is needed.
-    There,
+    Reachable,
     /// Neighbour discovery has failed.
     Failed,
     /// No discovery has begun, or its answer is pending.
-    Nothing,
+    Unknown,
 }
 
 /// A netlink socket to the kernel's tables.
@@ -49,7 +49,7 @@ impl Tables {
     }
 
     /// The state of a neighbour; `None`: the kernel gives no answer.
-    pub(crate) fn known(&self, hop: &Hop) -> Option<Known> {
+    pub(crate) fn neighbour_state(&self, hop: &Hop) -> Option<NeighbourState> {
         parse_neighbour(&self.ask(&neighbour_request(hop))?)
     }
 
@@ -75,7 +75,7 @@ impl Tables {
 ///
 /// # Errors
 /// The errno of the system: no route or no permission.
-pub(crate) fn ask_for(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Errno> {
+pub(crate) fn start_discovery(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Errno> {
     from.set_port(0);
     to.set_port(9);
     let socket = UdpSocket::bind(from)?;
@@ -169,7 +169,8 @@ const NUD_PROBE: u16 = 0x10;
 const NUD_FAILED: u16 = 0x20;
 const NUD_NOARP: u16 = 0x40;
 const NUD_PERMANENT: u16 = 0x80;
-const THERE: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
+const REACHABLE: u16 =
+    NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
 
 /// The first message of an answer: its type and the bytes after its header.
 fn first(answer: &[u8]) -> Option<(u16, &[u8])> {
@@ -198,8 +199,8 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 
 fn parse_route(answer: &[u8], to: IpAddr) -> Option<Hop> {
     let (kind, body) = first(answer)?;
-    let (&[_, _, _, _, _, _, _, way, ..], rest) = body.split_first_chunk::<FIXED>()?;
-    if kind != libc::RTM_NEWROUTE || way != libc::RTN_UNICAST {
+    let (&[_, _, _, _, _, _, _, route_type, ..], rest) = body.split_first_chunk::<FIXED>()?;
+    if kind != libc::RTM_NEWROUTE || route_type != libc::RTN_UNICAST {
         return None;
     }
     let mut hop = Hop { ip: to, interface: 0 };
@@ -215,20 +216,20 @@ fn parse_route(answer: &[u8], to: IpAddr) -> Option<Hop> {
     (hop.interface != 0).then_some(hop)
 }
 
-fn parse_neighbour(answer: &[u8]) -> Option<Known> {
+fn parse_neighbour(answer: &[u8]) -> Option<NeighbourState> {
     let (kind, body) = first(answer)?;
     if i32::from(kind) == libc::NLMSG_ERROR {
         let error = i32::from_ne_bytes(*body.first_chunk()?);
-        return (error == -libc::ENOENT).then_some(Known::Nothing);
+        return (error == -libc::ENOENT).then_some(NeighbourState::Unknown);
     }
     let (&[_, _, _, _, _, _, _, _, s0, s1, ..], _) = body.split_first_chunk::<FIXED>()?;
     if kind != libc::RTM_NEWNEIGH {
         return None;
     }
     Some(match u16::from_ne_bytes([s0, s1]) {
-        state if state & THERE != 0 => Known::There,
-        NUD_FAILED => Known::Failed,
-        _ => Known::Nothing,
+        state if state & REACHABLE != 0 => NeighbourState::Reachable,
+        NUD_FAILED => NeighbourState::Failed,
+        _ => NeighbourState::Unknown,
     })
 }
 
@@ -266,11 +267,14 @@ mod tests {
             parse_neighbour(&answer(libc::RTM_NEWNEIGH, &[2, 0, 0, 0, 3, 0, 0, 0, s0, s1, 0, 1]))
         };
         for there in [0x02, 0x04, 0x08, 0x10, 0x40, 0x80] {
-            assert_eq!(state(there), Some(Known::There), "{there:#x}");
+            assert_eq!(state(there), Some(NeighbourState::Reachable), "{there:#x}");
         }
-        assert_eq!((state(0x20), state(0x01)), (Some(Known::Failed), Some(Known::Nothing)));
+        assert_eq!(
+            (state(0x20), state(0x01)),
+            (Some(NeighbourState::Failed), Some(NeighbourState::Unknown))
+        );
         let mut error = (-libc::ENOENT).to_ne_bytes().to_vec();
-        assert_eq!(parse_neighbour(&answer(2, &error)), Some(Known::Nothing));
+        assert_eq!(parse_neighbour(&answer(2, &error)), Some(NeighbourState::Unknown));
         error = (-libc::EOPNOTSUPP).to_ne_bytes().to_vec();
         assert_eq!(parse_neighbour(&answer(2, &error)), None);
     }

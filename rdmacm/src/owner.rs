@@ -23,9 +23,9 @@ pub(crate) fn owner() -> String {
 
 /// The group whose members meet. The adapter reports an unknown group name.
 fn group() -> Option<u32> {
-    let said = cface::env::trusted("FERROVERBS_FABRIC_GROUP")?;
-    let said = said.to_str()?;
-    said.parse().ok().or_else(|| group_named(said))
+    let text = cface::env::trusted("FERROVERBS_FABRIC_GROUP")?;
+    let text = text.to_str()?;
+    text.parse().ok().or_else(|| group_named(text))
 }
 
 /// The number of a group name (`getgrnam_r(3)`).

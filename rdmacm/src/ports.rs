@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// The address part of a binding. The rules are the kernel's (`cma_check_port` and
 /// `cma_match_private_data` in Linux' `drivers/infiniband/core/cma.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct PortClaim {
     address: IpAddr,
     /// The interface of a link-local address; else 0. Equal link-local addresses of two interfaces
     /// are different addresses.
@@ -37,7 +37,7 @@ pub(crate) struct Claim {
     shared: bool,
 }
 
-impl Claim {
+impl PortClaim {
     pub(crate) const fn of(address: SocketAddr, only_own: bool, shared: bool) -> Self {
         Self {
             address: address.ip(),
@@ -49,13 +49,13 @@ impl Claim {
 
     /// Whether the claim accepts requests to an address. Requests contain no interface, because a
     /// device has a link-local address once.
-    pub(crate) fn takes(self, to: IpAddr) -> bool {
+    pub(crate) fn accepts(self, to: IpAddr) -> bool {
         let is_own_family = self.address.is_ipv4() == to.is_ipv4();
         if is_any(self.address) { is_own_family || !self.only_own } else { self.address == to }
     }
 
     /// The errno for a claim beside another claim on one port; `None`: both fit.
-    fn refusal(self, other: Self) -> Option<Errno> {
+    fn conflict(self, other: Self) -> Option<Errno> {
         let other_family = self.address.is_ipv4() != other.address.is_ipv4();
         if self.shared && other.shared || other_family && self.only_own && other.only_own {
             return None;
@@ -68,17 +68,17 @@ impl Claim {
     }
 
     /// The text of the claim in a name.
-    fn word(self) -> String {
+    fn encode(self) -> String {
         let only = if self.only_own { "o" } else { "" };
         let shared = if self.shared { "s" } else { "" };
         let interface =
             if self.interface == 0 { String::new() } else { format!("%{}", self.interface) };
-        format!("{}{interface}/{only}{shared}", spelled(self.address))
+        format!("{}{interface}/{only}{shared}", encode_address(self.address))
     }
 
-    /// Parses the text of [`Claim::word`].
-    fn parse(word: &str) -> Option<Self> {
-        let (address, flags) = word.split_once('/')?;
+    /// Parses the text of [`PortClaim::encode`].
+    fn parse(encode: &str) -> Option<Self> {
+        let (address, flags) = encode.split_once('/')?;
         let (address, interface) = match address.split_once('%') {
             Some((address, interface)) => (address, interface.parse().ok()?),
             None => (address, 0),
@@ -94,20 +94,20 @@ impl Claim {
     }
 
     /// The addresses by which a listener with this claim is found.
-    fn places(self) -> Vec<String> {
+    fn listen_addresses(self) -> Vec<String> {
         if !is_any(self.address) {
-            return vec![spelled(self.address)];
+            return vec![encode_address(self.address)];
         }
         [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
             .into_iter()
-            .filter(|&any| self.takes(any))
-            .map(spelled)
+            .filter(|&any| self.accepts(any))
+            .map(encode_address)
             .collect()
     }
 }
 
 /// An address in a name; a name has at most 107 bytes.
-fn spelled(address: IpAddr) -> String {
+fn encode_address(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => format!("{:x}", u128::from(v6)),
@@ -115,7 +115,7 @@ fn spelled(address: IpAddr) -> String {
 }
 
 /// A name with the owner's prefix.
-pub(crate) fn whole(name: &str) -> String {
+pub(crate) fn full_name(name: &str) -> String {
     format!("ferroverbs-rdmacm/{}/{name}", owner())
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn whole(name: &str) -> String {
 /// # Errors
 /// `EADDRINUSE` another socket has the name; else the errno of the system.
 pub(crate) fn take(name: &str) -> Result<Name, Errno> {
-    Name::take(&whole(name))
+    Name::take(&full_name(name))
 }
 
 /// Whether a socket has the name.
@@ -132,7 +132,7 @@ pub(crate) fn take(name: &str) -> Result<Name, Errno> {
 /// # Errors
 /// The errno of the system: the state cannot be determined.
 pub(crate) fn is_taken(name: &str) -> Result<bool, Errno> {
-    cface::names::is_taken(&whole(name))
+    cface::names::is_taken(&full_name(name))
 }
 
 /// The rest of each name that begins with `stem`, of processes with the same owner in this network
@@ -140,7 +140,7 @@ pub(crate) fn is_taken(name: &str) -> Result<bool, Errno> {
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`. If the kernel shows no names at all, the result is empty.
-fn behind(stem: &str) -> Result<Vec<String>, Errno> {
+fn names_with(stem: &str) -> Result<Vec<String>, Errno> {
     let stem = format!(" @ferroverbs-rdmacm/{}/{stem}", owner());
     let table = match std::fs::read("/proc/thread-self/net/unix") {
         Ok(table) => table,
@@ -156,14 +156,14 @@ fn behind(stem: &str) -> Result<Vec<String>, Errno> {
 }
 
 /// The time that another process may take to check and take a port.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The host-wide lock for checking and taking a name. Returns None after [`PATIENCE`]: the caller
-/// then goes on without the lock.
-fn turn(what: &str) -> Result<Option<Name>, Errno> {
-    let end = Instant::now() + PATIENCE;
+/// The host-wide lock for checking and taking a name. Returns None after [`LOCK_TIMEOUT`]: the
+/// caller then goes on without the lock.
+fn lock_name(name: &str) -> Result<Option<Name>, Errno> {
+    let end = Instant::now() + LOCK_TIMEOUT;
     loop {
-        match take(&format!("turn/{what}")) {
+        match take(&format!("turn/{name}")) {
             Ok(name) => return Ok(Some(name)),
             Err(why) if why.raw() != libc::EADDRINUSE => return Err(why),
             Err(_) if Instant::now() >= end => return Ok(None),
@@ -177,7 +177,7 @@ fn turn(what: &str) -> Result<Option<Name>, Errno> {
 pub(crate) struct Port {
     pub(crate) number: u16,
     space: PortSpace,
-    claim: Claim,
+    claim: PortClaim,
     /// The names that hold the port, unless a block holds the port.
     names: Vec<Name>,
     block: Option<Arc<Block>>,
@@ -198,7 +198,7 @@ struct Block {
     space: PortSpace,
     first: u16,
     /// The ports in use, each with its claim.
-    used: Mutex<HashMap<u16, Claim>>,
+    used: Mutex<HashMap<u16, PortClaim>>,
     _name: Name,
 }
 
@@ -209,7 +209,7 @@ impl Block {
     ///
     /// # Errors
     /// The errno of the system.
-    fn reserve(self: &Arc<Self>, claim: Claim) -> Result<Option<Port>, Errno> {
+    fn reserve(self: &Arc<Self>, claim: PortClaim) -> Result<Option<Port>, Errno> {
         for number in self.first..self.first + Self::LEN {
             let is_used = self.used.lock().contains_key(&number);
             if !is_used && !is_taken(&name(self.space, number))? {
@@ -221,7 +221,7 @@ impl Block {
         Ok(None)
     }
 
-    fn set(&self, number: u16, claim: Option<Claim>) {
+    fn set(&self, number: u16, claim: Option<PortClaim>) {
         let mut used = self.used.lock();
         match claim {
             Some(claim) => used.insert(number, claim),
@@ -239,15 +239,15 @@ impl Blocks {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` all ports are in use; else the errno of the system.
-    fn reserve(&mut self, space: PortSpace, claim: Claim, random: u64) -> Result<Port, Errno> {
-        self.reserve_of(&Pieces::of(range::dynamic()), space, claim, random)
+    fn reserve(&mut self, space: PortSpace, claim: PortClaim, random: u64) -> Result<Port, Errno> {
+        self.reserve_of(&PortRanges::of(range::dynamic()), space, claim, random)
     }
 
     fn reserve_of(
         &mut self,
-        pieces: &Pieces,
+        ranges: &PortRanges,
         space: PortSpace,
-        claim: Claim,
+        claim: PortClaim,
         random: u64,
     ) -> Result<Port, Errno> {
         self.0.retain(|block| block.strong_count() > 0);
@@ -257,7 +257,7 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        for first in pieces.blocks(random) {
+        for first in ranges.blocks(random) {
             let name = match take(&block_name(space, first)) {
                 Ok(name) => name,
                 Err(why) if why.raw() == libc::EADDRINUSE => continue,
@@ -269,11 +269,11 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        single(space, claim, pieces.singles(random), random)
+        reserve_single(space, claim, ranges.singles(random), random)
     }
 
     /// The claims on a port among the automatic ports of this process.
-    fn owners(&self, space: PortSpace, port: u16) -> impl Iterator<Item = Claim> {
+    fn claims(&self, space: PortSpace, port: u16) -> impl Iterator<Item = PortClaim> {
         let blocks = self.0.iter().filter_map(Weak::upgrade);
         blocks.filter(move |block| block.space == space).filter_map(move |block| {
             let used = block.used.lock();
@@ -284,7 +284,7 @@ impl Blocks {
 
 /// The division of the range of automatic ports.
 #[derive(Debug)]
-struct Pieces {
+struct PortRanges {
     range: RangeInclusive<u16>,
     /// The ports in blocks. A block begins at a multiple of its length, so blocks of two processes
     /// with different ranges do not overlap. The remaining ports have one owner each, for processes
@@ -292,7 +292,7 @@ struct Pieces {
     blocks: Range<u32>,
 }
 
-impl Pieces {
+impl PortRanges {
     /// Blocks cover three quarters of the range.
     fn of(range: RangeInclusive<u16>) -> Self {
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
@@ -307,19 +307,19 @@ impl Pieces {
     fn blocks(&self, random: u64) -> impl Iterator<Item = u16> {
         let (first, len) = (self.blocks.start, u32::from(Block::LEN));
         let count = (self.blocks.end - first) / len;
-        turned(count, random).filter_map(move |at| u16::try_from(first + at * len).ok())
+        rotated(count, random).filter_map(move |at| u16::try_from(first + at * len).ok())
     }
 
     /// The ports outside of blocks, from a random start.
     fn singles(&self, random: u64) -> impl Iterator<Item = u16> {
         let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
-        let all = turned(last + 1 - first, random).map(move |at| first + at);
+        let all = rotated(last + 1 - first, random).map(move |at| first + at);
         all.filter(|port| !self.blocks.contains(port)).filter_map(|port| u16::try_from(port).ok())
     }
 }
 
 /// The numbers below `count`, from a random start.
-fn turned(count: u32, random: u64) -> impl Iterator<Item = u32> {
+fn rotated(count: u32, random: u64) -> impl Iterator<Item = u32> {
     let at = (random % u64::from(count.max(1))) as u32;
     (at..count).chain(0..at)
 }
@@ -328,9 +328,9 @@ fn turned(count: u32, random: u64) -> impl Iterator<Item = u32> {
 ///
 /// # Errors
 /// `EADDRNOTAVAIL` all ports are in use; else the errno of the system.
-fn single(
+fn reserve_single(
     space: PortSpace,
-    claim: Claim,
+    claim: PortClaim,
     numbers: impl Iterator<Item = u16>,
     random: u64,
 ) -> Result<Port, Errno> {
@@ -338,19 +338,19 @@ fn single(
         let stem = name(space, number);
         // A process that asks for this port by number checks and takes the port under the same
         // lock.
-        let _turn = turn(&stem)?;
+        let _name_lock = lock_name(&stem)?;
         // A process with another range may have a block over this port.
         if is_taken(&block_name(space, number - number % Block::LEN))?
-            || !by_number(&stem)?.is_empty()
+            || !claims_by_number(&stem)?.is_empty()
         {
             continue;
         }
-        let whole = match take(&stem) {
-            Ok(whole) => whole,
+        let full_name = match take(&stem) {
+            Ok(full_name) => full_name,
             Err(why) if why.raw() == libc::EADDRINUSE => continue,
             Err(why) => return Err(why),
         };
-        let names = vec![hold(&stem, claim, random)?, whole];
+        let names = vec![take_claim_name(&stem, claim, random)?, full_name];
         return Ok(Port { number, space, claim, names, block: None });
     }
     Err(Errno::from_raw(libc::EADDRNOTAVAIL))
@@ -379,7 +379,7 @@ impl Port {
         blocks: &Mutex<Blocks>,
         space: PortSpace,
         port: u16,
-        claim: Claim,
+        claim: PortClaim,
         random: u64,
     ) -> Result<Self, Errno> {
         let mut blocks = blocks.lock();
@@ -387,12 +387,12 @@ impl Port {
             return blocks.reserve(space, claim, random);
         }
         let stem = name(space, port);
-        let _turn = turn(&stem)?;
-        let others = blocks.owners(space, port).chain(by_number(&stem)?);
-        if let Some(why) = others.filter_map(|other| claim.refusal(other)).next() {
+        let _name_lock = lock_name(&stem)?;
+        let others = blocks.claims(space, port).chain(claims_by_number(&stem)?);
+        if let Some(why) = others.filter_map(|other| claim.conflict(other)).next() {
             return Err(why);
         }
-        let mut names = vec![hold(&stem, claim, random)?];
+        let mut names = vec![take_claim_name(&stem, claim, random)?];
         if range::dynamic().contains(&port) {
             // Another process may hold the name for a claim at another address.
             match take(&stem) {
@@ -409,25 +409,29 @@ impl Port {
     ///
     /// # Errors
     /// As [`Port::reserve`].
-    pub(crate) fn keep(&mut self, blocks: &Mutex<Blocks>, random: u64) -> Result<(), Errno> {
+    pub(crate) fn make_exclusive(
+        &mut self,
+        blocks: &Mutex<Blocks>,
+        random: u64,
+    ) -> Result<(), Errno> {
         if !self.claim.shared {
             return Ok(());
         }
         let blocks = blocks.lock();
-        let alone = Claim { shared: false, ..self.claim };
+        let exclusive = PortClaim { shared: false, ..self.claim };
         let stem = name(self.space, self.number);
-        let _turn = turn(&stem)?;
-        let others = blocks.owners(self.space, self.number).chain(by_number(&stem)?);
-        let refusals: Vec<_> = others.filter_map(|other| alone.refusal(other)).collect();
+        let _name_lock = lock_name(&stem)?;
+        let others = blocks.claims(self.space, self.number).chain(claims_by_number(&stem)?);
+        let conflicts: Vec<_> = others.filter_map(|other| exclusive.conflict(other)).collect();
         // One refusal is from the port's own name, by the same address.
-        if refusals.len() > 1 {
+        if conflicts.len() > 1 {
             let is_other = |why: &&Errno| why.raw() == libc::EADDRNOTAVAIL;
-            return Err(refusals
+            return Err(conflicts
                 .iter()
                 .find(is_other)
                 .map_or(Errno::from_raw(libc::EADDRINUSE), |why| *why));
         }
-        self.restate(alone, random)
+        self.set_claim(exclusive, random)
     }
 
     /// Allows other ids with the same option to have the same binding.
@@ -435,7 +439,7 @@ impl Port {
     /// # Errors
     /// The errno of the system.
     pub(crate) fn share(&mut self, random: u64) -> Result<(), Errno> {
-        self.restate(Claim { shared: true, ..self.claim }, random)
+        self.set_claim(PortClaim { shared: true, ..self.claim }, random)
     }
 
     /// Limits the claim to its own family, or lifts the limit. As in the kernel, existing claims
@@ -445,14 +449,16 @@ impl Port {
     /// The errno of the system.
     pub(crate) fn keep_to_own_family(&mut self, only: bool, random: u64) -> Result<(), Errno> {
         let only_own = only || self.claim.address.is_ipv4();
-        self.restate(Claim { only_own, ..self.claim }, random)
+        self.set_claim(PortClaim { only_own, ..self.claim }, random)
     }
 
     /// Replaces the claim in the name or block.
-    fn restate(&mut self, claim: Claim, random: u64) -> Result<(), Errno> {
+    fn set_claim(&mut self, claim: PortClaim, random: u64) -> Result<(), Errno> {
         match (&self.block, self.names.first_mut()) {
             (Some(block), _) => block.set(self.number, Some(claim)),
-            (None, Some(first)) => *first = hold(&name(self.space, self.number), claim, random)?,
+            (None, Some(first)) => {
+                *first = take_claim_name(&name(self.space, self.number), claim, random)?
+            }
             (None, None) => {}
         }
         self.claim = claim;
@@ -461,12 +467,12 @@ impl Port {
 }
 
 /// Takes a name for a port. A number at the end distinguishes equal claims.
-fn hold(stem: &str, claim: Claim, random: u64) -> Result<Name, Errno> {
-    numbered(&format!("{stem}/{}/", claim.word()), random)
+fn take_claim_name(stem: &str, claim: PortClaim, random: u64) -> Result<Name, Errno> {
+    take_numbered(&format!("{stem}/{}/", claim.encode()), random)
 }
 
 /// Takes a name that ends with an unused number.
-fn numbered(stem: &str, random: u64) -> Result<Name, Errno> {
+fn take_numbered(stem: &str, random: u64) -> Result<Name, Errno> {
     for step in 0..u32::MAX {
         let own = (random as u32).wrapping_add(step);
         match take(&format!("{stem}{own:x}")) {
@@ -478,12 +484,12 @@ fn numbered(stem: &str, random: u64) -> Result<Name, Errno> {
 }
 
 /// The claims on a port that is bound by number.
-fn by_number(stem: &str) -> Result<Vec<Claim>, Errno> {
-    let names = behind(&format!("{stem}/"))?;
-    Ok(names.iter().filter_map(|name| Claim::parse(name.rsplit_once('/')?.0)).collect())
+fn claims_by_number(stem: &str) -> Result<Vec<PortClaim>, Errno> {
+    let names = names_with(&format!("{stem}/"))?;
+    Ok(names.iter().filter_map(|name| PortClaim::parse(name.rsplit_once('/')?.0)).collect())
 }
 
-fn listening(service: ServiceId) -> String {
+fn listen_stem(service: ServiceId) -> String {
     format!("listen/{:#x}", service.0)
 }
 
@@ -491,17 +497,17 @@ fn listening(service: ServiceId) -> String {
 ///
 /// # Errors
 /// As [`Port::reserve`], if another process listens to the service.
-pub(crate) fn listen(service: ServiceId, claim: Claim) -> Result<Vec<Name>, Errno> {
-    let stem = listening(service);
-    let _turn = turn(&stem)?;
-    let alone = Claim { shared: false, ..claim };
-    let others = behind(&format!("{stem}/"))?;
+pub(crate) fn listen(service: ServiceId, claim: PortClaim) -> Result<Vec<Name>, Errno> {
+    let stem = listen_stem(service);
+    let _name_lock = lock_name(&stem)?;
+    let exclusive = PortClaim { shared: false, ..claim };
+    let others = names_with(&format!("{stem}/"))?;
     // The option of a listener to one address was checked when its id was bound.
-    let others = others.iter().filter_map(|place| Claim::parse(&format!("{place}/o")));
-    if let Some(why) = others.filter_map(|other| alone.refusal(other)).next() {
+    let others = others.iter().filter_map(|address| PortClaim::parse(&format!("{address}/o")));
+    if let Some(why) = others.filter_map(|other| exclusive.conflict(other)).next() {
         return Err(why);
     }
-    claim.places().iter().map(|place| take(&format!("{stem}/{place}"))).collect()
+    claim.listen_addresses().iter().map(|address| take(&format!("{stem}/{address}"))).collect()
 }
 
 /// Whether a process of this host listens to a service at an address.
@@ -511,8 +517,8 @@ pub(crate) fn listen(service: ServiceId, claim: Claim) -> Result<Vec<Name>, Errn
 pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Errno> {
     let any =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    for place in [any, to] {
-        if is_taken(&format!("{}/{}", listening(service), spelled(place)))? {
+    for address in [any, to] {
+        if is_taken(&format!("{}/{}", listen_stem(service), encode_address(address)))? {
             return Ok(true);
         }
     }
@@ -520,7 +526,7 @@ pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Err
 }
 
 /// The stem of names that announce unanswered requests for a service whose listener is gone.
-fn owing(service: ServiceId) -> String {
+fn unanswered_stem(service: ServiceId) -> String {
     format!("owes/{:#x}/", service.0)
 }
 
@@ -529,20 +535,20 @@ fn owing(service: ServiceId) -> String {
 ///
 /// # Errors
 /// The errno of the system.
-pub(crate) fn owe(service: ServiceId, random: u64) -> Result<Name, Errno> {
-    numbered(&owing(service), random)
+pub(crate) fn announce_unanswered(service: ServiceId, random: u64) -> Result<Name, Errno> {
+    take_numbered(&unanswered_stem(service), random)
 }
 
 /// The services with such an announcement of a process of this host.
 ///
 /// # Errors
 /// The errno of the system: the state cannot be determined.
-pub(crate) fn owed() -> Result<Vec<ServiceId>, Errno> {
+pub(crate) fn unanswered_services() -> Result<Vec<ServiceId>, Errno> {
     let service = |name: &String| {
         let (service, _) = name.strip_prefix("0x")?.split_once('/')?;
         u64::from_str_radix(service, 16).ok().map(ServiceId)
     };
-    Ok(behind("owes/")?.iter().filter_map(service).collect())
+    Ok(names_with("owes/")?.iter().filter_map(service).collect())
 }
 
 #[cfg(test)]
@@ -552,19 +558,20 @@ mod tests {
     const IN_USE: Result<u16, Errno> = Err(Errno::from_raw(libc::EADDRINUSE));
     const NOT_AVAILABLE: Result<u16, Errno> = Err(Errno::from_raw(libc::EADDRNOTAVAIL));
 
-    fn claim(address: &str) -> Claim {
+    fn claim(address: &str) -> PortClaim {
         let bracketed =
             if address.contains(':') { format!("[{address}]:0") } else { format!("{address}:0") };
-        Claim::of(bracketed.parse().expect("an address"), false, false)
+        PortClaim::of(bracketed.parse().expect("an address"), false, false)
     }
 
     #[test]
     fn a_name_says_what_its_owner_wants() {
         for address in ["10.0.0.1", "0.0.0.0", "::", "fd99::1", "fe80::1%3"] {
             let first = claim(address);
-            for claim in [first, Claim { only_own: true, ..first }, Claim { shared: true, ..first }]
+            for claim in
+                [first, PortClaim { only_own: true, ..first }, PortClaim { shared: true, ..first }]
             {
-                assert_eq!(Claim::parse(&claim.word()), Some(claim), "{address}");
+                assert_eq!(PortClaim::parse(&claim.encode()), Some(claim), "{address}");
             }
         }
     }
@@ -572,9 +579,9 @@ mod tests {
     #[test]
     fn a_link_local_address_at_two_interfaces_is_two_addresses() {
         let [two, three] = ["fe80::1%2", "fe80::1%3"].map(claim);
-        assert_eq!(two.refusal(three), None);
-        assert_eq!(two.refusal(two), Some(Errno::from_raw(libc::EADDRINUSE)));
-        assert_eq!(two.refusal(claim("::")), Some(Errno::from_raw(libc::EADDRNOTAVAIL)));
+        assert_eq!(two.conflict(three), None);
+        assert_eq!(two.conflict(two), Some(Errno::from_raw(libc::EADDRINUSE)));
+        assert_eq!(two.conflict(claim("::")), Some(Errno::from_raw(libc::EADDRNOTAVAIL)));
     }
 
     #[test]
@@ -602,7 +609,7 @@ mod tests {
             any.number
         };
         let first = Port::reserve(&blocks, space, number, claim("10.0.0.1"), 3).expect("free");
-        let only = |address: &str| Claim { only_own: true, ..claim(address) };
+        let only = |address: &str| PortClaim { only_own: true, ..claim(address) };
         for blocks in [&blocks, &others] {
             let reserve =
                 |claim| Port::reserve(blocks, space, number, claim, 3).map(|port| port.number);
@@ -628,15 +635,15 @@ mod tests {
     #[test]
     fn those_who_share_an_address_share_it_until_one_listens() {
         let blocks = Mutex::default();
-        let shared = Claim { shared: true, ..claim("10.0.0.1") };
+        let shared = PortClaim { shared: true, ..claim("10.0.0.1") };
         let reserve = |port, claim| Port::reserve(&blocks, PortSpace::Udp, port, claim, 9);
         let number = reserve(0, shared).expect("free").number;
         let mut first = reserve(number, shared).expect("free");
         assert_eq!(reserve(number, claim("10.0.0.1")).map(|port| port.number), IN_USE);
         let second = reserve(number, shared).expect("both share");
-        assert_eq!(first.keep(&blocks, 9), Err(Errno::from_raw(libc::EADDRINUSE)));
+        assert_eq!(first.make_exclusive(&blocks, 9), Err(Errno::from_raw(libc::EADDRINUSE)));
         drop(second);
-        assert_eq!(first.keep(&blocks, 9), Ok(()));
+        assert_eq!(first.make_exclusive(&blocks, 9), Ok(()));
         assert_eq!(reserve(number, shared).map(|port| port.number), IN_USE, "it listens");
     }
 
@@ -660,25 +667,25 @@ mod tests {
 
     #[test]
     fn a_range_is_blocks_and_for_the_rest_single_ports() {
-        let counts = |pieces: &Pieces| (pieces.blocks(5).count(), pieces.singles(5).count());
-        assert_eq!(counts(&Pieces::of(32768..=60999)), (330, 7112));
-        let all = Pieces::of(1..=u16::MAX);
+        let counts = |ranges: &PortRanges| (ranges.blocks(5).count(), ranges.singles(5).count());
+        assert_eq!(counts(&PortRanges::of(32768..=60999)), (330, 7112));
+        let all = PortRanges::of(1..=u16::MAX);
         let (blocks, singles) = counts(&all);
         assert_eq!(blocks * 64 + singles, 65535);
         assert_eq!((all.blocks(0).next(), all.singles(0).last()), (Some(64), Some(65535)));
-        assert_eq!(counts(&Pieces::of(40_001..=40_010)), (0, 10));
+        assert_eq!(counts(&PortRanges::of(40_001..=40_010)), (0, 10));
     }
 
     #[test]
     fn more_processes_than_there_are_blocks_have_a_port_each() {
         // The range differs for each run, so that another run of this test does not collide.
         let first = 2048 + (std::process::id() % 100) as u16 * 256;
-        let pieces = Pieces::of(first..=first + 255);
+        let ranges = PortRanges::of(first..=first + 255);
         let space = PortSpace::IpOverIb;
-        assert_eq!((pieces.blocks(0).count(), pieces.singles(0).count()), (3, 64));
+        assert_eq!((ranges.blocks(0).count(), ranges.singles(0).count()), (3, 64));
         let one_more = || {
             let mut process = Blocks::default();
-            process.reserve_of(&pieces, space, claim("::"), 77)
+            process.reserve_of(&ranges, space, claim("::"), 77)
         };
         let mut all: Vec<_> = (0..3 + 64).map(|_| one_more().expect("free")).collect();
         let numbers: std::collections::BTreeSet<_> = all.iter().map(|port| port.number).collect();
@@ -706,7 +713,7 @@ mod tests {
         assert!(
             listen(service, claim("10.0.0.1")).is_err() && listen(service, claim("::")).is_err()
         );
-        let six = Claim { only_own: true, ..claim("::") };
+        let six = PortClaim { only_own: true, ..claim("::") };
         let beside =
             [claim("10.0.0.2"), six].map(|claim| listen(service, claim).expect("nobody does"));
         assert_eq!((seen("10.0.0.2"), seen("fe80::1")), (Ok(true), Ok(true)));

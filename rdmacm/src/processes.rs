@@ -2,17 +2,17 @@
 //! Numbers, life and role are names of sockets, as ports are ([`crate::ports`]).
 
 use crate::owner::is_group;
-use crate::ports::{Name, is_taken, take, whole};
+use crate::ports::{Name, full_name, is_taken, take};
 use cface::Errno;
 use cface::names::{self, Life};
 use std::os::fd::OwnedFd;
 
 /// The number of upper bits of a communication id that contain the process number.
-pub(crate) const OWNER_BITS: u32 = 12;
+pub(crate) const PROCESS_BITS: u32 = 12;
 
 /// The number of a process, from 1.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct ProcessNumber {
     pub(crate) number: u32,
     _name: Name,
     /// The socket at which other processes of this host observe the end of this process.
@@ -23,12 +23,16 @@ pub(crate) struct Own {
 ///
 /// # Errors
 /// `EAGAIN` all numbers are taken; else the errno of the system.
-pub(crate) fn own(random: u64) -> Result<Own, Errno> {
-    let most = (1_u64 << OWNER_BITS) - 1;
+pub(crate) fn take_number(random: u64) -> Result<ProcessNumber, Errno> {
+    let most = (1_u64 << PROCESS_BITS) - 1;
     for step in 0..most {
         let number = (1 + random.wrapping_add(step) % most) as u32;
         let taken = take(&format!("process/{number}")).and_then(|name| {
-            Ok(Own { number, _name: name, _life: Life::show(&whole(&life(number)))? })
+            Ok(ProcessNumber {
+                number,
+                _name: name,
+                _life: Life::show(&full_name(&life_name(number)))?,
+            })
         });
         match taken {
             Err(why) if why.raw() == libc::EADDRINUSE => {}
@@ -38,7 +42,7 @@ pub(crate) fn own(random: u64) -> Result<Own, Errno> {
     Err(Errno::EAGAIN)
 }
 
-fn life(number: u32) -> String {
+fn life_name(number: u32) -> String {
     format!("life/{number}")
 }
 
@@ -50,17 +54,17 @@ pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
     // The members of a group have different users.
     // SAFETY: geteuid has no requirements.
     let own = unsafe { libc::geteuid() };
-    names::watch(&whole(&life(number)), |uid| is_group() || uid == own)
+    names::watch(&full_name(&life_name(number)), |uid| is_group() || uid == own)
 }
 
 /// Claims the host-wide role of answering MADs whose process does not exist. Returns None if
 /// another process holds the role.
-pub(crate) fn speak() -> Option<Name> {
+pub(crate) fn claim_responder() -> Option<Name> {
     take("speaker").ok()
 }
 
 /// Whether the process with the number lives. If the state cannot be determined the result is true,
 /// so that no process answers in its name.
-pub(crate) fn lives(number: u32) -> bool {
+pub(crate) fn is_alive(number: u32) -> bool {
     is_taken(&format!("process/{number}")).unwrap_or(true)
 }

@@ -8,28 +8,28 @@ use std::sync::OnceLock;
 pub(crate) fn dynamic() -> RangeInclusive<u16> {
     static RANGE: OnceLock<RangeInclusive<u16>> = OnceLock::new();
     let range = RANGE.get_or_init(|| {
-        let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-        said.ok().and_then(|said| parse(&said)).unwrap_or(32768..=60999)
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        text.ok().and_then(|text| parse(&text)).unwrap_or(32768..=60999)
     });
     range.clone()
 }
 
 /// Parses the first and last port of the file.
-fn parse(said: &str) -> Option<RangeInclusive<u16>> {
-    let mut numbers = said.split_ascii_whitespace().map(str::parse);
+fn parse(text: &str) -> Option<RangeInclusive<u16>> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     (1..=last).contains(&first).then_some(first..=last)
 }
 
 /// Whether this process may bind a port by number.
-pub(crate) fn may_have(port: u16) -> bool {
-    port >= first_of_all() || has_capability(CAP_NET_BIND_SERVICE)
+pub(crate) fn may_bind(port: u16) -> bool {
+    port >= first_unprivileged() || has_capability(CAP_NET_BIND_SERVICE)
 }
 
 /// The first port that needs no privilege.
-fn first_of_all() -> u16 {
-    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(1024)
+fn first_unprivileged() -> u16 {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
 }
 
 /// `CAP_NET_BIND_SERVICE` of `<linux/capability.h>`.
@@ -68,6 +68,6 @@ mod tests {
         for number in 0..32 {
             assert_eq!(has_capability(number), effective & (1 << number) != 0, "{number}");
         }
-        assert!(may_have(65535));
+        assert!(may_bind(65535));
     }
 }

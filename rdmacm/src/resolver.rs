@@ -1,10 +1,10 @@
 //! Ids that wait for neighbour discovery of their destination.
 //! A thread, which runs while ids wait, polls the kernel's table and reports to `calls::resolve`.
 
-use crate::anew::Anew;
-use crate::calls::resolve::{Way, resolved};
+use crate::anew::PerProcess;
+use crate::calls::resolve::{Route, complete_resolution};
 use crate::id::Id;
-use crate::next_hop::{Hop, Known, Tables};
+use crate::next_hop::{Hop, NeighbourState, Tables};
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// An id that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingId {
     id: Weak<Id>,
-    way: Way,
+    route: Route,
     hop: Hop,
     /// The deadline.
     until: Instant,
@@ -30,9 +30,9 @@ const LONGEST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 struct List {
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingId>,
     /// Whether a thread serves the list.
-    served: bool,
+    has_thread: bool,
 }
 
 #[derive(Debug, Default)]
@@ -42,23 +42,28 @@ struct Resolver {
 }
 
 /// A child of fork(2) gets a new value: it has neither the thread nor the ids of its parent.
-static RESOLVER: Anew<Resolver> = Anew::new();
+static RESOLVER: PerProcess<Resolver> = PerProcess::new();
 
 /// Reports to the id later: when the next hop is reachable, has failed, or has not answered within
-/// `patience`.
+/// `timeout`.
 ///
 /// # Errors
 /// The errno of the system: the thread cannot start.
-pub(crate) fn wait_for(id: &Arc<Id>, way: Way, hop: Hop, patience: Duration) -> Result<(), Errno> {
+pub(crate) fn wait_for(
+    id: &Arc<Id>,
+    route: Route,
+    hop: Hop,
+    timeout: Duration,
+) -> Result<(), Errno> {
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
-    if !list.served {
+    if !list.has_thread {
         crate::agent::spawn("fv-resolver", serve)?;
-        list.served = true;
+        list.has_thread = true;
     }
     let now = Instant::now();
-    let (until, next) = (now + patience, now + FIRST.min(patience));
-    list.waiting.push(Waiting { id: Arc::downgrade(id), way, hop, until, next, pause: FIRST });
+    let (until, next) = (now + timeout, now + FIRST.min(timeout));
+    list.waiting.push(WaitingId { id: Arc::downgrade(id), route, hop, until, next, pause: FIRST });
     resolver.changed.notify_all();
     Ok(())
 }
@@ -70,8 +75,8 @@ fn serve() {
     let mut list = resolver.list.lock();
     loop {
         let now = Instant::now();
-        let Some(next) = list.waiting.iter().map(|one| one.next).min() else {
-            list.served = false;
+        let Some(next) = list.waiting.iter().map(|waiting_id| waiting_id.next).min() else {
+            list.has_thread = false;
             return;
         };
         if next > now {
@@ -80,31 +85,35 @@ fn serve() {
         }
         let all = std::mem::take(&mut list.waiting);
         drop(list);
-        let left: Vec<_> =
-            all.into_iter().filter_map(|one| look(tables.as_ref(), one, now)).collect();
+        let left: Vec<_> = all
+            .into_iter()
+            .filter_map(|waiting_id| check(tables.as_ref(), waiting_id, now))
+            .collect();
         list = resolver.list.lock();
         list.waiting.extend(left);
     }
 }
 
 /// Checks an id whose time has come; `None`: its wait is over.
-fn look(tables: Option<&Tables>, mut one: Waiting, now: Instant) -> Option<Waiting> {
-    if one.next > now {
-        return Some(one);
+fn check(tables: Option<&Tables>, mut waiting_id: WaitingId, now: Instant) -> Option<WaitingId> {
+    if waiting_id.next > now {
+        return Some(waiting_id);
     }
-    let id = one.id.upgrade()?;
-    let found = match tables.and_then(|tables| tables.known(&one.hop)) {
+    let id = waiting_id.id.upgrade()?;
+    let found = match tables.and_then(|tables| tables.neighbour_state(&waiting_id.hop)) {
         // Without an answer of the kernel, the address counts as resolved; connecting then finds
         // the error.
-        Some(Known::There) | None => Ok(one.way),
-        Some(Known::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
-        Some(Known::Nothing) if now >= one.until => Err(Errno::from_raw(libc::ETIMEDOUT)),
-        Some(Known::Nothing) => {
-            one.pause = (one.pause * 2).min(LONGEST);
-            one.next = (now + one.pause).min(one.until);
-            return Some(one);
+        Some(NeighbourState::Reachable) | None => Ok(waiting_id.route),
+        Some(NeighbourState::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
+        Some(NeighbourState::Unknown) if now >= waiting_id.until => {
+            Err(Errno::from_raw(libc::ETIMEDOUT))
+        }
+        Some(NeighbourState::Unknown) => {
+            waiting_id.pause = (waiting_id.pause * 2).min(LONGEST);
+            waiting_id.next = (now + waiting_id.pause).min(waiting_id.until);
+            return Some(waiting_id);
         }
     };
-    resolved(&id, found);
+    complete_resolution(&id, found);
     None
 }

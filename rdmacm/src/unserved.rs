@@ -14,18 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval between two checks for a listener.
-const PAUSE: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The request of a client to a service.
 #[derive(Clone, Debug)]
-pub(crate) enum Question {
+pub(crate) enum OutgoingRequest {
     /// A connection (REQ).
     Connection(Box<Request>),
     /// The queue pair of a datagram service (SIDR_REQ).
     Datagrams(Box<DatagramRequest>),
 }
 
-impl Question {
+impl OutgoingRequest {
     /// The requested service.
     pub(crate) const fn service(&self) -> ServiceId {
         match self {
@@ -37,10 +37,10 @@ impl Question {
 
 /// A request that is not sent yet.
 #[derive(Debug)]
-pub(crate) struct Unserved {
+pub(crate) struct UnservedRequest {
     pub(crate) id: Arc<Id>,
     pub(crate) peer: Peer,
-    pub(crate) question: Question,
+    pub(crate) request: OutgoingRequest,
     /// The requested address, to which a listener may be bound.
     to: IpAddr,
     /// The time at which the request is refused.
@@ -51,15 +51,15 @@ pub(crate) struct Unserved {
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// A listener exists, or the state cannot be determined: send the request.
-    Send(Unserved),
+    Send(UnservedRequest),
     /// No listener exists: refuse the request.
-    Refuse(Unserved),
+    Refuse(UnservedRequest),
 }
 
 /// All requests of one device that wait for a listener.
 #[derive(Debug, Default)]
 pub(crate) struct UnservedRequests {
-    waiting: Vec<Unserved>,
+    waiting: Vec<UnservedRequest>,
     /// The next time at which listeners are looked for.
     next: Time,
 }
@@ -72,10 +72,10 @@ impl UnservedRequests {
         id: &Arc<Id>,
         peer: Peer,
         to: IpAddr,
-        question: Question,
+        request: OutgoingRequest,
     ) {
         let (id, until) = (Arc::clone(id), now.saturating_add(BETWEEN_LISTENERS));
-        self.waiting.push(Unserved { id, peer, question, to, until });
+        self.waiting.push(UnservedRequest { id, peer, request, to, until });
     }
 
     /// Removes the requests of an id that is destroyed.
@@ -98,7 +98,7 @@ impl UnservedRequests {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
         }
-        self.next = now.saturating_add(PAUSE);
+        self.next = now.saturating_add(CHECK_INTERVAL);
         let mut seen: Vec<((ServiceId, IpAddr), Result<bool, Errno>)> = vec![];
         let mut look = |target: (ServiceId, IpAddr)| {
             let known = seen.iter().find(|(of, _)| *of == target).map(|(_, is)| *is);
@@ -111,7 +111,7 @@ impl UnservedRequests {
         let mut verdicts = vec![];
         for one in std::mem::take(&mut self.waiting) {
             let is_over = one.until <= now;
-            match look((one.question.service(), one.to)) {
+            match look((one.request.service(), one.to)) {
                 Ok(true) => verdicts.push(Verdict::Send(one)),
                 Ok(false) if is_over => verdicts.push(Verdict::Refuse(one)),
                 // Descriptors may be missing, for example. If no process listens, the host's

@@ -3,7 +3,9 @@
 //! Programs enter here; `waiting` and `epoll` have the functions that wait.
 
 use crate::forking::{self, Use};
-use crate::table::{self, Own, enter, find, leave, make_ordinary, placeholder, within};
+use crate::table::{
+    self, Rsocket, enter, find, inside_librdmacm, leave, make_ordinary, placeholder,
+};
 use crate::{epoll, rdma, real};
 use cface::Errno;
 use libc::*;
@@ -22,7 +24,7 @@ macro_rules! either {
                 match find(fd) {
                     // SAFETY: the arguments are valid by the caller's contract, which is equal for
                     // both functions.
-                    Some(own) => within(|| unsafe { rdma::$ours(own.fd, $($arg),*) }),
+                    Some(own) => inside_librdmacm(|| unsafe { rdma::$ours(own.fd, $($arg),*) }),
                     // SAFETY: the arguments are valid by the caller's contract.
                     None => unsafe { real::$name(fd, $($arg),*) },
                 }
@@ -60,7 +62,7 @@ macro_rules! reading {
                 };
                 // SAFETY: the arguments are valid by the caller's contract, which is equal for both
                 // functions.
-                let done = within(|| unsafe { rdma::$ours(own.fd, $($arg),*) });
+                let done = inside_librdmacm(|| unsafe { rdma::$ours(own.fd, $($arg),*) });
                 own.read();
                 done
             }
@@ -96,9 +98,9 @@ macro_rules! writing {
                 };
                 // SAFETY: the arguments are valid by the caller's contract, which is equal for both
                 // functions; the call does not change them.
-                let (done, wanted) = unsafe { (within(|| rdma::$ours(own.fd, $($arg),*)), $wanted) };
+                let (done, wanted) = unsafe { (inside_librdmacm(|| rdma::$ours(own.fd, $($arg),*)), $wanted) };
                 if done < wanted.cast_signed() {
-                    own.stuck();
+                    own.note_partial_write();
                 }
                 done
             }
@@ -144,9 +146,9 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
             return fd;
         }
         // SAFETY: no memory is involved.
-        let made = within(|| unsafe { rdma::rsocket(domain, kind, protocol) });
+        let made = inside_librdmacm(|| unsafe { rdma::rsocket(domain, kind, protocol) });
         if made >= 0 {
-            return give(Own::new(made, domain), kind & SOCK_CLOEXEC != 0);
+            return give(Rsocket::new(made, domain), kind & SOCK_CLOEXEC != 0);
         }
     }
     // SAFETY: no memory is involved.
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 }
 
 /// Creates a descriptor of the program for an rsocket.
-fn give(own: Own, close_on_exec: bool) -> c_int {
+fn give(own: Rsocket, close_on_exec: bool) -> c_int {
     let fd = placeholder(close_on_exec);
     if fd >= 0 {
         enter(fd, Arc::new(own));
@@ -170,7 +172,7 @@ fn give(own: Own, close_on_exec: bool) -> c_int {
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match find(fd) {
         // SAFETY: no memory is involved.
-        Some(own) => within(|| unsafe { rdma::rlisten(own.fd, backlog) }),
+        Some(own) => inside_librdmacm(|| unsafe { rdma::rlisten(own.fd, backlog) }),
         None => {
             forking::listens(fd);
             // SAFETY: no memory is involved.
@@ -223,14 +225,14 @@ pub unsafe extern "C" fn accept4(
 /// # Safety
 /// As libc's `accept4`.
 unsafe fn accept_own(
-    own: &Arc<Own>,
+    own: &Arc<Rsocket>,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
     // SAFETY: the addresses are valid by the caller's contract; no other memory is involved. As in
     // Linux, the new socket does not inherit `O_NONBLOCK`.
-    let new = within(|| unsafe {
+    let new = inside_librdmacm(|| unsafe {
         let new = rdma::raccept(own.fd, addr, len);
         if new >= 0 {
             rdma::rfcntl(new, F_SETFL, if flags & SOCK_NONBLOCK != 0 { O_NONBLOCK } else { 0 });
@@ -241,7 +243,7 @@ unsafe fn accept_own(
     if new < 0 {
         return new;
     }
-    give(Own::new(new, own.domain), flags & SOCK_CLOEXEC != 0)
+    give(Rsocket::new(new, own.domain), flags & SOCK_CLOEXEC != 0)
 }
 
 /// `bind(2)`: an address without an RDMA device turns the rsocket into an ordinary socket.
@@ -253,7 +255,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     // SAFETY: the address is valid by the caller's contract.
     unsafe {
         if let Some(own) = find(fd) {
-            if within(|| rdma::rbind(own.fd, addr, len)) == 0 {
+            if inside_librdmacm(|| rdma::rbind(own.fd, addr, len)) == 0 {
                 return 0;
             }
             let why = Errno::last();
@@ -275,7 +277,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
     // SAFETY: the address is valid by the caller's contract.
     unsafe {
         if let Some(own) = find(fd) {
-            let done = within(|| rdma::rconnect(own.fd, addr, len));
+            let done = inside_librdmacm(|| rdma::rconnect(own.fd, addr, len));
             let why = Errno::last();
             if done == 0 || matches!(why.raw(), EINPROGRESS | EALREADY | EISCONN | EINTR) {
                 return done;
@@ -390,7 +392,7 @@ pub unsafe extern "C" fn getsockopt(
             (SOL_SOCKET, SO_DOMAIN) => own.domain,
             (SOL_SOCKET, SO_TYPE) => SOCK_STREAM,
             (SOL_SOCKET, SO_PROTOCOL) => IPPROTO_TCP,
-            _ => return within(|| rdma::rgetsockopt(own.fd, level, option, value, len)),
+            _ => return inside_librdmacm(|| rdma::rgetsockopt(own.fd, level, option, value, len)),
         };
         if value.is_null() || len.is_null() || (*len as usize) < size_of::<c_int>() {
             Errno::EINVAL.set();
@@ -433,10 +435,10 @@ pub unsafe extern "C" fn sendfile(
             let Ok(bytes) = usize::try_from(got) else {
                 return if sent > 0 { sent.cast_signed() } else { -1 };
             };
-            (bytes, within(|| rdma::rsend(own.fd, at, bytes, 0)))
+            (bytes, inside_librdmacm(|| rdma::rsend(own.fd, at, bytes, 0)))
         };
         if went < got.cast_signed() {
-            own.stuck();
+            own.note_partial_write();
         }
         let Ok(went) = usize::try_from(went) else {
             let why = Errno::last();
@@ -486,7 +488,7 @@ pub unsafe extern "C" fn sendfile64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    doubled(from, unsafe { real::dup(from) })
+    duplicated(from, unsafe { real::dup(from) })
 }
 
 /// `dup2(2)`.
@@ -496,7 +498,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    doubled(from, unsafe { real::dup2(from, to) })
+    duplicated(from, unsafe { real::dup2(from, to) })
 }
 
 /// `dup3(2)`.
@@ -506,18 +508,18 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    doubled(from, unsafe { real::dup3(from, to, flags) })
+    duplicated(from, unsafe { real::dup3(from, to, flags) })
 }
 
 /// Records that `to` is now a duplicate of `from`; an earlier rsocket of `to` is closed.
-fn doubled(from: c_int, to: c_int) -> c_int {
+fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 && from != to {
         match find(from) {
             Some(own) => enter(to, own),
             None => drop(leave(to)),
         }
-        epoll::doubled(from, to);
-        forking::doubled(from, to);
+        epoll::duplicated(from, to);
+        forking::duplicated(from, to);
     }
     to
 }
@@ -534,11 +536,13 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         let Some(own) = find(fd) else {
             let done = real::fcntl(fd, command, argument);
             let doubles = matches!(command, F_DUPFD | F_DUPFD_CLOEXEC);
-            return if doubles { doubled(fd, done) } else { done };
+            return if doubles { duplicated(fd, done) } else { done };
         };
         match command {
-            F_GETFL | F_SETFL => within(|| rdma::rfcntl(own.fd, command, argument as c_int)),
-            F_DUPFD | F_DUPFD_CLOEXEC => doubled(fd, real::fcntl(fd, command, argument)),
+            F_GETFL | F_SETFL => {
+                inside_librdmacm(|| rdma::rfcntl(own.fd, command, argument as c_int))
+            }
+            F_DUPFD | F_DUPFD_CLOEXEC => duplicated(fd, real::fcntl(fd, command, argument)),
             // Commands for the descriptor itself apply to the placeholder.
             _ => real::fcntl(fd, command, argument),
         }
@@ -566,7 +570,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         match find(fd) {
             Some(own) if request == FIONBIO => {
                 let on = *(argument as *const c_int) != 0;
-                within(|| {
+                inside_librdmacm(|| {
                     let flags = rdma::rfcntl(own.fd, F_GETFL) & !O_NONBLOCK;
                     rdma::rfcntl(own.fd, F_SETFL, if on { flags | O_NONBLOCK } else { flags })
                 })

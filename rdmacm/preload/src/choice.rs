@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct Rule {
     program: Option<String>,
     domain: Option<c_int>,
     kind: Option<c_int>,
@@ -18,7 +18,7 @@ struct Line {
 
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice(Vec<Line>);
+pub struct Choice(Vec<Rule>);
 
 /// Parses a word: `*`, or a name of a number.
 fn number(word: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
@@ -40,7 +40,7 @@ impl Choice {
             }
             let mut words = line.split_whitespace();
             let program = words.next()?;
-            Some(Line {
+            Some(Rule {
                 program: (program != "*").then(|| program.to_owned()),
                 domain: number(
                     words.next()?,

@@ -7,7 +7,7 @@
 
 use crate::forking::{self, Use};
 use crate::interest::Interest;
-use crate::table::{self, Own, find, within};
+use crate::table::{self, Rsocket, find, inside_librdmacm};
 use crate::{rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Member {
     fd: c_int,
-    own: Weak<Own>,
+    own: Weak<Rsocket>,
     interest: Interest,
 }
 
 impl Member {
-    fn is(&self, own: &Arc<Own>) -> bool {
+    fn is(&self, own: &Arc<Rsocket>) -> bool {
         self.own.as_ptr() == Arc::as_ptr(own)
     }
 }
@@ -38,7 +38,7 @@ impl Member {
 struct Set {
     members: Vec<Member>,
     /// The eventfds of waiting threads.
-    waiting: Vec<Arc<Bell>>,
+    waiting: Vec<Arc<WakeFd>>,
     /// Rotation of the results, for a small buffer: whether the kernel's descriptors come first,
     /// and the first rsocket.
     kernel_first: bool,
@@ -48,7 +48,7 @@ struct Set {
 impl Set {
     /// Wakes the waiting threads.
     fn ring(&mut self) {
-        self.waiting.drain(..).for_each(|bell| bell.ring());
+        self.waiting.drain(..).for_each(|wake_fd| wake_fd.ring());
     }
 }
 
@@ -114,25 +114,25 @@ pub(crate) fn forked() {
 
 /// The eventfd(2) that wakes a waiting thread.
 #[derive(Debug)]
-struct Bell {
+struct WakeFd {
     fd: c_int,
     forks: u32,
 }
 
-impl Bell {
+impl WakeFd {
     /// The eventfd of this thread; `None` with errno.
     fn own() -> Option<Arc<Self>> {
-        thread_local!(static OWN: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) });
+        thread_local!(static OWN: RefCell<Option<Arc<WakeFd>>> = const { RefCell::new(None) });
         let forks = FORKS.load(Ordering::Relaxed);
         let known = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
-        if let Some(bell) = known.filter(|bell| bell.forks == forks) {
-            return Some(bell);
+        if let Some(wake_fd) = known.filter(|wake_fd| wake_fd.forks == forks) {
+            return Some(wake_fd);
         }
         // SAFETY: eventfd has no requirements.
         let fd = unsafe { eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-        let bell = (fd >= 0).then(|| Arc::new(Self { fd, forks }))?;
-        let _ = OWN.try_with(|own| own.replace(Some(Arc::clone(&bell))));
-        Some(bell)
+        let wake_fd = (fd >= 0).then(|| Arc::new(Self { fd, forks }))?;
+        let _ = OWN.try_with(|own| own.replace(Some(Arc::clone(&wake_fd))));
+        Some(wake_fd)
     }
 
     fn ring(&self) {
@@ -141,14 +141,14 @@ impl Bell {
         unsafe { real::write(self.fd, (&raw const one).cast(), 8) };
     }
 
-    fn still(&self) {
+    fn reset(&self) {
         let mut count = 0_u64;
         // SAFETY: eight bytes are writable; the descriptor is non-blocking.
         unsafe { real::read(self.fd, (&raw mut count).cast(), 8) };
     }
 }
 
-impl Drop for Bell {
+impl Drop for WakeFd {
     fn drop(&mut self) {
         // SAFETY: this value owns the descriptor, and closes it once.
         unsafe { real::close(self.fd) };
@@ -156,7 +156,7 @@ impl Drop for Bell {
 }
 
 /// Records that `to` is now a duplicate of `from`, which may be a set.
-pub(crate) fn doubled(from: c_int, to: c_int) {
+pub(crate) fn duplicated(from: c_int, to: c_int) {
     with(|sets| {
         sets.forget(to);
         if let Some(&id) = sets.numbers.get(&from) {
@@ -171,7 +171,7 @@ pub(crate) fn closed(fd: c_int) {
 }
 
 /// Removes an rsocket without descriptors from all sets.
-pub(crate) fn gone(own: &Arc<Own>) {
+pub(crate) fn gone(own: &Arc<Rsocket>) {
     with(|sets| {
         for set in sets.sets.values_mut() {
             let before = set.members.len();
@@ -185,7 +185,7 @@ pub(crate) fn gone(own: &Arc<Own>) {
 }
 
 /// Wakes edge-triggered waiters of an rsocket, which may have a new event.
-pub(crate) fn again(own: &Arc<Own>) {
+pub(crate) fn again(own: &Arc<Rsocket>) {
     with(|sets| {
         let waits = |set: &&mut Set| !set.waiting.is_empty();
         for set in sets.sets.values_mut().filter(waits) {
@@ -197,7 +197,7 @@ pub(crate) fn again(own: &Arc<Own>) {
 }
 
 /// Adds an ordinary socket to the kernel's sets, after it has taken the descriptor of an rsocket.
-pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Own>) {
+pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Rsocket>) {
     with(|sets| {
         for (epoll, id) in &sets.numbers {
             let Some(set) = sets.sets.get_mut(id) else { continue };
@@ -281,7 +281,7 @@ unsafe fn change(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
-    own: &Arc<Own>,
+    own: &Arc<Rsocket>,
     event: *mut epoll_event,
 ) -> Result<(), Errno> {
     // The kernel checks that `epoll` is a set. The placeholder of the rsocket is in no set of the
@@ -323,37 +323,37 @@ unsafe fn change(
 }
 
 /// The descriptors that a thread waits for.
-struct Look {
-    bell: Arc<Bell>,
+struct WaitEntries {
+    wake_fd: Arc<WakeFd>,
     /// The kernel's set, the eventfd, and the rsockets.
     entries: Vec<pollfd>,
-    of: Vec<Arc<Own>>,
+    of: Vec<Arc<Rsocket>>,
 }
 
 const SET: usize = 0;
 const RSOCKETS: usize = 2;
 
 /// Registers a thread with a set; `None`: the set has no list of rsockets.
-fn look(epoll: c_int, bell: &Arc<Bell>) -> Option<Look> {
+fn look(epoll: c_int, wake_fd: &Arc<WakeFd>) -> Option<WaitEntries> {
     with(|sets| {
         let set = sets.of(epoll)?;
         let entry = |fd, events| pollfd { fd, events, revents: 0 };
-        let mut entries = vec![entry(epoll, POLLIN), entry(bell.fd, POLLIN)];
+        let mut entries = vec![entry(epoll, POLLIN), entry(wake_fd.fd, POLLIN)];
         let mut of = Vec::new();
         for member in &mut set.members {
             let Some(own) = member.own.upgrade() else { continue };
-            if let Some(events) = member.interest.asks(&own.uses) {
+            if let Some(events) = member.interest.events_to_poll(&own.uses) {
                 entries.push(entry(own.fd, events));
                 of.push(own);
             }
         }
-        set.waiting.push(Arc::clone(bell));
-        Some(Look { bell: Arc::clone(bell), entries, of })
+        set.waiting.push(Arc::clone(wake_fd));
+        Some(WaitEntries { wake_fd: Arc::clone(wake_fd), entries, of })
     })
     .flatten()
 }
 
-impl Look {
+impl WaitEntries {
     /// Sleeps until an event may have happened; negative with errno.
     ///
     /// # Safety
@@ -378,7 +378,7 @@ impl Look {
             if !mask.is_null() {
                 pthread_sigmask(SIG_SETMASK, mask, &raw mut before);
             }
-            let done = within(|| rdma::rpoll(self.entries.as_mut_ptr(), count, limit));
+            let done = inside_librdmacm(|| rdma::rpoll(self.entries.as_mut_ptr(), count, limit));
             if !mask.is_null() {
                 let why = Errno::last();
                 pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -409,7 +409,7 @@ impl Look {
                 }
                 let member = &mut set.members[at];
                 let revents = found.get(&member.own.as_ptr()).copied().unwrap_or(0);
-                if let Some(events) = member.interest.found(revents) {
+                if let Some(events) = member.interest.report(revents) {
                     told.push(epoll_event { events, u64: member.interest.data });
                     set.first = at + 1;
                 }
@@ -420,14 +420,14 @@ impl Look {
     }
 
     /// Unregisters the thread. Returns whether the kernel's descriptors come first this time.
-    fn get_up(&self, epoll: c_int) -> bool {
+    fn unregister(&self, epoll: c_int) -> bool {
         let first = with(|sets| {
             let set = sets.of(epoll)?;
-            set.waiting.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
+            set.waiting.retain(|wake_fd| !Arc::ptr_eq(wake_fd, &self.wake_fd));
             set.kernel_first = !set.kernel_first;
             Some(set.kernel_first)
         });
-        self.bell.still();
+        self.wake_fd.reset();
         first.flatten().unwrap_or(true)
     }
 }
@@ -458,9 +458,9 @@ unsafe fn wait(
         return -1;
     }
     let room = usize::try_from(most).unwrap_or(0);
-    let Some(bell) = Bell::own() else { return -1 };
+    let Some(wake_fd) = WakeFd::own() else { return -1 };
     loop {
-        let Some(mut look) = look(epoll, &bell) else {
+        let Some(mut look) = look(epoll, &wake_fd) else {
             Errno::EBADF.set();
             return -1;
         };
@@ -468,7 +468,7 @@ unsafe fn wait(
         // SAFETY: the mask is valid by the caller's contract.
         let found = unsafe { look.sleep(left, mask) };
         let why = Errno::last();
-        let kernel_first = look.get_up(epoll);
+        let kernel_first = look.unregister(epoll);
         if found < 0 {
             why.set();
             return -1;

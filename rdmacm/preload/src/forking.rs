@@ -6,7 +6,7 @@
 //! rsocket: the process that accepted, or its child, listens at the same port and announces that by
 //! four zero bytes over TCP. Upstream's library does the same, so either end may be upstream's.
 
-use crate::table::{self, Own, enter, placeholder, within};
+use crate::table::{self, Rsocket, enter, inside_librdmacm, placeholder};
 use crate::{rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Neither bound nor connected.
-    Fresh,
+    Unconnected,
     Listens,
     /// The socket has connected.
     Active,
@@ -81,23 +81,23 @@ fn role(fd: c_int) -> Option<Role> {
 /// Records a new TCP socket.
 pub(crate) fn made(fd: c_int) {
     if fd >= 0 {
-        with(|sockets| sockets.enter(fd, Role::Fresh));
+        with(|sockets| sockets.enter(fd, Role::Unconnected));
     }
 }
 
 /// Records that a socket listens.
 pub(crate) fn listens(fd: c_int) {
-    turn(fd, Role::Listens);
+    set_role(fd, Role::Listens);
 }
 
 /// Records that a socket connects.
 pub(crate) fn connects(fd: c_int) {
-    turn(fd, Role::Active);
+    set_role(fd, Role::Active);
 }
 
-fn turn(fd: c_int, into: Role) {
+fn set_role(fd: c_int, into: Role) {
     with(|sockets| {
-        if let Some(&(id, Role::Fresh)) = sockets.numbers.get(&fd) {
+        if let Some(&(id, Role::Unconnected)) = sockets.numbers.get(&fd) {
             sockets.numbers.values_mut().filter(|of| of.0 == id).for_each(|of| of.1 = into);
         }
     });
@@ -111,7 +111,7 @@ pub(crate) fn accepted(listener: c_int, new: c_int) {
 }
 
 /// Records that `to` is now a duplicate of `from`.
-pub(crate) fn doubled(from: c_int, to: c_int) {
+pub(crate) fn duplicated(from: c_int, to: c_int) {
     with(|sockets| {
         let of = sockets.numbers.get(&from).copied();
         match of {
@@ -150,7 +150,7 @@ pub(crate) fn begin(fd: c_int, by: Use) {
     let why = Errno::last();
     let active = role(fd) == Some(Role::Active);
     let same = with(|sockets| sockets.take(fd)).unwrap_or_default();
-    let made = within(|| if active { connect(fd) } else { accept(fd) });
+    let made = inside_librdmacm(|| if active { connect(fd) } else { accept(fd) });
     if let Some((new, domain)) = made {
         replace(fd, &same, new, domain);
     }
@@ -177,9 +177,9 @@ unsafe fn address(
 }
 
 /// An rsocket that is closed on drop, unless it is kept.
-struct Fresh(c_int);
+struct NewRsocket(c_int);
 
-impl Fresh {
+impl NewRsocket {
     fn new(domain: c_int) -> Option<Self> {
         // SAFETY: no memory is involved.
         let fd = unsafe { rdma::rsocket(domain, SOCK_STREAM, 0) };
@@ -193,7 +193,7 @@ impl Fresh {
     }
 }
 
-impl Drop for Fresh {
+impl Drop for NewRsocket {
     fn drop(&mut self) {
         // SAFETY: this value owns the rsocket.
         unsafe { rdma::rclose(self.0) };
@@ -220,7 +220,7 @@ fn connect(fd: c_int) -> Option<(c_int, c_int)> {
     unsafe {
         let (at, len) = address(fd, real::getpeername)?;
         let domain = c_int::from(at.ss_family);
-        let new = Fresh::new(domain)?;
+        let new = NewRsocket::new(domain)?;
         (rdma::rconnect(new.0, (&raw const at).cast(), len) == 0).then(|| (new.keep(), domain))
     }
 }
@@ -237,7 +237,8 @@ fn accept(fd: c_int) -> Option<(c_int, c_int)> {
         match listen(&at) {
             Ok(listener) => break listener,
             // `EADDRNOTAVAIL` if the other listener has a wildcard, which includes loopback.
-            Err(why) if matches!(why.raw(), EADDRINUSE | EADDRNOTAVAIL) && !speaks(fd, PAUSE) => {}
+            Err(why)
+                if matches!(why.raw(), EADDRINUSE | EADDRNOTAVAIL) && !has_input(fd, PAUSE) => {}
             Err(_) => return None,
         }
     };
@@ -265,8 +266,8 @@ fn accept(fd: c_int) -> Option<(c_int, c_int)> {
     }
 }
 
-fn listen(at: &Address) -> Result<Fresh, Errno> {
-    let new = Fresh::new(at.0.ss_family.into()).ok_or_else(Errno::last)?;
+fn listen(at: &Address) -> Result<NewRsocket, Errno> {
+    let new = NewRsocket::new(at.0.ss_family.into()).ok_or_else(Errno::last)?;
     // SAFETY: the address has the stated length.
     let done = unsafe {
         rdma::rbind(new.0, (&raw const at.0).cast(), at.1) == 0 && rdma::rlisten(new.0, 1) == 0
@@ -275,7 +276,7 @@ fn listen(at: &Address) -> Result<Fresh, Errno> {
 }
 
 /// Whether the peer sends or closes within the time limit.
-fn speaks(fd: c_int, limit: c_int) -> bool {
+fn has_input(fd: c_int, limit: c_int) -> bool {
     let mut entry = pollfd { fd, events: POLLIN, revents: 0 };
     // SAFETY: one entry.
     unsafe { real::poll(&raw mut entry, 1, limit) > 0 }
@@ -283,17 +284,17 @@ fn speaks(fd: c_int, limit: c_int) -> bool {
 
 /// Replaces a TCP socket by an rsocket, at all of its descriptors.
 fn replace(fd: c_int, same: &[c_int], new: c_int, domain: c_int) {
-    let own = Arc::new(Own::new(new, domain));
+    let own = Arc::new(Rsocket::new(new, domain));
     // SAFETY: descriptors and memory of this function only.
     unsafe {
         let flags = real::fcntl(fd, F_GETFL, 0);
-        within(|| rdma::rfcntl(new, F_SETFL, flags & O_NONBLOCK));
+        inside_librdmacm(|| rdma::rfcntl(new, F_SETFL, flags & O_NONBLOCK));
         for (level, option) in [(SOL_SOCKET, SO_KEEPALIVE), (IPPROTO_TCP, TCP_NODELAY)] {
             let mut value: c_int = 0;
             let mut len = size_of::<c_int>() as socklen_t;
             let at = (&raw mut value).cast::<c_void>();
             if real::getsockopt(fd, level, option, at, &raw mut len) == 0 && value != 0 {
-                within(|| rdma::rsetsockopt(new, level, option, at, len));
+                inside_librdmacm(|| rdma::rsetsockopt(new, level, option, at, len));
             }
         }
         // A parent may hold the TCP socket too.

@@ -11,7 +11,7 @@ const READABLE: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDHUP).cast_unsigned();
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
 /// Events that are reported without a request.
-const OVER: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
 const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();
 const ONCE: u32 = libc::EPOLLONESHOT.cast_unsigned();
@@ -22,7 +22,7 @@ pub struct Uses {
     /// The number of calls that read or accept.
     reads: AtomicU64,
     /// The number of incomplete writes.
-    stuck: AtomicU64,
+    partial_writes: AtomicU64,
     /// Whether a set has contained the rsocket. `edges`: whether such a set was edge-triggered.
     pub watched: AtomicBool,
     /// See `watched`.
@@ -36,12 +36,12 @@ impl Uses {
     }
 
     /// Counts an incomplete write.
-    pub fn stuck(&self) {
-        self.stuck.fetch_add(1, Ordering::SeqCst);
+    pub fn note_partial_write(&self) {
+        self.partial_writes.fetch_add(1, Ordering::SeqCst);
     }
 
     fn now(&self) -> [u64; 2] {
-        [self.reads.load(Ordering::SeqCst), self.stuck.load(Ordering::SeqCst)]
+        [self.reads.load(Ordering::SeqCst), self.partial_writes.load(Ordering::SeqCst)]
     }
 }
 
@@ -52,18 +52,18 @@ pub struct Interest {
     /// The program's data.
     pub data: u64,
     /// For edge-triggered members: the events reported since the last use.
-    told: u32,
+    reported: u32,
     /// The counts of uses at the last check.
     seen: [u64; 2],
     /// True: a one-shot member has reported.
-    spent: bool,
+    fired: bool,
 }
 
 impl Interest {
     /// The interest of an `epoll_ctl` call.
     #[must_use]
     pub const fn new(events: u32, data: u64) -> Self {
-        Self { events, data, told: 0, seen: [0; 2], spent: false }
+        Self { events, data, reported: 0, seen: [0; 2], fired: false }
     }
 
     /// The event that the program passed.
@@ -83,35 +83,35 @@ impl Interest {
     /// Linux notifies readers again when new bytes arrive, and writers when room becomes free. Here
     /// each call that reads counts as an arrival. A notification may therefore repeat; none is
     /// missed, because edge-triggered programs must read until no data remain.
-    pub fn asks(&mut self, uses: &Uses) -> Option<i16> {
+    pub fn events_to_poll(&mut self, uses: &Uses) -> Option<i16> {
         let now = uses.now();
         if now[0] != self.seen[0] {
-            self.told &= !(READABLE | OVER);
+            self.reported &= !(READABLE | ALWAYS);
         }
         if now[1] != self.seen[1] {
-            self.told &= !WRITABLE;
+            self.reported &= !WRITABLE;
         }
         self.seen = now;
-        if self.spent || self.told & OVER != 0 {
+        if self.fired || self.reported & ALWAYS != 0 {
             return None;
         }
-        i16::try_from(self.events & !self.told & KNOWN).ok()
+        i16::try_from(self.events & !self.reported & KNOWN).ok()
     }
 
     /// The events to report; `None`: none, or another thread has reported them.
-    pub fn found(&mut self, found: i16) -> Option<u32> {
-        let mut events = u32::from(found.cast_unsigned()) & (self.events | OVER) & KNOWN;
-        if events & OVER != 0 {
+    pub fn report(&mut self, found: i16) -> Option<u32> {
+        let mut events = u32::from(found.cast_unsigned()) & (self.events | ALWAYS) & KNOWN;
+        if events & ALWAYS != 0 {
             events |= self.events & RDHUP;
         }
         if self.by_edges() {
-            events &= !self.told;
+            events &= !self.reported;
         }
-        if events == 0 || self.spent {
+        if events == 0 || self.fired {
             return None;
         }
-        self.told |= if self.by_edges() { events } else { 0 };
-        self.spent = self.events & ONCE != 0;
+        self.reported |= if self.by_edges() { events } else { 0 };
+        self.fired = self.events & ONCE != 0;
         Some(events)
     }
 }
@@ -129,54 +129,54 @@ mod tests {
     fn what_is_true_is_told_as_long_as_it_is() {
         let (mut one, uses) = (Interest::new(IN, 7), Uses::default());
         for _ in 0..3 {
-            assert_eq!(one.asks(&uses), Some(POLLIN));
-            assert_eq!(one.found(POLLIN), Some(IN));
+            assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
+            assert_eq!(one.report(POLLIN), Some(IN));
         }
-        assert_eq!(one.found(POLLOUT), None);
-        assert_eq!(one.found(POLLHUP), Some(HUP));
+        assert_eq!(one.report(POLLOUT), None);
+        assert_eq!(one.report(POLLHUP), Some(HUP));
     }
 
     #[test]
     fn an_edge_is_told_once_until_the_program_reads_or_is_stuck() {
         let (mut one, uses) = (Interest::new(IN | OUT | EDGES, 7), Uses::default());
-        assert_eq!(one.asks(&uses), Some(POLLIN | POLLOUT));
-        assert_eq!(one.found(POLLOUT), Some(OUT));
-        assert_eq!(one.asks(&uses), Some(POLLIN));
-        assert_eq!(one.found(POLLIN), Some(IN));
-        assert_eq!(one.asks(&uses), Some(0));
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN | POLLOUT));
+        assert_eq!(one.report(POLLOUT), Some(OUT));
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
+        assert_eq!(one.report(POLLIN), Some(IN));
+        assert_eq!(one.events_to_poll(&uses), Some(0));
         uses.read();
-        assert_eq!(one.asks(&uses), Some(POLLIN));
-        uses.stuck();
-        assert_eq!(one.asks(&uses), Some(POLLIN | POLLOUT));
-        assert_eq!(one.found(POLLIN | POLLHUP), Some(IN | HUP));
-        assert_eq!(one.asks(&uses), None);
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
+        uses.note_partial_write();
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN | POLLOUT));
+        assert_eq!(one.report(POLLIN | POLLHUP), Some(IN | HUP));
+        assert_eq!(one.events_to_poll(&uses), None);
     }
 
     #[test]
     fn what_another_thread_read_meanwhile_is_looked_for_again() {
         let (mut one, uses) = (Interest::new(IN | EDGES, 7), Uses::default());
-        assert_eq!(one.asks(&uses), Some(POLLIN));
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
         uses.read();
-        assert_eq!(one.found(POLLIN), Some(IN));
-        assert_eq!(one.asks(&uses), Some(POLLIN));
+        assert_eq!(one.report(POLLIN), Some(IN));
+        assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
     }
 
     #[test]
     fn two_threads_that_found_the_same_tell_an_edge_and_a_single_shot_once() {
         for how in [EDGES, ONCE] {
             let (mut one, uses) = (Interest::new(IN | how, 7), Uses::default());
-            assert_eq!(one.asks(&uses), Some(POLLIN));
-            assert_eq!(one.found(POLLIN), Some(IN));
-            assert_eq!(one.found(POLLIN), None);
+            assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
+            assert_eq!(one.report(POLLIN), Some(IN));
+            assert_eq!(one.report(POLLIN), None);
         }
         let (mut one, uses) = (Interest::new(IN | ONCE, 7), Uses::default());
-        assert_eq!(one.found(POLLIN), Some(IN));
-        assert_eq!(one.asks(&uses), None);
+        assert_eq!(one.report(POLLIN), Some(IN));
+        assert_eq!(one.events_to_poll(&uses), None);
     }
 
     #[test]
     fn an_end_is_that_of_reading_too_for_who_asks() {
         let mut one = Interest::new(IN | RDHUP, 7);
-        assert_eq!(one.found(POLLIN | POLLHUP), Some(IN | HUP | RDHUP));
+        assert_eq!(one.report(POLLIN | POLLHUP), Some(IN | HUP | RDHUP));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 ///
 /// # Safety
 /// `name` is a function of libc with the type of the caller's call.
-unsafe fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+unsafe fn next_function(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let at = known.load(Ordering::Relaxed);
     if !at.is_null() {
         return at;
@@ -41,7 +41,7 @@ macro_rules! real {
                 // SAFETY: the function has this type; the arguments are valid by the caller's
                 // contract.
                 unsafe {
-                    let at = behind(&KNOWN, NAME);
+                    let at = next_function(&KNOWN, NAME);
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at)($($arg),*)
                 }
             }

@@ -15,13 +15,13 @@ use std::sync::{Arc, OnceLock};
 
 /// An rsocket, closed with its last descriptor.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct Rsocket {
     pub(crate) fd: c_int,
     pub(crate) domain: c_int,
     pub(crate) uses: Uses,
 }
 
-impl Own {
+impl Rsocket {
     pub(crate) fn new(fd: c_int, domain: c_int) -> Self {
         Self { fd, domain, uses: Uses::default() }
     }
@@ -29,16 +29,16 @@ impl Own {
     /// Counts a read; remaining data may be a new event.
     pub(crate) fn read(self: &Arc<Self>) {
         self.uses.read();
-        self.may_be_told();
+        self.wake_edge_waiters();
     }
 
     /// Counts an incomplete write; new room is a new event.
-    pub(crate) fn stuck(self: &Arc<Self>) {
-        self.uses.stuck();
-        self.may_be_told();
+    pub(crate) fn note_partial_write(self: &Arc<Self>) {
+        self.uses.note_partial_write();
+        self.wake_edge_waiters();
     }
 
-    fn may_be_told(self: &Arc<Self>) {
+    fn wake_edge_waiters(self: &Arc<Self>) {
         if self.uses.edges.load(Ordering::SeqCst) {
             let why = Errno::last();
             epoll::again(self);
@@ -47,21 +47,21 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for Rsocket {
     fn drop(&mut self) {
         // SAFETY: this value owns the rsocket, which no thread uses any more. As with close(2),
         // errors of the peer are not reported.
-        within(|| unsafe { rdma::rclose(self.fd) });
+        inside_librdmacm(|| unsafe { rdma::rclose(self.fd) });
     }
 }
 
 /// The lock is taken at fork(2) and released in both processes: a child looks here in each call.
-static KNOWN: Shared<Option<HashMap<c_int, Arc<Own>>>> = Shared::new(None);
+static KNOWN: Shared<Option<HashMap<c_int, Arc<Rsocket>>>> = Shared::new(None);
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
 /// Runs `f`, a call into librdmacm, whose own socket calls go to libc.
-pub(crate) fn within<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn inside_librdmacm<T>(f: impl FnOnce() -> T) -> T {
     let before = INSIDE.replace(true);
     let done = f();
     INSIDE.set(before);
@@ -74,7 +74,7 @@ pub(crate) fn is_inside() -> bool {
 }
 
 /// The rsocket of a descriptor of the program.
-pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
+pub(crate) fn find(fd: c_int) -> Option<Arc<Rsocket>> {
     // librdmacm's own descriptors are not rsockets.
     if INSIDE.get() {
         return None;
@@ -83,14 +83,14 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
 }
 
 /// Records that a descriptor of the program is an rsocket.
-pub(crate) fn enter(fd: c_int, own: Arc<Own>) {
+pub(crate) fn enter(fd: c_int, own: Arc<Rsocket>) {
     let before = KNOWN.lock().get_or_insert_default().insert(fd, own);
     // The earlier entry is dropped without the lock.
     before.inspect(unwatch);
 }
 
 /// Removes the entry of a descriptor.
-pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
+pub(crate) fn leave(fd: c_int) -> Option<Arc<Rsocket>> {
     if INSIDE.get() {
         return None;
     }
@@ -101,11 +101,12 @@ pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
 }
 
 /// Removes an rsocket from all sets when its last descriptor is closed.
-fn unwatch(own: &Arc<Own>) {
+fn unwatch(own: &Arc<Rsocket>) {
     if !own.uses.watched.load(Ordering::SeqCst) {
         return;
     }
-    let is_left = |known: &HashMap<_, Arc<Own>>| known.values().any(|one| Arc::ptr_eq(one, own));
+    let is_left =
+        |known: &HashMap<_, Arc<Rsocket>>| known.values().any(|one| Arc::ptr_eq(one, own));
     if !KNOWN.lock().as_ref().is_some_and(is_left) {
         epoll::gone(own);
     }
@@ -128,7 +129,7 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     {
         return false;
     }
-    let (choice, program) = within(|| {
+    let (choice, program) = inside_librdmacm(|| {
         CHOICE.get_or_init(|| {
             let text = std::fs::read_to_string("/etc/rdma/rsocket/preload_config");
             let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -139,7 +140,7 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
 }
 
 /// Replaces an rsocket by an ordinary socket, with the same descriptor; -1 with errno.
-pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Own>) -> c_int {
+pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Rsocket>) -> c_int {
     // SAFETY: descriptors and memory of this function only; the program's descriptor becomes a
     // socket at once.
     unsafe {

@@ -2,14 +2,14 @@
 //! Functions that precede those of libc, over rpoll(3).
 
 use crate::forking::{self, Use};
-use crate::table::{Own, find, within};
+use crate::table::{Rsocket, find, inside_librdmacm};
 use crate::{rdma, real};
 use cface::Errno;
 use libc::*;
 use std::sync::Arc;
 
 /// The entries with librdmacm's descriptors, and the rsockets, which keeps them alive.
-fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Own>>>) {
+fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Rsocket>>>) {
     let known = |entry: &pollfd| {
         forking::begin(entry.fd, Use::Wait);
         find(entry.fd)
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
         return unsafe { real::poll(fds, count, timeout) };
     }
     // SAFETY: the array has `count` entries.
-    let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), count, timeout) });
+    let found = inside_librdmacm(|| unsafe { rdma::rpoll(below.as_mut_ptr(), count, timeout) });
     for (entry, below) in entries.iter_mut().zip(below) {
         entry.revents = below.revents;
     }
@@ -109,7 +109,9 @@ pub unsafe extern "C" fn select(
         c_int::try_from(milliseconds).unwrap_or(c_int::MAX)
     });
     // SAFETY: the array has the stated length.
-    let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), below.len() as nfds_t, limit) });
+    let found = inside_librdmacm(|| unsafe {
+        rdma::rpoll(below.as_mut_ptr(), below.len() as nfds_t, limit)
+    });
     if found < 0 {
         return found;
     }

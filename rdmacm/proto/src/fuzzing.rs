@@ -2,7 +2,7 @@
 //! The crate `fuzz` calls these.
 
 use crate::datagram::{Header, Notice};
-use crate::stream::{self, Area, Done, Hello, Place, Settings, Stream, Update};
+use crate::stream::{self, Area, ByteLocation, CompletedRequest, Hello, Settings, Stream, Update};
 use crate::wire::{
     Acknowledge, CommId, DatagramReply, DatagramRequest, Mad, Message, PortSpace, Private, Qpn,
     Reply, Request, TimeCode,
@@ -194,7 +194,7 @@ pub fn rsockets(data: &[u8]) {
             let Some((area, after)) = rest.split_first_chunk() else { return };
             rest = after;
             // A refused area ends the connection, which is the caller's task.
-            if stream.outgoing.lend(Area::parse(*area)).is_err() {
+            if stream.outgoing.add_grant(Area::parse(*area)).is_err() {
                 return;
             }
         }
@@ -203,12 +203,12 @@ pub fn rsockets(data: &[u8]) {
             stream.incoming.consume(some / 2 + 1);
         }
         if let Some(write) = stream.outgoing.write(word[2].into()) {
-            let at = if let Place::Buffer(at) = write.from { at } else { 0 };
+            let at = if let ByteLocation::Buffer(at) = write.from { at } else { 0 };
             assert!(at.checked_add(write.bytes).is_some_and(|end| end <= settings.send_bytes));
             stream.complete(write.done, true);
         }
         while stream.grant().is_some() {
-            stream.complete(Done::Control, true);
+            stream.complete(CompletedRequest::Control, true);
         }
     }
 }

@@ -2,8 +2,8 @@
 //! Entry points that take events from channels and perform the actions that events require.
 
 use crate::calls::qp;
-use crate::channel::{Channel, Deed, Ends, Event};
-use crate::id::{Id, Side, Stage};
+use crate::channel::{Channel, Event, EventSource, PendingAction};
+use crate::id::{Backend, Id, Stage};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
@@ -41,7 +41,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         // SAFETY: by the contract above.
-        unsafe { give_back(event) };
+        unsafe { free_event(event) };
         Ok(MinusOne(0))
     }
 
@@ -60,7 +60,7 @@ verb! {
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno::EINVAL);
         }
-        if id.side() == Side::Kernel {
+        if id.backend() == Backend::Kernel {
             kernel::id::write_event(&id, event, status, arg)?;
             return Ok(MinusOne(0));
         }
@@ -92,16 +92,16 @@ pub(crate) unsafe extern "C-unwind" fn get(
         return MinusOne::fail(Errno::EINVAL);
     }
     // SAFETY: the channel is live.
-    let (ends, fd) = unsafe { Channel::ends_of(channel) };
+    let (source, fd) = unsafe { Channel::source_of(channel) };
     loop {
-        let came = match wait(ends, fd) {
-            Ok(came) => came,
+        let arrival = match wait(source, fd) {
+            Ok(arrival) => arrival,
             Err(why) => return MinusOne::fail(why),
         };
         let got = boundary(|| {
             // SAFETY: the channel is live; `event` is writable.
             unsafe {
-                let Some(taken) = take(&Channel::of(channel), &came) else {
+                let Some(taken) = take(&Channel::of(channel), &arrival) else {
                     return Ok(MinusOne(1));
                 };
                 *event = taken;
@@ -116,24 +116,24 @@ pub(crate) unsafe extern "C-unwind" fn get(
 }
 
 /// An arrival from one of the event sources.
-enum Came {
+enum Arrival {
     /// The count of one event in the library's queue.
-    Own,
+    Queue,
     /// An event of the kernel.
-    Kernels(Box<rdma_ucm_event_resp>),
+    Kernel(Box<rdma_ucm_event_resp>),
 }
 
 /// Waits for an event, unless the descriptor `fd` is non-blocking.
-fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
-    match ends {
-        Ends::Own(bell) => number(bell),
-        Ends::Kernel(kernel) => {
-            kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said)))
+fn wait(source: EventSource, fd: c_int) -> Result<Arrival, Errno> {
+    match source {
+        EventSource::Queue(eventfd) => take_count(eventfd),
+        EventSource::Kernel(kernel) => {
+            kernel::next_event(kernel).map(|said| Arrival::Kernel(Box::new(said)))
         }
-        Ends::Both(bell, kernel) => loop {
-            let either = number(bell).or_else(|why| match why {
+        EventSource::Both(eventfd, kernel) => loop {
+            let either = take_count(eventfd).or_else(|why| match why {
                 Errno::EAGAIN => {
-                    kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said)))
+                    kernel::next_event(kernel).map(|said| Arrival::Kernel(Box::new(said)))
                 }
                 why => Err(why),
             });
@@ -154,11 +154,11 @@ fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
 }
 
 /// Takes the count of one event from the eventfd.
-fn number(bell: c_int) -> Result<Came, Errno> {
+fn take_count(eventfd: c_int) -> Result<Arrival, Errno> {
     let mut count = 0_u64;
     // SAFETY: the eight bytes of `count` are writable.
-    let got = unsafe { read(bell, (&raw mut count).cast(), 8) };
-    if got == 8 { Ok(Came::Own) } else { Err(Errno::last()) }
+    let got = unsafe { read(eventfd, (&raw mut count).cast(), 8) };
+    if got == 8 { Ok(Arrival::Queue) } else { Err(Errno::last()) }
 }
 
 /// The next event of the own channel of a synchronous id.
@@ -167,36 +167,36 @@ fn number(bell: c_int) -> Result<Came, Errno> {
 /// The errno of the descriptor.
 pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: the channel is live while it is borrowed.
-    let (ends, fd) = unsafe { Channel::ends_of(channel.as_c()) };
+    let (source, fd) = unsafe { Channel::source_of(channel.as_c()) };
     loop {
-        let came = match wait(ends, fd) {
-            Ok(came) => came,
+        let arrival = match wait(source, fd) {
+            Ok(arrival) => arrival,
             // For a kernel channel, the caller gets EINTR, as from upstream's library.
-            Err(Errno::EINTR) if !matches!(ends, Ends::Kernel(_)) => continue,
+            Err(Errno::EINTR) if !matches!(source, EventSource::Kernel(_)) => continue,
             Err(why) => return Err(why),
         };
-        if let Some(event) = take(channel, &came) {
+        if let Some(event) = take(channel, &arrival) {
             return Ok(event);
         }
     }
 }
 
 /// The next event of a non-blocking channel that only this library reads; `None` without one.
-pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
+pub(crate) fn try_next(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
     // SAFETY: the channel is live while it is borrowed.
-    let (ends, _) = unsafe { Channel::ends_of(channel.as_c()) };
+    let (source, _) = unsafe { Channel::source_of(channel.as_c()) };
     loop {
-        let came = match ends {
-            Ends::Own(_) | Ends::Both(..) if !channel.is_empty() => {
-                channel.discount();
-                Came::Own
+        let arrival = match source {
+            EventSource::Queue(_) | EventSource::Both(..) if !channel.is_empty() => {
+                channel.take_count();
+                Arrival::Queue
             }
-            Ends::Own(_) => return None,
-            Ends::Both(_, fd) | Ends::Kernel(fd) => {
-                Came::Kernels(Box::new(kernel::next_event(fd).ok()?))
+            EventSource::Queue(_) => return None,
+            EventSource::Both(_, fd) | EventSource::Kernel(fd) => {
+                Arrival::Kernel(Box::new(kernel::next_event(fd).ok()?))
             }
         };
-        if let Some(event) = take(channel, &came) {
+        if let Some(event) = take(channel, &arrival) {
             return Some(event);
         }
     }
@@ -206,63 +206,64 @@ pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
 ///
 /// # Safety
 /// `event` is from this library, and is freed once.
-pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
+pub(crate) unsafe fn free_event(event: *mut rdma_cm_event) {
     // SAFETY: `take` made the pointer from a box.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
     if let Some(group) = &event.group {
         group.acknowledge();
     }
-    let channel = Arc::clone(&event.counts_for.lock().channel);
+    let channel = Arc::clone(&event.awaits_ack.lock().channel);
     channel.note_acknowledged();
-    event.counts_for.acknowledge((&raw const event.verbs).addr());
+    event.awaits_ack.acknowledge((&raw const event.verbs).addr());
 }
 
 /// Takes an event for the program, and performs its pending action.
-fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
-    if let Came::Kernels(said) = came {
+fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event> {
+    if let Arrival::Kernel(said) = arrival {
         return kernel::event::take(said).map(|event| {
-            event.counts_for.hand_out(&raw const event.verbs, event.verbs.event);
+            event.awaits_ack.record_delivery(&raw const event.verbs, event.verbs.event);
             Box::into_raw(event).cast()
         });
     }
     let mut event = channel.pop()?;
-    let id = Arc::clone(&event.counts_for);
-    match std::mem::take(&mut event.deed) {
-        Deed::None => {}
-        Deed::Ready => ready(&id, &mut event),
-        Deed::Taken => {
-            if let Some(new) = event.brings.take().and_then(crate::id::Held::give) {
+    let id = Arc::clone(&event.awaits_ack);
+    match std::mem::take(&mut event.action) {
+        PendingAction::None => {}
+        PendingAction::SetUpQp => complete_connection(&id, &mut event),
+        PendingAction::LeaveBacklog => {
+            if let Some(new) = event.undelivered.take().and_then(crate::id::UndeliveredId::release)
+            {
                 let state = new.lock();
-                let (place, connection) = (state.place, state.connection);
+                let (local, connection) = (state.local, state.connection);
                 drop(state);
                 // If the device has no agent, the connection does not exist any more.
-                let _gone = Id::carried(place, |_, carried| {
+                let _gone = Id::with_agent(local, |_, agent_state| {
                     if let Some(connection) = connection {
-                        carried.manager.taken(connection);
+                        agent_state.manager.taken(connection);
                     }
                     Ok(())
                 });
             }
         }
-        Deed::Joined => super::multicast::attach(&id, &mut event),
+        PendingAction::AttachGroup => super::multicast::attach(&id, &mut event),
     }
     if event.verbs.event == RDMA_CM_EVENT_REJECTED {
         qp::fail(&id);
     }
-    id.lock().reported += 1;
-    id.hand_out(&raw const event.verbs, event.verbs.event);
+    id.lock().delivered_count += 1;
+    id.record_delivery(&raw const event.verbs, event.verbs.event);
     Some(Box::into_raw(event).cast())
 }
 
 /// Handles an accepted connection: sets the queue pair up and sends RTU, if the id has a queue
 /// pair. The work is done here, not when the REP arrives: rdma_get_cm_event(3) reports ESTABLISHED
 /// for an id with a queue pair, and upstream's library changes the queue pair at the same point.
-fn ready(id: &Arc<Id>, event: &mut Event) {
+fn complete_connection(id: &Arc<Id>, event: &mut Event) {
     // SAFETY: the program changes the member only by calls that it does not make concurrently.
     if unsafe { (*id.as_c()).qp.is_null() } {
         return;
     }
-    let done = qp::set_up(id).and_then(|()| super::connect::say_ready(id));
+    let done = qp::set_up(id).and_then(|()| super::connect::send_ready(id));
     match done {
         Ok(()) => {
             event.verbs.event = RDMA_CM_EVENT_ESTABLISHED;
@@ -271,7 +272,7 @@ fn ready(id: &Arc<Id>, event: &mut Event) {
         Err(why) => {
             event.verbs.event = RDMA_CM_EVENT_CONNECT_ERROR;
             event.verbs.status = -why.raw();
-            super::connect::turn_down(id);
+            super::connect::reject_after_failure(id);
             qp::fail(id);
         }
     }
@@ -281,12 +282,12 @@ fn ready(id: &Arc<Id>, event: &mut Event) {
 ///
 /// # Safety
 /// `id` is live, and no other thread uses it now.
-pub(crate) unsafe fn give_back_kept(id: *mut rdma_cm_id) {
+pub(crate) unsafe fn free_kept_event(id: *mut rdma_cm_id) {
     // SAFETY: by the contract above; `event` is NULL or an event of this library that was not
     // freed.
     unsafe {
         if !(*id).event.is_null() {
-            give_back((*id).event);
+            free_event((*id).event);
             (*id).event = null_mut();
         }
     }

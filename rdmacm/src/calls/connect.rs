@@ -7,11 +7,11 @@ use super::{complete, qp, resolve};
 use crate::agent::Peer;
 use crate::arrivals::transport;
 use crate::channel::Event;
-use crate::device::{self, Place};
-use crate::id::{Id, Link, Listening, Side, Stage, State};
+use crate::device::{self, LocalAddress};
+use crate::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
 use crate::kernel;
 use crate::ports;
-use crate::unserved::Question;
+use crate::unserved::OutgoingRequest;
 use crate::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -46,7 +46,7 @@ fn too_long(_: TooLong) -> Errno {
 ///
 /// # Safety
 /// `data` is NULL or has `len` readable bytes.
-unsafe fn said(data: *const c_void, len: u8) -> Vec<u8> {
+unsafe fn copy_private_data(data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() {
         return vec![];
     }
@@ -55,18 +55,21 @@ unsafe fn said(data: *const c_void, len: u8) -> Vec<u8> {
 }
 
 /// A copy of the connection parameters of the program.
-pub(crate) struct Wanted {
+pub(crate) struct ProgramParameters {
     pub(crate) conn: rdma_conn_param,
     pub(crate) data: Vec<u8>,
 }
 
 /// # Safety
 /// `param` is NULL or readable, with its private data.
-unsafe fn wanted(param: *const rdma_conn_param) -> Option<Wanted> {
+unsafe fn wanted(param: *const rdma_conn_param) -> Option<ProgramParameters> {
     // SAFETY: by the contract above.
     unsafe {
         let conn = *param.as_ref()?;
-        Some(Wanted { conn, data: said(conn.private_data, conn.private_data_len) })
+        Some(ProgramParameters {
+            conn,
+            data: copy_private_data(conn.private_data, conn.private_data_len),
+        })
     }
 }
 
@@ -79,14 +82,14 @@ const fn least(wanted: u8, most: u8) -> u8 {
 }
 
 /// The ECE options of a reply, with the vendor of the request, as upstream's.
-fn answered_ece(state: &State) -> Ece {
+fn reply_ece(state: &RdmaIdState) -> Ece {
     ece(ibv_ece { vendor_id: state.peer_ece.vendor_id, ..state.ece })
 }
 
 /// The ACK timeout in a request: the sum of the path's timeout and the adapter's delay, both powers
 /// of two (`cm_ack_timeout` in Linux' `cm.c`).
-const fn peers_timeout(way: u8, delay: u8) -> u8 {
-    let (most, least) = if way < delay { (delay, way) } else { (way, delay) };
+const fn advertised_timeout(path: u8, delay: u8) -> u8 {
+    let (most, least) = if path < delay { (delay, path) } else { (path, delay) };
     let sum = if least + 1 >= most { most + 1 } else { most };
     if sum < 31 { sum } else { 31 }
 }
@@ -107,50 +110,50 @@ fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
 }
 
 /// The service of the destination, and the private data of the request with the IP header.
-fn asked_for<const N: usize>(
+fn service_and_header<const N: usize>(
     id: &Id,
-    state: &State,
+    state: &RdmaIdState,
     data: &[u8],
 ) -> Result<(ServiceId, Private<N>), Errno> {
     let space: PortSpace = id.space()?;
     let (Some(source), Some(destination)) = (state.source, state.destination) else {
         return Err(Errno::EINVAL);
     };
-    let mut whole = state.greeting.clone();
+    let mut whole = state.private_prefix.clone();
     whole.extend_from_slice(data);
     let private = address::header(source, destination)?.emit(&whole).map_err(too_long)?;
     Ok((space.service(destination.port()), private))
 }
 
-fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
+fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
     let is_served = is_served(id)?;
     let mut state = id.lock();
     if state.stage != Stage::Routed {
         return Err(Errno::EINVAL);
     }
-    let (Some(place), Some(remote), Some(destination)) =
-        (state.place, Id::peer_gid(&state), state.destination)
+    let (Some(local), Some(remote), Some(destination)) =
+        (state.local, Id::peer_gid(&state), state.destination)
     else {
         return Err(Errno::EINVAL);
     };
-    let peer = Peer { remote, local: place.gid };
-    let question = if id.is_datagram() {
-        Question::Datagrams(datagram_request(id, &state, wanted.as_ref())?)
+    let peer = Peer { remote, local: local.gid };
+    let request = if id.is_datagram() {
+        OutgoingRequest::Datagrams(datagram_request(id, &state, wanted.as_ref())?)
     } else {
-        let (link, request) = request(id, &state, (place, peer), wanted.as_ref())?;
-        state.link = link;
-        Question::Connection(request)
+        let (parameters, request) = request(id, &state, (local, peer), wanted.as_ref())?;
+        state.parameters = parameters;
+        OutgoingRequest::Connection(request)
     };
     state.stage = Stage::Connecting;
     drop(state);
-    let asked = Id::carried(Some(place), |agent, carried| {
+    let requested = Id::with_agent(Some(local), |agent, agent_state| {
         if is_served {
-            return agent.ask(carried, id, peer, question);
+            return agent.send_request(agent_state, id, peer, request);
         }
-        carried.unserved.push(agent.now(), id, peer, destination.ip(), question);
+        agent_state.unserved.push(agent.now(), id, peer, destination.ip(), request);
         Ok(())
     });
-    asked.inspect_err(|_| go_back(id, Stage::Routed))
+    requested.inspect_err(|_| restore_stage(id, Stage::Routed))
 }
 
 /// The SIDR request for the queue pair of a datagram service. Not inlined, as the next function:
@@ -158,11 +161,11 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
 #[inline(never)]
 fn datagram_request(
     id: &Id,
-    state: &State,
-    wanted: Option<&Wanted>,
+    state: &RdmaIdState,
+    wanted: Option<&ProgramParameters>,
 ) -> Result<Box<DatagramRequest>, Errno> {
     let data = wanted.map_or(&[][..], |wanted| &wanted.data);
-    let (service, private) = asked_for::<216>(id, state, data)?;
+    let (service, private) = service_and_header::<216>(id, state, data)?;
     Ok(Box::new(DatagramRequest { pkey: 0xffff, service, private, ..Default::default() }))
 }
 
@@ -170,20 +173,20 @@ fn datagram_request(
 #[inline(never)]
 fn request(
     id: &Id,
-    state: &State,
-    (place, peer): (Place, Peer),
-    wanted: Option<&Wanted>,
-) -> Result<(Link, Box<Request>), Errno> {
+    state: &RdmaIdState,
+    (local, peer): (LocalAddress, Peer),
+    wanted: Option<&ProgramParameters>,
+) -> Result<(QpParameters, Box<Request>), Errno> {
     let data = wanted.map_or(&[][..], |wanted| &wanted.data);
     let conn = wanted.map(|wanted| &wanted.conn);
-    let (service, private) = asked_for::<92>(id, state, data)?;
+    let (service, private) = service_and_header::<92>(id, state, data)?;
     let (qpn, srq) = own_qp(id, conn);
-    let device = place.device;
+    let device = local.device;
     let most = (device.most_responder_resources, device.most_initiator_depth);
     let limits = conn.map_or(most, |conn| {
         (least(conn.responder_resources, most.0), least(conn.initiator_depth, most.1))
     });
-    let link = Link {
+    let parameters = QpParameters {
         transport: transport(id.qp_type()),
         receive_psn: Psn::new(random::number() as u32),
         responder_resources: limits.0,
@@ -193,23 +196,23 @@ fn request(
         ack_timeout: resolve::lifetime(state) + 1,
         mtu: device.mtu() as u8,
         traffic_class: state.type_of_service,
-        ..Link::default()
+        ..QpParameters::default()
     };
     let request = Request {
         ece: ece(state.ece),
         service,
         qpn,
-        responder_resources: link.responder_resources,
-        initiator_depth: link.initiator_depth,
+        responder_resources: parameters.responder_resources,
+        initiator_depth: parameters.initiator_depth,
         remote_response_timeout: RESPONSE,
-        transport: link.transport,
+        transport: parameters.transport,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
-        psn: link.receive_psn,
+        psn: parameters.receive_psn,
         local_response_timeout: RESPONSE,
-        retry_count: Bits::new(link.retry_count.into()),
+        retry_count: Bits::new(parameters.retry_count.into()),
         pkey: 0xffff,
-        mtu: Bits::new(link.mtu.into()),
-        rnr_retry: Bits::new(link.rnr_retry.into()),
+        mtu: Bits::new(parameters.mtu.into()),
+        rnr_retry: Bits::new(parameters.rnr_retry.into()),
         max_retries: Bits::new(RETRIES),
         srq,
         primary: Path {
@@ -217,21 +220,23 @@ fn request(
             remote_lid: 0xffff,
             local_gid: peer.local,
             remote_gid: peer.remote,
-            traffic_class: link.traffic_class,
+            traffic_class: parameters.traffic_class,
             hop_limit: 64,
-            ack_timeout: TimeCode::new(peers_timeout(link.ack_timeout, device.ack_delay).into()),
+            ack_timeout: TimeCode::new(
+                advertised_timeout(parameters.ack_timeout, device.ack_delay).into(),
+            ),
             ..Path::default()
         },
         private,
         ..Request::default()
     };
-    Ok((link, Box::new(request)))
+    Ok((parameters, Box::new(request)))
 }
 
 /// Returns an id to its previous stage after a failed call, so that the program may call again, as
 /// with the kernel (`rdma_connect_locked` and `rdma_listen` in Linux'
 /// `drivers/infiniband/core/cma.c`).
-fn go_back(id: &Id, stage: Stage) {
+fn restore_stage(id: &Id, stage: Stage) {
     id.lock().stage = stage;
 }
 
@@ -243,10 +248,10 @@ fn go_back(id: &Id, stage: Stage) {
 fn is_served(id: &Id) -> Result<bool, Errno> {
     let space = id.space()?;
     let state = id.lock();
-    let target = (state.place, Id::peer_gid(&state), state.destination);
+    let target = (state.local, Id::peer_gid(&state), state.destination);
     drop(state);
-    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(true) };
-    if !place.device.gids().iter().any(|(_, gid)| *gid == remote) {
+    let (Some(local), Some(remote), Some(destination)) = target else { return Ok(true) };
+    if !local.device.gids().iter().any(|(_, gid)| *gid == remote) {
         return Ok(true);
     }
     ports::is_listened_to(space.service(destination.port()), destination.ip())
@@ -271,7 +276,7 @@ pub(crate) fn fail(id: &Arc<Id>, why: Errno) {
 fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
     let mut state = id.lock();
     if state.stage == Stage::Connecting {
-        state.stage = Stage::Over;
+        state.stage = Stage::Ended;
         // The lock is held: a thread that destroys the id discards its events afterwards.
         state.channel.push(Event::new(id, kind, status));
     }
@@ -281,11 +286,11 @@ fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
 ///
 /// # Errors
 /// `EINVAL` the peer has not accepted.
-pub(crate) fn say_ready(id: &Arc<Id>) -> Result<(), Errno> {
+pub(crate) fn send_ready(id: &Arc<Id>) -> Result<(), Errno> {
     let state = id.lock();
-    let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+    let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
     drop(state);
-    Id::carried(place, |_, carried| carried.manager.ready(connection).map_err(errno))
+    Id::with_agent(local, |_, agent_state| agent_state.manager.ready(connection).map_err(errno))
 }
 
 fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
@@ -294,23 +299,23 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         resolve::bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
     let mut state = id.lock();
-    state.channel.refuse_parents()?;
+    state.channel.refuse_inherited()?;
     let (Stage::Bound, Some(source)) = (state.stage, state.source) else {
         return Err(Errno::EINVAL);
     };
     let service = space.service(source.port());
     if let Some(port) = &mut state.port {
-        port.keep(device::ports(), random::number())?;
+        port.make_exclusive(device::ports(), random::number())?;
     }
     let claim = state.claim().ok_or(Errno::EINVAL)?;
     let names = ports::listen(service, claim)?;
-    let place = state.place;
+    let local = state.local;
     state.stage = Stage::Listening;
     drop(state);
     let mut listening = Listening { service, at: vec![], _names: names };
-    let done = listen_at(id, place, backlog, &mut listening);
+    let done = listen_at(id, local, backlog, &mut listening);
     if done.is_err() {
-        go_back(id, Stage::Bound);
+        restore_stage(id, Stage::Bound);
         id.unlisten(&listening);
         return done;
     }
@@ -322,15 +327,15 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
 fn stop_listening(id: &Arc<Id>) {
     let listening = id.lock().listening.take();
     if let Some(listening) = listening {
-        go_back(id, Stage::Bound);
+        restore_stage(id, Stage::Bound);
         id.unlisten(&listening);
     }
 }
 
-/// Listens on the device of `place`, or on all devices.
+/// Listens on the device of `local`, or on all devices.
 fn listen_at(
     id: &Arc<Id>,
-    place: Option<Place>,
+    local: Option<LocalAddress>,
     backlog: c_int,
     listening: &mut Listening,
 ) -> Result<(), Errno> {
@@ -338,47 +343,48 @@ fn listen_at(
     // The kernel's limit if the program gives none (rdma_ucm: max_backlog).
     let backlog = usize::try_from(backlog).ok().filter(|&most| most > 0).unwrap_or(1024).min(1024);
     for device in device::all()? {
-        if place.is_some_and(|place| !std::ptr::eq(place.device, device)) {
+        if local.is_some_and(|local| !std::ptr::eq(local.device, device)) {
             continue;
         }
         let agent = device.agent()?;
-        let mut carried = agent.lock();
+        let mut agent_state = agent.lock();
         // An existing listener belongs to an id of this process with another address, as the names
         // differ.
-        let listener = match carried.manager.listener(kind, listening.service) {
+        let listener = match agent_state.manager.listener(kind, listening.service) {
             Some(listener) => listener,
-            None => carried.manager.listen(kind, listening.service, backlog).map_err(errno)?,
+            None => agent_state.manager.listen(kind, listening.service, backlog).map_err(errno)?,
         };
-        carried.listeners.entry(listener).or_default().push(Arc::clone(id));
+        agent_state.listeners.entry(listener).or_default().push(Arc::clone(id));
         listening.at.push((device, listener));
     }
     Ok(())
 }
 
-fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
+fn accept(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
     let state = id.lock();
-    let (Stage::Asked, Some(connection)) = (state.stage, state.connection) else {
+    let (Stage::RequestReceived, Some(connection)) = (state.stage, state.connection) else {
         return Err(Errno::EINVAL);
     };
-    let asked = state.link;
+    let requested = state.parameters;
     drop(state);
     let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
     let conn = wanted.as_ref().map(|wanted| &wanted.conn);
     if id.is_datagram() {
-        return answer(id, connection, conn, data).inspect_err(|_| turn_down(id));
+        return send_datagram_reply(id, connection, conn, data)
+            .inspect_err(|_| reject_after_failure(id));
     }
-    id.lock().link = granted(id, conn, asked);
+    id.lock().parameters = limit_parameters(id, conn, requested);
     // As upstream's: if the queue pair cannot be set up, the peer is not told, and the program may
     // try again.
-    qp::set_up(id).inspect_err(|_| id.lock().link = asked)?;
-    grant(id, connection, conn, data).inspect_err(|_| {
+    qp::set_up(id).inspect_err(|_| id.lock().parameters = requested)?;
+    send_reply(id, connection, conn, data).inspect_err(|_| {
         qp::fail(id);
-        turn_down(id);
+        reject_after_failure(id);
     })
 }
 
 /// Sends the queue pair number of a datagram service to the client.
-fn answer(
+fn send_datagram_reply(
     id: &Arc<Id>,
     connection: Connection,
     conn: Option<&rdma_conn_param>,
@@ -388,57 +394,63 @@ fn answer(
     let state = id.lock();
     let reply = DatagramReply {
         status: DatagramStatus::SUCCESS,
-        ece: answered_ece(&state),
+        ece: reply_ece(&state),
         qpn: own_qp(id, conn).0,
         service: space.service(state.source.map_or(0, |source| source.port())),
         qkey: state.qkey,
         private: Private::new(data).map_err(too_long)?,
         ..DatagramReply::default()
     };
-    let place = state.place;
+    let local = state.local;
     drop(state);
-    Id::carried(place, |agent, carried| {
-        carried.manager.answer(agent.now(), connection, reply).map_err(errno)?;
+    Id::with_agent(local, |agent, agent_state| {
+        agent_state.manager.answer(agent.now(), connection, reply).map_err(errno)?;
         id.lock().stage = Stage::Connected;
         Ok(())
     })
 }
 
 /// The parameters that program and device accept, limited by the peer's request.
-fn granted(id: &Id, conn: Option<&rdma_conn_param>, asked: Link) -> Link {
-    let mut link = asked;
+fn limit_parameters(
+    id: &Id,
+    conn: Option<&rdma_conn_param>,
+    requested: QpParameters,
+) -> QpParameters {
+    let mut parameters = requested;
     if let Some(conn) = conn {
-        link.responder_resources = least(conn.responder_resources, asked.responder_resources);
-        link.initiator_depth = least(conn.initiator_depth, asked.initiator_depth);
+        parameters.responder_resources =
+            least(conn.responder_resources, requested.responder_resources);
+        parameters.initiator_depth = least(conn.initiator_depth, requested.initiator_depth);
     }
-    if let Some(Place { device, .. }) = id.lock().place {
-        link.responder_resources = least(link.responder_resources, device.most_responder_resources);
-        link.initiator_depth = least(link.initiator_depth, device.most_initiator_depth);
-        link.mtu = least(link.mtu, device.mtu() as u8);
+    if let Some(LocalAddress { device, .. }) = id.lock().local {
+        parameters.responder_resources =
+            least(parameters.responder_resources, device.most_responder_resources);
+        parameters.initiator_depth = least(parameters.initiator_depth, device.most_initiator_depth);
+        parameters.mtu = least(parameters.mtu, device.mtu() as u8);
     }
-    link
+    parameters
 }
 
 /// Sends REP after the queue pair is set up.
-fn grant(
+fn send_reply(
     id: &Arc<Id>,
     connection: Connection,
     conn: Option<&rdma_conn_param>,
     data: &[u8],
 ) -> Result<(), Errno> {
     let state = id.lock();
-    let (place, link) = (state.place, state.link);
+    let (local, parameters) = (state.local, state.parameters);
     let (qpn, srq) = own_qp(id, conn);
     // XRC has its number in the EE context field, and always receives by a shared queue.
-    let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
+    let extended = parameters.transport == ferroverbs_cm::wire::Transport::Extended;
     let nothing = Qpn::new(0);
     let reply = Reply {
-        ece: answered_ece(&state),
+        ece: reply_ece(&state),
         qpn: if extended { nothing } else { qpn },
         eecn: if extended { qpn } else { nothing },
-        psn: link.receive_psn,
-        responder_resources: link.responder_resources,
-        initiator_depth: link.initiator_depth,
+        psn: parameters.receive_psn,
+        responder_resources: parameters.responder_resources,
+        initiator_depth: parameters.initiator_depth,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
         rnr_retry: Bits::new(conn.map_or(7, |conn| conn.rnr_retry_count.min(7)).into()),
         srq: srq || extended,
@@ -446,24 +458,24 @@ fn grant(
         ..Reply::default()
     };
     drop(state);
-    Id::carried(place, |agent, carried| {
-        carried.manager.accept(agent.now(), connection, reply).map_err(errno)?;
+    Id::with_agent(local, |agent, agent_state| {
+        agent_state.manager.accept(agent.now(), connection, reply).map_err(errno)?;
         // Set before the agent's lock is released: RTU arrives under the same lock.
-        id.lock().stage = Stage::Granted;
+        id.lock().stage = Stage::ReplySent;
         Ok(())
     })
 }
 
 /// Rejects a request that could not be accepted, or a reply that could not be used, as the kernel
 /// does (`rdma_accept` and `cma_ib_handler` in Linux' `drivers/infiniband/core/cma.c`).
-pub(crate) fn turn_down(id: &Id) {
+pub(crate) fn reject_after_failure(id: &Id) {
     // An error means that the peer has given up already.
     let _gone = reject(id, Reason::CONSUMER, &[]);
-    id.lock().stage = Stage::Over;
+    id.lock().stage = Stage::Ended;
 }
 
 /// Accepts a request of a kernel device.
-fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&Wanted>) -> Result<(), Errno> {
+fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
     let limits = kernel::connect::limits(id, wanted)?;
     if !id.is_datagram() {
         qp::set_up_within(id, Some(limits))?;
@@ -473,23 +485,23 @@ fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&Wanted>) -> Result<(), Errno> 
 
 fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
     let state = id.lock();
-    let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+    let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
     drop(state);
     if id.is_datagram() {
         let private = Private::new(data).map_err(too_long)?;
         let status = DatagramStatus::REJECTED;
         let reply = DatagramReply { status, private, ..DatagramReply::default() };
-        return Id::carried(place, |agent, carried| {
-            carried.manager.answer(agent.now(), connection, reply).map_err(errno)?;
-            id.lock().stage = Stage::Over;
+        return Id::with_agent(local, |agent, agent_state| {
+            agent_state.manager.answer(agent.now(), connection, reply).map_err(errno)?;
+            id.lock().stage = Stage::Ended;
             Ok(())
         });
     }
     let private = Private::new(data).map_err(too_long)?;
-    Id::carried(place, |agent, carried| {
+    Id::with_agent(local, |agent, agent_state| {
         let (now, nothing) = (agent.now(), Information::default());
-        carried.manager.reject(now, connection, reason, nothing, private).map_err(errno)?;
-        id.lock().stage = Stage::Over;
+        agent_state.manager.reject(now, connection, reason, nothing, private).map_err(errno)?;
+        id.lock().stage = Stage::Ended;
         Ok(())
     })
 }
@@ -502,8 +514,8 @@ verb! {
     pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        match id.side() {
-            Side::Kernel => kernel::connect::connect(&id, wanted.as_ref())?,
+        match id.backend() {
+            Backend::Kernel => kernel::connect::connect(&id, wanted.as_ref())?,
             _ => connect(&id, wanted)?,
         }
         complete(&id)
@@ -516,16 +528,16 @@ verb! {
     pub(crate) fn listen_c(id: *mut rdma_cm_id, backlog: c_int) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        let side = id.side();
-        if side == Side::Open {
+        let backend = id.backend();
+        if backend == Backend::Undecided {
             // Bind to all addresses of both kinds of devices, with one port.
             resolve::bind_both_if_idle(&id)?;
         }
         // The kernel's part cannot be undone, so it comes last.
-        if side != Side::Kernel {
+        if backend != Backend::Kernel {
             listen(&id, backlog)?;
         }
-        if side != Side::Soft {
+        if backend != Backend::Soft {
             kernel::connect::listen(&id, backlog).inspect_err(|_| stop_listening(&id))?;
         }
         Ok(MinusOne(0))
@@ -538,8 +550,8 @@ verb! {
     pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        match id.side() {
-            Side::Kernel => accept_by_kernel(&id, wanted.as_ref())?,
+        match id.backend() {
+            Backend::Kernel => accept_by_kernel(&id, wanted.as_ref())?,
             _ => accept(&id, wanted)?,
         }
         if id.is_datagram() { Ok(MinusOne(0)) } else { complete(&id) }
@@ -551,9 +563,9 @@ verb! {
     /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
     pub(crate) fn reject_c(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
-        match id.side() {
-            Side::Kernel => kernel::connect::reject(&id, 0, &data)?,
+        let (id, data) = unsafe { (Id::of(id)?, copy_private_data(data, len)) };
+        match id.backend() {
+            Backend::Kernel => kernel::connect::reject(&id, 0, &data)?,
             _ => reject(&id, Reason::CONSUMER, &data)?,
         }
         Ok(MinusOne(0))
@@ -565,10 +577,10 @@ verb! {
     /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
     pub(crate) fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
+        let (id, data) = unsafe { (Id::of(id)?, copy_private_data(data, len)) };
         // IB_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED of the kernel.
-        match id.side() {
-            Side::Kernel => kernel::connect::reject(&id, 35, &data)?,
+        match id.backend() {
+            Backend::Kernel => kernel::connect::reject(&id, 35, &data)?,
             _ => reject(&id, Reason(35), &data)?,
         }
         Ok(MinusOne(0))
@@ -581,17 +593,17 @@ verb! {
     pub(crate) fn disconnect(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Kernel {
-            qp::take_to(&id, kernel::connect::end_state(&id)?)?;
+        if id.backend() == Backend::Kernel {
+            qp::change_state(&id, kernel::connect::end_state(&id)?)?;
             kernel::connect::disconnect(&id)?;
             return complete(&id);
         }
         let state = id.lock();
-        let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+        let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
         drop(state);
         qp::fail(&id);
-        let done = Id::carried(place, |agent, carried| {
-            match carried.manager.disconnect(agent.now(), connection, Private::NONE) {
+        let done = Id::with_agent(local, |agent, agent_state| {
+            match agent_state.manager.disconnect(agent.now(), connection, Private::NONE) {
                 // The peer has disconnected already, and time-wait is over.
                 Err(Refused::Gone) => Ok(()),
                 done => done.map_err(errno),
@@ -612,10 +624,10 @@ verb! {
         if unsafe { !(*id.as_c()).qp.is_null() } {
             return Err(Errno::EINVAL);
         }
-        match id.side() {
-            Side::Kernel => kernel::connect::say_ready(&id)?,
+        match id.backend() {
+            Backend::Kernel => kernel::connect::send_ready(&id)?,
             _ => {
-                say_ready(&id)?;
+                send_ready(&id)?;
                 id.lock().stage = Stage::Connected;
             }
         }
@@ -629,7 +641,7 @@ verb! {
     pub(crate) fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Kernel {
+        if id.backend() == Backend::Kernel {
             kernel::connect::notify(&id, event)?;
             return Ok(MinusOne(0));
         }
@@ -637,9 +649,9 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let state = id.lock();
-        let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+        let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
         drop(state);
-        Id::carried(place, |_, carried| match carried.manager.establish(connection) {
+        Id::with_agent(local, |_, agent_state| match agent_state.manager.establish(connection) {
             Ok(()) => Ok(()),
             // As the kernel (`cm_establish`): the connection is already established.
             Err(Refused::State(ferroverbs_cm::Stage::Established)) => {

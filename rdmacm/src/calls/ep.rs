@@ -3,7 +3,7 @@
 
 use super::{channel, complete, id as ids, options, qp, resolve};
 use crate::channel::Channel;
-use crate::id::{Id, SendPd, Side};
+use crate::id::{Backend, Id, SendPd};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
@@ -25,19 +25,19 @@ unsafe fn make(
 ) -> Result<(), Errno> {
     // SAFETY: the id is live; addresses are readable; `pd` and `init` are the caller's.
     unsafe {
-        let held = Id::of(id)?;
+        let object = Id::of(id)?;
         if info.ai_flags & RAI_PASSIVE != 0 {
             done(resolve::bind_addr(id, info.ai_src_addr))?;
             let template = init.as_ref().map(|init| ((!pd.is_null()).then_some(SendPd(pd)), *init));
-            held.lock().template = template;
+            object.lock().template = template;
             return Ok(());
         }
         done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
         // For soft, paths follow from the addresses.
-        if info.ai_route_len > 0 && held.side() == Side::Kernel {
+        if info.ai_route_len > 0 && object.backend() == Backend::Kernel {
             let (at, len) = (info.ai_route, info.ai_route_len);
             done(options::set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, at, len))?;
-            complete(&held)?;
+            complete(&object)?;
         } else {
             done(resolve::resolve_route(id, RESOLVE_MS))?;
         }
@@ -48,7 +48,7 @@ unsafe fn make(
         if !info.ai_connect.is_null() {
             let bytes =
                 std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
-            held.lock().greeting = bytes.to_vec();
+            object.lock().private_prefix = bytes.to_vec();
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ verb! {
         unsafe {
             qp::destroy(&Id::of(id)?);
             super::srq::destroy(id);
-            ids::end(id, "rdma_destroy_ep")?;
+            ids::destroy_for(id, "rdma_destroy_ep")?;
         }
         Ok(())
     }
@@ -115,26 +115,26 @@ verb! {
             if id.is_null() || !owner.lock().synchronous {
                 return Err(Errno::EINVAL);
             }
-            channel::give_back_kept(listen);
+            channel::free_kept_event(listen);
             let own = Arc::clone(&owner.lock().channel);
             let event = channel::next(&own)?;
             if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
                 let status = (*event).status;
-                channel::give_back(event);
+                channel::free_event(event);
                 return Err(Errno::from_raw(status.saturating_neg()));
             }
             let new = (*event).id;
-            let held = Id::of(new)?;
+            let object = Id::of(new)?;
             // The kernel's id moved to a new channel when its event arrived.
-            if held.side() != Side::Kernel {
-                ids::move_to(&held, Channel::new()?, true, ("rdma_get_request", 0));
+            if object.backend() != Backend::Kernel {
+                ids::move_to(&object, Channel::new()?, true, ("rdma_get_request", 0));
             }
             let template = owner.lock().template;
             if let Some((pd, mut init)) = template {
                 let pd = pd.map_or(null_mut(), |pd| pd.0);
                 init.qp_type = (*new).qp_type;
-                if let Err(why) = qp::create(&held, &mut qp::extended(&init, pd)) {
-                    channel::give_back(event);
+                if let Err(why) = qp::create(&object, &mut qp::extended(&init, pd)) {
+                    channel::free_event(event);
                     ids::destroy(new);
                     return Err(why);
                 }

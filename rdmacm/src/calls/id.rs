@@ -2,7 +2,7 @@
 //! Entry points that create, move and end ids.
 
 use crate::channel::Channel;
-use crate::id::{Id, Side};
+use crate::id::{Backend, Id};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -38,10 +38,10 @@ pub(crate) unsafe fn make(
     let synchronous = channel.is_null();
     // SAFETY: the channel is live if it is not NULL.
     let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
-    channel.refuse_parents()?;
-    let side = channel.side();
-    let id = Id::on(side, channel, synchronous, context, ps, qp_type);
-    if side != Side::Soft {
+    channel.refuse_inherited()?;
+    let backend = channel.backend();
+    let id = Id::on(backend, channel, synchronous, context, ps, qp_type);
+    if backend != Backend::Soft {
         kernel::id::create(&id)?;
     }
     Ok(id)
@@ -77,7 +77,7 @@ verb! {
     /// `id` is NULL or live, and not used afterwards.
     pub(crate) fn destroy(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
-        unsafe { end(id, "rdma_destroy_id") }
+        unsafe { destroy_for(id, "rdma_destroy_id") }
     }
 
     /// `rdma_migrate_id(3)`: pending events move too; without a channel the id becomes synchronous.
@@ -87,17 +87,17 @@ verb! {
     pub(crate) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> MinusOne {
         // SAFETY: by the contract above; the kept event belongs to the id.
         unsafe {
-            let held = Id::of(id)?;
+            let object = Id::of(id)?;
             let synchronous = channel.is_null();
-            let (side, was) = (held.side(), held.lock().synchronous);
-            if side != Side::Soft && synchronous && was {
+            let (backend, was) = (object.backend(), object.lock().synchronous);
+            if backend != Backend::Soft && synchronous && was {
                 return Err(Errno::EINVAL);
             }
             let to = if synchronous { Channel::new()? } else { Channel::of(channel) };
-            to.refuse_parents()?;
-            let told = if kernel::event::is_there(&held) { kernel::id::migrate(&held, &to)? } else { 0 };
-            super::channel::give_back_kept(id);
-            move_to(&held, to, synchronous, ("rdma_migrate_id", told));
+            to.refuse_inherited()?;
+            let kernel_count = if kernel::event::is_there(&object) { kernel::id::migrate(&object, &to)? } else { 0 };
+            super::channel::free_kept_event(id);
+            move_to(&object, to, synchronous, ("rdma_migrate_id", kernel_count));
         }
         Ok(MinusOne(0))
     }
@@ -110,39 +110,40 @@ verb! {
 ///
 /// # Safety
 /// As `rdma_destroy_id(3)`.
-pub(crate) unsafe fn end(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Errno> {
+pub(crate) unsafe fn destroy_for(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Errno> {
     // SAFETY: by the contract above; the kept event belongs to the id.
     unsafe {
-        let held = Id::of(id)?;
-        let told = if kernel::event::is_there(&held) { kernel::id::destroy(&held)? } else { 0 };
-        kernel::multicast::forget_all(&held);
-        super::multicast::leave_all(&held);
-        held.end();
-        super::channel::give_back_kept(id);
-        held.wait_for_acknowledgements(call, told);
+        let object = Id::of(id)?;
+        let kernel_count =
+            if kernel::event::is_there(&object) { kernel::id::destroy(&object)? } else { 0 };
+        kernel::multicast::forget_all(&object);
+        super::multicast::leave_all(&object);
+        object.shut_down();
+        super::channel::free_kept_event(id);
+        object.wait_for_acknowledgements(call, kernel_count);
         // The count of the program.
         drop(Arc::from_raw(id.cast::<Id>().cast_const()));
     }
     Ok(MinusOne(0))
 }
 
-/// Moves an id and its pending events to `channel`, for a call of the program; `told` is the number
-/// of events that the kernel has delivered.
+/// Moves an id and its pending events to `channel`, for a call of the program; `kernel_count` is
+/// the number of events that the kernel has delivered.
 pub(crate) fn move_to(
     id: &Arc<Id>,
     channel: Arc<Channel>,
     synchronous: bool,
-    (call, told): (&str, u64),
+    (call, kernel_count): (&str, u64),
 ) {
     {
         let mut state = id.lock();
         state.synchronous = synchronous;
         // SAFETY: the program does not read the member during this call.
         unsafe { (*id.as_c()).channel = channel.as_c() };
-        for event in state.channel.take_back(|event| Arc::ptr_eq(&event.counts_for, id)) {
+        for event in state.channel.remove_events(|event| Arc::ptr_eq(&event.awaits_ack, id)) {
             channel.push(event);
         }
         state.channel = channel;
     }
-    id.wait_for_acknowledgements(call, told);
+    id.wait_for_acknowledgements(call, kernel_count);
 }

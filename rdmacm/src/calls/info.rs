@@ -3,7 +3,7 @@
 
 use super::complete;
 use crate::channel::Event;
-use crate::id::{Id, Side};
+use crate::id::{Backend, Id};
 use crate::kernel::{self, id::AF_IB};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
@@ -200,16 +200,16 @@ unsafe fn fill(
 
 /// The resolved addresses of an id, which live as long as the id.
 #[derive(Debug)]
-pub(crate) struct Found(*mut rdma_addrinfo);
+pub(crate) struct ResolvedInfo(*mut rdma_addrinfo);
 
-impl Drop for Found {
+impl Drop for ResolvedInfo {
     fn drop(&mut self) {
         // SAFETY: `find` made the list, and the program does not have it.
         unsafe { free(self.0) };
     }
 }
 
-impl Found {
+impl ResolvedInfo {
     /// Passes the list to the program, which frees it.
     fn give(self) -> *mut rdma_addrinfo {
         std::mem::ManuallyDrop::new(self).0
@@ -330,18 +330,18 @@ verb! {
         // SAFETY: by the contract above.
         unsafe {
             let id = Id::of(id)?;
-            if id.lock().found.is_some() {
+            if id.lock().resolved_info.is_some() {
                 return Err(Errno::from_raw(libc::EBUSY));
             }
             can_be_found(node, service, hints)?;
             let found = find(node, service, hints).map_err(|(_, why)| why)?;
-            id.lock().found = Some(Found(found));
-            if id.side() == Side::Kernel {
+            id.lock().resolved_info = Some(ResolvedInfo(found));
+            if id.backend() == Backend::Kernel {
                 // The kernel delivers the event, so that the event is in order with the kernel's
                 // events.
                 let kind = u64::from(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
                 kernel::id::write_event(&id, RDMA_CM_EVENT_INTERNAL, 0, kind)
-                    .inspect_err(|_| id.lock().found = None)?;
+                    .inspect_err(|_| id.lock().resolved_info = None)?;
             } else {
                 id.push(Event::new(&id, RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
             }
@@ -358,7 +358,7 @@ verb! {
         unsafe {
             let id = Id::of(id)?;
             let info = info.as_mut().ok_or(Errno::EINVAL)?;
-            let found = id.lock().found.take();
+            let found = id.lock().resolved_info.take();
             *info = found.ok_or(Errno::from_raw(libc::ENOENT))?.give();
         }
         Ok(MinusOne(0))

@@ -31,7 +31,7 @@ fn complete(id: &Arc<Id>) -> Result<MinusOne, Errno> {
     let event = unsafe {
         let id = id.as_c();
         if !(*id).event.is_null() {
-            channel::give_back((*id).event);
+            channel::free_event((*id).event);
             (*id).event = std::ptr::null_mut();
         }
         (*id).event = channel::next(&channel)?;

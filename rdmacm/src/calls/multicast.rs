@@ -5,8 +5,8 @@
 //! attaches to the GID is a member.
 
 use crate::address;
-use crate::channel::{Deed, Event};
-use crate::id::{Group, Id, Side};
+use crate::channel::{Event, PendingAction};
+use crate::id::{Backend, Group, Id};
 use crate::kernel;
 use crate::kernel::id::Bytes;
 use crate::verbs;
@@ -24,7 +24,7 @@ fn join(
     flags: u32,
     context: *mut c_void,
 ) -> Result<MinusOne, Errno> {
-    if id.side() == Side::Kernel {
+    if id.backend() == Backend::Kernel {
         // SAFETY: the callers' contract: NULL or readable.
         let address = unsafe { Bytes::read(address)? };
         kernel::multicast::join(id, &address, flags as u16, context)?;
@@ -33,7 +33,7 @@ fn join(
     // SAFETY: the callers' contract: NULL or readable.
     let address = unsafe { address::read(address)? };
     let mut state = id.lock();
-    let place = state.place.ok_or(Errno::EINVAL)?;
+    let local = state.local.ok_or(Errno::EINVAL)?;
     if !address.ip().is_multicast() {
         return Err(Errno::EINVAL);
     }
@@ -42,7 +42,7 @@ fn join(
     let ud = rdma_ud_param {
         private_data: context,
         private_data_len: 0,
-        ah_attr: Id::way_to(place, gid, state.type_of_service),
+        ah_attr: Id::address_vector_to(local, gid, state.type_of_service),
         qp_num: GROUP_QPN,
         qkey: state.qkey,
     };
@@ -50,7 +50,7 @@ fn join(
     let mut event = Event::new(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
     event.verbs.param.ud = ud;
     if flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER {
-        event.deed = Deed::Joined;
+        event.action = PendingAction::AttachGroup;
     }
     id.push(event);
     super::complete(id)
@@ -155,7 +155,7 @@ verb! {
     pub(crate) fn leave(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Kernel {
+        if id.backend() == Backend::Kernel {
             // SAFETY: by the contract above.
             let address = unsafe { Bytes::read(addr)? };
             kernel::multicast::leave(&id, &address)?;

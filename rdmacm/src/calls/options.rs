@@ -1,7 +1,7 @@
 //! Options of ids, event names and ECE: `rdma_set_option(3)`, `rdma_event_str(3)`.
 //! Entry points that change settings of an id.
 
-use crate::id::{Id, Side, Stage, State};
+use crate::id::{Backend, Id, RdmaIdState, Stage};
 use crate::{kernel, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -28,7 +28,7 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
 ///
 /// # Errors
 /// `EINVAL` the id's stage allows no change; else the errno of the system.
-fn share_address(state: &mut State, shares: bool) -> Result<(), Errno> {
+fn share_address(state: &mut RdmaIdState, shares: bool) -> Result<(), Errno> {
     if state.stage != Stage::Idle && (!shares || state.stage == Stage::Listening) {
         return Err(Errno::EINVAL);
     }
@@ -43,7 +43,7 @@ fn share_address(state: &mut State, shares: bool) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EINVAL` the id's stage allows no change; else the errno of the system.
-fn keep_to_own_family(state: &mut State, only: bool) -> Result<(), Errno> {
+fn keep_to_own_family(state: &mut RdmaIdState, only: bool) -> Result<(), Errno> {
     if ![Stage::Idle, Stage::Bound].contains(&state.stage) {
         return Err(Errno::EINVAL);
     }
@@ -68,12 +68,12 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        let side = id.side();
-        if side != Side::Soft {
+        let backend = id.backend();
+        if backend != Backend::Soft {
             // SAFETY: by the contract above.
             unsafe { kernel::id::set_option(&id, (level, name), option, len)? };
         }
-        if side == Side::Kernel {
+        if backend == Backend::Kernel {
             return Ok(MinusOne(0));
         }
         let mut state = id.lock();

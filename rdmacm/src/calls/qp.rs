@@ -2,7 +2,7 @@
 //! Entry points and the state changes that connecting requires.
 
 use crate::device::{PORT, xrc_domain};
-use crate::id::{Id, Side, State};
+use crate::id::{Backend, Id, RdmaIdState};
 use crate::kernel;
 use crate::verbs;
 use abi::*;
@@ -17,15 +17,19 @@ use std::sync::Arc;
 /// # Errors
 /// `EINVAL` another state, or the id's stage is too early; else the errno of the kernel.
 fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
-    match id.side() {
-        Side::Kernel => kernel::connect::attributes(id, to),
+    match id.backend() {
+        Backend::Kernel => kernel::connect::attributes(id, to),
         _ => own_attributes(id, &id.lock(), to),
     }
 }
 
 /// The attributes on a device without a kernel driver.
-fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
-    let link = state.link;
+fn own_attributes(
+    id: &Id,
+    state: &RdmaIdState,
+    to: ibv_qp_state,
+) -> Result<(ibv_qp_attr, u32), Errno> {
+    let parameters = state.parameters;
     let mut attr = ibv_qp_attr { qp_state: to, ..Zeroed::zeroed() };
     if id.is_datagram() {
         let mask = match to {
@@ -41,43 +45,43 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
     }
     // With XRC, only the sending end requests and only the receiving end responds.
     let kind = id.qp_type();
-    let asks = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_RECV;
-    let answers = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_SEND;
+    let asks = parameters.transport != Transport::Unreliable && kind != IBV_QPT_XRC_RECV;
+    let answers = parameters.transport != Transport::Unreliable && kind != IBV_QPT_XRC_SEND;
     let mask = match to {
         IBV_QPS_INIT => {
             attr.port_num = PORT;
             attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-            if link.responder_resources > 0 {
+            if parameters.responder_resources > 0 {
                 attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
             }
             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
         }
         IBV_QPS_RTR => {
-            attr.ah_attr = Id::way(state).ok_or(Errno::EINVAL)?;
-            attr.path_mtu = link.mtu.into();
-            attr.dest_qp_num = link.peer_qpn;
-            attr.rq_psn = link.receive_psn.raw();
+            attr.ah_attr = Id::peer_address_vector(state).ok_or(Errno::EINVAL)?;
+            attr.path_mtu = parameters.mtu.into();
+            attr.dest_qp_num = parameters.peer_qpn;
+            attr.rq_psn = parameters.receive_psn.raw();
             let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if answers {
-                attr.max_dest_rd_atomic = link.responder_resources;
+                attr.max_dest_rd_atomic = parameters.responder_resources;
                 all | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
             } else {
                 all
             }
         }
         IBV_QPS_RTS => {
-            attr.sq_psn = link.send_psn.raw();
+            attr.sq_psn = parameters.send_psn.raw();
             let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
             if asks || answers {
                 // On either side, the id's own timeout comes before that of the request
                 // (`rdma_init_qp_attr` in Linux' `drivers/infiniband/core/cma.c`).
-                attr.timeout = state.ack_timeout.unwrap_or(link.ack_timeout);
+                attr.timeout = state.ack_timeout.unwrap_or(parameters.ack_timeout);
                 mask |= IBV_QP_TIMEOUT;
             }
             if asks {
-                attr.retry_cnt = link.retry_count;
-                attr.rnr_retry = link.rnr_retry;
-                attr.max_rd_atomic = link.initiator_depth;
+                attr.retry_cnt = parameters.retry_count;
+                attr.rnr_retry = parameters.rnr_retry;
+                attr.max_rd_atomic = parameters.initiator_depth;
                 mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
             }
             mask
@@ -115,7 +119,7 @@ pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
 /// # Errors
 /// The errno of the device or kernel.
 pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<(), Errno> {
-    let by_kernel = id.side() == Side::Kernel;
+    let by_kernel = id.backend() == Backend::Kernel;
     // SAFETY: the program changes the member only by calls that it does not make concurrently.
     let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
     if if by_kernel { !has_qp } else { id.is_datagram() } {
@@ -144,18 +148,18 @@ pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<()
 
 /// Moves the queue pair to the error state, in which the device flushes its work requests.
 pub(crate) fn fail(id: &Id) {
-    if id.is_datagram() && id.side() != Side::Kernel {
+    if id.is_datagram() && id.backend() != Backend::Kernel {
         return;
     }
     // The program destroys a queue pair that cannot change to the error state.
-    let _failed = take_to(id, IBV_QPS_ERR);
+    let _failed = change_state(id, IBV_QPS_ERR);
 }
 
 /// Changes the queue pair to a state that needs no other attribute.
 ///
 /// # Errors
 /// The errno of the device.
-pub(crate) fn take_to(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
+pub(crate) fn change_state(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     let mut attr = ibv_qp_attr { qp_state: state, ..Zeroed::zeroed() };
     modify(id, &mut attr, IBV_QP_STATE)
 }
@@ -193,14 +197,14 @@ unsafe fn queue(
 ///
 /// # Safety
 /// `id` is live and has a device.
-pub(crate) unsafe fn need_receive_queue(id: &Arc<Id>, entries: u32) -> Result<(), Errno> {
+pub(crate) unsafe fn ensure_receive_cq(id: &Arc<Id>, entries: u32) -> Result<(), Errno> {
     let at = id.as_c();
     // SAFETY: by the contract above; the members belong to the id, and no concurrent call of the
     // program uses them.
     unsafe {
         if (*at).recv_cq.is_null() {
             ((*at).recv_cq_channel, (*at).recv_cq) = queue((*at).verbs, entries, at)?;
-            id.lock().made.recv_cq = true;
+            id.lock().owned_cqs.recv_cq = true;
         }
     }
     Ok(())
@@ -232,12 +236,12 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
         if init.send_cq.is_null() {
             if (*at).send_cq.is_null() {
                 ((*at).send_cq_channel, (*at).send_cq) = queue(context, init.cap.max_send_wr, at)?;
-                id.lock().made.send_cq = true;
+                id.lock().owned_cqs.send_cq = true;
             }
             init.send_cq = (*at).send_cq;
         }
         if init.recv_cq.is_null() {
-            need_receive_queue(id, init.cap.max_recv_wr)?;
+            ensure_receive_cq(id, init.cap.max_recv_wr)?;
             init.recv_cq = (*at).recv_cq;
         }
         if id.qp_type() == IBV_QPT_XRC_RECV && init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
@@ -283,7 +287,7 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
 
 /// Brings a new queue pair to INIT, where receives can be posted; a datagram queue pair to RTS.
 fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
-    if id.side() == Side::Kernel {
+    if id.backend() == Backend::Kernel {
         return prepare_by_kernel(id);
     }
     if id.is_datagram() {
@@ -303,16 +307,16 @@ fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
 fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
     // SAFETY: created just before, and live.
     let qp = unsafe { (*id.as_c()).qp };
-    kernel::connect::begin_ece(id, qp)?;
+    kernel::connect::set_peer_ece(id, qp)?;
     let (mut attr, mask) = kernel::connect::first_attributes(id)?;
     modify(id, &mut attr, mask)?;
     if id.is_datagram() {
-        take_to(id, IBV_QPS_RTR)?;
+        change_state(id, IBV_QPS_RTR)?;
         attr.qp_state = IBV_QPS_RTS;
         attr.sq_psn = 0;
         modify(id, &mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
     }
-    kernel::connect::settle_ece(id, qp)
+    kernel::connect::read_ece(id, qp)
 }
 
 /// Destroys the completion queues that the library created. With XRC, queue pair and shared receive
@@ -327,14 +331,14 @@ pub(crate) unsafe fn destroy_queues(id: &Arc<Id>) {
     if unsafe { !(*at).qp.is_null() || id.qp_type() == IBV_QPT_XRC_RECV && !(*at).srq.is_null() } {
         return;
     }
-    let made = std::mem::take(&mut id.lock().made);
+    let owned = std::mem::take(&mut id.lock().owned_cqs);
     // SAFETY: made by `queue`, and no object uses the queues any more.
     unsafe {
-        if made.send_cq {
+        if owned.send_cq {
             verbs::ibv_destroy_cq((*at).send_cq);
             verbs::ibv_destroy_comp_channel((*at).send_cq_channel);
         }
-        if made.recv_cq {
+        if owned.recv_cq {
             verbs::ibv_destroy_cq((*at).recv_cq);
             verbs::ibv_destroy_comp_channel((*at).recv_cq_channel);
         }

@@ -3,12 +3,12 @@
 
 use super::complete;
 use crate::channel::Event;
-use crate::device::{self, Place};
-use crate::id::{Id, Side, Stage, State};
+use crate::device::{self, LocalAddress};
+use crate::id::{Backend, Id, RdmaIdState, Stage};
 use crate::kernel;
 use crate::kernel::id::Bytes;
-use crate::next_hop::{self, Hop, Known, Tables};
-use crate::ports::{Claim, Port};
+use crate::next_hop::{self, Hop, NeighbourState, Tables};
+use crate::ports::{Port, PortClaim};
 use crate::{address, random, range, resolver};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
@@ -29,24 +29,24 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     if state.stage != Stage::Idle {
         return Err(Errno::EINVAL);
     }
-    let place = place_of(address)?;
-    if address.port() != 0 && !range::may_have(address.port()) {
+    let local = local_address_of(address)?;
+    if address.port() != 0 && !range::may_bind(address.port()) {
         return Err(Errno::EACCES);
     }
-    let claim = Claim::of(address, state.only_own_family, state.shares_address);
+    let claim = PortClaim::of(address, state.only_own_family, state.shares_address);
     let port = Port::reserve(device::ports(), space, address.port(), claim, random::number())?;
     let mut address = address;
     address.set_port(port.number);
     state.port = Some(port);
     state.source = Some(address);
-    state.place = place;
+    state.local = local;
     state.stage = Stage::Bound;
-    id.show(&state);
+    id.publish(&state);
     Ok(())
 }
 
 /// The device and GID of an address; None for the wildcard and loopback.
-fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
+fn local_address_of(address: SocketAddr) -> Result<Option<LocalAddress>, Errno> {
     if address::is_any(address.ip()) {
         return Ok(None);
     }
@@ -54,15 +54,15 @@ fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
     if address::is_link_local(address.ip()) && address::interface(address) == 0 {
         return Err(Errno::EINVAL);
     }
-    let place = device::with_address(address);
-    place.map(Some).map_err(|why| address::refusal(address).unwrap_or(why))
+    let local = device::with_address(address);
+    local.map(Some).map_err(|why| address::bind_error(address).unwrap_or(why))
 }
 
 /// Adds the interface of the local address to a link-local destination (`rdma_copy_src_l2_addr` in
 /// Linux' `drivers/infiniband/core/addr.c`). From loopback, the destination keeps its own
 /// interface.
-fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
-    match place.interface {
+fn with_interface_of(local: &LocalAddress, destination: SocketAddr) -> SocketAddr {
+    match local.interface {
         0 => destination,
         interface => address::at_interface(destination, interface),
     }
@@ -70,67 +70,67 @@ fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
 
 /// The addresses of a connection, and the local device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     source: SocketAddr,
     destination: SocketAddr,
-    place: Place,
+    local: LocalAddress,
 }
 
 /// Finds the device that leads to the destination.
-fn find_way(state: &State, destination: SocketAddr) -> Result<Way, Errno> {
+fn find_route(state: &RdmaIdState, destination: SocketAddr) -> Result<Route, Errno> {
     let bound = state.source.filter(|source| !source.ip().is_unspecified());
     let mut source = match bound {
         Some(source) => source,
         None => address::source_for(destination)?,
     };
-    let place = device::with_address(source)?;
+    let local = device::with_address(source)?;
     source.set_port(state.port.as_ref().map_or(0, |port| port.number));
-    Ok(Way { source, destination: reached_from(&place, destination), place })
+    Ok(Route { source, destination: with_interface_of(&local, destination), local })
 }
 
 /// Starts neighbour discovery for the next hop. `None`: the hop is known, or no discovery is
 /// needed, as on this host.
-fn unknown(way: &Way) -> Option<Hop> {
-    let to = way.destination.ip();
-    if address::is_any(to) || to.is_multicast() || to == way.source.ip() {
+fn start_discovery(route: &Route) -> Option<Hop> {
+    let to = route.destination.ip();
+    if address::is_any(to) || to.is_multicast() || to == route.source.ip() {
         return None;
     }
     let tables = Tables::open()?;
-    let hop = tables.next_hop(way.source, way.destination)?;
+    let hop = tables.next_hop(route.source, route.destination)?;
     // A hop with failed discovery is asked again, because it may be reachable now.
-    if tables.known(&hop)? == Known::There {
+    if tables.neighbour_state(&hop)? == NeighbourState::Reachable {
         return None;
     }
     // Without a route or permission, the address counts as resolved; connecting then finds the
     // error.
-    next_hop::ask_for(way.source, way.destination).is_ok().then_some(hop)
+    next_hop::start_discovery(route.source, route.destination).is_ok().then_some(hop)
 }
 
 /// Resolves the destination. If the next hop is unknown, the event comes later.
-fn resolve(id: &Arc<Id>, destination: SocketAddr, patience: Duration) {
-    let way = find_way(&id.lock(), destination);
+fn resolve(id: &Arc<Id>, destination: SocketAddr, timeout: Duration) {
+    let route = find_route(&id.lock(), destination);
     id.lock().stage = Stage::Resolving;
-    if let Ok(way) = &way
-        && let Some(hop) = unknown(way)
+    if let Ok(route) = &route
+        && let Some(hop) = start_discovery(route)
         // Without the resolver's thread, the address counts as resolved; connecting then finds the
         // error.
-        && resolver::wait_for(id, *way, hop, patience).is_ok()
+        && resolver::wait_for(id, *route, hop, timeout).is_ok()
     {
         return;
     }
-    resolved(id, way);
+    complete_resolution(id, route);
 }
 
 /// Completes the resolution of an id: sets its addresses, or returns it to bound. Does nothing for
 /// an id that has ended meanwhile.
-pub(crate) fn resolved(id: &Arc<Id>, found: Result<Way, Errno>) {
+pub(crate) fn complete_resolution(id: &Arc<Id>, found: Result<Route, Errno>) {
     let mut state = id.lock();
     if state.stage != Stage::Resolving {
         return;
     }
     let (kind, status) = match found {
-        Ok(way) => {
-            take_way(id, &mut state, way);
+        Ok(route) => {
+            set_route(id, &mut state, route);
             (RDMA_CM_EVENT_ADDR_RESOLVED, 0)
         }
         Err(why) => {
@@ -142,12 +142,12 @@ pub(crate) fn resolved(id: &Arc<Id>, found: Result<Way, Errno>) {
     state.channel.push(Event::new(id, kind, status));
 }
 
-fn take_way(id: &Id, state: &mut State, way: Way) {
-    state.source = Some(way.source);
-    state.destination = Some(way.destination);
-    state.place = Some(way.place);
+fn set_route(id: &Id, state: &mut RdmaIdState, route: Route) {
+    state.source = Some(route.source);
+    state.destination = Some(route.destination);
+    state.local = Some(route.local);
     state.stage = Stage::Resolved;
-    id.show(state);
+    id.publish(state);
     if let Some(gid) = Id::peer_gid(state) {
         // SAFETY: the program reads the member only after the event.
         unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
@@ -159,7 +159,7 @@ fn take_way(id: &Id, state: &mut State, way: Way) {
 fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     kernel::id::bind(id, &Bytes::of(address))?;
     let mut address = address;
-    address.set_port(shown_port(id));
+    address.set_port(published_port(id));
     bind(id, address)
 }
 
@@ -175,21 +175,26 @@ pub(crate) fn bind_both_if_idle(id: &Arc<Id>) -> Result<(), Errno> {
 }
 
 /// The port of the source address in the C object.
-fn shown_port(id: &Id) -> u16 {
+fn published_port(id: &Id) -> u16 {
     // SAFETY: this library wrote the storage, which always contains an address.
-    let shown = unsafe { address::read((&raw const (*id.as_c()).route.addr.src_storage).cast()) };
-    shown.map_or(0, |address| address.port())
+    let published =
+        unsafe { address::read((&raw const (*id.as_c()).route.addr.src_storage).cast()) };
+    published.map_or(0, |address| address.port())
 }
 
 /// Decides the owner of an undecided id by its local address.
-fn choose(id: &Id, address: SocketAddr) {
+fn choose_backend(id: &Id, address: SocketAddr) {
     let kernels = kernel::claims(address);
-    id.settle(if kernels { Side::Kernel } else { Side::Soft });
+    id.set_backend(if kernels { Backend::Kernel } else { Backend::Soft });
 }
 
 /// Decides the owner of an undecided id by its source, or by the source of the route to its
 /// destination.
-fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
+fn choose_backend_by_route(
+    id: &Id,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<(), Errno> {
     let given = source.filter(|source| !source.ip().is_unspecified());
     let from = match given {
         Some(source) => source,
@@ -197,12 +202,12 @@ fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> R
         None => match address::source_for(destination) {
             Ok(from) => from,
             Err(_) => {
-                id.settle(Side::Kernel);
+                id.set_backend(Backend::Kernel);
                 return Ok(());
             }
         },
     };
-    choose(id, from);
+    choose_backend(id, from);
     Ok(())
 }
 
@@ -224,7 +229,7 @@ unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAdd
 /// Whether an id is bound to an address of another family than `destination`. No route leads to the
 /// other family, not even to a mapped IPv4 address (`resolve_prepare_src` in Linux'
 /// `drivers/infiniband/core/cma.c`).
-fn is_of_other_family(state: &State, destination: SocketAddr) -> bool {
+fn is_of_other_family(state: &RdmaIdState, destination: SocketAddr) -> bool {
     state.source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4())
 }
 
@@ -233,13 +238,13 @@ const LIFETIME: u8 = 18;
 
 /// The packet lifetime of an id: half of its acknowledgement timeout, if the program has set a
 /// finite timeout (`cma_resolve_iboe_route`).
-pub(crate) fn lifetime(state: &State) -> u8 {
+pub(crate) fn lifetime(state: &RdmaIdState) -> u8 {
     state.ack_timeout.and_then(|timeout| timeout.checked_sub(1)).unwrap_or(LIFETIME)
 }
 
 /// Fills in the path record of an id with both addresses.
-pub(crate) fn show_path(id: &Id, state: &State) {
-    let (Some(place), Some(dgid)) = (state.place, Id::peer_gid(state)) else { return };
+pub(crate) fn publish_path(id: &Id, state: &RdmaIdState) {
+    let (Some(local), Some(dgid)) = (state.local, Id::peer_gid(state)) else { return };
     // SAFETY: the program reads these members only after the event that announces them; the record
     // belongs to the id, and is freed with it.
     unsafe {
@@ -249,7 +254,7 @@ pub(crate) fn show_path(id: &Id, state: &State) {
             (*route).path_rec = record.cast().as_ptr();
         }
         let record = (*route).path_rec;
-        (*record).sgid.raw = place.gid;
+        (*record).sgid.raw = local.gid;
         (*record).dgid.raw = dgid;
         (*record).hop_limit = 64;
         (*record).traffic_class = state.type_of_service;
@@ -257,7 +262,7 @@ pub(crate) fn show_path(id: &Id, state: &State) {
         (*record).numb_path = 1;
         (*record).pkey = 0xffff;
         (*record).mtu_selector = 2;
-        (*record).mtu = place.device.mtu() as u8;
+        (*record).mtu = local.device.mtu() as u8;
         (*record).rate_selector = 2;
         (*record).packet_life_time_selector = 2;
         (*record).packet_life_time = lifetime(state);
@@ -273,19 +278,19 @@ verb! {
     pub(crate) fn bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Open {
+        if id.backend() == Backend::Undecided {
             // SAFETY: by the contract above.
             let address = unsafe { address::read(addr)? };
             if !address::is_any(address.ip()) {
-                choose(&id, address);
+                choose_backend(&id, address);
             }
         }
         // SAFETY: by the contract above.
         unsafe {
-            match id.side() {
-                Side::Soft => bind(&id, address::read(addr)?)?,
-                Side::Kernel => kernel::id::bind(&id, &Bytes::read(addr)?)?,
-                Side::Open => bind_both(&id, address::read(addr)?)?,
+            match id.backend() {
+                Backend::Soft => bind(&id, address::read(addr)?)?,
+                Backend::Kernel => kernel::id::bind(&id, &Bytes::read(addr)?)?,
+                Backend::Undecided => bind_both(&id, address::read(addr)?)?,
             }
         }
         Ok(MinusOne(0))
@@ -303,12 +308,12 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Open {
+        if id.backend() == Backend::Undecided {
             // SAFETY: by the contract above.
             let (source, destination) = unsafe { (read_source(src)?, address::read(dst)?) };
-            choose_way(&id, source, destination)?;
+            choose_backend_by_route(&id, source, destination)?;
         }
-        if id.side() == Side::Kernel {
+        if id.backend() == Backend::Kernel {
             // SAFETY: by the contract above.
             let (source, destination) = unsafe {
                 let destination = Bytes::read(dst)?;
@@ -349,7 +354,7 @@ verb! {
     pub(crate) fn resolve_route(id: *mut rdma_cm_id, timeout: c_int) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
-        if id.side() == Side::Kernel {
+        if id.backend() == Backend::Kernel {
             kernel::id::resolve_route(&id, timeout)?;
             return complete(&id);
         }
@@ -358,7 +363,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         state.stage = Stage::Routed;
-        show_path(&id, &state);
+        publish_path(&id, &state);
         drop(state);
         id.push(Event::new(&id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
         complete(&id)
@@ -398,9 +403,9 @@ unsafe fn stored_port(at: *const libc::sockaddr_storage) -> u16 {
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| match id.side() {
+    unsafe { Id::of(id) }.map_or(0, |id| match id.backend() {
         // SAFETY: the storage is an address, or zeros.
-        Side::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.src_storage) },
+        Backend::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.src_storage) },
         _ => port_of(id.lock().source),
     })
 }
@@ -411,9 +416,9 @@ pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| match id.side() {
+    unsafe { Id::of(id) }.map_or(0, |id| match id.backend() {
         // SAFETY: the storage is an address, or zeros.
-        Side::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.dst_storage) },
+        Backend::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.dst_storage) },
         _ => port_of(id.lock().destination),
     })
 }

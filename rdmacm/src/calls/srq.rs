@@ -23,13 +23,13 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let held = Id::of(id)?;
-            let at = held.as_c();
+            let object = Id::of(id)?;
+            let at = object.as_c();
             if init.is_null() || (*at).verbs.is_null() {
                 return Err(Errno::EINVAL);
             }
             let pd = if pd.is_null() { (*at).pd } else { pd };
-            if held.qp_type() == IBV_QPT_XRC_RECV {
+            if object.qp_type() == IBV_QPT_XRC_RECV {
                 let mut full = ibv_srq_init_attr_ex {
                     srq_context: (*init).srq_context,
                     attr: (*init).attr,
@@ -38,7 +38,7 @@ verb! {
                     pd,
                     ..Zeroed::zeroed()
                 };
-                create_full(&held, &mut full)?;
+                create_full(&object, &mut full)?;
                 (*init).attr = full.attr;
                 return Ok(MinusOne(0));
             }
@@ -71,12 +71,12 @@ verb! {
     pub(crate) fn destroy(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe {
-            let held = Id::of(id)?;
-            let at = held.as_c();
+            let object = Id::of(id)?;
+            let at = object.as_c();
             if !(*at).srq.is_null() {
                 verbs::ibv_destroy_srq((*at).srq);
                 (*at).srq = null_mut();
-                qp::destroy_queues(&held);
+                qp::destroy_queues(&object);
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ unsafe fn create_full(id: &Arc<Id>, init: &mut ibv_srq_init_attr_ex) -> Result<(
                 init.xrcd = xrc_domain((*at).verbs)?;
             }
             if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
-                qp::need_receive_queue(id, init.attr.max_wr)?;
+                qp::ensure_receive_cq(id, init.attr.max_wr)?;
                 init.cq = (*at).recv_cq;
             }
             init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;

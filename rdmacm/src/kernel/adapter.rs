@@ -1,7 +1,7 @@
 //! Devices of the kernel, opened when the kernel's connection manager first places an id on them.
 //! `kernel::id` and `kernel::connect` read limits and contexts here.
 
-use crate::anew::Anew;
+use crate::anew::PerProcess;
 use crate::{device, verbs};
 use abi::*;
 use cface::Errno;
@@ -30,7 +30,7 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 /// The adapters opened so far.
-static OPEN: Anew<Mutex<Vec<&'static Adapter>>> = Anew::new();
+static OPEN: PerProcess<Mutex<Vec<&'static Adapter>>> = PerProcess::new();
 
 impl Adapter {
     /// # Safety
@@ -91,7 +91,7 @@ pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
     if let Some(known) = open.iter().find(|known| is_it(known.guid, known.index, wanted)) {
         return Ok(known);
     }
-    let found = device::each_of_kernel(|device| {
+    let found = device::find_kernel_device(|device| {
         // SAFETY: the list of the device is freed after this closure has returned.
         unsafe {
             let (guid, index) =
@@ -107,7 +107,7 @@ pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
 /// All kernel devices that can be opened.
 pub(crate) fn all() -> Vec<&'static Adapter> {
     let mut names = vec![];
-    device::each_of_kernel(|device| {
+    device::find_kernel_device(|device| {
         // SAFETY: the list of the device is freed after this closure has returned.
         let name =
             unsafe { (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device)) };

@@ -56,10 +56,10 @@ pub(super) fn answer<T>(to: &mut T) -> u64 {
 /// # Errors
 /// As [`send`]; `EAGAIN` no event waits, and the descriptor is non-blocking.
 pub(crate) fn next_event(fd: c_int) -> Result<rdma_ucm_event_resp, Errno> {
-    let mut said = rdma_ucm_event_resp::zeroed();
-    let ask = rdma_ucm_get_event { response: answer(&mut said) };
+    let mut answered = rdma_ucm_event_resp::zeroed();
+    let command_body = rdma_ucm_get_event { response: answer(&mut answered) };
     let room = size_of::<rdma_ucm_event_resp>();
     // SAFETY: the structure is the command's, and the answer has room for an event.
-    unsafe { send(fd, RDMA_USER_CM_CMD_GET_EVENT, room, ask)? };
-    Ok(said)
+    unsafe { send(fd, RDMA_USER_CM_CMD_GET_EVENT, room, command_body)? };
+    Ok(answered)
 }

@@ -5,7 +5,7 @@
 use super::adapter::Adapter;
 use super::command::{answer, send};
 use super::{id, node, part, registry, takes_any_family, zeroed};
-use crate::calls::connect::Wanted;
+use crate::calls::connect::ProgramParameters;
 use crate::id::Id;
 use crate::verbs;
 use abi::*;
@@ -21,50 +21,53 @@ const ALL: u8 = 0xff;
 /// The errno of the kernel.
 pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut said: ib_uverbs_qp_attr = zeroed();
-    let ask =
-        rdma_ucm_init_qp_attr { response: answer(&mut said), id: kernel.handle(), qp_state: to };
-    // SAFETY: the structure is the command's; `said` is its answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, size_of_val(&said), ask)? };
+    let mut answered: ib_uverbs_qp_attr = zeroed();
+    let command_body = rdma_ucm_init_qp_attr {
+        response: answer(&mut answered),
+        id: kernel.handle(),
+        qp_state: to,
+    };
+    // SAFETY: the structure is the command's; `answered` is its answer.
+    unsafe { send(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, size_of_val(&answered), command_body)? };
     let attr = ibv_qp_attr {
         qp_state: to,
-        cur_qp_state: said.cur_qp_state,
-        path_mtu: said.path_mtu,
-        path_mig_state: said.path_mig_state,
-        qkey: said.qkey,
-        rq_psn: said.rq_psn,
-        sq_psn: said.sq_psn,
-        dest_qp_num: said.dest_qp_num,
-        qp_access_flags: said.qp_access_flags,
+        cur_qp_state: answered.cur_qp_state,
+        path_mtu: answered.path_mtu,
+        path_mig_state: answered.path_mig_state,
+        qkey: answered.qkey,
+        rq_psn: answered.rq_psn,
+        sq_psn: answered.sq_psn,
+        dest_qp_num: answered.dest_qp_num,
+        qp_access_flags: answered.qp_access_flags,
         cap: ibv_qp_cap {
-            max_send_wr: said.max_send_wr,
-            max_recv_wr: said.max_recv_wr,
-            max_send_sge: said.max_send_sge,
-            max_recv_sge: said.max_recv_sge,
-            max_inline_data: said.max_inline_data,
+            max_send_wr: answered.max_send_wr,
+            max_recv_wr: answered.max_recv_wr,
+            max_send_sge: answered.max_send_sge,
+            max_recv_sge: answered.max_recv_sge,
+            max_inline_data: answered.max_inline_data,
         },
-        ah_attr: way(&said.ah_attr),
-        alt_ah_attr: way(&said.alt_ah_attr),
-        pkey_index: said.pkey_index,
-        alt_pkey_index: said.alt_pkey_index,
-        en_sqd_async_notify: said.en_sqd_async_notify,
-        sq_draining: said.sq_draining,
-        max_rd_atomic: said.max_rd_atomic,
-        max_dest_rd_atomic: said.max_dest_rd_atomic,
-        min_rnr_timer: said.min_rnr_timer,
-        port_num: said.port_num,
-        timeout: said.timeout,
-        retry_cnt: said.retry_cnt,
-        rnr_retry: said.rnr_retry,
-        alt_port_num: said.alt_port_num,
-        alt_timeout: said.alt_timeout,
+        ah_attr: address_vector(&answered.ah_attr),
+        alt_ah_attr: address_vector(&answered.alt_ah_attr),
+        pkey_index: answered.pkey_index,
+        alt_pkey_index: answered.alt_pkey_index,
+        en_sqd_async_notify: answered.en_sqd_async_notify,
+        sq_draining: answered.sq_draining,
+        max_rd_atomic: answered.max_rd_atomic,
+        max_dest_rd_atomic: answered.max_dest_rd_atomic,
+        min_rnr_timer: answered.min_rnr_timer,
+        port_num: answered.port_num,
+        timeout: answered.timeout,
+        retry_cnt: answered.retry_cnt,
+        rnr_retry: answered.rnr_retry,
+        alt_port_num: answered.alt_port_num,
+        alt_timeout: answered.alt_timeout,
         ..Zeroed::zeroed()
     };
-    Ok((attr, said.qp_attr_mask))
+    Ok((attr, answered.qp_attr_mask))
 }
 
 /// Converts an address vector of the kernel.
-pub(super) fn way(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
+pub(super) fn address_vector(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: from.grh.dgid },
@@ -116,14 +119,14 @@ pub(crate) fn is_infiniband(id: &Id) -> bool {
 }
 
 fn adapter(id: &Id) -> Option<&'static Adapter> {
-    id.kernel.as_ref()?.known.lock().adapter
+    id.kernel.as_ref()?.state.lock().adapter
 }
 
 /// Checks parameters against the device's limits.
 ///
 /// # Errors
 /// `EINVAL` a limit is exceeded, as in upstream's library.
-fn check(id: &Id, wanted: Option<&Wanted>) -> Result<&'static Adapter, Errno> {
+fn check(id: &Id, wanted: Option<&ProgramParameters>) -> Result<&'static Adapter, Errno> {
     let adapter = adapter(id).ok_or(Errno::EINVAL)?;
     // SAFETY: the program changes these members only by calls that it does not make concurrently.
     let (ps, has_qp) = unsafe { ((*id.as_c()).ps, !(*id.as_c()).qp.is_null()) };
@@ -131,25 +134,25 @@ fn check(id: &Id, wanted: Option<&Wanted>) -> Result<&'static Adapter, Errno> {
         return Ok(adapter);
     }
     let fits = |wanted: u8, most: u8| wanted == ALL || wanted <= most;
-    let well = match wanted.map(|wanted| &wanted.conn) {
+    let is_within = match wanted.map(|wanted| &wanted.conn) {
         None => has_qp,
         Some(conn) => {
             fits(conn.responder_resources, adapter.most_responder_resources)
                 && fits(conn.initiator_depth, adapter.most_initiator_depth)
         }
     };
-    if well { Ok(adapter) } else { Err(Errno::EINVAL) }
+    if is_within { Ok(adapter) } else { Err(Errno::EINVAL) }
 }
 
-/// Converts the program's parameters for the kernel; `greeting` precedes the program's private
-/// data.
+/// Converts the program's parameters for the kernel; `private_prefix` precedes the program's
+/// private data.
 fn parameters(
     id: &Id,
-    wanted: Option<&Wanted>,
-    greeting: &[u8],
+    wanted: Option<&ProgramParameters>,
+    private_prefix: &[u8],
 ) -> Result<rdma_ucm_conn_param, Errno> {
     let (kernel, _) = part(id)?;
-    let known = kernel.known.lock();
+    let known = kernel.state.lock();
     let mut to = rdma_ucm_conn_param {
         responder_resources: known.responder_resources,
         initiator_depth: known.initiator_depth,
@@ -167,7 +170,7 @@ fn parameters(
         Some((number, srq)) => (number, u8::from(srq)),
         None => conn.map_or((0, 0), |conn| (conn.qp_num, conn.srq)),
     };
-    let mut data = greeting.to_vec();
+    let mut data = private_prefix.to_vec();
     if let Some(wanted) = wanted {
         to.flow_control = wanted.conn.flow_control;
         to.retry_count = wanted.conn.retry_count;
@@ -185,30 +188,30 @@ fn parameters(
 ///
 /// # Errors
 /// `EINVAL` the device's limits are exceeded; else the errno of the kernel.
-pub(crate) fn connect(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
+pub(crate) fn connect(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
     let adapter = check(id, wanted)?;
     let (kernel, fd) = part(id)?;
     let conn = wanted.map(|wanted| &wanted.conn);
     let pick = |wanted: Option<u8>, most| wanted.filter(|&wanted| wanted != ALL).unwrap_or(most);
     {
-        let mut known = kernel.known.lock();
+        let mut known = kernel.state.lock();
         let depth = conn.map(|conn| conn.initiator_depth);
         known.initiator_depth = pick(depth, adapter.most_initiator_depth);
         let resources = conn.map(|conn| conn.responder_resources);
         known.responder_resources = pick(resources, adapter.most_responder_resources);
     }
     let state = id.lock();
-    let (greeting, ece) = (state.greeting.clone(), state.ece);
+    let (private_prefix, ece) = (state.private_prefix.clone(), state.ece);
     drop(state);
-    let ask = rdma_ucm_connect {
-        conn_param: parameters(id, wanted, &greeting)?,
+    let command_body = rdma_ucm_connect {
+        conn_param: parameters(id, wanted, &private_prefix)?,
         id: kernel.handle(),
         reserved: 0,
         ece: rdma_ucm_ece { vendor_id: ece.vendor_id, attr_mod: ece.options },
     };
     // SAFETY: the structure is the command's, which has no answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_CONNECT, 0, ask)? };
-    id.lock().greeting.clear();
+    unsafe { send(fd, RDMA_USER_CM_CMD_CONNECT, 0, command_body)? };
+    id.lock().private_prefix.clear();
     Ok(())
 }
 
@@ -218,9 +221,9 @@ pub(crate) fn connect(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
 /// The errno of the kernel.
 pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_listen { id: kernel.handle(), backlog: backlog.cast_unsigned() };
+    let command_body = rdma_ucm_listen { id: kernel.handle(), backlog: backlog.cast_unsigned() };
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_LISTEN, 0, ask)? };
+    unsafe { send(fd, RDMA_USER_CM_CMD_LISTEN, 0, command_body)? };
     if takes_any_family() { id::query_addresses(id) } else { id::query_route(id) }
 }
 
@@ -229,10 +232,10 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EINVAL` the device's limits are exceeded.
-pub(crate) fn limits(id: &Id, wanted: Option<&Wanted>) -> Result<(u8, u8), Errno> {
+pub(crate) fn limits(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(u8, u8), Errno> {
     let adapter = check(id, wanted)?;
     let (kernel, _) = part(id)?;
-    let mut known = kernel.known.lock();
+    let mut known = kernel.state.lock();
     let conn = wanted.map(|wanted| &wanted.conn);
     known.initiator_depth = match conn.map(|conn| conn.initiator_depth) {
         None | Some(ALL) => known.initiator_depth.min(adapter.most_initiator_depth),
@@ -250,13 +253,13 @@ pub(crate) fn limits(id: &Id, wanted: Option<&Wanted>) -> Result<(u8, u8), Errno
 ///
 /// # Errors
 /// The errno of the kernel.
-pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
+pub(crate) fn accept(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let state = id.lock();
     // The vendor is the peer's, and the options are the program's.
     let ece = rdma_ucm_ece { vendor_id: state.peer_ece.vendor_id, attr_mod: state.ece.options };
     drop(state);
-    let ask = rdma_ucm_accept {
+    let command_body = rdma_ucm_accept {
         uid: registry::name_of(id),
         conn_param: parameters(id, wanted, &[])?,
         id: kernel.handle(),
@@ -264,18 +267,18 @@ pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
         ece,
     };
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, command_body) }
 }
 
 /// Reports to the kernel that the queue pair is set up; the kernel sends RTU.
 ///
 /// # Errors
 /// The errno of the kernel.
-pub(crate) fn say_ready(id: &Id) -> Result<(), Errno> {
+pub(crate) fn send_ready(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_accept { id: kernel.handle(), ..zeroed() };
+    let command_body = rdma_ucm_accept { id: kernel.handle(), ..zeroed() };
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, command_body) }
 }
 
 /// `rdma_reject(3)`; for reason 0, the kernel chooses.
@@ -284,13 +287,13 @@ pub(crate) fn say_ready(id: &Id) -> Result<(), Errno> {
 /// The errno of the kernel.
 pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut ask = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed() };
-    ask.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-    for (to, from) in ask.private_data.iter_mut().zip(data) {
+    let mut command_body = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed() };
+    command_body.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+    for (to, from) in command_body.private_data.iter_mut().zip(data) {
         *to = *from;
     }
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_REJECT, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_REJECT, 0, command_body) }
 }
 
 /// `rdma_disconnect(3)`; an event reports the result.
@@ -299,9 +302,9 @@ pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
 /// The errno of the kernel.
 pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_disconnect { id: kernel.handle() };
+    let command_body = rdma_ucm_disconnect { id: kernel.handle() };
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_DISCONNECT, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_DISCONNECT, 0, command_body) }
 }
 
 /// The state of a disconnected queue pair: an iWARP queue pair drains its send queue first.
@@ -330,19 +333,19 @@ pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
 /// The errno of the kernel.
 pub(crate) fn notify(id: &Id, event: ibv_event_type) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_notify { id: kernel.handle(), event };
+    let command_body = rdma_ucm_notify { id: kernel.handle(), event };
     // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_NOTIFY, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_NOTIFY, 0, command_body) }
 }
 
 /// Queries the ECE options of a queue pair, and sets the options of the peer's request.
 ///
 /// # Errors
 /// The errno of the device. A device without ECE is no error.
-pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+pub(crate) fn set_peer_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     let mut ece = ibv_ece::zeroed();
     // SAFETY: the queue pair was just created.
-    none_is_well(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
+    without_unsupported(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
     let mut state = id.lock();
     (state.ece.vendor_id, state.ece.options) = (ece.vendor_id, ece.options);
     let (own, peer) = (state.ece, state.peer_ece);
@@ -354,25 +357,25 @@ pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     let options = if peer.vendor_id == own.vendor_id { peer.options } else { 0 };
     (ece.vendor_id, ece.options) = (own.vendor_id, options);
     // SAFETY: the queue pair was just created; `ece` is readable.
-    none_is_well(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
+    without_unsupported(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
 }
 
 /// Stores the ECE options that the queue pair now has.
 ///
 /// # Errors
-/// As [`begin_ece`].
-pub(crate) fn settle_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+/// As [`set_peer_ece`].
+pub(crate) fn read_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     if id.lock().peer_ece.vendor_id == 0 {
         return Ok(());
     }
     let mut ece = ibv_ece::zeroed();
     // SAFETY: the queue pair is live.
-    none_is_well(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
+    without_unsupported(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
     id.lock().ece.options = ece.options;
     Ok(())
 }
 
-pub(super) fn none_is_well(error: c_int) -> Result<(), Errno> {
+pub(super) fn without_unsupported(error: c_int) -> Result<(), Errno> {
     match error {
         0 | libc::EOPNOTSUPP => Ok(()),
         error => Err(Errno::from_raw(error)),

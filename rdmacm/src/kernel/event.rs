@@ -17,44 +17,44 @@ const FAILED: i32 = -1;
 
 /// Converts an event of the kernel; `None`: the event belongs to no id, or the program need not
 /// know.
-pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
-    let kind = said.event;
+pub(crate) fn take(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
+    let kind = response.event;
     if kind == RDMA_CM_EVENT_MULTICAST_JOIN || kind == RDMA_CM_EVENT_MULTICAST_ERROR {
-        return of_group(said);
+        return of_group(response);
     }
-    let owner = if said.uid != 0 {
-        registry::by_name(said.uid)?
+    let owner = if response.uid != 0 {
+        registry::by_name(response.uid)?
     } else {
         // The event of a connection that was not accepted yet, which carries no name. Only
         // ESTABLISHED is reported.
-        let owner = registry::by_handle(said.id)?;
+        let owner = registry::by_handle(response.id)?;
         if kind != RDMA_CM_EVENT_ESTABLISHED {
             owner.acknowledge(0);
             return None;
         }
         owner
     };
-    let mut event = Event::new(&owner, kind, said.status.cast_signed());
+    let mut event = Event::new(&owner, kind, response.status.cast_signed());
     match kind {
         RDMA_CM_EVENT_ADDR_RESOLVED => resolved(&owner, &mut event),
         RDMA_CM_EVENT_ROUTE_RESOLVED => routed(&owner, &mut event),
         RDMA_CM_EVENT_CONNECT_REQUEST => {
-            event = with_parameters(event, &owner, said);
-            if requested(&owner, &mut event, said).is_err() {
+            event = with_parameters(event, &owner, response);
+            if requested(&owner, &mut event, response).is_err() {
                 owner.acknowledge(0);
                 return None;
             }
         }
         RDMA_CM_EVENT_CONNECT_RESPONSE => {
-            event = with_connection(event, said);
-            granted(&owner, &mut event, said);
+            event = with_connection(event, response);
+            accepted(&owner, &mut event, response);
         }
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
-            if owner.kernel.as_ref().is_some_and(|kernel| kernel.known.lock().failed) {
+            if owner.kernel.as_ref().is_some_and(|kernel| kernel.state.lock().failed) {
                 owner.acknowledge(0);
                 return None;
             }
-            event = with_connection(event, said);
+            event = with_connection(event, response);
             if kind == RDMA_CM_EVENT_REJECTED {
                 qp::fail(&owner);
             }
@@ -62,23 +62,27 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
         RDMA_CM_EVENT_USER => {
             // SAFETY: the kernel wrote all bytes; the program's number is in the first eight.
             event.verbs.param.arg =
-                unsafe { (&raw const said.param).cast::<u64>().read_unaligned() };
+                unsafe { (&raw const response.param).cast::<u64>().read_unaligned() };
         }
         // The library requests this event for one purpose: an address lookup has finished.
         RDMA_CM_EVENT_INTERNAL => event.verbs.event = RDMA_CM_EVENT_ADDRINFO_RESOLVED,
-        _ => event = with_parameters(event, &owner, said),
+        _ => event = with_parameters(event, &owner, response),
     }
     Some(event)
 }
 
 /// Adds the parameters for the type of the id.
-fn with_parameters(event: Box<Event>, owner: &Id, said: &rdma_ucm_event_resp) -> Box<Event> {
-    if owner.is_datagram() { with_datagrams(event, said) } else { with_connection(event, said) }
+fn with_parameters(event: Box<Event>, owner: &Id, response: &rdma_ucm_event_resp) -> Box<Event> {
+    if owner.is_datagram() {
+        with_datagrams(event, response)
+    } else {
+        with_connection(event, response)
+    }
 }
 
-fn with_connection(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
+fn with_connection(event: Box<Event>, response: &rdma_ucm_event_resp) -> Box<Event> {
     // SAFETY: the members are numbers, written by the kernel or zero.
-    let from = unsafe { &said.param.conn };
+    let from = unsafe { &response.param.conn };
     let conn = rdma_conn_param {
         private_data: std::ptr::null(),
         private_data_len: 0,
@@ -94,13 +98,13 @@ fn with_connection(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> 
     event.connected(conn, data)
 }
 
-fn with_datagrams(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
+fn with_datagrams(event: Box<Event>, response: &rdma_ucm_event_resp) -> Box<Event> {
     // SAFETY: as in `with_connection`.
-    let from = unsafe { &said.param.ud };
+    let from = unsafe { &response.param.ud };
     let ud = rdma_ud_param {
         private_data: std::ptr::null(),
         private_data_len: 0,
-        ah_attr: connect::way(&from.ah_attr),
+        ah_attr: connect::address_vector(&from.ah_attr),
         qp_num: from.qp_num,
         qkey: from.qkey,
     };
@@ -157,23 +161,23 @@ fn routed(owner: &Id, event: &mut Event) {
 fn requested(
     listener: &Arc<Id>,
     event: &mut Event,
-    said: &rdma_ucm_event_resp,
+    response: &rdma_ucm_event_resp,
 ) -> Result<(), Errno> {
     let state = listener.lock();
     let (channel, synchronous) = (Arc::clone(&state.channel), state.synchronous);
     drop(state);
-    let new = id::adopt(listener, Arc::clone(&channel), said.id);
+    let new = id::adopt(listener, Arc::clone(&channel), response.id);
     if let Some(kernel) = &new.kernel {
         // SAFETY: the members are numbers, which are meaningless and unused for datagrams.
-        let conn = unsafe { &said.param.conn };
-        let mut known = kernel.known.lock();
+        let conn = unsafe { &response.param.conn };
+        let mut known = kernel.state.lock();
         known.initiator_depth = conn.initiator_depth;
         known.responder_resources = conn.responder_resources;
     }
     {
         let mut state = new.lock();
-        state.peer_ece.vendor_id = said.ece.vendor_id;
-        state.peer_ece.options = said.ece.attr_mod;
+        state.peer_ece.vendor_id = response.ece.vendor_id;
+        state.peer_ece.options = response.ece.attr_mod;
     }
     let learn = || {
         if synchronous {
@@ -203,43 +207,44 @@ fn requested(
 
 /// Handles the acceptance of a peer: sets the queue pair up and sends RTU. Without a queue pair,
 /// the program does both.
-fn granted(owner: &Arc<Id>, event: &mut Event, said: &rdma_ucm_event_resp) {
+fn accepted(owner: &Arc<Id>, event: &mut Event, response: &rdma_ucm_event_resp) {
     // SAFETY: the program changes the member only by calls that it does not make concurrently.
     let qp = unsafe { (*owner.as_c()).qp };
     if qp.is_null() {
         let mut state = owner.lock();
-        state.peer_ece.vendor_id = said.ece.vendor_id;
-        state.peer_ece.options = said.ece.attr_mod;
+        state.peer_ece.vendor_id = response.ece.vendor_id;
+        state.peer_ece.options = response.ece.attr_mod;
         return;
     }
-    match set_up(owner, qp, said.ece) {
+    match set_up(owner, qp, response.ece) {
         Ok(()) => (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_ESTABLISHED, 0),
         Err(status) => {
             (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_CONNECT_ERROR, status);
             if let Some(kernel) = &owner.kernel {
-                kernel.known.lock().failed = true;
+                kernel.state.lock().failed = true;
             }
         }
     }
 }
 
 /// Sets the queue pair and its ECE options up; an error is the status of the event.
-fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i32> {
+fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, response: rdma_ucm_ece) -> Result<(), i32> {
     let own = owner.lock().ece;
-    let mut ece = ibv_ece { vendor_id: said.vendor_id, options: said.attr_mod, ..Zeroed::zeroed() };
-    if said.vendor_id == 0 {
+    let mut ece =
+        ibv_ece { vendor_id: response.vendor_id, options: response.attr_mod, ..Zeroed::zeroed() };
+    if response.vendor_id == 0 {
         // The peer or the kernel has no ECE support.
         (ece.vendor_id, ece.options) = (own.vendor_id, 0);
-    } else if said.vendor_id != own.vendor_id {
+    } else if response.vendor_id != own.vendor_id {
         qp::fail(owner);
         Errno::EINVAL.set();
         return Err(FAILED);
     }
-    owner.lock().peer_ece.vendor_id = said.vendor_id;
+    owner.lock().peer_ece.vendor_id = response.vendor_id;
     // SAFETY: the id's queue pair is live.
     let error = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
-    connect::none_is_well(error).map_err(Errno::raw)?;
-    let done = qp::set_up(owner).and_then(|()| connect::say_ready(owner));
+    connect::without_unsupported(error).map_err(Errno::raw)?;
+    let done = qp::set_up(owner).and_then(|()| connect::send_ready(owner));
     if let Err(why) = done {
         qp::fail(owner);
         why.set();
@@ -247,7 +252,7 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i3
     }
     // SAFETY: the id's queue pair is live, and only its owner may destroy it; `ece` is writable.
     let error = unsafe { verbs::ibv_query_ece(qp, &raw mut ece) };
-    if let Err(why) = connect::none_is_well(error) {
+    if let Err(why) = connect::without_unsupported(error) {
         qp::fail(owner);
         return Err(why.raw());
     }
@@ -256,15 +261,15 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i3
 }
 
 /// The event of a multicast group.
-fn of_group(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
-    let group: Arc<Group> = registry::group(said.uid)?;
+fn of_group(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
+    let group: Arc<Group> = registry::group(response.uid)?;
     let owner = group.id.upgrade()?;
-    let mut event = Event::new(&owner, said.event, said.status.cast_signed());
-    if said.event == RDMA_CM_EVENT_MULTICAST_JOIN {
-        event = with_datagrams(event, said);
+    let mut event = Event::new(&owner, response.event, response.status.cast_signed());
+    if response.event == RDMA_CM_EVENT_MULTICAST_JOIN {
+        event = with_datagrams(event, response);
         // SAFETY: written just above.
-        let way = unsafe { event.verbs.param.ud.ah_attr };
-        *group.at.lock() = (way.grh.dgid, way.dlid);
+        let address_vector = unsafe { event.verbs.param.ud.ah_attr };
+        *group.at.lock() = (address_vector.grh.dgid, address_vector.dlid);
         event.verbs.status = 0;
         if let Err(why) = attach(&owner, &group) {
             fail(&mut event, RDMA_CM_EVENT_MULTICAST_ERROR, why);

@@ -5,7 +5,7 @@ use super::adapter;
 use super::command::{answer, send};
 use super::{Kernel, part, registry, takes_any_family, zeroed};
 use crate::channel::Channel;
-use crate::id::{Id, Side};
+use crate::id::{Backend, Id};
 use abi::*;
 use cface::{Errno, mem};
 use std::ffi::{c_int, c_void};
@@ -80,20 +80,20 @@ impl Bytes {
 /// The errno of the kernel.
 pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut said = rdma_ucm_create_id_resp { id: 0 };
+    let mut answered = rdma_ucm_create_id_resp { id: 0 };
     // SAFETY: the members were written when the id was created.
     let (ps, qp_type) = unsafe { ((*id.as_c()).ps, (*id.as_c()).qp_type) };
-    let ask = rdma_ucm_create_id {
+    let command_body = rdma_ucm_create_id {
         uid: registry::name_of(id),
-        response: answer(&mut said),
+        response: answer(&mut answered),
         ps: ps as u16,
         qp_type: qp_type as u8,
         reserved: [0; 5],
     };
-    // SAFETY: the structure is the command's; `said` is its answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_CREATE_ID, size_of_val(&said), ask)? };
-    kernel.begin(said.id);
-    registry::add(id, said.id);
+    // SAFETY: the structure is the command's; `answered` is its answer.
+    unsafe { send(fd, RDMA_USER_CM_CMD_CREATE_ID, size_of_val(&answered), command_body)? };
+    kernel.begin(answered.id);
+    registry::add(id, answered.id);
     Ok(())
 }
 
@@ -104,7 +104,7 @@ pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id
         let owner = listener.as_c();
         ((*owner).context, (*owner).ps, (*owner).qp_type)
     };
-    let id = Id::on(Side::Kernel, channel, false, context, ps, qp_type);
+    let id = Id::on(Backend::Kernel, channel, false, context, ps, qp_type);
     if let Some(kernel) = &id.kernel {
         kernel.begin(handle);
     }
@@ -115,11 +115,12 @@ pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id
 /// Destroys the kernel's id with this handle; returns the number of events that the kernel
 /// delivered.
 pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
-    let mut said = rdma_ucm_destroy_id_resp { events_reported: 0 };
-    let ask = rdma_ucm_destroy_id { response: answer(&mut said), id: handle, reserved: 0 };
+    let mut answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
+    let command_body =
+        rdma_ucm_destroy_id { response: answer(&mut answered), id: handle, reserved: 0 };
     // SAFETY: as in `create`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_DESTROY_ID, size_of_val(&said), ask)? };
-    Ok(said.events_reported.into())
+    unsafe { send(fd, RDMA_USER_CM_CMD_DESTROY_ID, size_of_val(&answered), command_body)? };
+    Ok(answered.events_reported.into())
 }
 
 /// Destroys the kernel's id of an id; returns the number of events that the kernel delivered.
@@ -144,25 +145,27 @@ pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
 /// The errno of the kernel.
 pub(crate) fn migrate(id: &Id, to: &Channel) -> Result<u64, Errno> {
     let (kernel, from) = part(id)?;
-    let mut said = rdma_ucm_migrate_resp { events_reported: 0 };
-    let ask = rdma_ucm_migrate_id {
-        response: answer(&mut said),
+    let mut answered = rdma_ucm_migrate_resp { events_reported: 0 };
+    let command_body = rdma_ucm_migrate_id {
+        response: answer(&mut answered),
         id: kernel.handle(),
         fd: from.cast_unsigned(),
     };
     // SAFETY: as in `create`.
-    unsafe { send(to.kernel_fd(), RDMA_USER_CM_CMD_MIGRATE_ID, size_of_val(&said), ask)? };
-    Ok(said.events_reported.into())
+    unsafe {
+        send(to.kernel_fd(), RDMA_USER_CM_CMD_MIGRATE_ID, size_of_val(&answered), command_body)?
+    };
+    Ok(answered.events_reported.into())
 }
 
 /// Records the device that the kernel chose for the id.
-fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result<(), Errno> {
+fn set_adapter(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result<(), Errno> {
     let (kernel, _) = part(id)?;
-    if guid == 0 || kernel.known.lock().adapter.is_some() {
+    if guid == 0 || kernel.state.lock().adapter.is_some() {
         return Ok(());
     }
     let adapter = adapter::named(guid, index.cast_signed())?;
-    kernel.known.lock().adapter = Some(adapter);
+    kernel.state.lock().adapter = Some(adapter);
     // SAFETY: the program reads these members only after the call or the event that announces them.
     unsafe {
         let at = id.as_c();
@@ -175,42 +178,48 @@ fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result
 }
 
 /// Sends a query for an id.
-fn query<T: Copy>(id: &Id, command: u32, option: u32, said: &mut T) -> Result<(), Errno> {
+fn query<T: Copy>(id: &Id, command: u32, option: u32, answered: &mut T) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_query { response: answer(said), id: kernel.handle(), option };
-    // SAFETY: both query commands have this structure; `said` is the answer.
-    unsafe { send(fd, command, size_of::<T>(), ask) }
+    let command_body = rdma_ucm_query { response: answer(answered), id: kernel.handle(), option };
+    // SAFETY: both query commands have this structure; `answered` is the answer.
+    unsafe { send(fd, command, size_of::<T>(), command_body) }
 }
 
 /// Reads addresses and device.
 pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
-    let mut said: rdma_ucm_query_addr_resp = zeroed();
+    let mut answered: rdma_ucm_query_addr_resp = zeroed();
     // An older kernel leaves this member unchanged.
-    said.ibdev_index = u32::MAX;
-    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_ADDR, &mut said)?;
+    answered.ibdev_index = u32::MAX;
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_ADDR, &mut answered)?;
     let most = size_of::<libc::sockaddr_storage>();
-    // SAFETY: as in `settle`; each length is limited to the size of its destination.
+    // SAFETY: as in `set_adapter`; each length is limited to the size of its destination.
     unsafe {
         let to = &raw mut (*id.as_c()).route.addr;
         let len = |size: u16| usize::from(size).min(most);
-        let source: *const c_void = (&raw const said.src_addr).cast();
-        libc::memcpy((&raw mut (*to).src_storage).cast(), source, len(said.src_size));
-        let destination: *const c_void = (&raw const said.dst_addr).cast();
-        libc::memcpy((&raw mut (*to).dst_storage).cast(), destination, len(said.dst_size));
+        let source: *const c_void = (&raw const answered.src_addr).cast();
+        libc::memcpy((&raw mut (*to).src_storage).cast(), source, len(answered.src_size));
+        let destination: *const c_void = (&raw const answered.dst_addr).cast();
+        libc::memcpy((&raw mut (*to).dst_storage).cast(), destination, len(answered.dst_size));
     }
-    settle(id, said.node_guid, said.ibdev_index, said.port_num, Some(said.pkey))
+    set_adapter(
+        id,
+        answered.node_guid,
+        answered.ibdev_index,
+        answered.port_num,
+        Some(answered.pkey),
+    )
 }
 
 /// Reads the GIDs.
 pub(super) fn query_gids(id: &Id) -> Result<(), Errno> {
-    let mut said: rdma_ucm_query_addr_resp = zeroed();
-    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_GID, &mut said)?;
-    // SAFETY: as in `settle`; both are `AF_IB` addresses, which fit.
+    let mut answered: rdma_ucm_query_addr_resp = zeroed();
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_GID, &mut answered)?;
+    // SAFETY: as in `set_adapter`; both are `AF_IB` addresses, which fit.
     unsafe {
         let gid = |at: *const __kernel_sockaddr_storage| (*at.cast::<sockaddr_ib>()).sib_addr;
         let to = &raw mut (*id.as_c()).route.addr.addr;
-        (*to).sgid.raw = gid(&raw const said.src_addr).ib_u.uib_addr8;
-        (*to).dgid.raw = gid(&raw const said.dst_addr).ib_u.uib_addr8;
+        (*to).sgid.raw = gid(&raw const answered.src_addr).ib_u.uib_addr8;
+        (*to).dgid.raw = gid(&raw const answered.dst_addr).ib_u.uib_addr8;
     }
     Ok(())
 }
@@ -227,7 +236,7 @@ struct Paths {
 }
 
 /// Copies the paths of an id to the C object.
-fn show_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), Errno> {
+fn publish_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), Errno> {
     if count == 0 {
         return Ok(());
     }
@@ -245,10 +254,11 @@ fn show_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), Errn
 }
 
 pub(super) fn query_paths(id: &Id) -> Result<(), Errno> {
-    let mut said: Paths = zeroed();
-    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_PATH, &mut said)?;
-    let paths: Vec<_> = said.paths.iter().take(said.head.num_paths as usize).map(path).collect();
-    show_paths(id, &paths, said.head.num_paths)
+    let mut answered: Paths = zeroed();
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_PATH, &mut answered)?;
+    let paths: Vec<_> =
+        answered.paths.iter().take(answered.head.num_paths as usize).map(path).collect();
+    publish_paths(id, &paths, answered.head.num_paths)
 }
 
 /// Unpacks a path in wire format (IBTA vol 1, 15.2.5.16).
@@ -280,23 +290,27 @@ fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
 
 /// Reads addresses, device and paths in one answer, for kernels without `AF_IB`.
 pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
-    let mut said: rdma_ucm_query_route_resp = zeroed();
-    said.ibdev_index = u32::MAX;
-    query(id, RDMA_USER_CM_CMD_QUERY_ROUTE, 0, &mut said)?;
-    let paths: Vec<_> =
-        said.ib_route.iter().take(said.num_paths as usize).map(ibv_sa_path_rec::from).collect();
-    show_paths(id, &paths, said.num_paths)?;
-    let [first, _] = &said.ib_route;
-    // SAFETY: as in `settle`; both destinations are larger.
+    let mut answered: rdma_ucm_query_route_resp = zeroed();
+    answered.ibdev_index = u32::MAX;
+    query(id, RDMA_USER_CM_CMD_QUERY_ROUTE, 0, &mut answered)?;
+    let paths: Vec<_> = answered
+        .ib_route
+        .iter()
+        .take(answered.num_paths as usize)
+        .map(ibv_sa_path_rec::from)
+        .collect();
+    publish_paths(id, &paths, answered.num_paths)?;
+    let [first, _] = &answered.ib_route;
+    // SAFETY: as in `set_adapter`; both destinations are larger.
     unsafe {
         let to = &raw mut (*id.as_c()).route.addr;
         (*to).addr.sgid.raw = first.sgid;
         (*to).addr.dgid.raw = first.dgid;
         (*to).addr.pkey = first.pkey;
-        (&raw mut (*to).src_storage).cast::<libc::sockaddr_in6>().write(said.src_addr);
-        (&raw mut (*to).dst_storage).cast::<libc::sockaddr_in6>().write(said.dst_addr);
+        (&raw mut (*to).src_storage).cast::<libc::sockaddr_in6>().write(answered.src_addr);
+        (&raw mut (*to).dst_storage).cast::<libc::sockaddr_in6>().write(answered.dst_addr);
     }
-    settle(id, said.node_guid, said.ibdev_index, said.port_num, None)
+    set_adapter(id, answered.node_guid, answered.ibdev_index, answered.port_num, None)
 }
 
 /// Binds an id, and reads its addresses and device.
@@ -308,22 +322,22 @@ pub(crate) fn bind(id: &Id, address: &Bytes) -> Result<(), Errno> {
         return bind_any(id, address);
     }
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_bind_ip { response: 0, addr: address.as_ip(), id: kernel.handle() };
+    let command_body = rdma_ucm_bind_ip { response: 0, addr: address.as_ip(), id: kernel.handle() };
     // SAFETY: the structure is the command's, which has no answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_BIND_IP, 0, ask)? };
+    unsafe { send(fd, RDMA_USER_CM_CMD_BIND_IP, 0, command_body)? };
     query_route(id)
 }
 
 fn bind_any(id: &Id, address: &Bytes) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_bind {
+    let command_body = rdma_ucm_bind {
         id: kernel.handle(),
         addr_size: address.len as u16,
         reserved: 0,
         addr: address.as_kernel(),
     };
     // SAFETY: as in `bind`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_BIND, 0, ask)? };
+    unsafe { send(fd, RDMA_USER_CM_CMD_BIND, 0, command_body)? };
     query_addresses(id)?;
     query_gids(id)
 }
@@ -343,7 +357,7 @@ pub(crate) fn resolve(
     // SAFETY: the structures are those of the commands, which have no answer.
     unsafe {
         if takes_any_family() {
-            let ask = rdma_ucm_resolve_addr {
+            let command_body = rdma_ucm_resolve_addr {
                 id: kernel.handle(),
                 timeout_ms,
                 src_size: source.map_or(0, |source| source.len) as u16,
@@ -352,17 +366,17 @@ pub(crate) fn resolve(
                 src_addr: source.map_or_else(zeroed, Bytes::as_kernel),
                 dst_addr: destination.as_kernel(),
             };
-            send(fd, RDMA_USER_CM_CMD_RESOLVE_ADDR, 0, ask)?;
+            send(fd, RDMA_USER_CM_CMD_RESOLVE_ADDR, 0, command_body)?;
         } else {
-            let ask = rdma_ucm_resolve_ip {
+            let command_body = rdma_ucm_resolve_ip {
                 src_addr: source.map_or_else(zeroed, Bytes::as_ip),
                 dst_addr: destination.as_ip(),
                 id: kernel.handle(),
                 timeout_ms,
             };
-            send(fd, RDMA_USER_CM_CMD_RESOLVE_IP, 0, ask)?;
+            send(fd, RDMA_USER_CM_CMD_RESOLVE_IP, 0, command_body)?;
         }
-        // SAFETY: as in `settle`; the storage has room for any address.
+        // SAFETY: as in `set_adapter`; the storage has room for any address.
         let to: *mut c_void = (&raw mut (*id.as_c()).route.addr.dst_storage).cast();
         libc::memcpy(to, destination.bytes().as_ptr().cast(), destination.len);
     }
@@ -375,12 +389,13 @@ pub(crate) fn resolve(
 /// `EINVAL` the id has no device yet; else the errno of the kernel.
 pub(crate) fn resolve_route(id: &Id, timeout: c_int) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    if kernel.known.lock().adapter.is_none() {
+    if kernel.state.lock().adapter.is_none() {
         return Err(Errno::EINVAL);
     }
-    let ask = rdma_ucm_resolve_route { id: kernel.handle(), timeout_ms: timeout.cast_unsigned() };
+    let command_body =
+        rdma_ucm_resolve_route { id: kernel.handle(), timeout_ms: timeout.cast_unsigned() };
     // SAFETY: as in `bind`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, 0, command_body) }
 }
 
 /// Sets an option.
@@ -397,7 +412,7 @@ pub(crate) unsafe fn set_option(
     len: usize,
 ) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let ask = rdma_ucm_set_option {
+    let command_body = rdma_ucm_set_option {
         optval: value as u64,
         id: kernel.handle(),
         level: level.cast_unsigned(),
@@ -405,7 +420,7 @@ pub(crate) unsafe fn set_option(
         optlen: len as u32,
     };
     // SAFETY: by the contract above; the structure is the command's.
-    unsafe { send(fd, RDMA_USER_CM_CMD_SET_OPTION, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_SET_OPTION, 0, command_body) }
 }
 
 /// Makes the kernel deliver an event of the program or the library, which newer kernels support.
@@ -421,7 +436,7 @@ pub(crate) fn write_event(
     let (kernel, fd) = part(id)?;
     let mut param: rdma_ucm_write_cm_event_param = zeroed();
     param.arg = arg;
-    let ask = rdma_ucm_write_cm_event {
+    let command_body = rdma_ucm_write_cm_event {
         id: kernel.handle(),
         reserved: 0,
         event,
@@ -429,14 +444,14 @@ pub(crate) fn write_event(
         param,
     };
     // SAFETY: as in `bind`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_WRITE_CM_EVENT, 0, ask) }
+    unsafe { send(fd, RDMA_USER_CM_CMD_WRITE_CM_EVENT, 0, command_body) }
 }
 
 /// A temporary id, with a channel of its own.
-fn momentary(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
+fn temporary_id(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
     let qp_type = IBV_QPT_RC;
     let channel = Channel::of_kernel()?;
-    let id = Id::on(Side::Kernel, channel, true, std::ptr::null_mut(), ps, qp_type);
+    let id = Id::on(Backend::Kernel, channel, true, std::ptr::null_mut(), ps, qp_type);
     create(&id)?;
     Ok(id)
 }
@@ -446,7 +461,7 @@ fn momentary(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
 /// # Errors
 /// The errno of the kernel, without that support.
 pub(super) fn try_infiniband() -> Result<(), Errno> {
-    let id = momentary(RDMA_PS_IB)?;
+    let id = temporary_id(RDMA_PS_IB)?;
     let mut storage: libc::sockaddr_storage = zeroed();
     // A wildcard address, and a service of TCP's port space (IBTA annex A11).
     let any = sockaddr_ib {
@@ -469,10 +484,10 @@ pub(super) fn try_infiniband() -> Result<(), Errno> {
 /// # Errors
 /// The errno of the kernel.
 pub(super) fn probe(ps: rdma_port_space, address: &Bytes) -> Result<bool, Errno> {
-    let id = momentary(ps)?;
+    let id = temporary_id(ps)?;
     let bound = bind(&id, address);
     let found =
-        id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.known.lock().adapter.is_some());
+        id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.state.lock().adapter.is_some());
     let _gone = destroy(&id);
     bound.map(|()| found)
 }

@@ -44,12 +44,12 @@ pub(crate) struct Kernel {
     handle: AtomicU32,
     /// True: the kernel has no id, either not yet or no longer.
     gone: AtomicBool,
-    pub(crate) known: Mutex<Known>,
+    pub(crate) state: Mutex<KernelIdState>,
 }
 
 /// The state of an id on a kernel device.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KernelIdState {
     pub(crate) adapter: Option<&'static Adapter>,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
@@ -61,8 +61,8 @@ pub(crate) struct Known {
 impl Kernel {
     /// The value for an id that the kernel does not have yet.
     pub(crate) fn new() -> Self {
-        let known = Mutex::new(Known::default());
-        Self { handle: AtomicU32::new(u32::MAX), gone: AtomicBool::new(true), known }
+        let state = Mutex::new(KernelIdState::default());
+        Self { handle: AtomicU32::new(u32::MAX), gone: AtomicBool::new(true), state }
     }
 
     fn handle(&self) -> u32 {
@@ -100,7 +100,7 @@ pub(crate) fn open() -> Result<c_int, Errno> {
 
 fn explain(why: Errno) {
     let mut name = String::from("an RDMA device");
-    let _found = device::each_of_kernel(|device| {
+    let _found = device::find_kernel_device(|device| {
         // SAFETY: the device is live, and its name ends with NUL.
         name = unsafe { CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned() };
         Some(())

@@ -67,13 +67,13 @@ pub(crate) fn join(
     });
     let uid = registry::add_group(&group);
     // The event may arrive before the command returns.
-    kernel.known.lock().groups.insert(0, Arc::clone(&group));
-    let mut said = rdma_ucm_create_id_resp { id: 0 };
-    let (response, room) = (answer(&mut said), size_of::<rdma_ucm_create_id_resp>());
-    // SAFETY: the structures are those of the commands; `said` is their answer.
+    kernel.state.lock().groups.insert(0, Arc::clone(&group));
+    let mut answered = rdma_ucm_create_id_resp { id: 0 };
+    let (response, room) = (answer(&mut answered), size_of::<rdma_ucm_create_id_resp>());
+    // SAFETY: the structures are those of the commands; `answered` is their answer.
     let joined = unsafe {
         if takes_any_family() {
-            let ask = rdma_ucm_join_mcast {
+            let command_body = rdma_ucm_join_mcast {
                 response,
                 uid,
                 id: kernel.handle(),
@@ -81,19 +81,19 @@ pub(crate) fn join(
                 join_flags: flags,
                 addr: address.as_kernel(),
             };
-            send(fd, RDMA_USER_CM_CMD_JOIN_MCAST, room, ask)
+            send(fd, RDMA_USER_CM_CMD_JOIN_MCAST, room, command_body)
         } else {
             let addr = address.as_ip();
-            let ask = rdma_ucm_join_ip_mcast { response, uid, addr, id: kernel.handle() };
-            send(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, room, ask)
+            let command_body = rdma_ucm_join_ip_mcast { response, uid, addr, id: kernel.handle() };
+            send(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, room, command_body)
         }
     };
     if let Err(why) = joined {
-        kernel.known.lock().groups.retain(|other| !Arc::ptr_eq(other, &group));
+        kernel.state.lock().groups.retain(|other| !Arc::ptr_eq(other, &group));
         registry::remove_group(uid);
         return Err(why);
     }
-    group.handle.store(said.id, Ordering::Relaxed);
+    group.handle.store(answered.id, Ordering::Relaxed);
     Ok(())
 }
 
@@ -104,19 +104,21 @@ pub(crate) fn join(
 pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let group = {
-        let mut known = kernel.known.lock();
+        let mut known = kernel.state.lock();
         let is_it = |group: &Arc<Group>| group.address.bytes() == address.bytes();
         let at = known.groups.iter().position(is_it);
         known.groups.remove(at.ok_or(Errno::from_raw(libc::EADDRNOTAVAIL))?)
     };
     detach(id, &group);
-    let mut said = rdma_ucm_destroy_id_resp { events_reported: 0 };
+    let mut answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
     let handle = group.handle.load(Ordering::Relaxed);
-    let ask = rdma_ucm_destroy_id { response: answer(&mut said), id: handle, reserved: 0 };
+    let command_body =
+        rdma_ucm_destroy_id { response: answer(&mut answered), id: handle, reserved: 0 };
     // SAFETY: as in `join`.
-    let left = unsafe { send(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, size_of_val(&said), ask) };
+    let left =
+        unsafe { send(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, size_of_val(&answered), command_body) };
     if left.is_ok() {
-        let told = u64::from(said.events_reported);
+        let told = u64::from(answered.events_reported);
         let is_groups =
             |kind| [RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_MULTICAST_ERROR].contains(&kind);
         id.wait_until("rdma_leave_multicast", is_groups, |_| {
@@ -130,7 +132,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
 /// Forgets all groups of an ending id: the kernel leaves groups together with its id.
 pub(crate) fn forget_all(id: &Id) {
     let Some(kernel) = &id.kernel else { return };
-    for group in std::mem::take(&mut kernel.known.lock().groups) {
+    for group in std::mem::take(&mut kernel.state.lock().groups) {
         registry::remove_group(Arc::as_ptr(&group) as u64);
     }
 }

@@ -3,7 +3,7 @@
 //! name is dropped.
 
 use super::multicast::Group;
-use crate::anew::Anew;
+use crate::anew::PerProcess;
 use crate::id::Id;
 use cface::sync::Mutex;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct Registry {
     groups: BTreeMap<u64, Weak<Group>>,
 }
 
-static REGISTRY: Anew<Mutex<Registry>> = Anew::new();
+static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
 
 /// The name of an id in events of the kernel.
 pub(super) fn name_of(id: &Id) -> u64 {

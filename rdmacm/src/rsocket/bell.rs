@@ -11,14 +11,14 @@ use std::time::Duration;
 
 /// An eventfd.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct WakeFd {
     fd: c_int,
     /// The process that owns the descriptor. In a child of fork(2), writes to the copy would wake
     /// the parent.
     process: i32,
 }
 
-impl Bell {
+impl WakeFd {
     /// # Errors
     /// The errno of the system.
     fn new() -> Result<Self, Errno> {
@@ -33,14 +33,14 @@ impl Bell {
     }
 
     /// Resets the count.
-    pub(super) fn still(&self) {
+    pub(super) fn reset(&self) {
         let mut count = 0_u64;
         // SAFETY: the eight bytes of `count` are writable; the descriptor is non-blocking.
         unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut count, 8_usize) };
     }
 }
 
-impl Drop for Bell {
+impl Drop for WakeFd {
     fn drop(&mut self) {
         // SAFETY: this value owns the descriptor, and closes it once.
         unsafe { libc::close(self.fd) };
@@ -48,7 +48,7 @@ impl Drop for Bell {
 }
 
 /// Increments the eventfd, which wakes its thread.
-pub(super) fn ring(fd: c_int) {
+pub(super) fn signal(fd: c_int) {
     let one = 1_u64;
     // SAFETY: eight bytes of `one` are read; the descriptor is non-blocking.
     unsafe { libc::syscall(libc::SYS_write, fd, (&raw const one).cast::<c_void>(), 8_usize) };
@@ -58,13 +58,13 @@ pub(super) fn ring(fd: c_int) {
 ///
 /// # Errors
 /// The errno of the system, or of `f`.
-pub(super) fn with<T>(f: impl FnOnce(&Bell) -> Result<T, Errno>) -> Result<T, Errno> {
-    thread_local!(static OWN: RefCell<Option<Rc<Bell>>> = const { RefCell::new(None) });
+pub(super) fn with<T>(f: impl FnOnce(&WakeFd) -> Result<T, Errno>) -> Result<T, Errno> {
+    thread_local!(static OWN: RefCell<Option<Rc<WakeFd>>> = const { RefCell::new(None) });
     let known = OWN.with_borrow(Clone::clone);
     let bell = match known.filter(|bell| bell.process == numbers::process()) {
         Some(bell) => bell,
         None => {
-            let bell = Rc::new(Bell::new()?);
+            let bell = Rc::new(WakeFd::new()?);
             OWN.set(Some(Rc::clone(&bell)));
             bell
         }

@@ -6,7 +6,7 @@ use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;
 use super::options::Options;
 use super::settings::defaults;
-use super::socket::{Phase, Request, Socket, State, destroy, find, new_id};
+use super::socket::{Phase, Request, Socket, SocketState, destroy, find, new_id};
 use crate::address;
 use crate::calls::{connect, id as ids, resolve};
 use crate::channel::Channel;
@@ -72,7 +72,7 @@ fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
 }
 
 /// Starts to connect: resolves the address of the peer.
-fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
+fn start_connect(state: &SocketState, to: *mut libc::sockaddr) -> Result<(), Errno> {
     // SAFETY: the socket owns the live id; `to` is readable by the caller's contract.
     done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, RESOLVE_MS) })
 }
@@ -81,7 +81,7 @@ fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As `rdma_resolve_route(3)`.
-pub(super) fn find_route(state: &State) -> Result<(), Errno> {
+pub(super) fn find_route(state: &SocketState) -> Result<(), Errno> {
     // SAFETY: the socket owns the live id.
     done(unsafe { resolve::resolve_route(state.id.as_c(), RESOLVE_MS) })
 }
@@ -90,19 +90,19 @@ pub(super) fn find_route(state: &State) -> Result<(), Errno> {
 ///
 /// # Errors
 /// The errno of the device; as `rdma_connect(3)`.
-pub(super) fn ask(state: &mut State) -> Result<(), Errno> {
+pub(super) fn send_request(state: &mut SocketState) -> Result<(), Errno> {
     let endpoint = Endpoint::new(&state.id, state.settings)?;
     state.watch(endpoint.fd())?;
     let hello = endpoint.hello()?.emit();
     state.settings = endpoint.settings;
     state.endpoint = Some(endpoint);
-    let mut said = parameters(&hello);
+    let mut conn = parameters(&hello);
     // SAFETY: the socket owns the live id; the parameters live during the call.
-    done(unsafe { connect::connect_c(state.id.as_c(), &raw mut said) })
+    done(unsafe { connect::connect_c(state.id.as_c(), &raw mut conn) })
 }
 
 /// Waits until connecting has succeeded or failed.
-fn wait(socket: &Socket, state: MutexGuard<'_, State>) -> Result<(), Errno> {
+fn wait(socket: &Socket, state: MutexGuard<'_, SocketState>) -> Result<(), Errno> {
     let at_once = state.options.nonblocking;
     let state = socket.until(state, at_once, |state| state.phase != Phase::Connecting);
     let mut state = state.map_err(|why| match why {
@@ -124,9 +124,14 @@ pub(super) fn refuse(id: &Arc<Id>) {
 
 /// Accepts a request: returns the socket of the new connection. After an error, the request is
 /// rejected and its id destroyed.
-fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Arc<Socket>, Errno> {
+fn accept_request(
+    domain: c_int,
+    listener: &SocketState,
+    id: Arc<Id>,
+    private_data: &[u8],
+) -> Result<Arc<Socket>, Errno> {
     let prepared = (|| {
-        let hello = Hello::parse(said).map_err(|_| Errno::EPROTO)?;
+        let hello = Hello::parse(private_data).map_err(|_| Errno::EPROTO)?;
         let channel = Channel::new()?;
         // SAFETY: id and channel are live and owned here.
         done(unsafe { ids::migrate(id.as_c(), channel.as_c()) })?;
@@ -147,11 +152,11 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
     let accepted = (|| {
         state.watch(endpoint.fd())?;
         state.endpoint = Some(endpoint);
-        state.know(hello)?;
+        state.set_peer_hello(hello)?;
         state.phase = Phase::Accepting;
-        let mut said = parameters(&own);
+        let mut conn = parameters(&own);
         // SAFETY: the socket owns the live id; the parameters live during the call.
-        done(unsafe { connect::accept_c(id.as_c(), &raw mut said) })
+        done(unsafe { connect::accept_c(id.as_c(), &raw mut conn) })
     })();
     drop(state);
     if let Err(why) = accepted {
@@ -178,12 +183,12 @@ fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
             return Err(Errno::EINVAL);
         }
         let at_once = state.options.nonblocking;
-        let mut state = socket.until(state, at_once, |state| state.asked.is_some())?;
-        let Some(Request { id, said }) = state.asked.take() else { continue };
-        match grant(socket.domain, &state, id, &said) {
+        let mut state = socket.until(state, at_once, |state| state.pending_request.is_some())?;
+        let Some(Request { id, private_data }) = state.pending_request.take() else { continue };
+        match accept_request(socket.domain, &state, id, &private_data) {
             // The peer is no rsocket, or has given up: take the next request.
             Err(Errno::EPROTO | Errno::EINVAL) => {}
-            granted => return granted,
+            accepted_socket => return accepted_socket,
         }
     }
 }
@@ -192,7 +197,7 @@ fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
 ///
 /// # Safety
 /// `to` and `len` are NULL or writable; `to` has `*len` bytes.
-pub(super) unsafe fn tell(
+pub(super) unsafe fn write_address(
     address: SocketAddr,
     to: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -227,7 +232,7 @@ const fn unspecified(domain: c_int) -> SocketAddr {
 ///
 /// # Safety
 /// `addr` is NULL, or `len` bytes are readable.
-pub(super) unsafe fn told(
+pub(super) unsafe fn read_address(
     addr: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> Result<SocketAddr, Errno> {
@@ -256,15 +261,15 @@ pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
     }
     let destination = state.id.lock().destination;
     // SAFETY: the socket owns the live id.
-    let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.dst_storage) };
-    destination.or_else(shown).ok_or(Errno::ENOTCONN)
+    let published = || unsafe { published(&raw const (*state.id.as_c()).route.addr.dst_storage) };
+    destination.or_else(published).ok_or(Errno::ENOTCONN)
 }
 
 /// The address in an id's C object.
 ///
 /// # Safety
 /// `at` is readable, and is an address or zeros.
-unsafe fn shown(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+unsafe fn published(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: by the contract above; zeros have no supported family.
     unsafe { address::read(at.cast()) }.ok()
 }
@@ -331,7 +336,7 @@ verb! {
         let new = accept(&*find(socket)?)?;
         if !addr.is_null() && !len.is_null() {
             // SAFETY: by the contract above.
-            unsafe { tell(peer(&new)?, addr, len)? };
+            unsafe { write_address(peer(&new)?, addr, len)? };
         }
         Ok(MinusOne(new.fd()))
     }
@@ -360,7 +365,7 @@ verb! {
             Phase::Connected | Phase::Accepting => return Err(Errno::from_raw(libc::EISCONN)),
             _ => return Err(Errno::EINVAL),
         }
-        if let Err(why) = set_out(&state, addr.cast_mut()) {
+        if let Err(why) = start_connect(&state, addr.cast_mut()) {
             state.phase = Phase::Failed;
             return Err(why);
         }
@@ -379,7 +384,7 @@ verb! {
         len: *mut libc::socklen_t,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        unsafe { tell(peer(&*find(socket)?)?, addr, len)? };
+        unsafe { write_address(peer(&*find(socket)?)?, addr, len)? };
         Ok(MinusOne(0))
     }
 
@@ -399,13 +404,13 @@ verb! {
             None => {
                 let source = state.id.lock().source;
                 // SAFETY: the socket owns the live id.
-                let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.src_storage) };
-                source.or_else(shown).unwrap_or_else(|| unspecified(socket.domain))
+                let published = || unsafe { published(&raw const (*state.id.as_c()).route.addr.src_storage) };
+                source.or_else(published).unwrap_or_else(|| unspecified(socket.domain))
             }
         };
         drop(state);
         // SAFETY: by the contract above.
-        unsafe { tell(source, addr, len)? };
+        unsafe { write_address(source, addr, len)? };
         Ok(MinusOne(0))
     }
 }

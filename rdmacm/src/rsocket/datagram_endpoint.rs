@@ -24,9 +24,9 @@ const RECEIVE: u64 = 1 << 63;
 
 /// A synchronous datagram id that only this module uses.
 #[derive(Debug)]
-struct Own(Arc<Id>);
+struct OwnedId(Arc<Id>);
 
-impl Own {
+impl OwnedId {
     fn new() -> Result<Self, Errno> {
         // SAFETY: a NULL channel is allowed.
         let id = unsafe { ids::make(null_mut(), null_mut(), RDMA_PS_UDP, IBV_QPT_UD)? };
@@ -36,7 +36,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedId {
     fn drop(&mut self) {
         destroy(&self.0);
     }
@@ -54,7 +54,7 @@ fn stored(address: SocketAddr) -> libc::sockaddr_storage {
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
-    place: u16,
+    slot: u16,
     /// Bytes of the header in front of the datagram.
     header: u32,
     pub(super) len: usize,
@@ -72,11 +72,11 @@ pub(super) struct DatagramEndpoint {
     incoming: Memory,
     /// Slots of `outgoing` that no request uses.
     free: Vec<u16>,
-    places: u16,
+    slots: u16,
     inline: u32,
     /// The largest message of the port, in bytes.
     most: usize,
-    id: Own,
+    id: OwnedId,
 }
 
 // SAFETY: any thread may use verbs objects; other fields are used under the socket's lock.
@@ -88,7 +88,7 @@ impl DatagramEndpoint {
     /// # Errors
     /// `ENODEV` no device has the address; else the errno of the device.
     pub(super) fn new(address: SocketAddr, wanted: Settings) -> Result<Self, Errno> {
-        let id = Own::new()?;
+        let id = OwnedId::new()?;
         let mut anyport = address;
         // The UDP socket holds the port.
         anyport.set_port(0);
@@ -125,13 +125,13 @@ impl DatagramEndpoint {
                 outgoing,
                 incoming,
                 free: (0..sizes.send_queue).collect(),
-                places: sizes.send_queue,
+                slots: sizes.send_queue,
                 inline,
                 most: mtu.min(MOST),
                 id,
             };
-            for place in 0..sizes.receive_queue {
-                endpoint.receive(place)?;
+            for slot in 0..sizes.receive_queue {
+                endpoint.receive(slot)?;
             }
             endpoint.queue.arm();
             Ok(endpoint)
@@ -161,44 +161,44 @@ impl DatagramEndpoint {
 
     /// Whether all sends have completed.
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == usize::from(self.places)
+        self.free.len() == usize::from(self.slots)
     }
 
-    const fn at(place: u16) -> u32 {
-        place as u32 * (GRH + MOST as u32)
+    const fn at(slot: u16) -> u32 {
+        slot as u32 * (GRH + MOST as u32)
     }
 
-    fn receive(&self, place: u16) -> Result<(), Errno> {
+    fn receive(&self, slot: u16) -> Result<(), Errno> {
         let sge = ibv_sge {
-            addr: self.incoming.addr(Self::at(place)),
+            addr: self.incoming.addr(Self::at(slot)),
             length: GRH + MOST as u32,
             lkey: self.incoming.lkey(),
         };
         // SAFETY: the queue pair is live; no other request uses the slot, which lives as long as
         // this value.
-        unsafe { self.queue.receive(self.qp, RECEIVE | u64::from(place), Some(sge)) }
+        unsafe { self.queue.receive(self.qp, RECEIVE | u64::from(slot), Some(sge)) }
     }
 
     /// Processes completions: passes each datagram and its sender to `f`. Returns `false` without a
     /// completion.
     pub(super) fn progress(&mut self, mut f: impl FnMut(SocketAddr, Received)) -> bool {
-        let (mut any, mut came, mut back) = (false, vec![], vec![]);
+        let (mut any, mut arrived, mut to_repost) = (false, vec![], vec![]);
         loop {
             let free = &mut self.free;
             let found = self.queue.poll(|wc| {
-                let place = wc.wr_id as u16;
+                let slot = wc.wr_id as u16;
                 if wc.wr_id & RECEIVE == 0 {
-                    free.push(place);
+                    free.push(slot);
                 } else if wc.status == IBV_WC_SUCCESS {
-                    came.push((place, wc.byte_len.saturating_sub(GRH)));
+                    arrived.push((slot, wc.byte_len.saturating_sub(GRH)));
                 } else {
-                    back.push(place);
+                    to_repost.push(slot);
                 }
             });
-            for (place, len) in came.drain(..) {
-                match self.open(place, len) {
+            for (slot, len) in arrived.drain(..) {
+                match self.parse_sender(slot, len) {
                     Some((from, received)) => f(from, received),
-                    None => back.push(place),
+                    None => to_repost.push(slot),
                 }
             }
             if !found {
@@ -206,21 +206,21 @@ impl DatagramEndpoint {
             }
             any = true;
         }
-        for place in back {
+        for slot in to_repost {
             // The post fails only on a broken device or in the error state, in which no datagram
             // arrives.
-            let _broken = self.receive(place);
+            let _broken = self.receive(slot);
         }
         any
     }
 
     /// The sender of a message; `None`: the message is from no rsocket.
-    fn open(&self, place: u16, len: u32) -> Option<(SocketAddr, Received)> {
-        let start: [u8; Header::MOST] = self.incoming.array(Self::at(place) + GRH).ok()?;
+    fn parse_sender(&self, slot: u16, len: u32) -> Option<(SocketAddr, Received)> {
+        let start: [u8; Header::MOST] = self.incoming.array(Self::at(slot) + GRH).ok()?;
         let start = start.get(..start.len().min(len as usize))?;
         let (from, header) = Header::parse(start).ok()?;
         let len = (len as usize).min(MOST).checked_sub(header)?;
-        Some((from, Received { place, header: header as u32, len }))
+        Some((from, Received { slot, header: header as u32, len }))
     }
 
     /// Copies a received datagram, from byte `behind` on.
@@ -237,15 +237,15 @@ impl DatagramEndpoint {
         to: *mut u8,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let at = Self::at(received.place) + GRH + received.header + behind as u32;
+        let at = Self::at(received.slot) + GRH + received.header + behind as u32;
         // SAFETY: by the contract above; the application has no access to this memory.
         unsafe { self.incoming.read(at, to, bytes) }
     }
 
     /// Posts the slot of a received datagram again.
-    pub(super) fn give_back(&self, received: Received) {
+    pub(super) fn repost(&self, received: Received) {
         // As in `progress`.
-        let _broken = self.receive(received.place);
+        let _broken = self.receive(received.slot);
     }
 
     /// Sends a datagram, which `fill` copies to the given address. Returns `false` without a free
@@ -263,24 +263,24 @@ impl DatagramEndpoint {
         if bytes > self.most() {
             return Err(Errno::EMSGSIZE);
         }
-        let Some(place) = self.free.pop() else { return Ok(false) };
-        let at = u32::from(place) * MOST as u32;
+        let Some(slot) = self.free.pop() else { return Ok(false) };
+        let at = u32::from(slot) * MOST as u32;
         let all = header.len() + bytes;
-        let posted = self.outgoing.place(at, all).and_then(|to| {
-            // SAFETY: `place` checked the room for header and datagram, which no request reads.
+        let posted = self.outgoing.pointer(at, all).and_then(|to| {
+            // SAFETY: `slot` checked the room for header and datagram, which no request reads.
             unsafe { to.copy_from_nonoverlapping(header.as_ptr(), header.len()) };
             fill(to.wrapping_add(header.len()));
             let length = all as u32;
             let sge = ibv_sge { addr: self.outgoing.addr(at), length, lkey: self.outgoing.lkey() };
             let flags = if length <= self.inline { IBV_SEND_INLINE } else { 0 };
             let ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: RDMA_UDP_QKEY };
-            let wr = request(place.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });
+            let wr = request(slot.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });
             // SAFETY: the queue pair is live; the slot is reused only after the completion; the
             // caller's handle is live.
             unsafe { self.queue.send(self.qp, wr, Some(sge)) }
         });
         if posted.is_err() {
-            self.free.push(place);
+            self.free.push(slot);
         }
         posted.map(|()| true)
     }
@@ -289,8 +289,8 @@ impl DatagramEndpoint {
     ///
     /// # Errors
     /// The errno of resolving the address, or of the device.
-    pub(super) fn way(&self, to: SocketAddr) -> Result<*mut ibv_ah, Errno> {
-        let id = Own::new()?;
+    pub(super) fn address_handle(&self, to: SocketAddr) -> Result<*mut ibv_ah, Errno> {
+        let id = OwnedId::new()?;
         let mut anyport = self.address;
         anyport.set_port(0);
         let (mut from, mut to) = (stored(anyport), stored(to));
@@ -337,8 +337,8 @@ impl DatagramEndpoint {
     }
 
     /// Takes all events off the descriptor.
-    pub(super) fn hush(&mut self) {
-        self.queue.hush();
+    pub(super) fn drain_events(&mut self) {
+        self.queue.drain_events();
     }
 }
 

@@ -2,9 +2,9 @@
 //! (`ferroverbs_cm::datagram`), a queue pair for each local address, and received datagrams.
 //! `transfer` sends and receives through here.
 
-use super::connect::told;
+use super::connect::read_address;
 use super::datagram_endpoint::{DatagramEndpoint, Received};
-use super::socket::{Socket, State, watch};
+use super::socket::{Socket, SocketState, watch};
 use super::transfer::at_once;
 use super::vector::Vector;
 use crate::{address, verbs};
@@ -49,7 +49,7 @@ impl Drop for Handle {
 
 /// A received datagram, by its location.
 #[derive(Debug)]
-enum Came {
+enum QueuedDatagram {
     /// In the memory of a queue pair.
     Received(usize, Received),
     /// Copied from a UDP packet.
@@ -67,8 +67,8 @@ pub(super) struct Datagrams {
     endpoints: Vec<DatagramEndpoint>,
     /// The peer to which the socket is connected.
     pub(super) peer: Option<SocketAddr>,
-    came: VecDeque<(SocketAddr, Came)>,
-    /// The number of copied datagrams in `came`.
+    received: VecDeque<(SocketAddr, QueuedDatagram)>,
+    /// The number of copied datagrams in `received`.
     copies: usize,
     /// True until the direction is shut down.
     pub(super) readable: bool,
@@ -76,7 +76,7 @@ pub(super) struct Datagrams {
 }
 
 /// A peer's address without the flow information, which belongs to a packet.
-fn known(mut peer: SocketAddr) -> SocketAddr {
+fn peer_key(mut peer: SocketAddr) -> SocketAddr {
     if let SocketAddr::V6(v6) = &mut peer {
         v6.set_flowinfo(0);
     }
@@ -105,7 +105,7 @@ impl Datagrams {
             peers: HashMap::new(),
             endpoints: vec![],
             peer: None,
-            came: VecDeque::new(),
+            received: VecDeque::new(),
             copies: 0,
             readable: true,
             writable: true,
@@ -151,15 +151,15 @@ impl Datagrams {
             if i32::from((*addr).sa_family) == libc::AF_UNSPEC {
                 return Ok(());
             }
-            let peer = known(told(addr, len)?);
-            self.know(peer, settings)?;
+            let peer = peer_key(read_address(addr, len)?);
+            self.add_peer(peer, settings)?;
             self.peer = Some(peer);
         }
         Ok(())
     }
 
     /// Binds the UDP socket to a port, if it has none: headers of datagrams contain the port.
-    fn take_port(&self, like: SocketAddr) -> Result<SocketAddr, Errno> {
+    fn bind_to_port(&self, like: SocketAddr) -> Result<SocketAddr, Errno> {
         let own = self.udp.local_addr()?;
         if own.port() != 0 {
             return Ok(own);
@@ -179,7 +179,7 @@ impl Datagrams {
 
     /// The queue pair on the path to a peer, created if necessary.
     fn endpoint(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
-        let mut own = self.take_port(to)?;
+        let mut own = self.bind_to_port(to)?;
         if own.ip().is_unspecified() {
             let port = own.port();
             own = address::source_for(to)?;
@@ -198,8 +198,8 @@ impl Datagrams {
     ///
     /// # Errors
     /// The errno of routing, or of a path without a device.
-    pub(super) fn know(&mut self, peer: SocketAddr, settings: Settings) -> Result<(), Errno> {
-        let peer = known(peer);
+    pub(super) fn add_peer(&mut self, peer: SocketAddr, settings: Settings) -> Result<(), Errno> {
+        let peer = peer_key(peer);
         if self.peers.contains_key(&peer) {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Datagrams {
 
     /// Whether a datagram can be sent now; true for an unknown peer.
     pub(super) fn has_room(&self, to: Option<SocketAddr>) -> bool {
-        let Some(peer) = to.or(self.peer).and_then(|to| self.peers.get(&known(to))) else {
+        let Some(peer) = to.or(self.peer).and_then(|to| self.peers.get(&peer_key(to))) else {
             return true;
         };
         peer.handle.is_none()
@@ -223,7 +223,7 @@ impl Datagrams {
 
     /// Whether a received datagram waits.
     pub(super) fn has_data(&self) -> bool {
-        !self.came.is_empty()
+        !self.received.is_empty()
     }
 
     /// Whether all sends have completed.
@@ -235,21 +235,22 @@ impl Datagrams {
     pub(super) fn progress(&mut self, settings: Settings) -> bool {
         let mut any = false;
         for at in 0..self.endpoints.len() {
-            let (Some(endpoint), came) = (self.endpoints.get_mut(at), &mut self.came) else {
+            let (Some(endpoint), received) = (self.endpoints.get_mut(at), &mut self.received)
+            else {
                 break;
             };
             let mut strangers = vec![];
             let peer = self.peer;
-            any |= endpoint.progress(|from, received| {
+            any |= endpoint.progress(|from, datagram| {
                 // A connected socket accepts only datagrams of its peer.
                 if peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port())) {
-                    came.push_back((from, Came::Received(at, received)));
+                    received.push_back((from, QueuedDatagram::Received(at, datagram)));
                 } else {
-                    strangers.push(received);
+                    strangers.push(datagram);
                 }
             });
-            for received in strangers {
-                endpoint.give_back(received);
+            for datagram in strangers {
+                endpoint.repost(datagram);
             }
         }
         let mut bytes = [0; MOST];
@@ -260,7 +261,7 @@ impl Datagrams {
             let Ok((notice, at)) = Notice::parse(message, from.ip()) else { continue };
             let datagram = message.get(at..).unwrap_or_default();
             // A packet of a peer that cannot be answered is dropped.
-            let _unheard = self.hear(from, notice, datagram, settings);
+            let _dropped = self.handle_notice(from, notice, datagram, settings);
         }
         any
     }
@@ -282,35 +283,36 @@ impl Datagrams {
     }
 
     /// Processes a notice: stores the queue pair of a peer, and the datagram behind the notice.
-    fn hear(
+    fn handle_notice(
         &mut self,
         from: SocketAddr,
         notice: Notice,
         datagram: &[u8],
         settings: Settings,
     ) -> Result<(), Errno> {
-        self.know(from, settings)?;
-        let (endpoints, key) = (&self.endpoints, known(from));
+        self.add_peer(from, settings)?;
+        let (endpoints, key) = (&self.endpoints, peer_key(from));
         let peer = self.peers.get_mut(&key).ok_or(Errno::ENOENT)?;
         let endpoint = endpoints.get(peer.endpoint).ok_or(Errno::ENOENT)?;
         if peer.handle.as_ref().is_none_or(|(_, qpn)| *qpn != notice.qpn) {
-            peer.handle = Some((Handle(endpoint.way(from)?), notice.qpn));
+            peer.handle = Some((Handle(endpoint.address_handle(from)?), notice.qpn));
         }
         if notice.brings {
             let own = Notice { brings: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
             // If the reply is lost, the peer's next datagram triggers another.
-            let _lost = self.say(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
+            let _lost =
+                self.send_notice(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
             // The limit is the number of receives of a queue pair.
             if self.copies < usize::from(settings.receive_queue) {
                 self.copies += 1;
-                self.came.push_back((from, Came::Copy(datagram.to_vec())));
+                self.received.push_back((from, QueuedDatagram::Copy(datagram.to_vec())));
             }
         }
         Ok(())
     }
 
     /// Sends a notice by UDP, with a datagram behind it.
-    fn say(
+    fn send_notice(
         &self,
         to: SocketAddr,
         notice: Notice,
@@ -356,8 +358,8 @@ impl Datagrams {
         flags: c_int,
         settings: Settings,
     ) -> Result<bool, Errno> {
-        self.know(to, settings)?;
-        let peer = self.peers.get(&known(to)).ok_or(Errno::ENOENT)?;
+        self.add_peer(to, settings)?;
+        let peer = self.peers.get(&peer_key(to)).ok_or(Errno::ENOENT)?;
         let endpoint = self.endpoints.get_mut(peer.endpoint).ok_or(Errno::ENOENT)?;
         let len = bytes.left();
         if let Some((Handle(ah), qpn)) = &peer.handle {
@@ -373,7 +375,7 @@ impl Datagrams {
             return Err(Errno::EMSGSIZE);
         }
         let own = Notice { brings: true, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
-        self.say(to, own, bytes, flags).map(|()| true)
+        self.send_notice(to, own, bytes, flags).map(|()| true)
     }
 
     /// Copies the oldest datagram, and removes it unless `peek`. Returns its sender and full
@@ -383,10 +385,10 @@ impl Datagrams {
         bytes: &mut Vector,
         peek: bool,
     ) -> Result<Option<(SocketAddr, usize)>, Errno> {
-        let Some((from, came)) = self.came.front() else { return Ok(None) };
+        let Some((from, received)) = self.received.front() else { return Ok(None) };
         let (from, mut done) = (*from, Ok(()));
-        let len = match came {
-            Came::Received(at, received) => {
+        let len = match received {
+            QueuedDatagram::Received(at, received) => {
                 let endpoint = self.endpoints.get(*at).ok_or(Errno::ENOENT)?;
                 let some = received.len.min(bytes.left());
                 bytes.each(some, |to, behind, some| {
@@ -394,11 +396,11 @@ impl Datagrams {
                     done = done.and(unsafe { endpoint.read(*received, behind, to, some) });
                 });
                 if !peek {
-                    endpoint.give_back(*received);
+                    endpoint.repost(*received);
                 }
                 received.len
             }
-            Came::Copy(datagram) => {
+            QueuedDatagram::Copy(datagram) => {
                 bytes.each(datagram.len().min(bytes.left()), |to, behind, some| {
                     // SAFETY: the pieces are valid by the caller's contract; the copy stays within
                     // the datagram.
@@ -411,7 +413,7 @@ impl Datagrams {
             }
         };
         if !peek {
-            self.came.pop_front();
+            self.received.pop_front();
         }
         done.map(|()| Some((from, len)))
     }
@@ -422,8 +424,8 @@ impl Datagrams {
     }
 
     /// Takes all completion events off the descriptors.
-    pub(super) fn hush(&mut self) {
-        self.endpoints.iter_mut().for_each(DatagramEndpoint::hush);
+    pub(super) fn drain_events(&mut self) {
+        self.endpoints.iter_mut().for_each(DatagramEndpoint::drain_events);
     }
 }
 
@@ -436,7 +438,7 @@ impl Datagrams {
 /// The pieces are readable.
 pub(super) unsafe fn send<'a>(
     socket: &'a Socket,
-    mut state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, SocketState>,
     bytes: &mut Vector,
     to: Option<SocketAddr>,
     flags: c_int,
@@ -444,7 +446,7 @@ pub(super) unsafe fn send<'a>(
     let len = bytes.left();
     loop {
         let now = at_once(&state, flags);
-        let room = |state: &State| {
+        let room = |state: &SocketState| {
             state.datagrams.as_ref().is_none_or(|all| !all.writable || all.has_room(to))
         };
         state = socket.until(state, now, room)?;
@@ -469,14 +471,15 @@ pub(super) unsafe fn send<'a>(
 /// The pieces are writable.
 pub(super) unsafe fn receive<'a>(
     socket: &'a Socket,
-    mut state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, SocketState>,
     bytes: &mut Vector,
     flags: c_int,
 ) -> Result<Option<(SocketAddr, usize)>, Errno> {
     let now = at_once(&state, flags);
-    let came =
-        |state: &State| state.datagrams.as_ref().is_none_or(|all| !all.readable || all.has_data());
-    state = socket.until(state, now, came)?;
+    let received = |state: &SocketState| {
+        state.datagrams.as_ref().is_none_or(|all| !all.readable || all.has_data())
+    };
+    state = socket.until(state, now, received)?;
     let all = state.datagrams.as_mut().ok_or(Errno::EBADF)?;
     all.take(bytes, flags & libc::MSG_PEEK != 0)
 }

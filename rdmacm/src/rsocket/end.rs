@@ -2,8 +2,8 @@
 //! Entry points that end the connection of a socket.
 
 use super::datagrams::Datagrams;
-use super::numbers::Parents;
-use super::socket::{Phase, SOCKETS, Socket, State, find, forget, tell};
+use super::numbers::Inherited;
+use super::socket::{Phase, SOCKETS, Socket, SocketState, find, forget, send_control};
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Ends one direction or both, tells the peer, and waits until the peer has received all data.
 fn shut_down<'a>(
     socket: &'a Socket,
-    mut state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, SocketState>,
     how: c_int,
-) -> Result<MutexGuard<'a, State>, Errno> {
+) -> Result<MutexGuard<'a, SocketState>, Errno> {
     let reading = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     if !reading && !writing {
@@ -38,12 +38,12 @@ fn shut_down<'a>(
         return Ok(state);
     }
     if std::mem::take(&mut state.options.keep_alive) {
-        super::keep_alive::look_again();
+        super::keep_alive::recheck();
     }
     state.progress();
     let message = state.stream.as_mut().and_then(|stream| stream.shut_down(reading, writing));
     if let Some(message) = message {
-        let has_place = |state: &State| {
+        let has_place = |state: &SocketState| {
             state
                 .stream
                 .as_ref()
@@ -51,11 +51,11 @@ fn shut_down<'a>(
         };
         state = socket.until(state, false, has_place)?;
         if state.is_open() {
-            tell(&mut state, message);
+            send_control(&mut state, message);
         }
     }
     if writing {
-        let is_done = |state: &State| {
+        let is_done = |state: &SocketState| {
             state
                 .stream
                 .as_ref()
@@ -90,14 +90,14 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn rclose(socket: c_int) -> MinusOne {
-        if super::set::close(socket) || SOCKETS.close_parents(socket) == Parents::Closed {
+        if super::set::close(socket) || SOCKETS.close_inherited(socket) == Inherited::Closed {
             return Ok(MinusOne(0));
         }
         let socket = find(socket)?;
         loop {
             let state = socket.lock();
             let shut = if state.datagrams.is_some() {
-                let sent = |state: &State| state.datagrams.as_ref().is_none_or(Datagrams::is_idle);
+                let sent = |state: &SocketState| state.datagrams.as_ref().is_none_or(Datagrams::is_idle);
                 socket.until(state, false, sent).map(drop)
             } else if state.is_open() {
                 shut_down(&socket, state, libc::SHUT_RDWR).map(drop)

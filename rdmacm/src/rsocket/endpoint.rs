@@ -8,8 +8,8 @@ use crate::id::Id;
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::stream::{
-    Area, CONTROLS, Done, Grant, Hello, MOST_QUEUE, Mapping, Message, Order, Place, Settings,
-    TABLE, Write, scale,
+    Area, ByteLocation, CONTROLS, CompletedRequest, Grant, Hello, MOST_QUEUE, Mapping, Message,
+    Order, Settings, TABLE, Write, scale,
 };
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -20,13 +20,13 @@ const RECEIVE: u64 = 1 << 63;
 
 /// The content of a completion.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum News {
+pub(super) enum CompletionKind {
     /// Immediate data, and the number of bytes that arrived.
     Message(u32, u32),
     /// A receive failed: the connection has ended.
     Flushed,
     /// A send request completed, or failed.
-    Done(Done, bool),
+    Request(CompletedRequest, bool),
 }
 
 /// The queue pair of an id with its resources.
@@ -135,15 +135,15 @@ impl Endpoint {
         unsafe { self.queue.receive(self.qp, RECEIVE, None) }
     }
 
-    /// Posts an RDMA WRITE from `place` to an address of the peer, with the message as immediate
+    /// Posts an RDMA WRITE from `sge` to an address of the peer, with the message as immediate
     /// data.
     fn post(
         &self,
-        place: Option<ibv_sge>,
+        sge: Option<ibv_sge>,
         flags: u32,
         (addr, key): (u64, u32),
         message: Option<Message>,
-        done: Done,
+        done: CompletedRequest,
     ) -> Result<(), Errno> {
         let wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: addr, rkey: key } };
         let opcode = if message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
@@ -151,7 +151,7 @@ impl Endpoint {
         request.imm.imm_data = message.map_or(0, |message| message.emit().to_be());
         // SAFETY: the queue pair is live; named memory lives as long as this value, and inline data
         // live during the call.
-        unsafe { self.queue.send(self.qp, request, place) }
+        unsafe { self.queue.send(self.qp, request, sge) }
     }
 
     /// Posts bytes that `fill` copies to the given address.
@@ -162,63 +162,67 @@ impl Endpoint {
         fill: impl FnOnce(*mut u8, usize),
     ) -> Result<(), Errno> {
         let bytes = write.bytes as usize;
-        let (place, flags) = match write.from {
-            Place::Inline => {
+        let (sge, flags) = match write.from {
+            ByteLocation::Inline => {
                 self.scratch.resize(bytes, 0);
                 fill(self.scratch.as_mut_ptr(), bytes);
                 let addr = self.scratch.as_ptr() as u64;
                 (ibv_sge { addr, length: write.bytes, lkey: 0 }, IBV_SEND_INLINE)
             }
-            Place::Buffer(at) => {
+            ByteLocation::Buffer(at) => {
                 let memory = self.outgoing.as_ref().ok_or(Errno::ENOTCONN)?;
-                fill(memory.place(at, bytes)?, bytes);
+                fill(memory.pointer(at, bytes)?, bytes);
                 (ibv_sge { addr: memory.addr(at), length: write.bytes, lkey: memory.lkey() }, 0)
             }
         };
-        self.post(Some(place), flags, (write.addr, write.key), message, write.done)
+        self.post(Some(sge), flags, (write.addr, write.key), message, write.done)
     }
 
     /// Sends a control message to the peer.
-    pub(super) fn tell(&self, message: Message, done: Done) -> Result<(), Errno> {
+    pub(super) fn send_control(
+        &self,
+        message: Message,
+        done: CompletedRequest,
+    ) -> Result<(), Errno> {
         self.post(None, 0, (0, 0), Some(message), done)
     }
 
     /// Posts an empty write, by which the device tests whether the peer exists.
     pub(super) fn probe(&self) -> Result<(), Errno> {
-        self.post(None, 0, (0, 0), None, Done::Control)
+        self.post(None, 0, (0, 0), None, CompletedRequest::Control)
     }
 
     /// Sends credits to the peer, and a half of the receive buffer if one is free.
-    pub(super) fn grant(&mut self, grant: Grant, entry: u32) -> Result<(), Errno> {
+    pub(super) fn send_grant(&mut self, grant: Grant, entry: u32) -> Result<(), Errno> {
         let message = Message::Credits(grant.limit);
         let (Some(half), Some(peer)) = (grant.half, self.peer) else {
-            return self.tell(message, Done::Control);
+            return self.send_control(message, CompletedRequest::Control);
         };
         let buffer = self.incoming.as_ref().ok_or(Errno::ENOTCONN)?;
         let length = self.settings.receive_bytes / 2;
         let area = Area { addr: buffer.addr(half), key: buffer.rkey(), length }.emit(peer.order);
         let to = peer.table.addr.wrapping_add(u64::from(entry) * Area::LEN as u64);
         let length = Area::LEN as u32;
-        let (place, flags) = if self.settings.inline >= length {
+        let (sge, flags) = if self.settings.inline >= length {
             (ibv_sge { addr: area.as_ptr() as u64, length, lkey: 0 }, IBV_SEND_INLINE)
         } else {
             // Behind the stream's bytes, memory has a slot for each control message in flight.
             let memory = self.outgoing.as_ref().ok_or(Errno::ENOTCONN)?;
             let at = self.settings.send_bytes + self.control * length;
             self.control = (self.control + 1) % u32::from(CONTROLS);
-            let to = memory.place(at, Area::LEN)?;
-            // SAFETY: `place` checked the room for these bytes.
+            let to = memory.pointer(at, Area::LEN)?;
+            // SAFETY: `sge` checked the room for these bytes.
             unsafe { to.copy_from_nonoverlapping(area.as_ptr(), Area::LEN) };
             (ibv_sge { addr: memory.addr(at), length, lkey: memory.lkey() }, 0)
         };
-        self.post(Some(place), flags, (to, peer.table.key), Some(message), Done::Control)
+        self.post(Some(sge), flags, (to, peer.table.key), Some(message), CompletedRequest::Control)
     }
 
     /// Copies received bytes.
     ///
     /// # Safety
     /// `to` has room for `bytes` bytes.
-    pub(super) unsafe fn take(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
+    pub(super) unsafe fn read(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
         let memory = self.incoming.as_ref().ok_or(Errno::ENOTCONN)?;
         // SAFETY: by the contract above; the application has no access to this memory.
         unsafe { memory.read(at, to, bytes) }
@@ -238,7 +242,7 @@ impl Endpoint {
     }
 
     /// The next completions; empty without any.
-    pub(super) fn news(&self, found: &mut Vec<News>) {
+    pub(super) fn poll_completions(&self, found: &mut Vec<CompletionKind>) {
         found.clear();
         self.queue.poll(|wc| {
             let ok = wc.status == IBV_WC_SUCCESS;
@@ -246,13 +250,13 @@ impl Endpoint {
                 if ok {
                     // SAFETY: all bit patterns are valid; the parser refuses a completion without
                     // immediate data.
-                    News::Message(u32::from_be(unsafe { wc.imm.imm_data }), wc.byte_len)
+                    CompletionKind::Message(u32::from_be(unsafe { wc.imm.imm_data }), wc.byte_len)
                 } else {
-                    News::Flushed
+                    CompletionKind::Flushed
                 }
             } else {
-                let done = Done::parse(wc.wr_id).unwrap_or(Done::Control);
-                News::Done(done, ok)
+                let done = CompletedRequest::parse(wc.wr_id).unwrap_or(CompletedRequest::Control);
+                CompletionKind::Request(done, ok)
             });
         });
     }
@@ -263,8 +267,8 @@ impl Endpoint {
     }
 
     /// Takes all events off the descriptor.
-    pub(super) fn hush(&mut self) {
-        self.queue.hush();
+    pub(super) fn drain_events(&mut self) {
+        self.queue.drain_events();
     }
 }
 

@@ -6,18 +6,18 @@
 //! notice, as upstream's (`tcp_svc_send_keepalive` in rdma-core's `librdmacm/rsocket.c`).
 
 use super::socket::{Phase, Socket};
-use crate::anew::Anew;
+use crate::anew::PerProcess;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The interval at which a pending acknowledgement is checked.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A socket with the option.
 #[derive(Debug)]
-struct Kept {
+struct KeptSocket {
     socket: Weak<Socket>,
     /// The times of the next probe, and of the next check of the socket.
     due: Instant,
@@ -26,9 +26,9 @@ struct Kept {
 
 #[derive(Debug, Default)]
 struct List {
-    kept: Vec<Kept>,
+    kept: Vec<KeptSocket>,
     /// Whether a thread serves the list.
-    served: bool,
+    has_thread: bool,
     /// True: check all sockets now.
     changed: bool,
 }
@@ -40,7 +40,7 @@ struct Service {
 }
 
 /// A child of fork(2) gets a new value: it has neither the thread nor the sockets of its parent.
-static SERVICE: Anew<Service> = Anew::new();
+static SERVICE: PerProcess<Service> = PerProcess::new();
 
 /// Starts to probe `idle` from now, in place of an earlier schedule.
 ///
@@ -49,12 +49,12 @@ static SERVICE: Anew<Service> = Anew::new();
 pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     let service = SERVICE.get();
     let mut list = service.list.lock();
-    if !list.served {
+    if !list.has_thread {
         crate::agent::spawn("fv-keepalive", serve)?;
-        list.served = true;
+        list.has_thread = true;
     }
     let due = Instant::now() + idle;
-    let kept = Kept { socket: Arc::downgrade(socket), due, next: due };
+    let kept = KeptSocket { socket: Arc::downgrade(socket), due, next: due };
     list.kept.retain(|other| !other.is_same(&kept));
     list.kept.push(kept);
     service.changed.notify_all();
@@ -62,10 +62,10 @@ pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
 }
 
 /// Reports that a socket may have lost the option.
-pub(super) fn look_again() {
+pub(super) fn recheck() {
     let service = SERVICE.get();
     let mut list = service.list.lock();
-    list.changed = list.served;
+    list.changed = list.has_thread;
     service.changed.notify_all();
 }
 
@@ -76,7 +76,7 @@ fn serve() {
     loop {
         let now = Instant::now();
         let Some(next) = list.kept.iter().map(|one| one.next).min() else {
-            list.served = false;
+            list.has_thread = false;
             return;
         };
         if next > now && !list.changed {
@@ -87,7 +87,7 @@ fn serve() {
         let all = std::mem::take(&mut list.kept);
         // The list is unlocked: the lock of a socket comes before the lock of the list.
         drop(list);
-        let left: Vec<_> = all.into_iter().filter_map(|one| one.look(now)).collect();
+        let left: Vec<_> = all.into_iter().filter_map(|one| one.service(now)).collect();
         list = service.list.lock();
         // A socket may have been entered again meanwhile.
         for one in left {
@@ -98,13 +98,13 @@ fn serve() {
     }
 }
 
-impl Kept {
+impl KeptSocket {
     fn is_same(&self, other: &Self) -> bool {
         Weak::ptr_eq(&self.socket, &other.socket)
     }
 
     /// Performs the work that is due; `None`: the socket is not kept alive any more.
-    fn look(mut self, now: Instant) -> Option<Self> {
+    fn service(mut self, now: Instant) -> Option<Self> {
         let socket = self.socket.upgrade()?;
         let mut state = socket.lock();
         let is_over = matches!(state.phase, Phase::Failed | Phase::Closed);
@@ -114,7 +114,7 @@ impl Kept {
         if now < self.next {
             return Some(self);
         }
-        state.look();
+        state.check_completions();
         if state.stream.as_ref().is_some_and(|stream| !stream.is_open()) {
             return None;
         }
@@ -122,7 +122,8 @@ impl Kept {
             state.probe();
             self.due = now + state.options.idle();
         }
-        self.next = if state.awaits_answers() { self.due.min(now + LOOK) } else { self.due };
+        self.next =
+            if state.awaits_answers() { self.due.min(now + CHECK_INTERVAL) } else { self.due };
         Some(self)
     }
 }

@@ -1,7 +1,7 @@
 //! Mappings: `riomap`, `riounmap`, `riowrite` (rsocket(7)).
 //! Entry points that register application memory and write to the peer's memory.
 
-use super::socket::{Phase, Socket, State, find};
+use super::socket::{Phase, Socket, SocketState, find};
 use super::vector::Vector;
 use crate::verbs;
 use abi::*;
@@ -59,9 +59,9 @@ impl Mapped {
 /// The errno of sending.
 pub(super) fn announce<'a>(
     socket: &'a Socket,
-    mut state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, SocketState>,
     flags: c_int,
-) -> Result<MutexGuard<'a, State>, Errno> {
+) -> Result<MutexGuard<'a, SocketState>, Errno> {
     while state.mapped.is_pending() {
         state = socket.until_room(state, flags)?;
         let now = &mut *state;
@@ -78,7 +78,7 @@ pub(super) fn announce<'a>(
         let at = Area { addr: peer.table.addr.wrapping_add(behind), key: peer.table.key, length };
         let Some(write) = stream.outgoing.write_entry(at) else {
             // The entry must be contiguous, which is possible when no send is in flight.
-            let done = |state: &State| {
+            let done = |state: &SocketState| {
                 state
                     .stream
                     .as_ref()

@@ -58,7 +58,7 @@ impl Memory {
     ///
     /// # Errors
     /// `EFAULT` out of range.
-    pub(super) fn place(&self, at: u32, bytes: usize) -> Result<*mut u8, Errno> {
+    pub(super) fn pointer(&self, at: u32, bytes: usize) -> Result<*mut u8, Errno> {
         let at = at as usize;
         let end = at.checked_add(bytes).filter(|&end| end <= self.bytes);
         end.map(|_| self.base.wrapping_add(at)).ok_or(Errno::EFAULT)
@@ -72,7 +72,7 @@ impl Memory {
     /// # Safety
     /// `to` has room for `bytes` bytes, and is outside of this memory.
     pub(super) unsafe fn read(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
-        let from = self.place(at, bytes)?;
+        let from = self.pointer(at, bytes)?;
         // SAFETY: the range is checked; `to` is valid by contract.
         unsafe { from.copy_to_nonoverlapping(to, bytes) };
         Ok(())

@@ -28,15 +28,15 @@ pub(super) struct Numbers<T: 'static>(Shared<Option<HashMap<c_int, Entry<T>>>>);
 #[derive(Debug)]
 struct Entry<T> {
     process: i32,
-    what: Arc<T>,
+    value: Arc<T>,
 }
 
 /// The result of closing a descriptor of a parent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parents {
+pub(super) enum Inherited {
     /// The entry belonged to a parent: the descriptor of this process is closed.
     Closed,
-    Not,
+    NotInherited,
 }
 
 impl<T> Numbers<T> {
@@ -44,9 +44,9 @@ impl<T> Numbers<T> {
         Self(Shared::new(None))
     }
 
-    pub(super) fn enter(&'static self, fd: c_int, what: Arc<T>) {
+    pub(super) fn enter(&'static self, fd: c_int, value: Arc<T>) {
         let process = process();
-        let before = self.0.lock().get_or_insert_default().insert(fd, Entry { process, what });
+        let before = self.0.lock().get_or_insert_default().insert(fd, Entry { process, value });
         // A parent's entry with a descriptor that was closed directly: its contents are leaked,
         // because they belong to the parent.
         if let Some(before) = before.filter(|before| before.process != process) {
@@ -62,22 +62,22 @@ impl<T> Numbers<T> {
         let known = self.0.lock();
         let found = known.as_ref().and_then(|known| known.get(&fd)).ok_or(Errno::EBADF)?;
         if found.process == process() {
-            return Ok(Arc::clone(&found.what));
+            return Ok(Arc::clone(&found.value));
         }
         let of = found.process;
         drop(known);
-        device::refuse_parents(of)?;
+        device::refuse_inherited(of)?;
         Err(Errno::ENODEV)
     }
 
     /// Removes an entry; `None`: the entry is gone already.
     pub(super) fn forget(&'static self, fd: c_int) -> Option<Arc<T>> {
-        Some(self.0.lock().as_mut()?.remove(&fd)?.what)
+        Some(self.0.lock().as_mut()?.remove(&fd)?.value)
     }
 
     /// Closes the descriptor of a parent's entry, as close(2) in a child; the parent's socket
     /// stays.
-    pub(super) fn close_parents(&'static self, fd: c_int) -> Parents {
+    pub(super) fn close_inherited(&'static self, fd: c_int) -> Inherited {
         let mut known = self.0.lock();
         let own = process();
         let entry = known.as_mut().and_then(|known| match known.get(&fd) {
@@ -85,27 +85,27 @@ impl<T> Numbers<T> {
             _ => None,
         });
         drop(known);
-        let Some(entry) = entry else { return Parents::Not };
+        let Some(entry) = entry else { return Inherited::NotInherited };
         // The contents are leaked: dropping them would end the parent's connection, and take locks
         // that a thread of the parent may have held.
         std::mem::forget(entry);
         // SAFETY: close has no requirements; no other value of this process uses the descriptor.
         unsafe { libc::close(fd) };
-        Parents::Closed
+        Inherited::Closed
     }
 }
 
-thread_local!(static HELD: RefCell<Option<[Guard; 2]>> = const { RefCell::new(None) });
+thread_local!(static FORK_GUARDS: RefCell<Option<[Guard; 2]>> = const { RefCell::new(None) });
 
 extern "C" fn before_fork() {
     let both = [super::set::SETS.0.hold(), super::socket::SOCKETS.0.hold()];
     // A thread that forks during its exit has no thread-local storage; the locks are then released
     // at once.
-    let _ = HELD.try_with(|held| held.replace(Some(both)));
+    let _ = FORK_GUARDS.try_with(|held| held.replace(Some(both)));
 }
 
 extern "C" fn in_parent() {
-    let _ = HELD.try_with(RefCell::take);
+    let _ = FORK_GUARDS.try_with(RefCell::take);
 }
 
 extern "C" fn in_child() {

@@ -2,7 +2,7 @@
 //! Entry points that change and read settings of a socket.
 
 use super::keep_alive;
-use super::socket::{Phase, Socket, State, find};
+use super::socket::{Phase, Socket, SocketState, find};
 use crate::calls::options as ids;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -50,7 +50,7 @@ impl Options {
 pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
     let options = socket.lock().options;
     if !options.keep_alive {
-        keep_alive::look_again();
+        keep_alive::recheck();
         return Ok(());
     }
     keep_alive::keep(socket, options.idle())
@@ -73,7 +73,7 @@ unsafe fn int(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Errno
 }
 
 /// Sets an option of the id.
-fn of_id(state: &State, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
+fn of_id(state: &SocketState, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
     let (level, at) = (RDMA_OPTION_ID as c_int, value.as_mut_ptr().cast());
     // SAFETY: the socket owns the live id; the length is that of `value`.
     let done = unsafe { ids::set(state.id.as_c(), level, option, at, value.len()) };
@@ -81,7 +81,7 @@ fn of_id(state: &State, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
 }
 
 /// The UDP socket of a datagram socket, which stores socket options.
-fn udp_of(state: &State) -> Option<c_int> {
+fn udp_of(state: &SocketState) -> Option<c_int> {
     state.datagrams.as_ref().map(|all| all.udp.as_raw_fd())
 }
 
@@ -96,7 +96,7 @@ const fn is_size(level: c_int, option: c_int) -> bool {
     level == libc::SOL_SOCKET && matches!(option, libc::SO_RCVBUF | libc::SO_SNDBUF)
 }
 
-fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
+fn set(state: &mut SocketState, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
     let on = value != 0;
     let number = value.cast_unsigned();
     let fresh = matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening);
@@ -150,7 +150,7 @@ fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(
     Ok(())
 }
 
-fn get(state: &mut State, level: c_int, option: c_int) -> Result<c_int, Errno> {
+fn get(state: &mut SocketState, level: c_int, option: c_int) -> Result<c_int, Errno> {
     let options = &state.options;
     let bytes = |bytes: u32| c_int::try_from(bytes).unwrap_or(c_int::MAX);
     Ok(match (level, option) {

@@ -3,15 +3,15 @@
 
 use super::bell;
 use super::settings::defaults;
-use super::socket::{Phase, Socket, State, find};
+use super::socket::{Phase, Socket, SocketState, find};
 use cface::{Errno, MinusOne, verb};
-use ferroverbs_cm::stream::Life;
+use ferroverbs_cm::stream::StreamState;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The events that are true of a socket, among the wanted ones.
-fn events(state: &mut State, wanted: i16) -> i16 {
+fn events(state: &mut SocketState, wanted: i16) -> i16 {
     state.progress();
     let readable = libc::POLLIN | libc::POLLRDNORM;
     let writable = libc::POLLOUT | libc::POLLWRNORM;
@@ -20,7 +20,7 @@ fn events(state: &mut State, wanted: i16) -> i16 {
         return wanted & if datagrams.has_room(None) { data | writable } else { data };
     }
     let found = match (state.phase, &state.stream) {
-        (Phase::Listening, _) if state.asked.is_some() => readable,
+        (Phase::Listening, _) if state.pending_request.is_some() => readable,
         (Phase::Failed, _) => return wanted & (readable | writable) | libc::POLLERR,
         (Phase::Connected | Phase::Accepting, Some(stream)) => {
             let mut found = 0;
@@ -34,9 +34,9 @@ fn events(state: &mut State, wanted: i16) -> i16 {
                 // The end is reported after all data are read: programs stop reading when they see
                 // the end.
                 _ if stream.incoming.unread() > 0 && wanted & readable != 0 => 0,
-                Life::Open => 0,
-                Life::Ended => libc::POLLHUP,
-                Life::Broken => libc::POLLERR,
+                StreamState::Open => 0,
+                StreamState::Ended => libc::POLLHUP,
+                StreamState::Broken => libc::POLLERR,
             };
             return found & wanted | over;
         }
@@ -47,13 +47,13 @@ fn events(state: &mut State, wanted: i16) -> i16 {
 }
 
 /// The entries of a poll call, with their rsockets.
-struct Asked<'a> {
+struct PollCall<'a> {
     entries: &'a mut [libc::pollfd],
     /// The rsocket of each entry.
     sockets: Vec<Option<Arc<Socket>>>,
 }
 
-impl Asked<'_> {
+impl PollCall<'_> {
     /// Fills in the current events; returns the number of entries with events.
     fn look(&mut self) -> Result<usize, Errno> {
         let others = self.sockets.iter().any(Option::is_none);
@@ -87,19 +87,19 @@ impl Asked<'_> {
     fn sleep(&self, limit: Option<Duration>) -> Result<(), Errno> {
         bell::with(|bell| {
             let mut entries = self.without_sockets();
-            let mut news = false;
+            let mut processed = false;
             for (entry, socket) in entries.iter_mut().zip(&self.sockets) {
                 if let Some(socket) = socket {
                     (entry.fd, entry.events) = (socket.fd(), libc::POLLIN);
-                    news |= socket.lock().lie_down(bell.fd());
+                    processed |= socket.lock().prepare_sleep(bell.fd());
                 }
             }
             entries.push(libc::pollfd { fd: bell.fd(), events: libc::POLLIN, revents: 0 });
-            let slept = if news { Ok(1) } else { bell::poll(&mut entries, limit) };
-            bell.still();
+            let slept = if processed { Ok(1) } else { bell::poll(&mut entries, limit) };
+            bell.reset();
             for socket in self.sockets.iter().flatten() {
                 let mut state = socket.lock();
-                state.get_up(bell.fd());
+                state.finish_sleep(bell.fd());
             }
             slept.map(drop)
         })
@@ -117,25 +117,25 @@ pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
         socket => socket.map(Some),
     };
     let sockets = entries.iter().map(found).collect::<Result<_, _>>()?;
-    let mut asked = Asked { entries, sockets };
+    let mut call = PollCall { entries, sockets };
     let begun = Instant::now();
     let mut probed = begun;
     loop {
-        let found = asked.look()?;
-        let gone = begun.elapsed();
-        let left = limit.map(|limit| limit.saturating_sub(gone));
+        let found = call.look()?;
+        let elapsed = begun.elapsed();
+        let left = limit.map(|limit| limit.saturating_sub(elapsed));
         if found > 0 || left == Some(Duration::ZERO) {
             return Ok(found);
         }
-        if gone < defaults().polling {
+        if elapsed < defaults().polling {
             std::hint::spin_loop();
             continue;
         }
         let longest = defaults().wake_up;
-        asked.sleep(Some(left.map_or(longest, |left| left.min(longest))))?;
-        if probed.elapsed() >= State::PROBE {
+        call.sleep(Some(left.map_or(longest, |left| left.min(longest))))?;
+        if probed.elapsed() >= SocketState::PROBE {
             probed = Instant::now();
-            asked.sockets.iter().flatten().for_each(|socket| socket.lock().probe());
+            call.sockets.iter().flatten().for_each(|socket| socket.lock().probe());
         }
     }
 }
@@ -207,14 +207,14 @@ verb! {
         ];
         let own = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
         let mut found = 0;
-        for ((set, wanted), asked) in sets.into_iter().zip(of).zip(own) {
+        for ((set, wanted), call) in sets.into_iter().zip(of).zip(own) {
             if set.is_null() {
                 continue;
             }
             // SAFETY: by the contract above; descriptors are below FD_SETSIZE.
             unsafe {
                 libc::FD_ZERO(set);
-                for entry in entries.iter().filter(|entry| entry.events & asked != 0 && entry.revents & wanted != 0) {
+                for entry in entries.iter().filter(|entry| entry.events & call != 0 && entry.revents & wanted != 0) {
                     libc::FD_SET(entry.fd, set);
                     found += 1;
                 }

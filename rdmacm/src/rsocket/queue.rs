@@ -125,7 +125,7 @@ impl Queue {
     }
 
     /// Takes all events off the descriptor.
-    pub(super) fn hush(&mut self) {
+    pub(super) fn drain_events(&mut self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: channel and queue are live, and the channel is non-blocking.
         unsafe {
@@ -142,18 +142,18 @@ impl Queue {
     /// The errno of the device.
     ///
     /// # Safety
-    /// `qp` is live. The memory of `place` is registered, and unused until the receive completes.
+    /// `qp` is live. The memory of `sge` is registered, and unused until the receive completes.
     pub(super) unsafe fn receive(
         &self,
         qp: *mut ibv_qp,
         name: u64,
-        mut place: Option<ibv_sge>,
+        mut sge: Option<ibv_sge>,
     ) -> Result<(), Errno> {
-        let sg_list = place.as_mut().map_or(null_mut(), std::ptr::from_mut);
+        let sg_list = sge.as_mut().map_or(null_mut(), std::ptr::from_mut);
         let num_sge = c_int::from(!sg_list.is_null());
         let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list, num_sge };
         let mut bad = null_mut();
-        // SAFETY: context and queue pair are live; the request lives during the call; `place` is
+        // SAFETY: context and queue pair are live; the request lives during the call; `sge` is
         // valid by contract.
         let error = unsafe {
             let post = (*self.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
@@ -168,16 +168,16 @@ impl Queue {
     /// The errno of the device.
     ///
     /// # Safety
-    /// `qp` is live. The memory of `place` and `request` lives until the request completes; inline
+    /// `qp` is live. The memory of `sge` and `request` lives until the request completes; inline
     /// data live during the call.
     pub(super) unsafe fn send(
         &self,
         qp: *mut ibv_qp,
         mut request: ibv_send_wr,
-        mut place: Option<ibv_sge>,
+        mut sge: Option<ibv_sge>,
     ) -> Result<(), Errno> {
-        request.sg_list = place.as_mut().map_or(null_mut(), std::ptr::from_mut);
-        request.num_sge = c_int::from(place.is_some());
+        request.sg_list = sge.as_mut().map_or(null_mut(), std::ptr::from_mut);
+        request.num_sge = c_int::from(sge.is_some());
         let mut bad = null_mut();
         // SAFETY: context and queue pair are live; the request lives during the call; its memory is
         // valid by contract.

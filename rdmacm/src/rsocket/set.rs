@@ -2,7 +2,7 @@
 //! together, level-triggered.
 //! Entry points over `poll`.
 
-use super::numbers::{Numbers, Parents};
+use super::numbers::{Inherited, Numbers};
 use super::poll::poll;
 use cface::sync::Mutex;
 use cface::{Errno, MinusOne, verb};
@@ -23,11 +23,11 @@ struct Member {
 pub(super) struct Set {
     /// The descriptor of the set, an eventfd that counts the threads to wake.
     fd: c_int,
-    state: Mutex<State>,
+    state: Mutex<SetState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SetState {
     members: Vec<Member>,
     /// The number of changes so far.
     changes: u64,
@@ -47,19 +47,19 @@ fn find(fd: c_int) -> Result<Arc<Set>, Errno> {
 
 /// Closes a set; returns `false` for an unknown descriptor.
 pub(super) fn close(fd: c_int) -> bool {
-    if SETS.close_parents(fd) == Parents::Closed {
+    if SETS.close_inherited(fd) == Inherited::Closed {
         return true;
     }
     let Some(set) = SETS.forget(fd) else { return false };
     let mut state = set.state.lock();
     state.closed = true;
-    set.tell(&mut state);
+    set.wake_waiters(&mut state);
     true
 }
 
 impl Set {
     /// Wakes all waiting threads.
-    fn tell(&self, state: &mut State) {
+    fn wake_waiters(&self, state: &mut SetState) {
         state.changes += 1;
         let count = std::mem::take(&mut state.waiting);
         if count > 0 {
@@ -81,7 +81,7 @@ impl Set {
             (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
             _ => return Err(Errno::EINVAL),
         }
-        self.tell(&mut state);
+        self.wake_waiters(&mut state);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! lock of a socket covers all fields of its state; ids' and agents' locks come after it.
 
 use super::datagrams::Datagrams;
-use super::endpoint::{Endpoint, News};
+use super::endpoint::{CompletionKind, Endpoint};
 use super::numbers::Numbers;
 use super::options::Options;
 use super::settings::defaults;
@@ -16,7 +16,9 @@ use crate::id::Id;
 use abi::*;
 use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
-use ferroverbs_cm::stream::{Done, Hello, Life, Settings, Stream, Targets, Update, unscale};
+use ferroverbs_cm::stream::{
+    CompletedRequest, Hello, Settings, Stream, StreamState, Targets, Update, unscale,
+};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::null_mut;
@@ -50,26 +52,26 @@ pub(super) struct Socket {
     /// The socket's descriptor, an epoll(7) set.
     fd: c_int,
     pub(super) domain: c_int,
-    state: Mutex<State>,
+    state: Mutex<SocketState>,
 }
 
 /// A connection request to a listener, with its private data.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: Arc<Id>,
-    pub(super) said: Vec<u8>,
+    pub(super) private_data: Vec<u8>,
 }
 
 /// The state of a socket, behind its lock.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SocketState {
     pub(super) phase: Phase,
     pub(super) id: Arc<Id>,
     pub(super) channel: Arc<Channel>,
     /// The socket's descriptor.
     fd: c_int,
     /// For a listener: the oldest pending request.
-    pub(super) asked: Option<Request>,
+    pub(super) pending_request: Option<Request>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) stream: Option<Stream>,
     /// For a datagram socket, which uses none of the three fields above.
@@ -82,11 +84,11 @@ pub(super) struct State {
     pub(super) mapped: super::mapping::Mapped,
     pub(super) targets: Targets,
     /// A readable descriptor in the socket's set: the connection broke while no call was active.
-    alarm: Option<OwnedFd>,
+    broken_fd: Option<OwnedFd>,
     /// The eventfds of sleeping threads.
-    sleepers: Vec<c_int>,
+    sleeping: Vec<c_int>,
     /// A buffer for completions, kept between calls.
-    news: Vec<News>,
+    completions: Vec<CompletionKind>,
 }
 
 pub(super) static SOCKETS: Numbers<Socket> = Numbers::new();
@@ -122,12 +124,12 @@ impl Socket {
             return Err(Errno::last());
         }
         let events = channel.fd();
-        let state = State {
+        let state = SocketState {
             phase: Phase::Idle,
             id,
             channel,
             fd,
-            asked: None,
+            pending_request: None,
             endpoint: None,
             stream: None,
             datagrams: None,
@@ -136,11 +138,11 @@ impl Socket {
             error: None,
             mapped: super::mapping::Mapped::default(),
             targets: Targets::default(),
-            alarm: None,
-            sleepers: vec![],
-            news: vec![],
+            broken_fd: None,
+            sleeping: vec![],
+            completions: vec![],
         };
-        state.channel.stay_awake();
+        state.channel.set_nonblocking();
         let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
         socket.watch(events)?;
         SOCKETS.enter(fd, Arc::clone(&socket));
@@ -160,7 +162,7 @@ impl Socket {
         watch(self.fd, fd)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.state.lock()
     }
 
@@ -170,10 +172,10 @@ impl Socket {
     /// `EAGAIN` the caller does not wait; `EINTR`; `EBADF` the socket was closed.
     pub(super) fn until<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, SocketState>,
         at_once: bool,
-        test: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
+        test: impl Fn(&SocketState) -> bool,
+    ) -> Result<MutexGuard<'a, SocketState>, Errno> {
         let mut begun = None;
         loop {
             state.progress();
@@ -199,19 +201,19 @@ impl Socket {
     /// Sleeps until an event may have happened.
     fn sleep<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
+        mut state: MutexGuard<'a, SocketState>,
+    ) -> Result<MutexGuard<'a, SocketState>, Errno> {
         bell::with(|bell| {
-            if state.lie_down(bell.fd()) {
-                state.get_up(bell.fd());
+            if state.prepare_sleep(bell.fd()) {
+                state.finish_sleep(bell.fd());
                 return Ok(state);
             }
             drop(state);
             let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let slept = bell::poll(&mut [entry(self.fd), entry(bell.fd())], Some(PROBE));
-            bell.still();
+            bell.reset();
             let mut state = self.lock();
-            state.get_up(bell.fd());
+            state.finish_sleep(bell.fd());
             if slept? == 0 {
                 state.probe();
             }
@@ -244,7 +246,7 @@ pub(super) fn destroy(id: &Arc<Id>) {
     unsafe { ids::destroy(id.as_c()) };
 }
 
-impl State {
+impl SocketState {
     /// The longest sleep of a thread.
     pub(super) const PROBE: Duration = PROBE;
 
@@ -272,26 +274,26 @@ impl State {
 
     /// Registers a thread that is about to sleep, by its eventfd, and arms the queues. Returns
     /// `true` if events were processed, so that the thread must not sleep.
-    pub(super) fn lie_down(&mut self, bell: c_int) -> bool {
-        self.sleepers.push(bell);
+    pub(super) fn prepare_sleep(&mut self, bell: c_int) -> bool {
+        self.sleeping.push(bell);
         self.arm();
         // A completion before the queue was armed raises no event.
         self.progress()
     }
 
     /// Removes a thread that has slept.
-    pub(super) fn get_up(&mut self, bell: c_int) {
-        if let Some(at) = self.sleepers.iter().position(|&known| known == bell) {
-            self.sleepers.swap_remove(at);
+    pub(super) fn finish_sleep(&mut self, bell: c_int) {
+        if let Some(at) = self.sleeping.iter().position(|&known| known == bell) {
+            self.sleeping.swap_remove(at);
         }
         if let Some(endpoint) = &mut self.endpoint {
-            endpoint.hush();
+            endpoint.drain_events();
         }
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.hush();
+            datagrams.drain_events();
         }
         // Other sleeping threads need the next event.
-        if !self.sleepers.is_empty() {
+        if !self.sleeping.is_empty() {
             self.arm();
         }
         self.progress();
@@ -309,8 +311,8 @@ impl State {
 
     /// Wakes all sleeping threads.
     pub(super) fn wake(&self) {
-        for &bell in &self.sleepers {
-            bell::ring(bell);
+        for &bell in &self.sleeping {
+            bell::signal(bell);
         }
     }
 
@@ -325,33 +327,34 @@ impl State {
 
     /// Processes events and completions, and sends due credits. Returns `true` if there were any.
     pub(super) fn progress(&mut self) -> bool {
-        let mut any = self.take_events();
-        any |= self.take_completions();
+        let mut processed = self.take_events();
+        processed |= self.take_completions();
         let settings = self.settings;
-        any |= self.datagrams.as_mut().is_some_and(|all| all.progress(settings));
-        self.pay();
-        if any {
+        processed |= self.datagrams.as_mut().is_some_and(|all| all.progress(settings));
+        self.send_credits();
+        if processed {
             self.wake();
         }
-        any
+        processed
     }
 
     /// Processes completions on behalf of the keep-alive thread. Events of the id stay for a thread
     /// that polls the descriptor itself.
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_completions(&mut self) {
         if !self.take_completions() {
             return;
         }
-        self.pay();
+        self.send_credits();
         self.wake();
-        if self.stream.as_ref().is_some_and(|stream| stream.life() == Life::Broken) {
+        if self.stream.as_ref().is_some_and(|stream| stream.life() == StreamState::Broken) {
             // SAFETY: eventfd has no requirements; the new descriptor has no other owner.
-            let alarm = unsafe {
+            let broken_fd = unsafe {
                 let fd = libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
                 (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
             };
             // Without a free descriptor, the next call reports the error.
-            self.alarm = alarm.filter(|alarm| self.watch(alarm.as_raw_fd()).is_ok());
+            self.broken_fd =
+                broken_fd.filter(|broken_fd| self.watch(broken_fd.as_raw_fd()).is_ok());
         }
     }
 
@@ -364,46 +367,47 @@ impl State {
         let (Some(endpoint), Some(stream)) = (&mut self.endpoint, &mut self.stream) else {
             return false;
         };
-        let mut any = false;
-        let mut news = std::mem::take(&mut self.news);
+        let mut processed = false;
+        let mut completions = std::mem::take(&mut self.completions);
         loop {
-            endpoint.news(&mut news);
-            if news.is_empty() {
+            endpoint.poll_completions(&mut completions);
+            if completions.is_empty() {
                 break;
             }
-            any = true;
-            for one in &news {
+            processed = true;
+            for one in &completions {
                 match *one {
-                    News::Done(done, ok) => stream.complete(done, ok),
-                    News::Flushed => stream.fail(),
-                    News::Message(raw, bytes) => {
+                    CompletionKind::Request(done, ok) => stream.complete(done, ok),
+                    CompletionKind::Flushed => stream.fail(),
+                    CompletionKind::Message(raw, bytes) => {
                         if self.phase == Phase::Accepting {
                             self.phase = Phase::Connected;
                         }
-                        let obeyed = obey(endpoint, stream, &mut self.targets, raw, bytes);
-                        if obeyed.is_err() || (stream.is_open() && endpoint.receive().is_err()) {
+                        let handled =
+                            handle_message(endpoint, stream, &mut self.targets, raw, bytes);
+                        if handled.is_err() || (stream.is_open() && endpoint.receive().is_err()) {
                             stream.fail();
                         }
                     }
                 }
             }
         }
-        self.news = news;
-        if any && stream.life() == Life::Broken {
+        self.completions = completions;
+        if processed && stream.life() == StreamState::Broken {
             self.error.get_or_insert(Errno::ECONNRESET);
         }
-        any
+        processed
     }
 
     /// Sends due credits to the peer.
-    fn pay(&mut self) {
+    fn send_credits(&mut self) {
         let (Some(endpoint), Some(stream)) = (&mut self.endpoint, &mut self.stream) else { return };
         // Before the peer is ready, a message would be lost, and its retransmission takes seconds.
         if self.phase != Phase::Connected {
             return;
         }
         while let Some((grant, entry)) = stream.grant() {
-            if endpoint.grant(grant, entry).is_err() {
+            if endpoint.send_grant(grant, entry).is_err() {
                 stream.fail();
             }
         }
@@ -412,41 +416,42 @@ impl State {
     /// Processes events of the id. A listener takes one request at a time: further requests fill
     /// its backlog.
     fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while self.asked.is_none()
+        let mut processed = false;
+        while self.pending_request.is_none()
             && self.datagrams.is_none()
-            && let Some(event) = events::next_now(&self.channel)
+            && let Some(event) = events::try_next(&self.channel)
         {
-            any = true;
+            processed = true;
             // SAFETY: the event was just taken, and is freed below; private data have the stated
             // length, or are NULL. The socket owns a request's id from then on.
             unsafe {
                 let (kind, status, id) = ((*event).event, (*event).status, (*event).id);
                 let conn = (*event).param.conn;
-                let says =
+                let has_data =
                     matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_REQUEST);
-                let said = if says && !self.id.is_datagram() && !conn.private_data.is_null() {
-                    let len = conn.private_data_len.into();
-                    std::slice::from_raw_parts(conn.private_data.cast(), len).to_vec()
-                } else {
-                    vec![]
-                };
-                events::give_back(event);
+                let private_data =
+                    if has_data && !self.id.is_datagram() && !conn.private_data.is_null() {
+                        let len = conn.private_data_len.into();
+                        std::slice::from_raw_parts(conn.private_data.cast(), len).to_vec()
+                    } else {
+                        vec![]
+                    };
+                events::free_event(event);
                 if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-                    self.asked = Id::of(id).ok().map(|id| Request { id, said });
+                    self.pending_request = Id::of(id).ok().map(|id| Request { id, private_data });
                 } else {
-                    self.hear(kind, status, &said);
+                    self.handle_event(kind, status, &private_data);
                 }
             }
         }
-        any
+        processed
     }
 
-    fn hear(&mut self, kind: rdma_cm_event_type, status: i32, said: &[u8]) {
+    fn handle_event(&mut self, kind: rdma_cm_event_type, status: i32, private_data: &[u8]) {
         let next = match (kind, self.phase) {
             (RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Connecting) => connect::find_route(self),
-            (RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Connecting) => connect::ask(self),
-            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => self.begin(said),
+            (RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Connecting) => connect::send_request(self),
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => self.complete_connect(private_data),
             (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepting) => {
                 self.phase = Phase::Connected;
                 Ok(())
@@ -490,15 +495,15 @@ impl State {
     }
 
     /// Completes the connection of the active side, with the private data of the peer.
-    fn begin(&mut self, said: &[u8]) -> Result<(), Errno> {
-        let hello = Hello::parse(said).map_err(|_| Errno::EOPNOTSUPP)?;
-        self.know(hello)?;
+    fn complete_connect(&mut self, private_data: &[u8]) -> Result<(), Errno> {
+        let hello = Hello::parse(private_data).map_err(|_| Errno::EOPNOTSUPP)?;
+        self.set_peer_hello(hello)?;
         self.phase = Phase::Connected;
         Ok(())
     }
 
     /// Stores the hello message of the peer, and starts the stream.
-    pub(super) fn know(&mut self, hello: Hello) -> Result<(), Errno> {
+    pub(super) fn set_peer_hello(&mut self, hello: Hello) -> Result<(), Errno> {
         let endpoint = self.endpoint.as_mut().ok_or(Errno::ENOTCONN)?;
         let stream = Stream::new(&endpoint.settings, &hello).map_err(|_| Errno::EPROTO)?;
         self.stream = Some(stream);
@@ -519,16 +524,16 @@ impl State {
     /// Frees everything of the connection, and wakes sleeping threads.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
-        if let Some(asked) = self.asked.take() {
-            connect::refuse(&asked.id);
+        if let Some(request) = self.pending_request.take() {
+            connect::refuse(&request.id);
         }
         self.mapped.clear();
         self.stream = None;
         self.endpoint = None;
         self.datagrams = None;
         while self.take_events() {
-            if let Some(asked) = self.asked.take() {
-                connect::refuse(&asked.id);
+            if let Some(request) = self.pending_request.take() {
+                connect::refuse(&request.id);
             }
         }
         destroy(&self.id);
@@ -537,7 +542,7 @@ impl State {
 }
 
 /// Performs the action that a message of the peer requires.
-fn obey(
+fn handle_message(
     endpoint: &Endpoint,
     stream: &mut Stream,
     targets: &mut Targets,
@@ -550,7 +555,7 @@ fn obey(
         None => Ok(()),
         Some(Update::Table) => {
             let area = endpoint.half(stream.outgoing.entry())?;
-            stream.outgoing.lend(area).map_err(broken)
+            stream.outgoing.add_grant(area).map_err(broken)
         }
         Some(Update::Mapping(index)) => {
             if index >= endpoint.settings.mappings {
@@ -576,13 +581,13 @@ pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), 
 }
 
 /// Reserves a slot for a control message and sends the message.
-pub(super) fn tell(state: &mut State, message: ferroverbs_cm::stream::Message) {
+pub(super) fn send_control(state: &mut SocketState, message: ferroverbs_cm::stream::Message) {
     let (Some(endpoint), Some(stream)) = (&state.endpoint, &mut state.stream) else { return };
     let done = match message {
-        ferroverbs_cm::stream::Message::Disconnect => Done::Disconnect,
-        _ => Done::Control,
+        ferroverbs_cm::stream::Message::Disconnect => CompletedRequest::Disconnect,
+        _ => CompletedRequest::Control,
     };
-    if stream.outgoing.take_control() && endpoint.tell(message, done).is_err() {
+    if stream.outgoing.take_control() && endpoint.send_control(message, done).is_err() {
         stream.fail();
     }
 }

@@ -1,23 +1,23 @@
 //! Sending and receiving: `rsend`, `rrecv` and related calls, as send(2) and recv(2).
 //! Entry points for streams and datagrams. No call raises SIGPIPE.
 
-use super::connect::told;
+use super::connect::read_address;
 use super::datagrams;
-use super::socket::{Phase, Socket, State, find};
+use super::socket::{Phase, Socket, SocketState, find};
 use super::vector::Vector;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOneLong, verb};
-use ferroverbs_cm::stream::{Life, Message};
+use ferroverbs_cm::stream::{Message, StreamState};
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 
 /// Whether a call must not block.
-pub(super) fn at_once(state: &State, flags: c_int) -> bool {
+pub(super) fn at_once(state: &SocketState, flags: c_int) -> bool {
     state.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
 }
 
 /// The locked state of a socket that is connected or connecting.
-fn connected(socket: &Socket) -> Result<MutexGuard<'_, State>, Errno> {
+fn connected(socket: &Socket) -> Result<MutexGuard<'_, SocketState>, Errno> {
     let state = socket.lock();
     match state.phase {
         Phase::Connecting | Phase::Accepting | Phase::Connected => Ok(state),
@@ -72,7 +72,7 @@ unsafe fn receive_stream(
     let peek = flags & libc::MSG_PEEK != 0;
     while bytes.left() > 0 {
         let at_once = at_once(&state, flags);
-        state = match socket.until(state, at_once, State::has_data) {
+        state = match socket.until(state, at_once, SocketState::has_data) {
             Ok(state) => state,
             Err(_) if bytes.left() < all => return Ok((all - bytes.left()).cast_signed()),
             Err(why) => return Err(why),
@@ -82,7 +82,7 @@ unsafe fn receive_stream(
             return Err(now.error.take().unwrap_or(Errno::ENOTCONN));
         };
         if stream.incoming.unread() == 0 {
-            if stream.life() == Life::Broken && bytes.left() == all {
+            if stream.life() == StreamState::Broken && bytes.left() == all {
                 return Err(Errno::ECONNRESET);
             }
             break;
@@ -97,7 +97,7 @@ unsafe fn receive_stream(
             bytes.each(some as usize, |to, behind, len| {
                 // SAFETY: the pieces are valid by the caller's contract. Both lengths are part of
                 // `some`, which fits in 32 bits.
-                let done = unsafe { endpoint.take(at + behind as u32, to, len) };
+                let done = unsafe { endpoint.read(at + behind as u32, to, len) };
                 taken = taken.and(done);
             });
             taken?;
@@ -140,20 +140,20 @@ unsafe fn send(
 }
 
 /// The result of a receive call.
-struct Got {
+struct Received {
     /// The return value.
     bytes: isize,
     /// The sender of a datagram.
     from: Option<SocketAddr>,
     /// True: the datagram was longer than the buffer.
-    cut: bool,
+    is_truncated: bool,
 }
 
 /// Receives bytes of a stream, or a datagram.
 ///
 /// # Safety
 /// The pieces are writable.
-unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<Got, Errno> {
+unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<Received, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -162,14 +162,18 @@ unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<G
         drop(state);
         // SAFETY: by the contract above.
         let bytes = unsafe { receive_stream(socket, bytes, flags)? };
-        return Ok(Got { bytes, from: None, cut: false });
+        return Ok(Received { bytes, from: None, is_truncated: false });
     }
     let room = bytes.left();
     // SAFETY: by the contract above.
-    let came = unsafe { datagrams::receive(socket, state, bytes, flags)? };
-    let len = came.map_or(0, |(_, len)| len);
+    let datagram = unsafe { datagrams::receive(socket, state, bytes, flags)? };
+    let len = datagram.map_or(0, |(_, len)| len);
     let told = if flags & libc::MSG_TRUNC != 0 { len } else { len.min(room) };
-    Ok(Got { bytes: told.cast_signed(), from: came.map(|(from, _)| from), cut: len > room })
+    Ok(Received {
+        bytes: told.cast_signed(),
+        from: datagram.map(|(from, _)| from),
+        is_truncated: len > room,
+    })
 }
 
 impl Socket {
@@ -179,10 +183,10 @@ impl Socket {
     /// `ECONNRESET` no data can be sent any more; as `until`.
     pub(super) fn until_room<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, SocketState>,
         flags: c_int,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
-        let ready = |state: &State| {
+    ) -> Result<MutexGuard<'a, SocketState>, Errno> {
+        let ready = |state: &SocketState| {
             state.phase == Phase::Connected
                 && state.stream.as_ref().is_some_and(|s| s.outgoing.has_room() && s.is_writable())
         };
@@ -190,7 +194,7 @@ impl Socket {
             return Ok(state);
         }
         let at_once = at_once(&state, flags);
-        let mut state = self.until(state, at_once, State::has_room)?;
+        let mut state = self.until(state, at_once, SocketState::has_room)?;
         match &state.stream {
             Some(stream) if stream.is_writable() => Ok(state),
             Some(_) => Err(Errno::ECONNRESET),
@@ -203,7 +207,7 @@ impl Socket {
 ///
 /// # Safety
 /// `to` is NULL or has `len` readable bytes.
-unsafe fn whom(
+unsafe fn destination(
     socket: &Socket,
     to: *const libc::sockaddr,
     len: libc::socklen_t,
@@ -218,7 +222,7 @@ unsafe fn whom(
         return Ok(None);
     }
     // SAFETY: by the contract above.
-    unsafe { told(to, len) }.map(Some)
+    unsafe { read_address(to, len) }.map(Some)
 }
 
 /// The pieces of a message.
@@ -262,7 +266,7 @@ verb! {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
         unsafe {
-            let to = whom(&socket, to, to_len)?;
+            let to = destination(&socket, to, to_len)?;
             send(&socket, &mut Vector::one(buf.cast_mut().cast(), len), flags, to)
         }
     }
@@ -277,7 +281,7 @@ verb! {
         unsafe {
             let mut pieces = pieces(message)?;
             let to = match socket.lock().datagrams {
-                Some(_) => whom(&socket, (*message).msg_name.cast(), (*message).msg_namelen)?,
+                Some(_) => destination(&socket, (*message).msg_name.cast(), (*message).msg_namelen)?,
                 None => None,
             };
             send(&socket, &mut pieces, flags, to)
@@ -327,15 +331,15 @@ verb! {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
         unsafe {
-            let got = receive(&socket, &mut Vector::one(buf.cast(), len), flags)?;
+            let received = receive(&socket, &mut Vector::one(buf.cast(), len), flags)?;
             if !from.is_null() {
-                if let Some(who) = got.from {
-                    super::connect::tell(who, from, from_len)?;
-                } else if got.bytes > 0 {
-                    super::connect::tell(super::connect::peer(&socket)?, from, from_len)?;
+                if let Some(who) = received.from {
+                    super::connect::write_address(who, from, from_len)?;
+                } else if received.bytes > 0 {
+                    super::connect::write_address(super::connect::peer(&socket)?, from, from_len)?;
                 }
             }
-            Ok(MinusOneLong(got.bytes))
+            Ok(MinusOneLong(received.bytes))
         }
     }
 
@@ -347,16 +351,16 @@ verb! {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
         unsafe {
-            let got = receive(&socket, &mut pieces(message)?, flags)?;
-            (*message).msg_flags = if got.cut { libc::MSG_TRUNC } else { 0 };
-            match got.from {
+            let received = receive(&socket, &mut pieces(message)?, flags)?;
+            (*message).msg_flags = if received.is_truncated { libc::MSG_TRUNC } else { 0 };
+            match received.from {
                 Some(who) if !(*message).msg_name.is_null() => {
                     let (to, len) = ((*message).msg_name, &raw mut (*message).msg_namelen);
-                    super::connect::tell(who, to.cast(), len)?;
+                    super::connect::write_address(who, to.cast(), len)?;
                 }
                 _ => (*message).msg_namelen = 0,
             }
-            Ok(MinusOneLong(got.bytes))
+            Ok(MinusOneLong(received.bytes))
         }
     }
 

@@ -25,7 +25,7 @@ use room::WaitingRoom;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
-use table::{End, State, Table, Times};
+use table::{ConnectionEntry, ConnectionState, Table, Times};
 
 /// A point in time, as the time since any fixed moment. Time does not go back.
 pub type Time = Duration;
@@ -64,7 +64,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("there is no such connection any more"),
-            Self::State(stage) => write!(f, "not while the connection is in state {stage:?}"),
+            Self::State(stage) => {
+                write!(f, "not while the connection is in state {stage:?}")
+            }
             Self::InUse => f.write_str("somebody listens on that service"),
             Self::NoRoom => f.write_str("there are too many connections"),
         }
@@ -100,20 +102,20 @@ pub enum Stage {
     DatagramReceived,
 }
 
-impl From<&State> for Stage {
-    fn from(state: &State) -> Self {
+impl From<&ConnectionState> for Stage {
+    fn from(state: &ConnectionState) -> Self {
         match state {
-            State::RequestSent { .. } => Self::RequestSent,
-            State::ReplyReceived { .. } => Self::ReplyReceived,
-            State::RequestReceived { .. } => Self::RequestReceived,
-            State::ReplySent { .. } => Self::ReplySent,
-            State::Established => Self::Established,
-            State::DisconnectSent { .. } => Self::DisconnectSent,
-            State::DisconnectReceived { .. } => Self::DisconnectReceived,
-            State::TimeWait => Self::TimeWait,
-            State::Answered { .. } => Self::Answered,
-            State::DatagramSent { .. } => Self::DatagramSent,
-            State::DatagramReceived => Self::DatagramReceived,
+            ConnectionState::RequestSent { .. } => Self::RequestSent,
+            ConnectionState::ReplyReceived { .. } => Self::ReplyReceived,
+            ConnectionState::RequestReceived { .. } => Self::RequestReceived,
+            ConnectionState::ReplySent { .. } => Self::ReplySent,
+            ConnectionState::Established => Self::Established,
+            ConnectionState::DisconnectSent { .. } => Self::DisconnectSent,
+            ConnectionState::DisconnectReceived { .. } => Self::DisconnectReceived,
+            ConnectionState::TimeWait => Self::TimeWait,
+            ConnectionState::Answered { .. } => Self::Answered,
+            ConnectionState::DatagramSent { .. } => Self::DatagramSent,
+            ConnectionState::DatagramReceived => Self::DatagramReceived,
         }
     }
 }
@@ -254,15 +256,15 @@ impl<A: Clone + Ord> Manager<A> {
     /// The requests of a listener whose peers may repeat them. The caller must announce them when
     /// the listener is gone.
     #[must_use]
-    pub fn owed(&self, listener: Listener) -> Vec<Connection> {
+    pub fn unanswered_requests(&self, listener: Listener) -> Vec<Connection> {
         let of_it = self.table.iter().filter(|(_, end)| end.listener == Some(listener));
-        of_it.filter(|(_, end)| end.owes()).map(|(connection, _)| connection).collect()
+        of_it.filter(|(_, end)| end.may_be_repeated()).map(|(connection, _)| connection).collect()
     }
 
     /// Whether the peer of a request may repeat it.
     #[must_use]
-    pub fn owes(&self, connection: Connection) -> bool {
-        self.table.get(connection).is_some_and(End::owes)
+    pub fn is_unanswered(&self, connection: Connection) -> bool {
+        self.table.get(connection).is_some_and(ConnectionEntry::may_be_repeated)
     }
 
     /// Removes a request from the backlog, after the application has got it.
@@ -296,18 +298,20 @@ impl<A: Clone + Ord> Manager<A> {
         let (guid, first) = (self.config.guid, self.config.first_resend);
         let longest = self.config.longest_grant;
         let end = self.end_mut(connection)?;
-        let (State::RequestReceived { .. }, Some(remote_id)) = (&end.state, end.remote_id) else {
+        let (ConnectionState::RequestReceived { .. }, Some(remote_id)) =
+            (&end.state, end.remote_id)
+        else {
             return Err(Refused::State((&end.state).into()));
         };
         let reply = Reply { local_id: end.local_id, remote_id, guid, ..reply };
         end.local_qpn = reply.peer_qpn(end.transport);
         let retries = end.times.retries.min(REPLIES);
-        let plain = end.times.plain.min(longest / (retries + 1));
-        let resend = Resend::begin(now, first, plain, retries);
+        let even_interval = end.times.even_interval.min(longest / (retries + 1));
+        let resend = Resend::begin(now, first, even_interval, retries);
         let message = Message::Reply(Box::new(reply));
         let bytes = Mad { transaction: end.transaction, message }.emit();
-        let state = State::ReplySent { reply: Box::new(bytes), resend };
-        self.table.become_(connection, state, Some(resend.at()));
+        let state = ConnectionState::ReplySent { reply: Box::new(bytes), resend };
+        self.table.set_state(connection, state, Some(resend.at()));
         self.table.grant(now, connection);
         self.send_to(connection, bytes);
         self.admit_waiting();
@@ -322,8 +326,8 @@ impl<A: Clone + Ord> Manager<A> {
     pub fn establish(&mut self, connection: Connection) -> Result<(), Refused> {
         match self.stage(connection)? {
             Stage::ReplySent => {
-                self.table.become_(connection, State::Established, None);
-                self.tell(connection, Event::Established { connection });
+                self.table.set_state(connection, ConnectionState::Established, None);
+                self.push_event(connection, Event::Established { connection });
                 self.admit_waiting();
                 Ok(())
             }
@@ -349,10 +353,11 @@ impl<A: Clone + Ord> Manager<A> {
         let transaction = random();
         let message = Message::Request(Box::new(request));
         let bytes = Mad { transaction, message }.emit();
-        let state = |resend| State::RequestSent { request: Box::new(bytes), resend };
+        let state = |resend| ConnectionState::RequestSent { request: Box::new(bytes), resend };
         let times = Times::active(&request, self.config.longest_wait);
-        let resend = Resend::begin(now, self.config.first_resend, times.plain, times.retries);
-        let mut end = End::new(peer, local_id, transaction, state(resend));
+        let resend =
+            Resend::begin(now, self.config.first_resend, times.even_interval, times.retries);
+        let mut end = ConnectionEntry::new(peer, local_id, transaction, state(resend));
         end.active = true;
         end.transport = request.transport;
         end.local_qpn = request.qpn;
@@ -370,7 +375,7 @@ impl<A: Clone + Ord> Manager<A> {
     pub fn ready(&mut self, connection: Connection) -> Result<(), Refused> {
         match self.stage(connection)? {
             Stage::ReplyReceived => {
-                self.table.become_(connection, State::Established, None);
+                self.table.set_state(connection, ConnectionState::Established, None);
                 self.send_ready(connection);
                 Ok(())
             }
@@ -396,9 +401,9 @@ impl<A: Clone + Ord> Manager<A> {
         self.take(connection);
         let end = self.end(connection)?;
         let rejected = match &end.state {
-            State::RequestReceived { .. } => Rejected::Request,
-            State::ReplyReceived { .. } => Rejected::Reply,
-            State::ReplySent { .. } => Rejected::Other,
+            ConnectionState::RequestReceived { .. } => Rejected::Request,
+            ConnectionState::ReplyReceived { .. } => Rejected::Reply,
+            ConnectionState::ReplySent { .. } => Rejected::Other,
             other => return Err(Refused::State(other.into())),
         };
         let reject = Reject {
@@ -451,9 +456,9 @@ impl<A: Clone + Ord> Manager<A> {
         };
         let message = Message::DisconnectRequest(request);
         let bytes = Mad { transaction: end.transaction, message }.emit();
-        let resend = Resend::begin(now, first, end.times.plain, end.times.retries);
-        let state = State::DisconnectSent { request: Box::new(bytes), resend };
-        self.table.become_(connection, state, Some(resend.at()));
+        let resend = Resend::begin(now, first, end.times.even_interval, end.times.retries);
+        let state = ConnectionState::DisconnectSent { request: Box::new(bytes), resend };
+        self.table.set_state(connection, state, Some(resend.at()));
         self.send_to(connection, bytes);
         Ok(())
     }
@@ -472,7 +477,7 @@ impl<A: Clone + Ord> Manager<A> {
         if self.table.is_named(names.0) || self.table.live() >= self.config.connections {
             return;
         }
-        let mut end = End::new(peer, names.0, random(), State::Established);
+        let mut end = ConnectionEntry::new(peer, names.0, random(), ConnectionState::Established);
         end.remote_id = Some(names.1);
         end.remote_qpn = remote_qpn;
         end.orphan = true;
@@ -505,7 +510,7 @@ impl<A: Clone + Ord> Manager<A> {
             }
             _ => return,
         };
-        self.tell(connection, event);
+        self.push_event(connection, event);
         self.begin_time_wait(now, connection);
     }
 
@@ -519,7 +524,7 @@ impl<A: Clone + Ord> Manager<A> {
         let asks = self.table.iter().filter(|(_, end)| end.asks() && end.peer == *peer);
         let all: Vec<_> = asks.map(|(connection, _)| connection).collect();
         for connection in all {
-            self.tell(connection, Event::Unreachable { connection, absent: true });
+            self.push_event(connection, Event::Unreachable { connection, absent: true });
             self.table.remove(connection);
         }
     }
@@ -579,10 +584,10 @@ impl<A: Clone + Ord> Manager<A> {
         let request = DatagramRequest { id, ..request };
         let bytes =
             Mad { transaction, message: Message::DatagramRequest(Box::new(request)) }.emit();
-        let plain = response.duration().min(self.config.longest_wait);
-        let resend = Resend::begin(now, self.config.first_resend, plain, retries);
-        let state = State::DatagramSent { request: Box::new(bytes), resend };
-        let connection = self.table.insert(End::new(peer, id, transaction, state));
+        let even_interval = response.duration().min(self.config.longest_wait);
+        let resend = Resend::begin(now, self.config.first_resend, even_interval, retries);
+        let state = ConnectionState::DatagramSent { request: Box::new(bytes), resend };
+        let connection = self.table.insert(ConnectionEntry::new(peer, id, transaction, state));
         self.table.wake(connection, Some(resend.at()));
         self.send_to(connection, bytes);
         Ok(connection)
@@ -601,7 +606,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.note_time(now);
         self.take(connection);
         let end = self.end(connection)?;
-        let (State::DatagramReceived, Some(id)) = (&end.state, end.remote_id) else {
+        let (ConnectionState::DatagramReceived, Some(id)) = (&end.state, end.remote_id) else {
             return Err(Refused::State((&end.state).into()));
         };
         let message = Message::DatagramReply(Box::new(DatagramReply { id, ..reply }));
@@ -642,10 +647,10 @@ impl<A: Clone + Ord> Manager<A> {
     fn due(&mut self, now: Time, connection: Connection) {
         let Some(end) = self.table.get_mut(connection) else { return };
         let (stage, again) = match &mut end.state {
-            State::RequestSent { request: mad, resend }
-            | State::ReplySent { reply: mad, resend }
-            | State::DisconnectSent { request: mad, resend }
-            | State::DatagramSent { request: mad, resend } => {
+            ConnectionState::RequestSent { request: mad, resend }
+            | ConnectionState::ReplySent { reply: mad, resend }
+            | ConnectionState::DisconnectSent { request: mad, resend }
+            | ConnectionState::DatagramSent { request: mad, resend } => {
                 let again = resend.due(now).then(|| (resend.at(), **mad));
                 (Stage::from(&end.state), again)
             }
@@ -663,15 +668,15 @@ impl<A: Clone + Ord> Manager<A> {
                 if stage != Stage::DatagramSent {
                     self.give_up(connection, rejected);
                 }
-                self.tell(connection, Event::Unreachable { connection, absent: false });
+                self.push_event(connection, Event::Unreachable { connection, absent: false });
                 self.table.remove(connection);
             }
             Stage::DisconnectSent => {
-                self.tell(connection, Event::Disconnected { connection, killed: false });
+                self.push_event(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
             Stage::TimeWait => {
-                self.tell(connection, Event::TimeWaitOver { connection });
+                self.push_event(connection, Event::TimeWaitOver { connection });
                 self.table.remove(connection);
             }
             Stage::Answered => drop(self.table.remove(connection)),
@@ -683,11 +688,11 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    fn end(&self, connection: Connection) -> Result<&End<A>, Refused> {
+    fn end(&self, connection: Connection) -> Result<&ConnectionEntry<A>, Refused> {
         self.table.get(connection).ok_or(Refused::Gone)
     }
 
-    fn end_mut(&mut self, connection: Connection) -> Result<&mut End<A>, Refused> {
+    fn end_mut(&mut self, connection: Connection) -> Result<&mut ConnectionEntry<A>, Refused> {
         self.table.get_mut(connection).ok_or(Refused::Gone)
     }
 
@@ -728,7 +733,7 @@ impl<A: Clone + Ord> Manager<A> {
     /// Answers the peer's DREQ when the application ends the connection.
     fn answer_disconnect(&mut self, now: Time, connection: Connection) {
         let Some(end) = self.table.get(connection) else { return };
-        let State::DisconnectReceived { transaction } = end.state else { return };
+        let ConnectionState::DisconnectReceived { transaction } = end.state else { return };
         self.send_disconnect_reply(connection, transaction);
         self.begin_time_wait(now, connection);
     }
@@ -758,7 +763,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.send_to(connection, bytes);
     }
 
-    fn tell(&mut self, connection: Connection, event: Event<A>) {
+    fn push_event(&mut self, connection: Connection, event: Event<A>) {
         if self.table.get(connection).is_some_and(|end| !end.orphan) {
             self.events.push_back(event);
         }
@@ -767,14 +772,14 @@ impl<A: Clone + Ord> Manager<A> {
     fn begin_time_wait(&mut self, now: Time, connection: Connection) {
         let Some(end) = self.table.get(connection) else { return };
         let until = now.saturating_add(end.times.time_wait);
-        self.table.become_(connection, State::TimeWait, Some(until));
+        self.table.set_state(connection, ConnectionState::TimeWait, Some(until));
         self.forget_oldest();
     }
 
     fn remember(&mut self, now: Time, connection: Connection, answer: [u8; MAD_LEN]) {
         let until = now.saturating_add(self.config.memory);
-        let state = State::Answered { answer: Box::new(answer) };
-        self.table.become_(connection, state, Some(until));
+        let state = ConnectionState::Answered { answer: Box::new(answer) };
+        self.table.set_state(connection, state, Some(until));
         self.forget_oldest();
     }
 
@@ -782,7 +787,7 @@ impl<A: Clone + Ord> Manager<A> {
         while self.table.memories() > self.config.memories {
             let Some(oldest) = self.table.oldest_memory() else { return };
             if self.stage(oldest) == Ok(Stage::TimeWait) {
-                self.tell(oldest, Event::TimeWaitOver { connection: oldest });
+                self.push_event(oldest, Event::TimeWaitOver { connection: oldest });
             }
             self.table.remove(oldest);
         }

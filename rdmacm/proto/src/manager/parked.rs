@@ -12,20 +12,20 @@ use std::time::Duration;
 
 /// The time after which a request without a repetition is dropped: senders repeat at least every
 /// 6.4 s.
-const FORGOTTEN: Duration = Duration::from_secs(15);
+const EXPIRES_AFTER: Duration = Duration::from_secs(15);
 
 /// The contents of a waiting request.
 #[derive(Clone, Debug)]
-pub(super) enum Asking {
+pub(super) enum ParkedKind {
     Connection(Box<Request>),
     Datagrams(Box<DatagramRequest>),
 }
 
 /// A waiting request.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(super) struct ParkedRequest {
     pub(super) transaction: u64,
-    pub(super) asking: Asking,
+    pub(super) asking: ParkedKind,
     /// The seed of the communication id of its connection.
     pub(super) random: u64,
     name: (Option<Guid>, CommId),
@@ -34,9 +34,9 @@ pub(super) struct Waiting {
 
 /// All waiting requests. `A` is the address of a sender.
 #[derive(Clone, Debug)]
-pub(super) struct Parked<A> {
+pub(super) struct ParkedRequests<A> {
     /// Requests by source, and within a source by arrival.
-    waiting: BTreeMap<(A, u64), Waiting>,
+    waiting: BTreeMap<(A, u64), ParkedRequest>,
     by_name: BTreeMap<(A, Option<Guid>, CommId), u64>,
     of_source: BTreeMap<A, usize>,
     /// The source whose turn was last.
@@ -44,7 +44,7 @@ pub(super) struct Parked<A> {
     arrivals: u64,
 }
 
-impl Asking {
+impl ParkedKind {
     fn name(&self) -> (Option<Guid>, CommId) {
         match self {
             Self::Connection(request) => (Some(request.guid), request.local_id),
@@ -61,7 +61,7 @@ impl Asking {
     }
 }
 
-impl<A: Clone + Ord> Parked<A> {
+impl<A: Clone + Ord> ParkedRequests<A> {
     pub(super) const fn new() -> Self {
         Self {
             waiting: BTreeMap::new(),
@@ -101,7 +101,7 @@ impl<A: Clone + Ord> Parked<A> {
         &mut self,
         now: Time,
         (from, transaction): (&A, u64),
-        asking: Asking,
+        asking: ParkedKind,
         random: u64,
         most: usize,
     ) -> bool {
@@ -119,7 +119,7 @@ impl<A: Clone + Ord> Parked<A> {
         }
         self.arrivals += 1;
         let name = asking.name();
-        let waiting = Waiting { transaction, asking, random, name, heard: now };
+        let waiting = ParkedRequest { transaction, asking, random, name, heard: now };
         self.waiting.insert((from.clone(), self.arrivals), waiting);
         self.by_name.insert((from.clone(), name.0, name.1), self.arrivals);
         *self.of_source.entry(from.clone()).or_default() += 1;
@@ -138,11 +138,11 @@ impl<A: Clone + Ord> Parked<A> {
     }
 
     /// The oldest request of a source that was repeated lately; older requests are dropped.
-    pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&Waiting> {
+    pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&ParkedRequest> {
         loop {
             let at = self.range_of(source).next()?;
             let heard = self.waiting.get(&(source.clone(), at))?.heard;
-            if now.saturating_sub(heard) < FORGOTTEN {
+            if now.saturating_sub(heard) < EXPIRES_AFTER {
                 return self.waiting.get(&(source.clone(), at));
             }
             self.remove(source, at);
@@ -150,7 +150,7 @@ impl<A: Clone + Ord> Parked<A> {
     }
 
     /// Removes and returns the oldest request of a source.
-    pub(super) fn take(&mut self, source: &A) -> Option<Waiting> {
+    pub(super) fn take(&mut self, source: &A) -> Option<ParkedRequest> {
         let at = self.range_of(source).next()?;
         self.remove(source, at)
     }
@@ -162,7 +162,7 @@ impl<A: Clone + Ord> Parked<A> {
     }
 
     /// Removes the requests for which `is_over` is true.
-    pub(super) fn forget(&mut self, is_over: impl Fn(&Asking) -> bool) {
+    pub(super) fn forget(&mut self, is_over: impl Fn(&ParkedKind) -> bool) {
         let over = self.waiting.iter().filter(|(_, waiting)| is_over(&waiting.asking));
         let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
         for (source, at) in over {
@@ -175,7 +175,7 @@ impl<A: Clone + Ord> Parked<A> {
         self.waiting.range(all).map(|((_, at), _)| *at)
     }
 
-    fn remove(&mut self, source: &A, at: u64) -> Option<Waiting> {
+    fn remove(&mut self, source: &A, at: u64) -> Option<ParkedRequest> {
         let waiting = self.waiting.remove(&(source.clone(), at))?;
         self.by_name.remove(&(source.clone(), waiting.name.0, waiting.name.1));
         if let Some(count) = self.of_source.get_mut(source) {
@@ -192,15 +192,15 @@ impl<A: Clone + Ord> Parked<A> {
 mod tests {
     use super::*;
 
-    fn asking(id: u32) -> Asking {
-        Asking::Connection(Box::new(Request { local_id: CommId(id), ..Request::default() }))
+    fn asking(id: u32) -> ParkedKind {
+        ParkedKind::Connection(Box::new(Request { local_id: CommId(id), ..Request::default() }))
     }
 
-    fn park(parked: &mut Parked<u8>, from: u8, id: u32, most: usize) -> bool {
+    fn park(parked: &mut ParkedRequests<u8>, from: u8, id: u32, most: usize) -> bool {
         parked.park(Time::ZERO, (&from, 1), asking(id), 0, most)
     }
 
-    fn next(parked: &mut Parked<u8>) -> Option<(u8, u32)> {
+    fn next(parked: &mut ParkedRequests<u8>) -> Option<(u8, u32)> {
         let source = parked.next_source()?;
         let taken = parked.take(&source)?;
         Some((source, taken.name.1.0))
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn sources_take_turns_and_each_has_its_order() {
-        let mut parked = Parked::new();
+        let mut parked = ParkedRequests::new();
         for (from, id) in [(1, 9), (1, 8), (1, 7), (3, 5), (2, 6)] {
             assert!(park(&mut parked, from, id, 10));
         }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn who_has_most_makes_room_for_others() {
-        let mut parked = Parked::new();
+        let mut parked = ParkedRequests::new();
         (0..10).for_each(|id| assert!(park(&mut parked, 1, id, 10)));
         assert!(!park(&mut parked, 1, 10, 10), "it has most itself");
         (0..5).for_each(|id| assert!(park(&mut parked, 2, id, 10), "{id}"));
@@ -229,18 +229,18 @@ mod tests {
 
     #[test]
     fn what_is_not_repeated_is_forgotten() {
-        let mut parked = Parked::new();
+        let mut parked = ParkedRequests::new();
         (0..3).for_each(|id| assert!(park(&mut parked, 1, id, 10)));
-        let later = FORGOTTEN - Duration::from_secs(1);
+        let later = EXPIRES_AFTER - Duration::from_secs(1);
         let guid = Some(Guid::default());
         assert!(parked.repeats(later, &1, guid, CommId(2)));
         assert!(
             !parked.repeats(later, &2, guid, CommId(2))
                 && !parked.repeats(later, &1, None, CommId(2))
         );
-        let left = parked.oldest(FORGOTTEN, &1).map(|waiting| waiting.name.1);
+        let left = parked.oldest(EXPIRES_AFTER, &1).map(|waiting| waiting.name.1);
         assert_eq!((left, parked.len()), (Some(CommId(2)), 1));
         assert!(parked.withdraw(&1, guid, CommId(2)) && !parked.withdraw(&1, guid, CommId(2)));
-        assert!(parked.oldest(FORGOTTEN, &1).is_none());
+        assert!(parked.oldest(EXPIRES_AFTER, &1).is_none());
     }
 }

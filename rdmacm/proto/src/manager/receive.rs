@@ -1,10 +1,10 @@
 //! MADs of peers (IBTA vol 1, 12.9.7 and 12.9.8: the state tables).
 //! The agent passes each received MAD to [`Manager::receive`].
 
-use super::parked::Asking;
+use super::parked::ParkedKind;
 use super::resend::Resend;
 use super::room::Room;
-use super::table::{End, State, Times};
+use super::table::{ConnectionEntry, ConnectionState, Times};
 use super::{Connection, Event, KILLED, Kind, Manager, Rejection, Stage, Time};
 use crate::wire::{
     Acknowledge, DatagramReply, DatagramRequest, DatagramStatus, DisconnectReply,
@@ -13,9 +13,9 @@ use crate::wire::{
 };
 
 /// The time after which a repeated REP is answered by MRA.
-const SHOWN: Time = Time::from_millis(500);
+const MRA_AFTER: Time = Time::from_millis(500);
 /// The interval between two questions to a peer whether it still has a connection.
-const DOUBTS: Time = Time::from_secs(1);
+const PROBE_INTERVAL: Time = Time::from_secs(1);
 
 impl<A: Clone + Ord> Manager<A> {
     /// Processes a datagram to QP 1 from `from`. `bytes` follow the 40 bytes of the GRH.
@@ -66,7 +66,8 @@ impl<A: Clone + Ord> Manager<A> {
             Ok(Message::Request(request)) => {
                 let name = (from.clone(), Some(request.guid), request.local_id);
                 let known = self.table.of_name(&name).and_then(|known| self.table.get(known));
-                return known.is_some_and(|end| end.owes() && end.remote_qpn == request.qpn);
+                return known
+                    .is_some_and(|end| end.may_be_repeated() && end.remote_qpn == request.qpn);
             }
             Ok(Message::DatagramRequest(request)) => (from.clone(), None, request.id),
             _ => return false,
@@ -105,7 +106,7 @@ impl<A: Clone + Ord> Manager<A> {
         };
         let room = self.room_for(Kind::Connections, request.service, from);
         if room != Room::Free {
-            let asking = Asking::Connection(request);
+            let asking = ParkedKind::Connection(request);
             return self.park(now, random, (from, transaction), asking, room);
         }
         if self.table.pending_of(from) >= self.config.pending_per_peer {
@@ -119,15 +120,15 @@ impl<A: Clone + Ord> Manager<A> {
         if let Some(service) = self.services.get_mut(&(Kind::Connections, request.service)) {
             service.waiting += 1;
         }
-        let state = State::RequestReceived { since: now };
-        let mut end = End::new(from.clone(), local_id, transaction, state);
+        let state = ConnectionState::RequestReceived { since: now };
+        let mut end = ConnectionEntry::new(from.clone(), local_id, transaction, state);
         end.transport = request.transport;
         end.times = Times::passive(&request, self.config.longest_asked);
         (end.listener, end.in_backlog) = (Some(listener), true);
         let connection = self.table.insert(end);
         self.table.identify(connection, name, Some(qp));
         let from = from.clone();
-        self.tell(connection, Event::Request { listener, connection, from, request });
+        self.push_event(connection, Event::Request { listener, connection, from, request });
     }
 
     /// Answers the repetition of a REQ; `false` for another REQ with the same communication id.
@@ -137,18 +138,19 @@ impl<A: Clone + Ord> Manager<A> {
             return false;
         }
         match &end.state {
-            State::RequestReceived { since } => {
+            ConnectionState::RequestReceived { since } => {
                 if now.saturating_sub(*since) >= end.times.expected / 2 {
                     self.send_acknowledge(known, Rejected::Request);
                 } else {
                     self.counters.ignored += 1;
                 }
             }
-            State::ReplySent { reply: answer, .. } | State::Answered { answer } => {
+            ConnectionState::ReplySent { reply: answer, .. }
+            | ConnectionState::Answered { answer } => {
                 let answer = **answer;
                 self.send_to(known, answer);
             }
-            State::TimeWait => return false,
+            ConnectionState::TimeWait => return false,
             _ => self.counters.ignored += 1,
         }
         true
@@ -167,27 +169,28 @@ impl<A: Clone + Ord> Manager<A> {
     ) {
         self.counters.stale += 1;
         self.refuse(from, transaction, request, Reason::STALE);
-        self.ask_whether_it_lives(now, random, known);
+        self.probe_liveness(now, random, known);
     }
 
     /// Asks the peer of an established connection whether the connection still exists, at most once
-    /// in [`DOUBTS`]. A forged REQ must not end the connection, although IBTA vol 1, 12.9.8.3.1
-    /// requires that. The question is a DREQ for [`DisconnectRequest::NO_QPN`] in place of the
-    /// peer's queue pair. A manager that has the connection drops such a DREQ, as the kernel does
-    /// (`cm_dreq_handler` in Linux' `cm.c`); any other manager answers DREP.
-    fn ask_whether_it_lives(
+    /// in [`PROBE_INTERVAL`]. A forged REQ must not end the connection, although IBTA vol 1,
+    /// 12.9.8.3.1 requires that. The question is a DREQ for [`DisconnectRequest::NO_QPN`] in place
+    /// of the peer's queue pair. A manager that has the connection drops such a DREQ, as the kernel
+    /// does (`cm_dreq_handler` in Linux' `cm.c`); any other manager answers DREP.
+    fn probe_liveness(
         &mut self,
         now: Time,
         random: &mut dyn FnMut() -> u64,
         connection: Connection,
     ) {
         let Some(end) = self.table.get_mut(connection) else { return };
-        let was_asked = end.doubt.is_some_and(|(at, _)| now.saturating_sub(at) < DOUBTS);
-        if !matches!(end.state, State::Established) || was_asked {
+        let was_asked =
+            end.liveness_probe.is_some_and(|(at, _)| now.saturating_sub(at) < PROBE_INTERVAL);
+        if !matches!(end.state, ConnectionState::Established) || was_asked {
             return;
         }
         let transaction = random();
-        end.doubt = Some((now, transaction));
+        end.liveness_probe = Some((now, transaction));
         let request = DisconnectRequest {
             local_id: end.local_id,
             remote_id: end.remote_id.unwrap_or_default(),
@@ -219,30 +222,34 @@ impl<A: Clone + Ord> Manager<A> {
         };
         let same = end.remote_id == Some(reply.local_id);
         match &end.state {
-            State::RequestSent { .. } => {
+            ConnectionState::RequestSent { .. } => {
                 let name = (from.clone(), Some(reply.guid), reply.local_id);
                 let qp = (from.clone(), reply.guid, reply.peer_qpn(end.transport));
                 let known = self.table.of_name(&name).or_else(|| self.table.of_qp(&qp));
                 if let Some(known) = known {
                     self.counters.stale += 1;
                     self.refuse_reply(from, transaction, &reply, Reason::STALE);
-                    return self.ask_whether_it_lives(now, random, known);
+                    return self.probe_liveness(now, random, known);
                 }
                 self.table.identify(connection, name, Some(qp));
-                self.table.become_(connection, State::ReplyReceived { since: now }, None);
-                self.tell(connection, Event::Reply { connection, reply });
+                self.table.set_state(
+                    connection,
+                    ConnectionState::ReplyReceived { since: now },
+                    None,
+                );
+                self.push_event(connection, Event::Reply { connection, reply });
             }
-            State::ReplyReceived { since } if same => {
+            ConnectionState::ReplyReceived { since } if same => {
                 // The MRA is sent early: the peer may give up a connection whose other end has
                 // shown no sign of life.
-                if now.saturating_sub(*since) >= (end.times.expected / 2).min(SHOWN) {
+                if now.saturating_sub(*since) >= (end.times.expected / 2).min(MRA_AFTER) {
                     self.send_acknowledge(connection, Rejected::Reply);
                 } else {
                     self.counters.ignored += 1;
                 }
             }
             // The RTU was lost.
-            State::Established if same && end.active => self.send_ready(connection),
+            ConnectionState::Established if same && end.active => self.send_ready(connection),
             // The peer took a repetition of the REQ for another request.
             _ if !same && end.active => {
                 self.refuse_reply(from, transaction, &reply, Reason::INVALID_COMM_ID);
@@ -269,9 +276,9 @@ impl<A: Clone + Ord> Manager<A> {
             self.counters.unknown += 1;
             return;
         };
-        if matches!(end.state, State::ReplySent { .. }) {
-            self.table.become_(connection, State::Established, None);
-            self.tell(connection, Event::Established { connection });
+        if matches!(end.state, ConnectionState::ReplySent { .. }) {
+            self.table.set_state(connection, ConnectionState::Established, None);
+            self.push_event(connection, Event::Established { connection });
         } else {
             self.counters.ignored += 1;
         }
@@ -290,16 +297,16 @@ impl<A: Clone + Ord> Manager<A> {
         let event = Event::Rejected { connection, rejection };
         match self.stage(connection) {
             Ok(Stage::RequestSent | Stage::RequestReceived | Stage::ReplySent) => {
-                self.tell(connection, event);
+                self.push_event(connection, event);
                 self.take(connection);
                 self.table.remove(connection);
             }
             Ok(Stage::ReplyReceived | Stage::Established) => {
-                self.tell(connection, event);
+                self.push_event(connection, event);
                 self.begin_time_wait(now, connection);
             }
             Ok(Stage::DisconnectSent) => {
-                self.tell(connection, Event::Disconnected { connection, killed: false });
+                self.push_event(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
             _ => self.counters.ignored += 1,
@@ -310,7 +317,7 @@ impl<A: Clone + Ord> Manager<A> {
     /// peer that gave up does not know this end's.
     fn of_rejection(&self, from: &A, reject: &Reject) -> Option<Connection> {
         if let Some((connection, end)) = self.table.of_peer(from, reject.remote_id) {
-            let asked = matches!(end.state, State::RequestSent { .. });
+            let asked = matches!(end.state, ConnectionState::RequestSent { .. });
             if asked || end.remote_id == Some(reject.local_id) {
                 return Some(connection);
             }
@@ -333,14 +340,16 @@ impl<A: Clone + Ord> Manager<A> {
         let same = end.remote_id == Some(acknowledge.local_id);
         let wait = acknowledge.service_timeout.duration().min(longest);
         let at = match (&mut end.state, acknowledge.of) {
-            (State::RequestSent { resend, .. }, Rejected::Request) => extended(resend, now, wait),
-            (State::ReplySent { resend, .. }, Rejected::Reply) if same => {
+            (ConnectionState::RequestSent { resend, .. }, Rejected::Request) => {
+                extended(resend, now, wait)
+            }
+            (ConnectionState::ReplySent { resend, .. }, Rejected::Reply) if same => {
                 extended(resend, now, wait)
             }
             _ => None,
         };
-        if same && matches!(end.state, State::ReplySent { .. }) {
-            self.table.hear(connection);
+        if same && matches!(end.state, ConnectionState::ReplySent { .. }) {
+            self.table.mark_heard(connection);
         }
         match at {
             Some(at) => self.table.wake(connection, Some(at)),
@@ -387,15 +396,19 @@ impl<A: Clone + Ord> Manager<A> {
             // The application answers when it ends the connection (`cm_dreq_handler` in Linux'
             // `cm.c`).
             Stage::ReplySent | Stage::Established if !killed => {
-                self.tell(connection, Event::Disconnected { connection, killed });
-                self.table.become_(connection, State::DisconnectReceived { transaction }, None);
+                self.push_event(connection, Event::Disconnected { connection, killed });
+                self.table.set_state(
+                    connection,
+                    ConnectionState::DisconnectReceived { transaction },
+                    None,
+                );
             }
             Stage::ReplyReceived
             | Stage::ReplySent
             | Stage::Established
             | Stage::DisconnectSent => {
                 self.send_disconnect_reply(connection, transaction);
-                self.tell(connection, Event::Disconnected { connection, killed });
+                self.push_event(connection, Event::Disconnected { connection, killed });
                 self.begin_time_wait(now, connection);
             }
             // The peer process has died meanwhile: the process that asks on its behalf need not
@@ -415,15 +428,15 @@ impl<A: Clone + Ord> Manager<A> {
             self.counters.unknown += 1;
             return;
         };
-        let has_none = end.doubt.is_some_and(|(_, asked)| asked == transaction);
+        let has_none = end.liveness_probe.is_some_and(|(_, asked)| asked == transaction);
         match end.state {
-            State::DisconnectSent { .. } => {
-                self.tell(connection, Event::Disconnected { connection, killed: false });
+            ConnectionState::DisconnectSent { .. } => {
+                self.push_event(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
             // The peer did not end the connection: it does not know the connection any more.
-            State::Established if has_none => {
-                self.tell(connection, Event::Disconnected { connection, killed: true });
+            ConnectionState::Established if has_none => {
+                self.push_event(connection, Event::Disconnected { connection, killed: true });
                 self.begin_time_wait(now, connection);
             }
             _ => self.counters.ignored += 1,
@@ -433,7 +446,8 @@ impl<A: Clone + Ord> Manager<A> {
     /// Answers a LAP: this manager does not replace paths.
     fn load_path(&mut self, from: &A, transaction: u64, load: &LoadPath) {
         let found = self.table.of_both(from, load.remote_id, load.local_id);
-        let established = found.is_some_and(|(_, end)| matches!(end.state, State::Established));
+        let established =
+            found.is_some_and(|(_, end)| matches!(end.state, ConnectionState::Established));
         let status = if established { PathReply::UNSUPPORTED } else { PathReply::INVALID_COMM_ID };
         let reply = PathReply { local_id: load.remote_id, remote_id: load.local_id, status };
         let message = Message::PathReply(reply);
@@ -451,7 +465,7 @@ impl<A: Clone + Ord> Manager<A> {
         let name = (from.clone(), None, request.id);
         if let Some(known) = self.table.of_name(&name) {
             match self.table.get(known).map(|end| &end.state) {
-                Some(State::Answered { answer }) => {
+                Some(ConnectionState::Answered { answer }) => {
                     let answer = **answer;
                     self.send_to(known, answer);
                 }
@@ -472,7 +486,7 @@ impl<A: Clone + Ord> Manager<A> {
         };
         let room = self.room_for(Kind::Datagrams, request.service, from);
         if room != Room::Free {
-            let asking = Asking::Datagrams(request);
+            let asking = ParkedKind::Datagrams(request);
             return self.park(now, random, (from, transaction), asking, room);
         }
         if self.table.pending_of(from) >= self.config.pending_per_peer {
@@ -487,22 +501,28 @@ impl<A: Clone + Ord> Manager<A> {
         if let Some(service) = self.services.get_mut(&(Kind::Datagrams, request.service)) {
             service.waiting += 1;
         }
-        let mut end = End::new(from.clone(), local_id, transaction, State::DatagramReceived);
+        let mut end = ConnectionEntry::new(
+            from.clone(),
+            local_id,
+            transaction,
+            ConnectionState::DatagramReceived,
+        );
         (end.listener, end.in_backlog) = (Some(listener), true);
         let connection = self.table.insert(end);
         self.table.identify(connection, name, None);
         let from = from.clone();
-        self.tell(connection, Event::DatagramRequest { listener, connection, from, request });
+        self.push_event(connection, Event::DatagramRequest { listener, connection, from, request });
     }
 
     fn datagram_reply(&mut self, from: &A, reply: Box<DatagramReply>) {
         let found = self.table.of_peer(from, reply.id);
-        let asked = found.filter(|(_, end)| matches!(end.state, State::DatagramSent { .. }));
+        let asked =
+            found.filter(|(_, end)| matches!(end.state, ConnectionState::DatagramSent { .. }));
         let Some((connection, _)) = asked else {
             self.counters.unknown += 1;
             return;
         };
-        self.tell(connection, Event::DatagramReply { connection, reply });
+        self.push_event(connection, Event::DatagramReply { connection, reply });
         self.table.remove(connection);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The repetition interval during a wait that the peer requested by MRA: the peer may have been
 /// killed, and another process answers for it.
-const MEANWHILE: Duration = Duration::from_secs(5);
+const PATIENT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The timer of one message.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Resend {
     /// The interval before the next repetition, unless the remaining time is shorter.
     interval: Duration,
     /// The interval if the whole time is divided evenly.
-    plain: Duration,
+    even_interval: Duration,
     /// The time at which the sender gives up.
     deadline: Time,
     /// The time of the next repetition, or of giving up.
@@ -27,11 +27,17 @@ pub(super) struct Resend {
 
 impl Resend {
     /// The timer of a message just sent: `retries` repetitions, and the total time of repetitions
-    /// every `plain`.
-    pub(super) fn begin(now: Time, first: Duration, plain: Duration, retries: u32) -> Self {
-        let deadline = now.saturating_add(plain.saturating_mul(retries.saturating_add(1)));
-        let mut resend =
-            Self { left: retries, interval: first, plain, deadline, at: now, patience: None };
+    /// every `even_interval`.
+    pub(super) fn begin(now: Time, first: Duration, even_interval: Duration, retries: u32) -> Self {
+        let deadline = now.saturating_add(even_interval.saturating_mul(retries.saturating_add(1)));
+        let mut resend = Self {
+            left: retries,
+            interval: first,
+            even_interval,
+            deadline,
+            at: now,
+            patience: None,
+        };
         resend.schedule(now);
         resend
     }
@@ -61,9 +67,9 @@ impl Resend {
         if self.patience.is_some() {
             return false;
         }
-        let end = self.at.max(now.saturating_add(wait).saturating_add(self.plain));
+        let end = self.at.max(now.saturating_add(wait).saturating_add(self.even_interval));
         self.patience = Some(end);
-        let rest = end.saturating_add(self.plain.saturating_mul(self.left));
+        let rest = end.saturating_add(self.even_interval.saturating_mul(self.left));
         self.deadline = self.deadline.max(rest);
         self.wait(now);
         true
@@ -71,7 +77,7 @@ impl Resend {
 
     /// Waits until the end of the requested time, or one interval.
     fn wait(&mut self, now: Time) {
-        self.at = self.patience.map_or(now, |end| end.min(now.saturating_add(MEANWHILE)));
+        self.at = self.patience.map_or(now, |end| end.min(now.saturating_add(PATIENT_INTERVAL)));
     }
 
     fn schedule(&mut self, now: Time) {
@@ -139,8 +145,8 @@ mod tests {
         let mut times = 0;
         while resend.at() < end {
             let before = resend.at();
-            assert!(resend.due(before) && !resend.extend(before, MEANWHILE * 9));
-            assert!(resend.at() - before <= MEANWHILE);
+            assert!(resend.due(before) && !resend.extend(before, PATIENT_INTERVAL * 9));
+            assert!(resend.at() - before <= PATIENT_INTERVAL);
             times += 1;
         }
         assert_eq!(resend.at(), end);

@@ -2,15 +2,15 @@
 //! `receive` asks here before it admits a request. A peer with forged addresses can send any number
 //! of requests, and none shows that a process exists at its address.
 
-use super::parked::{Asking, Parked, Waiting};
-use super::table::{End, State};
+use super::parked::{ParkedKind, ParkedRequest, ParkedRequests};
+use super::table::{ConnectionEntry, ConnectionState};
 use super::{Connection, Event, Kind, Manager, Rejected, Time};
 use crate::wire::ServiceId;
 
 /// Waiting requests, and the time of the next attempt to admit them.
 #[derive(Clone, Debug)]
 pub(super) struct WaitingRoom<A> {
-    pub(super) requests: Parked<A>,
+    pub(super) requests: ParkedRequests<A>,
     /// The end of the grace time of the oldest silent peer.
     again: Option<Time>,
     /// Whether room may have become free.
@@ -32,7 +32,7 @@ pub(super) enum Room {
 
 impl<A: Clone + Ord> WaitingRoom<A> {
     pub(super) const fn new() -> Self {
-        Self { requests: Parked::new(), again: None, freed: false, now: Time::ZERO }
+        Self { requests: ParkedRequests::new(), again: None, freed: false, now: Time::ZERO }
     }
 }
 
@@ -60,7 +60,7 @@ impl<A: Clone + Ord> Manager<A> {
         now: Time,
         random: &mut dyn FnMut() -> u64,
         (from, transaction): (&A, u64),
-        asking: Asking,
+        asking: ParkedKind,
         room: Room,
     ) {
         self.counters.backlog += 1;
@@ -141,7 +141,7 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
-    fn admit(&mut self, now: Time, from: &A, waiting: Waiting) {
+    fn admit(&mut self, now: Time, from: &A, waiting: ParkedRequest) {
         // SplitMix64 seeded by a random number of the caller: one communication id needs few
         // numbers.
         let mut seed = waiting.random;
@@ -151,10 +151,10 @@ impl<A: Clone + Ord> Manager<A> {
             (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
         };
         match waiting.asking {
-            Asking::Connection(request) => {
+            ParkedKind::Connection(request) => {
                 self.request(now, &mut random, from, waiting.transaction, request);
             }
-            Asking::Datagrams(request) => {
+            ParkedKind::Datagrams(request) => {
                 self.datagram_request(now, &mut random, from, waiting.transaction, request);
             }
         }
@@ -169,19 +169,19 @@ impl<A: Clone + Ord> Manager<A> {
         }
         self.counters.silent += 1;
         self.give_up(connection, Rejected::Other);
-        self.tell(connection, Event::Unreachable { connection, absent: false });
+        self.push_event(connection, Event::Unreachable { connection, absent: false });
         self.table.remove(connection);
         true
     }
 }
 
-impl<A> End<A> {
+impl<A> ConnectionEntry<A> {
     /// Whether the peer has shown no sign of life, and the application has resources for the
     /// connection or is about to have.
     pub(super) const fn is_half_open(&self) -> bool {
         match self.state {
-            State::RequestReceived { .. } => self.in_backlog,
-            State::ReplySent { .. } => !self.heard,
+            ConnectionState::RequestReceived { .. } => self.in_backlog,
+            ConnectionState::ReplySent { .. } => !self.heard,
             _ => false,
         }
     }

@@ -8,32 +8,32 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A MAD that may be sent again.
-pub(super) type Saved = Box<[u8; MAD_LEN]>;
+pub(super) type SavedMad = Box<[u8; MAD_LEN]>;
 
 /// The state of a connection.
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// A REQ was sent.
-    RequestSent { request: Saved, resend: Resend },
+    RequestSent { request: SavedMad, resend: Resend },
     /// A REP arrived; the application has not called `ready` yet.
     ReplyReceived { since: Time },
     /// A REQ arrived; the application has not answered yet.
     RequestReceived { since: Time },
     /// A REP was sent.
-    ReplySent { reply: Saved, resend: Resend },
+    ReplySent { reply: SavedMad, resend: Resend },
     /// Both ends are ready.
     Established,
     /// A DREQ was sent.
-    DisconnectSent { request: Saved, resend: Resend },
+    DisconnectSent { request: SavedMad, resend: Resend },
     /// A DREQ arrived; the application has not ended the connection yet. The answer repeats the
     /// transaction.
     DisconnectReceived { transaction: u64 },
     /// Packets of the connection may still be in flight.
     TimeWait,
     /// A REQ or a SIDR_REQ has its final answer, which may have to be repeated.
-    Answered { answer: Saved },
+    Answered { answer: SavedMad },
     /// A SIDR_REQ was sent.
-    DatagramSent { request: Saved, resend: Resend },
+    DatagramSent { request: SavedMad, resend: Resend },
     /// A SIDR_REQ arrived; the application has not answered yet.
     DatagramReceived,
 }
@@ -47,7 +47,7 @@ pub(super) type RemoteQp<A> = (A, Guid, Qpn);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     /// The interval between two messages of this end, if none is repeated early.
-    pub(super) plain: Duration,
+    pub(super) even_interval: Duration,
     /// The number of repetitions of a message.
     pub(super) retries: u32,
     /// The time in which the peer expects answers of this end.
@@ -62,7 +62,7 @@ impl Times {
         let (answers, expected) = (request.remote_response_timeout, request.local_response_timeout);
         let path = request.primary.ack_timeout.duration();
         Self {
-            plain: answers.duration().saturating_add(path).min(longest),
+            even_interval: answers.duration().saturating_add(path).min(longest),
             retries: request.max_retries.raw(),
             expected: expected.duration().min(longest),
             time_wait: path.min(longest),
@@ -82,7 +82,7 @@ impl Times {
 
 /// A connection or a datagram request.
 #[derive(Clone, Debug)]
-pub(super) struct End<A> {
+pub(super) struct ConnectionEntry<A> {
     pub(super) peer: A,
     pub(super) local_id: CommId,
     /// The peer's communication id, if it is known.
@@ -103,8 +103,8 @@ pub(super) struct End<A> {
     /// True: the peer has answered a message that only the peer received, so the peer exists.
     pub(super) heard: bool,
     /// The last question to the peer whether the connection still exists: its time and transaction.
-    pub(super) doubt: Option<(Time, u64)>,
-    pub(super) state: State,
+    pub(super) liveness_probe: Option<(Time, u64)>,
+    pub(super) state: ConnectionState,
     name: Option<RemoteName<A>>,
     qp: Option<RemoteQp<A>>,
     timer: Option<Time>,
@@ -112,9 +112,9 @@ pub(super) struct End<A> {
     granted: Option<Time>,
 }
 
-impl<A> End<A> {
+impl<A> ConnectionEntry<A> {
     /// A datagram request; fields of connections are zero.
-    pub(super) fn new(peer: A, local_id: CommId, transaction: u64, state: State) -> Self {
+    pub(super) fn new(peer: A, local_id: CommId, transaction: u64, state: ConnectionState) -> Self {
         Self {
             peer,
             local_id,
@@ -129,7 +129,7 @@ impl<A> End<A> {
             in_backlog: false,
             orphan: false,
             heard: false,
-            doubt: None,
+            liveness_probe: None,
             state,
             name: None,
             qp: None,
@@ -140,17 +140,27 @@ impl<A> End<A> {
 
     /// Whether the application must answer.
     const fn pending(&self) -> bool {
-        matches!(self.state, State::RequestReceived { .. } | State::DatagramReceived)
+        matches!(
+            self.state,
+            ConnectionState::RequestReceived { .. } | ConnectionState::DatagramReceived
+        )
     }
 
     /// Whether the peer may repeat its request, because the answer may not have arrived.
-    pub(super) const fn owes(&self) -> bool {
-        self.pending() || matches!(self.state, State::ReplySent { .. } | State::Answered { .. })
+    pub(super) const fn may_be_repeated(&self) -> bool {
+        self.pending()
+            || matches!(
+                self.state,
+                ConnectionState::ReplySent { .. } | ConnectionState::Answered { .. }
+            )
     }
 
     /// Whether this end waits for the first answer.
     pub(super) const fn asks(&self) -> bool {
-        matches!(self.state, State::RequestSent { .. } | State::DatagramSent { .. })
+        matches!(
+            self.state,
+            ConnectionState::RequestSent { .. } | ConnectionState::DatagramSent { .. }
+        )
     }
 
     /// Whether another request for the peer's queue pair is stale. A request is not stale if no
@@ -161,23 +171,23 @@ impl<A> End<A> {
     const fn occupies_qp(&self) -> bool {
         !matches!(
             self.state,
-            State::DisconnectSent { .. }
-                | State::DisconnectReceived { .. }
-                | State::TimeWait
-                | State::Answered { .. }
+            ConnectionState::DisconnectSent { .. }
+                | ConnectionState::DisconnectReceived { .. }
+                | ConnectionState::TimeWait
+                | ConnectionState::Answered { .. }
         )
     }
 
     /// Whether the connection is only remembered.
     const fn remembered(&self) -> bool {
-        matches!(self.state, State::TimeWait | State::Answered { .. })
+        matches!(self.state, ConnectionState::TimeWait | ConnectionState::Answered { .. })
     }
 }
 
 /// All connections of a manager.
 #[derive(Clone, Debug)]
 pub(super) struct Table<A> {
-    ends: BTreeMap<Connection, End<A>>,
+    ends: BTreeMap<Connection, ConnectionEntry<A>>,
     by_local: BTreeMap<CommId, Connection>,
     by_name: BTreeMap<RemoteName<A>, Connection>,
     by_qp: BTreeMap<RemoteQp<A>, Connection>,
@@ -250,7 +260,7 @@ impl<A: Clone + Ord> Table<A> {
     /// The first accepted connection with a silent peer, among those for which `is_meant` is true.
     pub(super) fn oldest_granted(
         &self,
-        is_meant: impl Fn(&End<A>) -> bool,
+        is_meant: impl Fn(&ConnectionEntry<A>) -> bool,
     ) -> Option<(Time, Connection)> {
         let mut all = self.granted.iter().copied();
         all.find(|(_, connection)| self.ends.get(connection).is_some_and(&is_meant))
@@ -271,7 +281,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// Records a sign of life of the peer.
-    pub(super) fn hear(&mut self, connection: Connection) {
+    pub(super) fn mark_heard(&mut self, connection: Connection) {
         self.change(connection, |end| end.heard = true);
     }
 
@@ -284,7 +294,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// Changes a connection, and updates the counts.
-    fn change(&mut self, connection: Connection, change: impl FnOnce(&mut End<A>)) {
+    fn change(&mut self, connection: Connection, change: impl FnOnce(&mut ConnectionEntry<A>)) {
         let Some(end) = self.ends.get_mut(&connection) else { return };
         let before = end.is_half_open();
         change(end);
@@ -297,7 +307,7 @@ impl<A: Clone + Ord> Table<A> {
             self.half_open += 1;
             *self.half_open_of.entry(end.peer.clone()).or_default() += 1;
         }
-        let is_silent = matches!(end.state, State::ReplySent { .. }) && !end.heard;
+        let is_silent = matches!(end.state, ConnectionState::ReplySent { .. }) && !end.heard;
         if !is_silent && let Some(at) = end.granted.take() {
             self.granted.remove(&(at, connection));
         }
@@ -307,16 +317,20 @@ impl<A: Clone + Ord> Table<A> {
         self.by_local.contains_key(&local_id)
     }
 
-    pub(super) fn get(&self, connection: Connection) -> Option<&End<A>> {
+    pub(super) fn get(&self, connection: Connection) -> Option<&ConnectionEntry<A>> {
         self.ends.get(&connection)
     }
 
-    pub(super) fn get_mut(&mut self, connection: Connection) -> Option<&mut End<A>> {
+    pub(super) fn get_mut(&mut self, connection: Connection) -> Option<&mut ConnectionEntry<A>> {
         self.ends.get_mut(&connection)
     }
 
     /// The connection with this end's communication id, if its peer is `peer`.
-    pub(super) fn of_peer(&self, peer: &A, local_id: CommId) -> Option<(Connection, &End<A>)> {
+    pub(super) fn of_peer(
+        &self,
+        peer: &A,
+        local_id: CommId,
+    ) -> Option<(Connection, &ConnectionEntry<A>)> {
         let connection = *self.by_local.get(&local_id)?;
         let end = self.ends.get(&connection)?;
         (end.peer == *peer).then_some((connection, end))
@@ -328,7 +342,7 @@ impl<A: Clone + Ord> Table<A> {
         peer: &A,
         local_id: CommId,
         remote_id: CommId,
-    ) -> Option<(Connection, &End<A>)> {
+    ) -> Option<(Connection, &ConnectionEntry<A>)> {
         self.of_peer(peer, local_id).filter(|(_, end)| end.remote_id == Some(remote_id))
     }
 
@@ -341,7 +355,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// Adds a connection.
-    pub(super) fn insert(&mut self, end: End<A>) -> Connection {
+    pub(super) fn insert(&mut self, end: ConnectionEntry<A>) -> Connection {
         let connection = Connection(self.next);
         self.next += 1;
         self.by_local.insert(end.local_id, connection);
@@ -375,7 +389,12 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// Changes the state of a connection, and its timer.
-    pub(super) fn become_(&mut self, connection: Connection, state: State, timer: Option<Time>) {
+    pub(super) fn set_state(
+        &mut self,
+        connection: Connection,
+        state: ConnectionState,
+        timer: Option<Time>,
+    ) {
         let Some(end) = self.ends.get(&connection) else { return };
         let (pending, remembered) = (end.pending(), end.remembered());
         self.change(connection, |end| end.state = state);
@@ -412,7 +431,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// Removes a connection.
-    pub(super) fn remove(&mut self, connection: Connection) -> Option<End<A>> {
+    pub(super) fn remove(&mut self, connection: Connection) -> Option<ConnectionEntry<A>> {
         self.wake(connection, None);
         let end = self.ends.remove(&connection)?;
         if end.is_half_open() {
@@ -449,7 +468,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// All connections.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Connection, &End<A>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Connection, &ConnectionEntry<A>)> {
         self.ends.iter().map(|(connection, end)| (*connection, end))
     }
 

@@ -27,14 +27,14 @@ pub struct Incoming {
     /// The offset of the oldest unread byte.
     at: u32,
     /// The remaining room of each granted half, in order.
-    lent: VecDeque<u32>,
+    granted: VecDeque<u32>,
     /// The offset of the next half to grant.
     next: u32,
     /// Bytes that were read, and not granted again.
     free: u32,
     /// The number of processed messages, and the last announced limit; modulo 2^16.
     done: u16,
-    told: u16,
+    announced: u16,
 }
 
 impl Incoming {
@@ -47,11 +47,11 @@ impl Incoming {
             messages: VecDeque::with_capacity(settings.receive_queue.into()),
             unread: 0,
             at: 0,
-            lent: VecDeque::from([half]),
+            granted: VecDeque::from([half]),
             next: half,
             free: half,
             done: 0,
-            told: settings.receive_queue,
+            announced: settings.receive_queue,
         }
     }
 
@@ -64,10 +64,10 @@ impl Incoming {
             self.done = self.done.wrapping_add(1);
             return Ok(());
         }
-        let room = self.lent.front_mut().ok_or(Broken::TooLong { bytes, room: 0 })?;
+        let room = self.granted.front_mut().ok_or(Broken::TooLong { bytes, room: 0 })?;
         *room = room.checked_sub(bytes).ok_or(Broken::TooLong { bytes, room: *room })?;
         if *room == 0 {
-            self.lent.pop_front();
+            self.granted.pop_front();
         }
         self.messages.push_back(bytes);
         self.unread += bytes;
@@ -118,15 +118,15 @@ impl Incoming {
     pub(super) fn grant(&mut self) -> Option<Grant> {
         let limit = self.done.wrapping_add(self.capacity);
         let has_half = self.free >= self.half;
-        if !has_half && limit.wrapping_sub(self.told) < self.capacity / 2 {
+        if !has_half && limit.wrapping_sub(self.announced) < self.capacity / 2 {
             return None;
         }
-        self.told = limit;
+        self.announced = limit;
         let half = has_half.then(|| {
             let at = self.next;
             self.next = if at == 0 { self.half } else { 0 };
             self.free -= self.half;
-            self.lent.push_back(self.half);
+            self.granted.push_back(self.half);
             at
         });
         Some(Grant { limit, half })

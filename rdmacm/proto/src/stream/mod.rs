@@ -29,7 +29,7 @@ pub use hello::{Area, Hello, Order};
 pub use incoming::{Grant, Incoming};
 pub use iomap::{Mapping, Targets, scale, unscale};
 pub use message::{Broken, Message};
-pub use outgoing::{Done, Outgoing, Place, Write};
+pub use outgoing::{ByteLocation, CompletedRequest, Outgoing, Write};
 pub use settings::{LEAST_QUEUE, MOST_QUEUE, Settings};
 
 /// Send queue entries that are reserved for control messages.
@@ -41,7 +41,7 @@ pub const LOW_WATER: u32 = 2048;
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum StreamState {
     /// Both ends may send, unless a side was shut down.
     Open,
     /// Either end has disconnected.
@@ -57,7 +57,7 @@ pub struct Stream {
     pub outgoing: Outgoing,
     /// The receiving side.
     pub incoming: Incoming,
-    life: Life,
+    life: StreamState,
     /// True: further data may arrive.
     readable: bool,
     /// True: this end's side was not shut down.
@@ -79,7 +79,7 @@ impl Stream {
         Ok(Self {
             outgoing: Outgoing::new(settings, hello),
             incoming: Incoming::new(settings),
-            life: Life::Open,
+            life: StreamState::Open,
             readable: true,
             writable: true,
             entries: hello.table.length,
@@ -89,14 +89,14 @@ impl Stream {
 
     /// The state of the connection.
     #[must_use]
-    pub const fn life(&self) -> Life {
+    pub const fn life(&self) -> StreamState {
         self.life
     }
 
     /// Whether the connection is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.life == Life::Open
+        self.life == StreamState::Open
     }
 
     /// Whether further data may arrive.
@@ -121,7 +121,7 @@ impl Stream {
         }
         let done = self.obey(message, written);
         if done.is_err() {
-            self.life = Life::Broken;
+            self.life = StreamState::Broken;
         }
         done
     }
@@ -139,19 +139,19 @@ impl Stream {
                 self.incoming.mapping();
                 return Ok(Some(Update::Mapping(index)));
             }
-            Message::Disconnect => self.life = Life::Ended,
+            Message::Disconnect => self.life = StreamState::Ended,
             Message::Shutdown if self.writable => self.readable = false,
-            Message::Shutdown => self.life = Life::Ended,
+            Message::Shutdown => self.life = StreamState::Ended,
             Message::KeepAlive => {}
         }
         Ok(None)
     }
 
     /// Processes the completion of a request.
-    pub fn complete(&mut self, done: Done, ok: bool) {
+    pub fn complete(&mut self, done: CompletedRequest, ok: bool) {
         self.outgoing.complete(done);
-        if done == Done::Disconnect && self.is_open() {
-            self.life = Life::Ended;
+        if done == CompletedRequest::Disconnect && self.is_open() {
+            self.life = StreamState::Ended;
         }
         if !ok {
             self.fail();
@@ -161,14 +161,14 @@ impl Stream {
     /// Records that the peer disconnected without a message.
     pub fn end(&mut self) {
         if self.is_open() {
-            self.life = Life::Ended;
+            self.life = StreamState::Ended;
         }
     }
 
     /// Marks the connection as broken, unless it has ended.
     pub fn fail(&mut self) {
         if self.is_open() {
-            self.life = Life::Broken;
+            self.life = StreamState::Broken;
         }
     }
 

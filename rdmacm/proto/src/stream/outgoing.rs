@@ -12,7 +12,7 @@ const MOST: u32 = 1 << 16;
 
 /// The location of a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ByteLocation {
     /// In the request itself.
     Inline,
     /// At this offset of the send buffer.
@@ -29,14 +29,14 @@ pub struct Write {
     /// The number of bytes.
     pub bytes: u32,
     /// The location of the bytes.
-    pub from: Place,
+    pub from: ByteLocation,
     /// The completion of the request.
-    pub done: Done,
+    pub done: CompletedRequest,
 }
 
 /// The completion of a request. Requests complete in the order of posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum CompletedRequest {
     /// Data, with the number of bytes in the send buffer.
     Data(u32),
     /// A control message.
@@ -45,7 +45,7 @@ pub enum Done {
     Disconnect,
 }
 
-impl Done {
+impl CompletedRequest {
     /// The completion as a request id.
     #[must_use]
     pub const fn emit(self) -> u64 {
@@ -131,7 +131,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// The buffer is empty, or two are granted already.
-    pub fn lend(&mut self, area: Area) -> Result<(), Broken> {
+    pub fn add_grant(&mut self, area: Area) -> Result<(), Broken> {
         if area.length == 0 || self.targets.len() >= TABLE as usize {
             return Err(Broken::Area);
         }
@@ -176,7 +176,7 @@ impl Outgoing {
             return None;
         }
         let target = *self.targets.front()?;
-        let (bytes, from) = self.place(wanted, target.length);
+        let (bytes, from) = self.locate(wanted, target.length);
         self.sent = self.sent.wrapping_add(1);
         let left = target.length - bytes;
         let next = Area { addr: target.addr.wrapping_add(bytes.into()), length: left, ..target };
@@ -193,7 +193,7 @@ impl Outgoing {
         if wanted == 0 || target.length == 0 || !self.has_space() {
             return None;
         }
-        let (bytes, from) = self.place(wanted, target.length);
+        let (bytes, from) = self.locate(wanted, target.length);
         Some(self.request(target, bytes, from))
     }
 
@@ -211,12 +211,12 @@ impl Outgoing {
             }
             self.used += rest;
             self.at = 0;
-            let mut write = self.request(entry, entry.length, Place::Buffer(0));
-            write.done = Done::Data(entry.length + rest);
+            let mut write = self.request(entry, entry.length, ByteLocation::Buffer(0));
+            write.done = CompletedRequest::Data(entry.length + rest);
             self.sent = self.sent.wrapping_add(1);
             return Some(write);
         }
-        let (bytes, from) = self.place(entry.length as usize, entry.length);
+        let (bytes, from) = self.locate(entry.length as usize, entry.length);
         if bytes < entry.length {
             return None;
         }
@@ -225,36 +225,42 @@ impl Outgoing {
     }
 
     /// The number of bytes, and their location: contiguous bytes of the buffer.
-    fn place(&self, wanted: usize, room: u32) -> (u32, Place) {
+    fn locate(&self, wanted: usize, room: u32) -> (u32, ByteLocation) {
         let most = room.min(MOST).min(Message::MOST_BYTES);
         let bytes = u32::try_from(wanted).unwrap_or(u32::MAX).min(most);
         if bytes <= self.inline {
-            return (bytes, Place::Inline);
+            return (bytes, ByteLocation::Inline);
         }
         let (free, behind) = (self.size - self.used, self.size - self.at);
-        (bytes.min(free).min(behind), Place::Buffer(self.at))
+        (bytes.min(free).min(behind), ByteLocation::Buffer(self.at))
     }
 
-    const fn request(&mut self, target: Area, bytes: u32, from: Place) -> Write {
+    const fn request(&mut self, target: Area, bytes: u32, from: ByteLocation) -> Write {
         self.slots -= 1;
         let held = match from {
-            Place::Inline => 0,
-            Place::Buffer(_) => {
+            ByteLocation::Inline => 0,
+            ByteLocation::Buffer(_) => {
                 self.used += bytes;
                 self.at = (self.at + bytes) % self.size;
                 bytes
             }
         };
-        Write { addr: target.addr, key: target.key, bytes, from, done: Done::Data(held) }
+        Write {
+            addr: target.addr,
+            key: target.key,
+            bytes,
+            from,
+            done: CompletedRequest::Data(held),
+        }
     }
 
-    pub(super) fn complete(&mut self, done: Done) {
+    pub(super) fn complete(&mut self, done: CompletedRequest) {
         match done {
-            Done::Data(held) => {
+            CompletedRequest::Data(held) => {
                 self.used = self.used.saturating_sub(held);
                 self.slots = (self.slots + 1).min(self.all_slots);
             }
-            Done::Control | Done::Disconnect => {
+            CompletedRequest::Control | CompletedRequest::Disconnect => {
                 self.controls = (self.controls + 1).min(CONTROLS);
             }
         }

@@ -11,7 +11,7 @@ struct End {
     staging: Vec<u8>,
     table: [[u8; 16]; 2],
     /// Writes and messages in flight to the other end: address, bytes, message, completion.
-    wire: VecDeque<(u64, Vec<u8>, Option<Message>, Done)>,
+    wire: VecDeque<(u64, Vec<u8>, Option<Message>, CompletedRequest)>,
     /// The address of the buffer at the other end.
     base: u64,
 }
@@ -45,7 +45,7 @@ impl End {
         let mut sent = 0;
         while let Some(write) = self.stream.outgoing.write(bytes.len() - sent) {
             let next = &bytes[sent..sent + write.bytes as usize];
-            if let Place::Buffer(at) = write.from {
+            if let ByteLocation::Buffer(at) = write.from {
                 self.staging[at as usize..][..next.len()].copy_from_slice(next);
             }
             let message = Message::Data(write.bytes);
@@ -61,7 +61,12 @@ impl End {
             let area = |at: u32| Area { addr: self.base + u64::from(at), key: 2, length };
             let bytes = grant.half.map_or_else(Vec::new, |at| area(at).emit(Order::OWN).to_vec());
             let at = TABLE_AT + u64::from(entry) * 16;
-            self.wire.push_back((at, bytes, Some(Message::Credits(grant.limit)), Done::Control));
+            self.wire.push_back((
+                at,
+                bytes,
+                Some(Message::Credits(grant.limit)),
+                CompletedRequest::Control,
+            ));
         }
     }
 
@@ -92,7 +97,7 @@ impl End {
         let update = to.stream.receive(message, bytes.len() as u32).expect("both obey");
         if update == Some(Update::Table) {
             let entry = to.table[to.stream.outgoing.entry() as usize];
-            to.stream.outgoing.lend(Area::parse(entry)).expect("both obey");
+            to.stream.outgoing.add_grant(Area::parse(entry)).expect("both obey");
         }
         self.stream.complete(done, true);
         true
@@ -195,7 +200,7 @@ fn who_writes_more_than_he_was_lent_breaks_the_connection() {
         Err(Broken::TooLong { bytes: 2, room: 1 }),
         "no message lies in two halves"
     );
-    assert_eq!(a.stream.life(), Life::Broken);
+    assert_eq!(a.stream.life(), StreamState::Broken);
     assert!(!a.stream.is_readable() && !a.stream.is_writable());
     assert_eq!(a.stream.receive(Message::Data(1), 1), Ok(None), "nothing is obeyed any more");
     assert_eq!(a.stream.incoming.unread(), half - 1, "what came before is still there");
@@ -221,9 +226,9 @@ fn credits_are_not_taken_back_and_a_third_half_is_refused() {
     assert_eq!(a.stream.receive(Message::Credits(383), 0), Err(Broken::TooMany));
     let [mut a, _] = pair(Settings::default());
     let area = Area { addr: 1, key: 2, length: 3 };
-    assert_eq!(a.stream.outgoing.lend(Area::default()), Err(Broken::Area));
-    assert_eq!(a.stream.outgoing.lend(area), Ok(()));
-    assert_eq!(a.stream.outgoing.lend(area), Err(Broken::Area));
+    assert_eq!(a.stream.outgoing.add_grant(Area::default()), Err(Broken::Area));
+    assert_eq!(a.stream.outgoing.add_grant(area), Ok(()));
+    assert_eq!(a.stream.outgoing.add_grant(area), Err(Broken::Area));
 }
 
 #[test]
@@ -248,9 +253,9 @@ fn shutting_down_tells_the_peer_what_it_means() {
     assert!(b.stream.is_writable() && !b.stream.is_readable());
     assert_eq!(b.stream.shut_down(false, true), Some(Message::Disconnect));
     assert_eq!(a.stream.receive(Message::Disconnect, 0), Ok(None));
-    assert_eq!(a.stream.life(), Life::Ended);
-    b.stream.complete(Done::Disconnect, true);
-    assert_eq!(b.stream.life(), Life::Ended);
+    assert_eq!(a.stream.life(), StreamState::Ended);
+    b.stream.complete(CompletedRequest::Disconnect, true);
+    assert_eq!(b.stream.life(), StreamState::Ended);
 
     let [mut a, _] = pair(Settings::default());
     assert_eq!(a.stream.shut_down(true, false), None, "the peer cannot be told");
@@ -259,26 +264,31 @@ fn shutting_down_tells_the_peer_what_it_means() {
     let [mut a, _] = pair(Settings::default());
     a.stream.shut_down(false, true);
     assert_eq!(a.stream.receive(Message::Shutdown, 0), Ok(None));
-    assert_eq!(a.stream.life(), Life::Ended, "both have shut down");
+    assert_eq!(a.stream.life(), StreamState::Ended, "both have shut down");
 }
 
 #[test]
 fn a_failed_request_breaks_the_connection_unless_it_had_ended() {
     let [mut a, _] = pair(Settings::default());
-    a.stream.complete(Done::Data(0), false);
-    assert_eq!(a.stream.life(), Life::Broken);
+    a.stream.complete(CompletedRequest::Data(0), false);
+    assert_eq!(a.stream.life(), StreamState::Broken);
     let [mut a, _] = pair(Settings::default());
     assert_eq!(a.stream.receive(Message::Disconnect, 0), Ok(None));
-    a.stream.complete(Done::Control, false);
-    assert_eq!(a.stream.life(), Life::Ended);
+    a.stream.complete(CompletedRequest::Control, false);
+    assert_eq!(a.stream.life(), StreamState::Ended);
 }
 
 #[test]
 fn requests_keep_their_meaning_as_numbers() {
-    for done in [Done::Data(0), Done::Data(u32::MAX), Done::Control, Done::Disconnect] {
-        assert_eq!(Done::parse(done.emit()), Some(done));
+    for done in [
+        CompletedRequest::Data(0),
+        CompletedRequest::Data(u32::MAX),
+        CompletedRequest::Control,
+        CompletedRequest::Disconnect,
+    ] {
+        assert_eq!(CompletedRequest::parse(done.emit()), Some(done));
     }
-    assert_eq!(Done::parse(u64::MAX), None);
+    assert_eq!(CompletedRequest::parse(u64::MAX), None);
 }
 
 #[test]
@@ -294,7 +304,7 @@ fn any_messages_at_all_are_obeyed_or_refused() {
             let Ok(message) = Message::parse(raw) else { continue };
             if let Ok(Some(Update::Table)) = a.stream.receive(message, random as u32 & 16) {
                 let area = Area { addr: random, key: 0, length: random as u32 };
-                let _refused = a.stream.outgoing.lend(area);
+                let _refused = a.stream.outgoing.add_grant(area);
             }
             a.stream.outgoing.write(random as usize & 0xffff);
             a.stream.incoming.consume(random as u32 & 0xff);

@@ -30,7 +30,7 @@ fn killed_after(messages: usize, victim: usize, replaced: bool) -> Net {
         }
     } else {
         // Messages to the dead side are lost, and none comes from it.
-        net.fate =
+        net.delivery =
             Box::new(move |packet| if packet.to == victim as u32 { vec![] } else { vec![LATENCY] });
     }
     net
@@ -343,7 +343,7 @@ fn who_is_known_to_be_gone_is_not_waited_for() {
     let client = net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
     let now = net.now;
-    net.fate = Box::new(|_| vec![]);
+    net.delivery = Box::new(|_| vec![]);
     net.nodes[1].manager.lost(now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
     // The manager asks the dead peer nothing, and repeats no earlier message.
@@ -365,7 +365,7 @@ fn who_granted_a_connection_and_is_gone_takes_it_back() {
     let client = net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::ReplyReceived));
-    net.fate = Box::new(|_| vec![]);
+    net.delivery = Box::new(|_| vec![]);
     net.nodes[1].manager.lost(net.now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
     net.settle();
@@ -375,7 +375,7 @@ fn who_granted_a_connection_and_is_gone_takes_it_back() {
 #[test]
 fn an_answer_of_who_is_gone_is_waited_for_as_somebody_may_give_it() {
     let mut net = Net::with_server(2);
-    net.fate = Box::new(|_| vec![]);
+    net.delivery = Box::new(|_| vec![]);
     let client = net.nodes[1].connect(net.now, 0);
     net.nodes[1].manager.lost(net.now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::RequestSent));
@@ -407,17 +407,20 @@ fn who_asked_for_patience_and_has_no_listener_any_more_is_still_owing() {
     let first = net.sent[0].1.clone();
     let server = &mut net.nodes[0].manager;
     let listener = server.listener(Kind::Connections, SERVICE).expect("it listens");
-    assert_eq!(server.owed(listener), [asked]);
+    assert_eq!(server.unanswered_requests(listener), [asked]);
     server.unlisten(listener);
-    assert!(server.owes(asked) && server.knows(&1, &first.bytes), "a repetition is known");
+    assert!(server.is_unanswered(asked) && server.knows(&1, &first.bytes), "a repetition is known");
     assert!(!server.knows(&2, &first.bytes), "another host's request is not");
     let now = net.now;
     net.nodes[0].accept(now, asked);
-    assert!(net.nodes[0].manager.owes(asked), "the answer may be lost");
+    assert!(net.nodes[0].manager.is_unanswered(asked), "the answer may be lost");
     net.run(100 * MS);
     assert_eq!((net.nodes[1].story(), net.nodes[0].story()), ("P".into(), "QE".into()));
     let server = &net.nodes[0].manager;
-    assert!(!server.owes(asked) && !server.knows(&1, &first.bytes), "the peer has its answer");
+    assert!(
+        !server.is_unanswered(asked) && !server.knows(&1, &first.bytes),
+        "the peer has its answer"
+    );
     net.end_all();
 }
 
@@ -426,7 +429,7 @@ fn who_asked_where_nobody_is_hears_it_and_no_other_connection_does() {
     let mut net = Net::with_server(3);
     net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
-    net.fate = Box::new(|_| vec![]);
+    net.delivery = Box::new(|_| vec![]);
     let now = net.now;
     let asks = net.nodes[1].connect(now, 2);
     let question = net.nodes[1].ask(now, 2);

@@ -217,7 +217,7 @@ pub(crate) fn reply(qpn: u32) -> Reply {
 }
 
 /// The treatment of a message: the delay of each delivered copy.
-pub(crate) type Fate = Box<dyn FnMut(&mut Packet) -> Vec<Duration>>;
+pub(crate) type Delivery = Box<dyn FnMut(&mut Packet) -> Vec<Duration>>;
 
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 
@@ -225,7 +225,7 @@ pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) fate: Fate,
+    pub(crate) delivery: Delivery,
     /// All sent messages, delivered or not.
     pub(crate) sent: Vec<(Time, Packet)>,
     wire: BTreeMap<(Time, u64), Packet>,
@@ -239,7 +239,7 @@ impl Net {
         Self {
             now: Time::ZERO,
             nodes,
-            fate: Box::new(|_| vec![LATENCY]),
+            delivery: Box::new(|_| vec![LATENCY]),
             sent: Vec::new(),
             wire: BTreeMap::new(),
             number: 0,
@@ -265,7 +265,7 @@ impl Net {
     /// messages of that kind.
     pub(crate) fn lose(&mut self, mut lost: impl FnMut(u16, usize) -> bool + 'static) {
         let mut counts = BTreeMap::<u16, usize>::new();
-        self.fate = Box::new(move |packet| {
+        self.delivery = Box::new(move |packet| {
             let count = counts.entry(packet.attribute()).or_default();
             let lost = lost(packet.attribute(), *count);
             *count += 1;
@@ -286,7 +286,7 @@ impl Net {
                 let packet = Packet { from: node.address, to, bytes: bytes.to_vec() };
                 self.sent.push((self.now, packet.clone()));
                 let mut packet = packet;
-                for delay in (self.fate)(&mut packet) {
+                for delay in (self.delivery)(&mut packet) {
                     self.number += 1;
                     self.wire.insert((self.now + delay, self.number), packet.clone());
                 }

@@ -13,7 +13,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// A network that treats messages at random: `bad` of 100 are changed in each way.
-fn chance(seed: u64, bad: u64) -> Fate {
+fn chance(seed: u64, bad: u64) -> Delivery {
     let mut random = Random(seed);
     Box::new(move |packet| {
         if random.below(100) < bad {
@@ -35,7 +35,7 @@ fn with_damage_nothing_panics_and_everything_comes_to_an_end() {
         println!("seed {seed}");
         let mut random = Random(seed ^ 0xabcd);
         let mut net = Net::with_server(4);
-        net.fate = chance(seed, 15);
+        net.delivery = chance(seed, 15);
         for _ in 0..30 {
             let client = 1 + random.below(3) as usize;
             let now = net.now;
@@ -43,7 +43,7 @@ fn with_damage_nothing_panics_and_everything_comes_to_an_end() {
             net.run(Duration::from_millis(random.below(300)));
         }
         net.run(60 * SECOND);
-        net.fate = Box::new(|_| vec![LATENCY]);
+        net.delivery = Box::new(|_| vec![LATENCY]);
         net.settle();
         net.end_all();
     }
@@ -56,7 +56,7 @@ fn without_damage_every_connection_is_established_and_ended_once() {
         let mut random = Random(seed ^ 0x1234);
         let mut net = Net::with_server(4);
         let mut inner = Random(seed);
-        net.fate = Box::new(move |_| {
+        net.delivery = Box::new(move |_| {
             if inner.below(100) < 20 {
                 return vec![];
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The UDP port of RoCE v2.
 const PORT: u16 = 4791;
 /// The silence after which a host is probed, and the time that each probe waits for an answer.
-const STEP: Duration = Duration::from_secs(2);
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// The number of consecutive port-unreachable reports that make a host absent. A process that
 /// succeeds an ended process takes the port soon.
 const REFUSALS: u32 = 4;
@@ -25,12 +25,12 @@ const MOST: usize = 256;
 
 /// Hosts with a request and no answer since then.
 #[derive(Debug, Default)]
-pub(crate) struct Silence {
-    hosts: HashMap<Peer, Silent>,
+pub(crate) struct HostProbes {
+    hosts: HashMap<Peer, HostProbe>,
 }
 
 #[derive(Debug)]
-struct Silent {
+struct HostProbe {
     /// The time of the next probe.
     next: Time,
     /// The probe socket; None before the first probe.
@@ -38,55 +38,55 @@ struct Silent {
     refusals: u32,
 }
 
-impl Silence {
+impl HostProbes {
     /// Records a request to a host.
-    pub(crate) fn asked(&mut self, now: Time, peer: Peer) {
+    pub(crate) fn request_sent(&mut self, now: Time, peer: Peer) {
         if self.hosts.len() < MOST {
-            let next = now.saturating_add(STEP);
-            self.hosts.entry(peer).or_insert(Silent { next, socket: None, refusals: 0 });
+            let next = now.saturating_add(PROBE_INTERVAL);
+            self.hosts.entry(peer).or_insert(HostProbe { next, socket: None, refusals: 0 });
         }
     }
 
     /// Records an answer of a host.
-    pub(crate) fn heard(&mut self, peer: &Peer) {
+    pub(crate) fn answer_received(&mut self, peer: &Peer) {
         self.hosts.remove(peer);
     }
 
     /// The time of the next probe.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.hosts.values().map(|silent| silent.next).min()
+        self.hosts.values().map(|probe| probe.next).min()
     }
 
     /// Probes hosts, and returns the hosts that are absent. A host for which `is_awaited` is false
     /// is dropped.
     pub(crate) fn due(&mut self, now: Time, is_awaited: impl Fn(&Peer) -> bool) -> Vec<Peer> {
         let mut absent = vec![];
-        self.hosts.retain(|peer, silent| {
-            if silent.next > now {
+        self.hosts.retain(|peer, probe| {
+            if probe.next > now {
                 return true;
             }
-            silent.next = now.saturating_add(STEP);
+            probe.next = now.saturating_add(PROBE_INTERVAL);
             if !is_awaited(peer) {
                 return false;
             }
-            match silent.look(*peer) {
-                Some(true) => silent.refusals += 1,
-                Some(false) => silent.refusals = 0,
+            match probe.probe(*peer) {
+                Some(true) => probe.refusals += 1,
+                Some(false) => probe.refusals = 0,
                 // The host cannot be probed.
                 None => return false,
             }
-            if silent.refusals >= REFUSALS {
+            if probe.refusals >= REFUSALS {
                 absent.push(*peer);
             }
-            silent.refusals < REFUSALS
+            probe.refusals < REFUSALS
         });
         absent
     }
 }
 
-impl Silent {
+impl HostProbe {
     /// Sends a probe, and returns whether the last probe was refused. `None`: no probe can be sent.
-    fn look(&mut self, peer: Peer) -> Option<bool> {
+    fn probe(&mut self, peer: Peer) -> Option<bool> {
         let was_refused = match &self.socket {
             None => {
                 self.socket = Some(open(peer).ok()?);
@@ -125,11 +125,11 @@ mod tests {
     }
 
     /// Probes until the result is known, for a few steps at most.
-    fn looked(silence: &mut Silence, is_awaited: bool) -> (Vec<Peer>, u32) {
+    fn probe_until_known(probes: &mut HostProbes, is_awaited: bool) -> (Vec<Peer>, u32) {
         for step in 1..=2 * REFUSALS {
-            let now = STEP * step;
-            let absent = silence.due(now, |_| is_awaited);
-            if !absent.is_empty() || silence.next().is_none() {
+            let now = PROBE_INTERVAL * step;
+            let absent = probes.due(now, |_| is_awaited);
+            if !absent.is_empty() || probes.next().is_none() {
                 return (absent, step);
             }
             // Over loopback, the kernel answers at once.
@@ -146,21 +146,24 @@ mod tests {
             eprintln!("skipped: UDP port 4791 is somebody's on this machine");
             return;
         };
-        let mut silence = Silence::default();
-        silence.asked(Time::ZERO, peer(2));
-        silence.asked(Time::ZERO, peer(2));
-        assert_eq!((silence.next(), silence.due(STEP / 2, |_| true)), (Some(STEP), vec![]));
+        let mut probes = HostProbes::default();
+        probes.request_sent(Time::ZERO, peer(2));
+        probes.request_sent(Time::ZERO, peer(2));
+        assert_eq!(
+            (probes.next(), probes.due(PROBE_INTERVAL / 2, |_| true)),
+            (Some(PROBE_INTERVAL), vec![])
+        );
         // The first probe only sends.
-        assert_eq!(looked(&mut silence, true), (vec![peer(2)], 1 + REFUSALS));
-        assert_eq!(silence.next(), None);
+        assert_eq!(probe_until_known(&mut probes, true), (vec![peer(2)], 1 + REFUSALS));
+        assert_eq!(probes.next(), None);
 
-        silence.asked(Time::ZERO, peer(3));
-        assert_eq!(looked(&mut silence, true), (vec![], 0), "somebody has its port");
+        probes.request_sent(Time::ZERO, peer(3));
+        assert_eq!(probe_until_known(&mut probes, true), (vec![], 0), "somebody has its port");
         drop(held);
-        silence.heard(&peer(3));
-        assert_eq!(silence.next(), None);
+        probes.answer_received(&peer(3));
+        assert_eq!(probes.next(), None);
 
-        silence.asked(Time::ZERO, peer(2));
-        assert_eq!(looked(&mut silence, false), (vec![], 1), "nobody waits for it");
+        probes.request_sent(Time::ZERO, peer(2));
+        assert_eq!(probe_until_known(&mut probes, false), (vec![], 1), "nobody waits for it");
     }
 }
