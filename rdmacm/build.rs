@@ -1,5 +1,5 @@
 //! Writes the version map from the rows of the export table, sets the library's name, and links
-//! against a stand-in for libibverbs.so.1 with the names of `src/verbs.rs`.
+//! against a stand-in for libibverbs.so.1 with the names of `src/sys/verbs.rs`.
 //! At run time the library of this project or of upstream takes the stand-in's place.
 
 use cface::stand_in;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs};
 
 const TABLE: &str = "src/export.rs";
-const VERBS: &str = "src/verbs.rs";
+const VERBS: &str = "src/sys/verbs.rs";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

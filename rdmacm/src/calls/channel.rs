@@ -2,8 +2,8 @@
 //! Entry points that take events from channels and perform the actions that events require.
 
 use crate::calls::qp;
-use crate::channel::{Channel, Event, EventSource, PendingAction};
-use crate::id::{Backend, Id, Stage};
+use crate::core::channel::{Channel, Event, EventSource, PendingAction};
+use crate::core::id::{Backend, Id, Stage};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
@@ -231,7 +231,8 @@ fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event>
         PendingAction::None => {}
         PendingAction::SetUpQp => complete_connection(&id, &mut event),
         PendingAction::LeaveBacklog => {
-            if let Some(new) = event.undelivered.take().and_then(crate::id::UndeliveredId::release)
+            if let Some(new) =
+                event.undelivered.take().and_then(crate::core::id::UndeliveredId::release)
             {
                 let state = new.lock();
                 let (local, connection) = (state.local, state.connection);

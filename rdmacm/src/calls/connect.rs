@@ -4,15 +4,15 @@
 //! kernel.
 
 use super::{complete, qp, resolve};
-use crate::agent::Peer;
-use crate::arrivals::transport;
-use crate::channel::Event;
-use crate::device::{self, LocalAddress};
-use crate::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
+use crate::core::agent::Peer;
+use crate::core::arrivals::transport;
+use crate::core::channel::Event;
+use crate::core::device::{self, LocalAddress};
+use crate::core::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
+use crate::host::ports;
+use crate::host::unserved::OutgoingRequest;
 use crate::kernel;
-use crate::ports;
-use crate::unserved::OutgoingRequest;
-use crate::{address, random};
+use crate::sys::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::wire::{

@@ -1,7 +1,7 @@
 //! `rdma_get_devices(3)`, `rdma_free_devices(3)`.
 //! Entry points over the device list.
 
-use crate::device;
+use crate::core::device;
 use crate::kernel::adapter;
 use abi::ibv_context;
 use cface::{mem, verb};

@@ -2,8 +2,8 @@
 //! Entry points that combine those of the sibling modules.
 
 use super::{channel, complete, id as ids, options, qp, resolve};
-use crate::channel::Channel;
-use crate::id::{Backend, Id, SendPd};
+use crate::core::channel::Channel;
+use crate::core::id::{Backend, Id, SendPd};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;

@@ -1,8 +1,8 @@
 //! `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 //! Entry points that create, move and end ids.
 
-use crate::channel::Channel;
-use crate::id::{Backend, Id};
+use crate::core::channel::Channel;
+use crate::core::id::{Backend, Id};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -34,7 +34,7 @@ pub(crate) unsafe fn make(
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<Arc<Id>, Errno> {
-    crate::device::present()?;
+    crate::core::device::present()?;
     let synchronous = channel.is_null();
     // SAFETY: the channel is live if it is not NULL.
     let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };

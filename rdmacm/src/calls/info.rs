@@ -2,8 +2,8 @@
 //! Entry points over the resolver of the C library.
 
 use super::complete;
-use crate::channel::Event;
-use crate::id::{Backend, Id};
+use crate::core::channel::Event;
+use crate::core::id::{Backend, Id};
 use crate::kernel::{self, id::AF_IB};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};

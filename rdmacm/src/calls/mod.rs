@@ -13,7 +13,7 @@ pub(crate) mod qp;
 pub(crate) mod resolve;
 pub(crate) mod srq;
 
-use crate::id::Id;
+use crate::core::id::Id;
 use abi::*;
 use cface::{Errno, MinusOne};
 use std::sync::Arc;

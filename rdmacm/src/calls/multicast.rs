@@ -4,12 +4,12 @@
 //! No subnet manager takes part: the group GID follows from the address, and a queue pair that
 //! attaches to the GID is a member.
 
-use crate::address;
-use crate::channel::{Event, PendingAction};
-use crate::id::{Backend, Group, Id};
+use crate::core::channel::{Event, PendingAction};
+use crate::core::id::{Backend, Group, Id};
 use crate::kernel;
 use crate::kernel::id::Bytes;
-use crate::verbs;
+use crate::sys::address;
+use crate::sys::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;

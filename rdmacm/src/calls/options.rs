@@ -1,8 +1,9 @@
 //! Options of ids, event names and ECE: `rdma_set_option(3)`, `rdma_event_str(3)`.
 //! Entry points that change settings of an id.
 
-use crate::id::{Backend, Id, RdmaIdState, Stage};
-use crate::{kernel, random};
+use crate::core::id::{Backend, Id, RdmaIdState, Stage};
+use crate::kernel;
+use crate::sys::random;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::{CStr, c_char, c_int, c_void};

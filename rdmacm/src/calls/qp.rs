@@ -1,10 +1,10 @@
 //! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
 //! Entry points and the state changes that connecting requires.
 
-use crate::device::{PORT, xrc_domain};
-use crate::id::{Backend, Id, RdmaIdState};
+use crate::core::device::{PORT, xrc_domain};
+use crate::core::id::{Backend, Id, RdmaIdState};
 use crate::kernel;
-use crate::verbs;
+use crate::sys::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::wire::Transport;

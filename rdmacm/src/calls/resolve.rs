@@ -2,14 +2,15 @@
 //! Entry points that bind an id, choose its device, and start neighbour discovery.
 
 use super::complete;
-use crate::channel::Event;
-use crate::device::{self, LocalAddress};
-use crate::id::{Backend, Id, RdmaIdState, Stage};
+use crate::core::channel::Event;
+use crate::core::device::{self, LocalAddress};
+use crate::core::id::{Backend, Id, RdmaIdState, Stage};
+use crate::core::resolver;
+use crate::host::ports::{Port, PortClaim};
 use crate::kernel;
 use crate::kernel::id::Bytes;
-use crate::next_hop::{self, Hop, NeighbourState, Tables};
-use crate::ports::{Port, PortClaim};
-use crate::{address, random, range, resolver};
+use crate::sys::neighbour_table::{self, Hop, NeighbourState, Tables};
+use crate::sys::{address, port_range, random};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::c_int;
@@ -30,7 +31,7 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let local = local_address_of(address)?;
-    if address.port() != 0 && !range::may_bind(address.port()) {
+    if address.port() != 0 && !port_range::may_bind(address.port()) {
         return Err(Errno::EACCES);
     }
     let claim = PortClaim::of(address, state.only_own_family, state.shares_address);
@@ -103,7 +104,7 @@ fn start_discovery(route: &Route) -> Option<Hop> {
     }
     // Without a route or permission, the address counts as resolved; connecting then finds the
     // error.
-    next_hop::start_discovery(route.source, route.destination).is_ok().then_some(hop)
+    neighbour_table::start_discovery(route.source, route.destination).is_ok().then_some(hop)
 }
 
 /// Resolves the destination. If the next hop is unknown, the event comes later.

@@ -2,9 +2,9 @@
 //! Entry points beside those of queue pairs.
 
 use super::qp;
-use crate::device::xrc_domain;
-use crate::id::Id;
-use crate::verbs;
+use crate::core::device::xrc_domain;
+use crate::core::id::Id;
+use crate::sys::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ptr::null_mut;

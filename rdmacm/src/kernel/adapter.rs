@@ -1,8 +1,9 @@
 //! Devices of the kernel, opened when the kernel's connection manager first places an id on them.
 //! `kernel::id` and `kernel::connect` read limits and contexts here.
 
-use crate::anew::PerProcess;
-use crate::{device, verbs};
+use crate::core::device;
+use crate::sys::per_process::PerProcess;
+use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;

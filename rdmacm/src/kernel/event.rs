@@ -4,9 +4,9 @@
 use super::multicast::{Group, attach};
 use super::{connect, id, registry, takes_any_family};
 use crate::calls::qp;
-use crate::channel::{Channel, Event};
-use crate::id::Id;
-use crate::verbs;
+use crate::core::channel::{Channel, Event};
+use crate::core::id::Id;
+use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 use super::adapter;
 use super::command::{answer, send};
 use super::{Kernel, part, registry, takes_any_family, zeroed};
-use crate::channel::Channel;
-use crate::id::{Backend, Id};
+use crate::core::channel::Channel;
+use crate::core::id::{Backend, Id};
 use abi::*;
 use cface::{Errno, mem};
 use std::ffi::{c_int, c_void};
@@ -51,7 +51,7 @@ impl Bytes {
     pub(crate) fn of(address: std::net::SocketAddr) -> Self {
         let mut storage: libc::sockaddr_storage = zeroed();
         // SAFETY: the storage is a local variable.
-        let len = unsafe { crate::address::write(&raw mut storage, address) };
+        let len = unsafe { crate::sys::address::write(&raw mut storage, address) };
         Self { storage, len }
     }
 

@@ -25,8 +25,8 @@ mod registry;
 pub(crate) use command::next_event;
 pub(crate) use registry::forget;
 
-use crate::device;
-use crate::id::Id;
+use crate::core::device;
+use crate::core::id::Id;
 use abi::*;
 use adapter::Adapter;
 use cface::Errno;

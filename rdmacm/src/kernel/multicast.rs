@@ -4,8 +4,8 @@
 use super::command::{answer, send};
 use super::id::Bytes;
 use super::{part, registry, takes_any_family};
-use crate::id::Id;
-use crate::verbs;
+use crate::core::id::Id;
+use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;

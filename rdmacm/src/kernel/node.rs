@@ -1,7 +1,7 @@
 //! The character device of the kernel's connection manager: its name, version and opening.
 //! `kernel::open` makes an event channel from it.
 
-use crate::verbs;
+use crate::sys::verbs;
 use cface::Errno;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;

@@ -3,8 +3,8 @@
 //! name is dropped.
 
 use super::multicast::Group;
-use crate::anew::PerProcess;
-use crate::id::Id;
+use crate::core::id::Id;
+use crate::sys::per_process::PerProcess;
 use cface::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

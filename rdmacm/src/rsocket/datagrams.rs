@@ -7,7 +7,7 @@ use super::datagram_endpoint::{DatagramEndpoint, Received};
 use super::socket::{Socket, SocketState, watch};
 use super::transfer::at_once;
 use super::vector::Vector;
-use crate::{address, verbs};
+use crate::sys::{address, verbs};
 use abi::*;
 use cface::Errno;
 use cface::sync::MutexGuard;

@@ -4,7 +4,7 @@
 use super::memory::Memory;
 use super::queue::{Queue, most_requests, request};
 use crate::calls::qp;
-use crate::id::Id;
+use crate::core::id::Id;
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::stream::{

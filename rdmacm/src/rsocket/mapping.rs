@@ -3,7 +3,7 @@
 
 use super::socket::{Phase, Socket, SocketState, find};
 use super::vector::Vector;
-use crate::verbs;
+use crate::sys::verbs;
 use abi::*;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, MinusOneLong, verb};

@@ -2,7 +2,7 @@
 //! The device reads and writes the memory while this process does, so no Rust reference to it
 //! exists.
 
-use crate::verbs;
+use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use std::ptr::null_mut;

@@ -3,7 +3,7 @@
 //! both processes (`pthread_atfork(3)`). A child thus finds its own entries, and recognises those
 //! of its parent, whose contents a thread of the parent may have been changing.
 
-use crate::device;
+use crate::core::device;
 use cface::Errno;
 use cface::lock::Guard;
 use cface::shared::Shared;
@@ -109,7 +109,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    PROCESS.store(crate::anew::process(), Ordering::Relaxed);
+    PROCESS.store(crate::sys::per_process::process(), Ordering::Relaxed);
     in_parent();
 }
 
@@ -120,7 +120,7 @@ extern "C" fn in_child() {
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    PROCESS.store(crate::anew::process(), Ordering::Relaxed);
+    PROCESS.store(crate::sys::per_process::process(), Ordering::Relaxed);
     // SAFETY: the functions belong to this library; glibc removes them if the library is unloaded.
     // A failure only affects children.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };

@@ -2,8 +2,8 @@
 //! Both kinds of endpoints send, receive and wait through here.
 
 use crate::calls::qp;
-use crate::id::Id;
-use crate::verbs;
+use crate::core::id::Id;
+use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::stream::Settings;

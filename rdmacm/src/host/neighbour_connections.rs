@@ -1,10 +1,10 @@
 //! Connections of other processes of this host with other hosts, as seen from arriving MADs.
 //! The kernel's manager disconnects the connections of a killed process. Here one living process
-//! does that: the process that answers for the host ([`crate::stray`]).
+//! does that: the process that answers for the host ([`crate::host::unclaimed`]).
 
-use crate::agent::Peer;
-use crate::processes::PROCESS_BITS;
-use crate::sorting;
+use crate::core::agent::Peer;
+use crate::host::processes::PROCESS_BITS;
+use crate::host::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{CommId, MAD_LEN, Mad, Message, Qpn};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,8 +1,8 @@
 //! The processes of a host: their numbers, their life, and the one that answers for dead processes.
-//! Numbers, life and role are names of sockets, as ports are ([`crate::ports`]).
+//! Numbers, life and role are names of sockets, as ports are ([`crate::host::ports`]).
 
-use crate::owner::is_group;
-use crate::ports::{Name, full_name, is_taken, take};
+use crate::host::ports::{Name, full_name, is_taken, take};
+use crate::sys::user::is_group;
 use cface::Errno;
 use cface::names::{self, Life};
 use std::os::fd::OwnedFd;

@@ -9,9 +9,9 @@
 //! Several ids may have one port at different addresses. A name therefore contains the claim of its
 //! owner, and a process that wants the port reads all names of the port.
 
-use crate::address::{interface, is_any};
-use crate::owner::owner;
-use crate::range;
+use crate::sys::address::{interface, is_any};
+use crate::sys::port_range;
+use crate::sys::user::owner;
 use cface::Errno;
 pub(crate) use cface::names::Name;
 use cface::sync::Mutex;
@@ -240,7 +240,7 @@ impl Blocks {
     /// # Errors
     /// `EADDRNOTAVAIL` all ports are in use; else the errno of the system.
     fn reserve(&mut self, space: PortSpace, claim: PortClaim, random: u64) -> Result<Port, Errno> {
-        self.reserve_of(&PortRanges::of(range::dynamic()), space, claim, random)
+        self.reserve_of(&PortRanges::of(port_range::dynamic()), space, claim, random)
     }
 
     fn reserve_of(
@@ -393,7 +393,7 @@ impl Port {
             return Err(why);
         }
         let mut names = vec![take_claim_name(&stem, claim, random)?];
-        if range::dynamic().contains(&port) {
+        if port_range::dynamic().contains(&port) {
             // Another process may hold the name for a claim at another address.
             match take(&stem) {
                 Ok(name) => names.push(name),

@@ -2,11 +2,11 @@
 //! The caller holds the lock of an agent. Functions here take no other agent's lock, and do not
 //! wait.
 
-use crate::address;
-use crate::agent::{AgentState, Peer};
-use crate::channel::{Event, PendingAction};
-use crate::device::{Device, LocalAddress};
-use crate::id::{Id, QpParameters, Stage, UndeliveredId};
+use crate::core::agent::{AgentState, Peer};
+use crate::core::channel::{Event, PendingAction};
+use crate::core::device::{Device, LocalAddress};
+use crate::core::id::{Id, QpParameters, Stage, UndeliveredId};
+use crate::sys::address;
 use abi::*;
 use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, Reason, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Event as ManagerEvent, Listener};
@@ -37,7 +37,7 @@ pub(crate) fn dispatch(
             let parameters = QpParameters {
                 transport: request.transport,
                 peer_qpn: request.qpn.raw(),
-                receive_psn: Psn::new(crate::random::number() as u32),
+                receive_psn: Psn::new(crate::sys::random::number() as u32),
                 send_psn: request.psn,
                 responder_resources: request.initiator_depth,
                 initiator_depth: request.responder_resources,

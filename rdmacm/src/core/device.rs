@@ -1,10 +1,10 @@
 //! Devices, opened once for the process.
 //! Devices are never closed, because ids and programs keep their contexts.
 
-use crate::agent::Agent;
-use crate::anew::{PerProcess, process};
-use crate::ports::Blocks;
-use crate::{announced, verbs};
+use crate::core::agent::Agent;
+use crate::host::ports::Blocks;
+use crate::sys::per_process::{PerProcess, process};
+use crate::sys::{announced, verbs};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -226,8 +226,8 @@ impl LocalAddress {
 /// `ENODEV` no device has the address.
 pub(crate) fn with_address(address: SocketAddr) -> Result<LocalAddress, Errno> {
     let devices = all()?;
-    let (ip, interface) = (address.ip(), crate::address::interface(address));
-    let gid = crate::address::gid(ip);
+    let (ip, interface) = (address.ip(), crate::sys::address::interface(address));
+    let gid = crate::sys::address::gid(ip);
     for device in devices {
         let entries = device.entries();
         let is_its = |entry: &&ibv_gid_entry| {

@@ -4,18 +4,20 @@
 //! A real adapter has one QP 1 for its host. Here each process has a QP of its own, and all of
 //! these QPs are members of one multicast group of the host, which stands for QP 1 ([`GSI_GROUP`]).
 //! Every process receives each MAD for QP 1, from this host or another host, and keeps the MADs
-//! that belong to the process ([`crate::sorting`]).
+//! that belong to the process ([`crate::host::sorting`]).
 
-use crate::device::{Device, PORT};
-use crate::host_probes::HostProbes;
-use crate::id::{Id, Stage};
-use crate::neighbour_connections::NeighbourConnections;
-use crate::neighbours::Neighbours;
-use crate::ports::Name;
-use crate::sorting::{self, Addressee};
-use crate::stray::UnclaimedRequests;
-use crate::unserved::{OutgoingRequest, UnservedRequests, Verdict};
-use crate::{calls, ports, processes, random, verbs};
+use crate::calls;
+use crate::core::device::{Device, PORT};
+use crate::core::id::{Id, Stage};
+use crate::host::neighbour_connections::NeighbourConnections;
+use crate::host::neighbours::Neighbours;
+use crate::host::ports::Name;
+use crate::host::probes::HostProbes;
+use crate::host::sorting::{self, Addressee};
+use crate::host::unclaimed::UnclaimedRequests;
+use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
+use crate::host::{ports, processes};
+use crate::sys::{random, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
@@ -144,7 +146,7 @@ impl AgentState {
     }
 
     /// Keeps the requests of a listener that is about to go. The name tells other local processes
-    /// that the requests still have a process ([`crate::stray`]).
+    /// that the requests still have a process ([`crate::host::unclaimed`]).
     pub(crate) fn keep_unanswered(&mut self, listener: Listener, service: ServiceId) {
         let requests = self.manager.unanswered_requests(listener);
         if requests.is_empty() {
@@ -357,7 +359,7 @@ impl Agent {
             if let Event::Reply { connection, .. } | Event::Established { connection } = &event {
                 self.watch_peer_process(state, *connection);
             }
-            crate::arrivals::dispatch(self.device, state, event);
+            crate::core::arrivals::dispatch(self.device, state, event);
             self.send_all(state);
         }
     }
@@ -366,7 +368,7 @@ impl Agent {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
             // The host of a link-local address is unknown, so its silence says nothing.
-            let is_local = crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
+            let is_local = crate::sys::address::is_link_local(Ipv6Addr::from(peer.remote).into());
             if sorting::is_request(mad) && !is_local && !state.is_local(peer.remote) {
                 state.host_probes.request_sent(self.now(), *peer);
             }

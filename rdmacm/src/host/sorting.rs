@@ -1,7 +1,7 @@
 //! Sorting of MADs: the process of the host that a MAD is for.
 //! The agent asks here for each received MAD, before the state machine parses the MAD.
 
-use crate::processes::PROCESS_BITS;
+use crate::host::processes::PROCESS_BITS;
 use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,14 +1,14 @@
 //! Ids: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 //! Entry points in `calls` look ids up here; `arrivals` and `kernel` push events to ids.
 
-use crate::address;
-use crate::agent::{Agent, AgentState};
 use crate::calls::info::ResolvedInfo;
 use crate::calls::options;
-use crate::channel::{Channel, Event};
-use crate::device::{Device, LocalAddress, PORT};
+use crate::core::agent::{Agent, AgentState};
+use crate::core::channel::{Channel, Event};
+use crate::core::device::{Device, LocalAddress, PORT};
+use crate::host::ports::{Name, Port, PortClaim};
 use crate::kernel::{self, Kernel};
-use crate::ports::{Name, Port, PortClaim};
+use crate::sys::address;
 use abi::*;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex, MutexGuard};

@@ -1,10 +1,10 @@
 //! Processes of this host with which this process has connections. A killed process sends no DREQ,
 //! and no kernel manager sends one for it. Its local peers therefore watch its life
 //! ([`processes::watch`]), and end its connections when the process ends. For peers on other hosts,
-//! another local process sends the DREQ ([`crate::neighbour_connections`]).
+//! another local process sends the DREQ ([`crate::host::neighbour_connections`]).
 
-use crate::agent::Peer;
-use crate::processes;
+use crate::core::agent::Peer;
+use crate::host::processes;
 use cface::Errno;
 use ferroverbs_cm::{Connection, Manager};
 use std::collections::HashMap;

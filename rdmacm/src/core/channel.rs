@@ -5,9 +5,10 @@
 //! `O_NONBLOCK` work as programs expect. With kernel devices only, the descriptor is the kernel's
 //! connection manager. With both kinds of devices, the descriptor is an epoll(7) set of the two.
 
-use crate::id::{Backend, Id, UndeliveredId};
+use crate::core::device;
+use crate::core::id::{Backend, Id, UndeliveredId};
+use crate::kernel;
 use crate::kernel::multicast::Group;
-use crate::{device, kernel};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -118,7 +119,13 @@ impl Channel {
     fn with(fd: i32, source: EventSource) -> Arc<Self> {
         let (queue, acknowledged) = (Mutex::default(), Mutex::default());
         let verbs = rdma_event_channel { fd };
-        Arc::new(Self { verbs, source, process: crate::anew::process(), queue, acknowledged })
+        Arc::new(Self {
+            verbs,
+            source,
+            process: crate::sys::per_process::process(),
+            queue,
+            acknowledged,
+        })
     }
 
     /// Refuses the channel of a parent in a child of fork(2): the child shares only the descriptor.

@@ -3,9 +3,9 @@
 //! request waits for a listener for a while. The agent's thread waits, so that `rdma_connect(3)`
 //! returns at once.
 
-use crate::agent::Peer;
-use crate::id::Id;
-use crate::stray::BETWEEN_LISTENERS;
+use crate::core::agent::Peer;
+use crate::core::id::Id;
+use crate::host::unclaimed::BETWEEN_LISTENERS;
 use cface::Errno;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{DatagramRequest, Request, ServiceId};

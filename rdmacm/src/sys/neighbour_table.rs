@@ -1,6 +1,6 @@
 //! The reachability of a destination: the state of its next hop in the kernel's neighbour table
 //! (arp(7), rtnetlink(7)).
-//! `rdma_resolve_addr(3)` waits for this state through [`crate::resolver`].
+//! `rdma_resolve_addr(3)` waits for this state through [`crate::core::resolver`].
 //!
 //! The kernel's connection manager consults the same table before it reports a resolved address
 //! (`addr_resolve` in Linux' `drivers/infiniband/core/addr.c`).
@@ -141,7 +141,7 @@ fn route_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     if source_bits != 0 {
         attribute(&mut body, libc::RTA_SRC, &octets(from.ip()));
     }
-    let interface = crate::address::interface(to);
+    let interface = crate::sys::address::interface(to);
     if interface != 0 {
         attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
     }

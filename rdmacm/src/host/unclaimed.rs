@@ -5,10 +5,10 @@
 //! A server that stops listening with unanswered requests announces the requests by a name
 //! ([`ports::announce_unanswered`]) until they are answered.
 
-use crate::agent::Peer;
-use crate::ports::{self, Name};
-use crate::processes;
-use crate::sorting;
+use crate::core::agent::Peer;
+use crate::host::ports::{self, Name};
+use crate::host::processes;
+use crate::host::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
 use std::collections::VecDeque;
@@ -129,7 +129,7 @@ impl UnclaimedRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::PortClaim;
+    use crate::host::ports::PortClaim;
 
     #[test]
     fn who_asks_for_nobody_hears_it_later_and_who_asks_for_somebody_hears_nothing() {

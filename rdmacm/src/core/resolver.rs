@@ -1,10 +1,10 @@
 //! Ids that wait for neighbour discovery of their destination.
 //! A thread, which runs while ids wait, polls the kernel's table and reports to `calls::resolve`.
 
-use crate::anew::PerProcess;
 use crate::calls::resolve::{Route, complete_resolution};
-use crate::id::Id;
-use crate::next_hop::{Hop, NeighbourState, Tables};
+use crate::core::id::Id;
+use crate::sys::neighbour_table::{Hop, NeighbourState, Tables};
+use crate::sys::per_process::PerProcess;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -58,7 +58,7 @@ pub(crate) fn wait_for(
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
     if !list.has_thread {
-        crate::agent::spawn("fv-resolver", serve)?;
+        crate::core::agent::spawn("fv-resolver", serve)?;
         list.has_thread = true;
     }
     let now = Instant::now();

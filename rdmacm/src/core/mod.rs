@@ -1,0 +1,9 @@
+//! Ids, event channels, devices and agents.
+//! Entry points change ids here; agents turn MADs into events of ids.
+
+pub(crate) mod agent;
+pub(crate) mod arrivals;
+pub(crate) mod channel;
+pub(crate) mod device;
+pub(crate) mod id;
+pub(crate) mod resolver;
