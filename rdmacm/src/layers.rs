@@ -240,7 +240,7 @@ mod first {
 fn load_layers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let top = chain(OWN, &active());
+        let top = layer_chain(OWN, &active());
         for at in 0..ENTRIES {
             put(at, entry(&top, at));
         }
@@ -263,7 +263,7 @@ fn put(at: usize, function: usize) {
 
 /// The table above these layers and `top`; the first layer is nearest to the program. The tables
 /// that layers receive are never freed.
-fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
+fn layer_chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
     for layer in layers.iter().rev() {
         let Some(attach) = layer.attach else { continue };
         let next: &'static Table = Box::leak(Box::new(top));
@@ -400,14 +400,14 @@ mod tests {
 
     #[test]
     fn the_first_layer_of_the_list_is_called_first_and_what_it_leaves_falls_through() {
-        let top = chain(own(), &[&NEAR, &REFUSING, &FAR]);
+        let top = layer_chain(own(), &[&NEAR, &REFUSING, &FAR]);
         assert_eq!((seen(&top, "connect"), seen(&top, "listen")), (0x100, 0x201));
         assert_eq!(seen(&top, "accept"), seen(&own(), "accept"));
     }
 
     #[test]
     fn without_layers_names_lead_to_our_own_functions() {
-        let top = chain(own(), &[]);
+        let top = layer_chain(own(), &[]);
         assert!((0..ENTRIES).all(|at| entry(&top, at) == entry(&own(), at)));
     }
 

@@ -1,7 +1,6 @@
 //! `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`, `rdma_ack_cm_event(3)`.
 //! Entry points that take events from channels and perform the actions that events require.
 
-use crate::calls::qp;
 use crate::core::channel::{Channel, Event, EventSource, PendingAction};
 use crate::core::id::{Backend, Id, Stage};
 use crate::kernel;
@@ -17,7 +16,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn create() -> *mut rdma_event_channel {
-        Ok(Channel::new()?.into_c())
+        Ok(kernel::channel::new()?.into_c())
     }
 
     /// `rdma_destroy_event_channel(3)`.
@@ -249,7 +248,7 @@ fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event>
         PendingAction::AttachGroup => super::multicast::attach(&id, &mut event),
     }
     if event.verbs.event == RDMA_CM_EVENT_REJECTED {
-        qp::fail(&id);
+        kernel::qp::fail(&id);
     }
     id.lock().delivered_count += 1;
     id.record_delivery(&raw const event.verbs, event.verbs.event);
@@ -264,7 +263,7 @@ fn complete_connection(id: &Arc<Id>, event: &mut Event) {
     if unsafe { (*id.as_c()).qp.is_null() } {
         return;
     }
-    let done = qp::set_up(id).and_then(|()| super::connect::send_ready(id));
+    let done = kernel::qp::set_up(id).and_then(|()| super::connect::send_ready(id));
     match done {
         Ok(()) => {
             event.verbs.event = RDMA_CM_EVENT_ESTABLISHED;
@@ -274,7 +273,7 @@ fn complete_connection(id: &Arc<Id>, event: &mut Event) {
             event.verbs.event = RDMA_CM_EVENT_CONNECT_ERROR;
             event.verbs.status = -why.raw();
             super::connect::reject_after_failure(id);
-            qp::fail(id);
+            kernel::qp::fail(id);
         }
     }
 }

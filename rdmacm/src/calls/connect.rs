@@ -3,12 +3,13 @@
 //! Entry points that check the id's stage and pass MAD contents to the agent, or the call to the
 //! kernel.
 
-use super::{complete, qp, resolve};
-use crate::core::agent::Peer;
+use super::{complete, resolve};
 use crate::core::arrivals::transport;
-use crate::core::channel::Event;
 use crate::core::device::{self, LocalAddress};
 use crate::core::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
+use crate::core::path;
+use crate::core::requests::{ProgramParameters, RESPONSE, RETRIES, errno};
+use crate::host::peer::Peer;
 use crate::host::ports;
 use crate::host::unserved::OutgoingRequest;
 use crate::kernel;
@@ -24,20 +25,6 @@ use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// The time in which a peer answers a MAD, as a time code: 4.3 s.
-pub(crate) const RESPONSE: TimeCode = TimeCode::new(20);
-/// The number of retransmissions of a MAD.
-pub(crate) const RETRIES: u32 = 15;
-
-/// The errno of a refusal by the manager.
-pub(crate) const fn errno(why: Refused) -> Errno {
-    match why {
-        Refused::InUse => Errno::from_raw(libc::EADDRINUSE),
-        Refused::NoRoom => Errno::ENOMEM,
-        Refused::Gone | Refused::State(_) => Errno::EINVAL,
-    }
-}
-
 fn too_long(_: TooLong) -> Errno {
     Errno::EINVAL
 }
@@ -52,12 +39,6 @@ unsafe fn copy_private_data(data: *const c_void, len: u8) -> Vec<u8> {
     }
     // SAFETY: by the contract above; the bytes are copied at once.
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()).to_vec() }
-}
-
-/// A copy of the connection parameters of the program.
-pub(crate) struct ProgramParameters {
-    pub(crate) conn: rdma_conn_param,
-    pub(crate) data: Vec<u8>,
 }
 
 /// # Safety
@@ -150,7 +131,7 @@ fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno>
         if is_served {
             return agent.send_request(agent_state, id, peer, request);
         }
-        agent_state.unserved.push(agent.now(), id, peer, destination.ip(), request);
+        agent_state.unserved.push(agent.now(), Arc::clone(id), peer, destination.ip(), request);
         Ok(())
     });
     requested.inspect_err(|_| restore_stage(id, Stage::Routed))
@@ -193,7 +174,7 @@ fn request(
         initiator_depth: limits.1,
         retry_count: conn.map_or(7, |conn| conn.retry_count.min(7)),
         rnr_retry: conn.map_or(7, |conn| conn.rnr_retry_count.min(7)),
-        ack_timeout: resolve::lifetime(state) + 1,
+        ack_timeout: path::lifetime(state) + 1,
         mtu: device.mtu() as u8,
         traffic_class: state.type_of_service,
         ..QpParameters::default()
@@ -255,31 +236,6 @@ fn is_served(id: &Id) -> Result<bool, Errno> {
         return Ok(true);
     }
     ports::is_listened_to(space.service(destination.port()), destination.ip())
-}
-
-/// Reports to the program the answer of a host without a listener.
-pub(crate) fn refuse(id: &Arc<Id>) {
-    let (kind, status) = if id.is_datagram() {
-        (RDMA_CM_EVENT_UNREACHABLE, i32::from(DatagramStatus::UNSUPPORTED.0))
-    } else {
-        (RDMA_CM_EVENT_REJECTED, i32::from(Reason::INVALID_SERVICE.0))
-    };
-    end_request(id, kind, status);
-}
-
-/// Reports to the program that the request of `id` could not be sent.
-pub(crate) fn fail(id: &Arc<Id>, why: Errno) {
-    end_request(id, RDMA_CM_EVENT_CONNECT_ERROR, -why.raw());
-}
-
-/// Ends a request that waited for a listener, unless the id was destroyed meanwhile.
-fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
-    let mut state = id.lock();
-    if state.stage == Stage::Connecting {
-        state.stage = Stage::Ended;
-        // The lock is held: a thread that destroys the id discards its events afterwards.
-        state.channel.push(Event::new(id, kind, status));
-    }
 }
 
 /// Sends RTU after the queue pair is set up.
@@ -376,9 +332,9 @@ fn accept(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> 
     id.lock().parameters = limit_parameters(id, conn, requested);
     // As upstream's: if the queue pair cannot be set up, the peer is not told, and the program may
     // try again.
-    qp::set_up(id).inspect_err(|_| id.lock().parameters = requested)?;
+    kernel::qp::set_up(id).inspect_err(|_| id.lock().parameters = requested)?;
     send_reply(id, connection, conn, data).inspect_err(|_| {
-        qp::fail(id);
+        kernel::qp::fail(id);
         reject_after_failure(id);
     })
 }
@@ -478,9 +434,9 @@ pub(crate) fn reject_after_failure(id: &Id) {
 fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
     let limits = kernel::connect::limits(id, wanted)?;
     if !id.is_datagram() {
-        qp::set_up_within(id, Some(limits))?;
+        kernel::qp::set_up_within(id, Some(limits))?;
     }
-    kernel::connect::accept(id, wanted).inspect_err(|_| qp::fail(id))
+    kernel::connect::accept(id, wanted).inspect_err(|_| kernel::qp::fail(id))
 }
 
 fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
@@ -594,14 +550,14 @@ verb! {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
         if id.backend() == Backend::Kernel {
-            qp::change_state(&id, kernel::connect::end_state(&id)?)?;
+            kernel::qp::change_state(&id, kernel::connect::end_state(&id)?)?;
             kernel::connect::disconnect(&id)?;
             return complete(&id);
         }
         let state = id.lock();
         let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
         drop(state);
-        qp::fail(&id);
+        kernel::qp::fail(&id);
         let done = Id::with_agent(local, |agent, agent_state| {
             match agent_state.manager.disconnect(agent.now(), connection, Private::NONE) {
                 // The peer has disconnected already, and time-wait is over.

@@ -2,8 +2,8 @@
 //! Entry points that combine those of the sibling modules.
 
 use super::{channel, complete, id as ids, options, qp, resolve};
-use crate::core::channel::Channel;
 use crate::core::id::{Backend, Id, SendPd};
+use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
@@ -127,7 +127,7 @@ verb! {
             let object = Id::of(new)?;
             // The kernel's id moved to a new channel when its event arrived.
             if object.backend() != Backend::Kernel {
-                ids::move_to(&object, Channel::new()?, true, ("rdma_get_request", 0));
+                ids::move_to(&object, kernel::channel::new()?, true, ("rdma_get_request", 0));
             }
             let template = owner.lock().template;
             if let Some((pd, mut init)) = template {

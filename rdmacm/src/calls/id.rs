@@ -36,11 +36,15 @@ pub(crate) unsafe fn make(
 ) -> Result<Arc<Id>, Errno> {
     crate::core::device::present()?;
     let synchronous = channel.is_null();
-    // SAFETY: the channel is live if it is not NULL.
-    let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
+    let channel = if synchronous {
+        kernel::channel::new()?
+    } else {
+        // SAFETY: the channel is not NULL, and live by the contract above.
+        unsafe { Channel::of(channel) }
+    };
     channel.refuse_inherited()?;
     let backend = channel.backend();
-    let id = Id::on(backend, channel, synchronous, context, ps, qp_type);
+    let id = Id::on(kernel::backend(backend), channel, synchronous, context, ps, qp_type);
     if backend != Backend::Soft {
         kernel::id::create(&id)?;
     }
@@ -93,7 +97,7 @@ verb! {
             if backend != Backend::Soft && synchronous && was {
                 return Err(Errno::EINVAL);
             }
-            let to = if synchronous { Channel::new()? } else { Channel::of(channel) };
+            let to = if synchronous { kernel::channel::new()? } else { Channel::of(channel) };
             to.refuse_inherited()?;
             let kernel_count = if kernel::event::is_there(&object) { kernel::id::migrate(&object, &to)? } else { 0 };
             super::channel::free_kept_event(id);

@@ -2,9 +2,11 @@
 //! Entry points over the resolver of the C library.
 
 use super::complete;
+use crate::core::addrinfo::{ResolvedInfo, free_list};
 use crate::core::channel::Event;
 use crate::core::id::{Backend, Id};
-use crate::kernel::{self, id::AF_IB};
+use crate::kernel;
+use crate::sys::address::AF_IB;
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
@@ -198,24 +200,6 @@ unsafe fn fill(
     }
 }
 
-/// The resolved addresses of an id, which live as long as the id.
-#[derive(Debug)]
-pub(crate) struct ResolvedInfo(*mut rdma_addrinfo);
-
-impl Drop for ResolvedInfo {
-    fn drop(&mut self) {
-        // SAFETY: `find` made the list, and the program does not have it.
-        unsafe { free(self.0) };
-    }
-}
-
-impl ResolvedInfo {
-    /// Passes the list to the program, which frees it.
-    fn give(self) -> *mut rdma_addrinfo {
-        std::mem::ManuallyDrop::new(self).0
-    }
-}
-
 /// Checks that a name or hints are given, and that no subnet manager is needed.
 ///
 /// # Errors
@@ -252,7 +236,7 @@ unsafe fn find(
         let info = mem::calloc_bytes(size_of::<rdma_addrinfo>()).map_err(memory)?;
         let info = info.cast().as_ptr();
         if let Err(why) = fill(info, node, service, hints) {
-            free(info);
+            free_list(info);
             return Err(why);
         }
         Ok(info)
@@ -297,21 +281,8 @@ verb! {
     /// # Safety
     /// `info` is NULL or from `get`, and not used afterwards.
     pub(crate) fn free(info: *mut rdma_addrinfo) {
-        let mut at = info;
-        // SAFETY: by the contract above; all members are from calloc(3), or NULL.
-        unsafe {
-            while !at.is_null() {
-                let next = (*at).ai_next;
-                mem::free((*at).ai_src_addr.cast());
-                mem::free((*at).ai_dst_addr.cast());
-                mem::free((*at).ai_src_canonname.cast());
-                mem::free((*at).ai_dst_canonname.cast());
-                mem::free((*at).ai_route);
-                mem::free((*at).ai_connect);
-                mem::free(at.cast());
-                at = next;
-            }
-        }
+        // SAFETY: by the contract above.
+        unsafe { free_list(info) };
         Ok(())
     }
 

@@ -1,12 +1,13 @@
 //! Options of ids, event names and ECE: `rdma_set_option(3)`, `rdma_event_str(3)`.
 //! Entry points that change settings of an id.
 
+use crate::core::event_names;
 use crate::core::id::{Backend, Id, RdmaIdState, Stage};
 use crate::kernel;
 use crate::sys::random;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// Reads the value of an option.
 ///
@@ -145,32 +146,5 @@ verb! {
 /// # Safety
 /// No requirements.
 pub(crate) unsafe extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
-    name(event).as_ptr()
-}
-
-/// The name of an event type.
-pub(crate) const fn name(event: rdma_cm_event_type) -> &'static CStr {
-    match event {
-        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
-        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
-        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
-        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
-        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
-        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
-        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
-        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
-        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
-        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
-        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
-        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
-        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
-        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
-        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
-        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
-        RDMA_CM_EVENT_ADDRINFO_RESOLVED => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
-        RDMA_CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
-        RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
-        RDMA_CM_EVENT_INTERNAL => c"RDMA_CM_EVENT_INTERNAL",
-        _ => c"UNKNOWN EVENT",
-    }
+    event_names::name(event).as_ptr()
 }

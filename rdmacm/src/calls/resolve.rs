@@ -5,14 +5,16 @@ use super::complete;
 use crate::core::channel::Event;
 use crate::core::device::{self, LocalAddress};
 use crate::core::id::{Backend, Id, RdmaIdState, Stage};
+use crate::core::path::publish_path;
 use crate::core::resolver;
+use crate::core::route::{Route, complete_resolution};
 use crate::host::ports::{Port, PortClaim};
 use crate::kernel;
 use crate::kernel::id::Bytes;
 use crate::sys::neighbour_table::{self, Hop, NeighbourState, Tables};
 use crate::sys::{address, port_range, random};
 use abi::*;
-use cface::{Errno, MinusOne, mem, verb};
+use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -69,14 +71,6 @@ fn with_interface_of(local: &LocalAddress, destination: SocketAddr) -> SocketAdd
     }
 }
 
-/// The addresses of a connection, and the local device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
-    source: SocketAddr,
-    destination: SocketAddr,
-    local: LocalAddress,
-}
-
 /// Finds the device that leads to the destination.
 fn find_route(state: &RdmaIdState, destination: SocketAddr) -> Result<Route, Errno> {
     let bound = state.source.filter(|source| !source.ip().is_unspecified());
@@ -122,39 +116,6 @@ fn resolve(id: &Arc<Id>, destination: SocketAddr, timeout: Duration) {
     complete_resolution(id, route);
 }
 
-/// Completes the resolution of an id: sets its addresses, or returns it to bound. Does nothing for
-/// an id that has ended meanwhile.
-pub(crate) fn complete_resolution(id: &Arc<Id>, found: Result<Route, Errno>) {
-    let mut state = id.lock();
-    if state.stage != Stage::Resolving {
-        return;
-    }
-    let (kind, status) = match found {
-        Ok(route) => {
-            set_route(id, &mut state, route);
-            (RDMA_CM_EVENT_ADDR_RESOLVED, 0)
-        }
-        Err(why) => {
-            state.stage = Stage::Bound;
-            (RDMA_CM_EVENT_ADDR_ERROR, -why.raw())
-        }
-    };
-    // The lock is held: a thread that destroys the id discards its events afterwards.
-    state.channel.push(Event::new(id, kind, status));
-}
-
-fn set_route(id: &Id, state: &mut RdmaIdState, route: Route) {
-    state.source = Some(route.source);
-    state.destination = Some(route.destination);
-    state.local = Some(route.local);
-    state.stage = Stage::Resolved;
-    id.publish(state);
-    if let Some(gid) = Id::peer_gid(state) {
-        // SAFETY: the program reads the member only after the event.
-        unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
-    }
-}
-
 /// Binds an undecided id to a wildcard on both kinds of devices, with the port that the kernel
 /// chose.
 fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
@@ -183,10 +144,19 @@ fn published_port(id: &Id) -> u16 {
     published.map_or(0, |address| address.port())
 }
 
+/// Fixes the owner of an undecided id's device, and discards the part of the other kind.
+fn set_backend(id: &Id, backend: Backend) {
+    if backend == Backend::Soft {
+        // The kernel has delivered no event of this id, so no acknowledgement is outstanding.
+        let _delivered = kernel::id::destroy(id);
+    }
+    id.set_backend(backend);
+}
+
 /// Decides the owner of an undecided id by its local address.
 fn choose_backend(id: &Id, address: SocketAddr) {
     let kernels = kernel::claims(address);
-    id.set_backend(if kernels { Backend::Kernel } else { Backend::Soft });
+    set_backend(id, if kernels { Backend::Kernel } else { Backend::Soft });
 }
 
 /// Decides the owner of an undecided id by its source, or by the source of the route to its
@@ -203,7 +173,7 @@ fn choose_backend_by_route(
         None => match address::source_for(destination) {
             Ok(from) => from,
             Err(_) => {
-                id.set_backend(Backend::Kernel);
+                set_backend(id, Backend::Kernel);
                 return Ok(());
             }
         },
@@ -232,43 +202,6 @@ unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAdd
 /// `drivers/infiniband/core/cma.c`).
 fn is_of_other_family(state: &RdmaIdState, destination: SocketAddr) -> bool {
     state.source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4())
-}
-
-/// The packet lifetime that the kernel assumes for RoCE, as a time code (IBTA vol 1, 12.7.34).
-const LIFETIME: u8 = 18;
-
-/// The packet lifetime of an id: half of its acknowledgement timeout, if the program has set a
-/// finite timeout (`cma_resolve_iboe_route`).
-pub(crate) fn lifetime(state: &RdmaIdState) -> u8 {
-    state.ack_timeout.and_then(|timeout| timeout.checked_sub(1)).unwrap_or(LIFETIME)
-}
-
-/// Fills in the path record of an id with both addresses.
-pub(crate) fn publish_path(id: &Id, state: &RdmaIdState) {
-    let (Some(local), Some(dgid)) = (state.local, Id::peer_gid(state)) else { return };
-    // SAFETY: the program reads these members only after the event that announces them; the record
-    // belongs to the id, and is freed with it.
-    unsafe {
-        let route = &raw mut (*id.as_c()).route;
-        if (*route).path_rec.is_null() {
-            let Ok(record) = mem::calloc_bytes(size_of::<ibv_sa_path_rec>()) else { return };
-            (*route).path_rec = record.cast().as_ptr();
-        }
-        let record = (*route).path_rec;
-        (*record).sgid.raw = local.gid;
-        (*record).dgid.raw = dgid;
-        (*record).hop_limit = 64;
-        (*record).traffic_class = state.type_of_service;
-        (*record).reversible = 1;
-        (*record).numb_path = 1;
-        (*record).pkey = 0xffff;
-        (*record).mtu_selector = 2;
-        (*record).mtu = local.device.mtu() as u8;
-        (*record).rate_selector = 2;
-        (*record).packet_life_time_selector = 2;
-        (*record).packet_life_time = lifetime(state);
-        (*route).num_paths = 1;
-    }
 }
 
 verb! {
@@ -389,7 +322,7 @@ unsafe fn stored_port(at: *const libc::sockaddr_storage) -> u16 {
         match i32::from((*at).ss_family) {
             libc::AF_INET => (*at.cast::<libc::sockaddr_in>()).sin_port,
             libc::AF_INET6 => (*at.cast::<libc::sockaddr_in6>()).sin6_port,
-            kernel::id::AF_IB => {
+            address::AF_IB => {
                 let service = u64::from_be((*at.cast::<sockaddr_ib>()).sib_sid);
                 (service as u16).to_be()
             }

@@ -6,18 +6,19 @@
 //! Every process receives each MAD for QP 1, from this host or another host, and keeps the MADs
 //! that belong to the process ([`crate::host::sorting`]).
 
-use crate::calls;
 use crate::core::device::{Device, PORT};
 use crate::core::id::{Id, Stage};
+use crate::core::requests;
 use crate::host::neighbour_connections::NeighbourConnections;
 use crate::host::neighbours::Neighbours;
+use crate::host::peer::Peer;
 use crate::host::ports::Name;
 use crate::host::probes::HostProbes;
 use crate::host::sorting::{self, Addressee};
 use crate::host::unclaimed::UnclaimedRequests;
 use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
 use crate::host::{ports, processes};
-use crate::sys::{random, verbs};
+use crate::sys::{random, thread, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
@@ -28,13 +29,6 @@ use std::net::Ipv6Addr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The GID of a peer, and the local GID to which the peer sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Peer {
-    pub(crate) remote: Gid,
-    pub(crate) local: Gid,
-}
 
 /// The number of QP 1, to which all managers send (IBTA vol 1, 3.5.10).
 const GSI: u32 = 1;
@@ -98,7 +92,7 @@ pub(crate) struct AgentState {
     /// Requests from peers for which this process has no listener.
     unclaimed: UnclaimedRequests,
     /// Requests of this process to services that have no listener on this host yet.
-    pub(crate) unserved: UnservedRequests,
+    pub(crate) unserved: UnservedRequests<Arc<Id>>,
     /// Hosts that have not answered yet.
     host_probes: HostProbes,
     /// Local processes that are watched for their end.
@@ -541,10 +535,10 @@ impl Agent {
     fn serve_unserved(&self, state: &mut AgentState) {
         for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
             match verdict {
-                Verdict::Refuse(one) => calls::connect::refuse(&one.id),
+                Verdict::Refuse(one) => requests::refuse(&one.id),
                 Verdict::Send(one) => {
                     if let Err(why) = self.send_request(state, &one.id, one.peer, one.request) {
-                        calls::connect::fail(&one.id, why);
+                        requests::fail(&one.id, why);
                     }
                 }
             }
@@ -575,11 +569,11 @@ impl Agent {
                 manager.connect(now, &mut random::number, peer, *request)
             }
             OutgoingRequest::Datagrams(request) => {
-                let (response, retries) = (calls::connect::RESPONSE, calls::connect::RETRIES);
+                let (response, retries) = (requests::RESPONSE, requests::RETRIES);
                 manager.ask(now, &mut random::number, peer, *request, response, retries)
             }
         };
-        let connection = asked.map_err(calls::connect::errno)?;
+        let connection = asked.map_err(requests::errno)?;
         id_state.connection = Some(connection);
         state.connections.insert(connection, Arc::clone(id));
         Ok(())
@@ -744,31 +738,12 @@ fn non_null<T>(object: *mut T) -> Result<*mut T, Errno> {
 
 /// Starts the thread of a device whose agent is under construction.
 fn start(device: &'static Device) -> Result<(), Errno> {
-    spawn("fv-rdmacm", || {
+    thread::spawn("fv-rdmacm", || {
         // `agent` waits until the agent is complete.
         if let Ok(agent) = device.agent() {
             agent.run();
         }
     })
-}
-
-/// Starts a thread of the library.
-///
-/// # Errors
-/// The errno of the system.
-pub(crate) fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // All signals are blocked: signals belong to the threads of the program.
-    // SAFETY: both sets are filled in before they are read.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let started = std::thread::Builder::new().name(name.into()).spawn(what);
-    // SAFETY: the set was filled in above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
-    started.map(drop).map_err(Errno::from)
 }
 
 #[cfg(test)]

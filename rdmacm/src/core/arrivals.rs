@@ -2,10 +2,11 @@
 //! The caller holds the lock of an agent. Functions here take no other agent's lock, and do not
 //! wait.
 
-use crate::core::agent::{AgentState, Peer};
+use crate::core::agent::AgentState;
 use crate::core::channel::{Event, PendingAction};
 use crate::core::device::{Device, LocalAddress};
 use crate::core::id::{Id, QpParameters, Stage, UndeliveredId};
+use crate::host::peer::Peer;
 use crate::sys::address;
 use abi::*;
 use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, Reason, ServiceId, Transport};
@@ -265,7 +266,7 @@ fn new_id(
         // SAFETY: the id is not shared yet.
         unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
     }
-    crate::calls::resolve::publish_path(&id, &state);
+    crate::core::path::publish_path(&id, &state);
     drop(state);
     agent_state.connections.insert(connection, Arc::clone(&id));
     Some(id)

@@ -7,8 +7,6 @@
 
 use crate::core::device;
 use crate::core::id::{Backend, Id, UndeliveredId};
-use crate::kernel;
-use crate::kernel::multicast::Group;
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -76,44 +74,35 @@ fn epoll_of_both(eventfd: i32, kernel: i32) -> Result<i32, Errno> {
 }
 
 impl Channel {
-    /// A channel without events, for ids on all present devices.
+    /// A channel for ids on devices without a kernel driver.
     ///
     /// # Errors
-    /// `ENODEV` no device is present; else the errno of the system, or of the kernel for kernel
-    /// devices only.
-    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
-        let present = device::present()?;
-        if present.kernel {
-            kernel::takes_any_family();
-        }
-        match (present.soft.is_empty(), present.kernel) {
-            (true, _) => Self::of_kernel(),
-            (false, false) => new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd))),
-            (false, true) => {
-                // `open` has printed its error; the other devices remain usable.
-                let Ok(kernel) = kernel::open() else {
-                    return new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd)));
-                };
-                let close = |fd| {
-                    // SAFETY: the descriptor was opened here, and is not shared yet.
-                    unsafe { libc::close(fd) };
-                };
-                let eventfd = new_eventfd(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
-                let both = epoll_of_both(eventfd, kernel).inspect_err(|_| {
-                    close(eventfd);
-                    close(kernel);
-                })?;
-                Ok(Self::with(both, EventSource::Both(eventfd, kernel)))
-            }
-        }
+    /// The errno of the system.
+    pub(crate) fn soft() -> Result<Arc<Self>, Errno> {
+        new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd)))
     }
 
     /// A channel for ids on kernel devices only, with the kernel's descriptor.
+    pub(crate) fn of_kernel(kernel: i32) -> Arc<Self> {
+        Self::with(kernel, EventSource::Kernel(kernel))
+    }
+
+    /// A channel for ids on both kinds of devices. Takes the kernel's descriptor over, also after
+    /// an error.
     ///
     /// # Errors
-    /// The errno of the kernel.
-    pub(crate) fn of_kernel() -> Result<Arc<Self>, Errno> {
-        kernel::open().map(|fd| Self::with(fd, EventSource::Kernel(fd)))
+    /// The errno of the system.
+    pub(crate) fn both(kernel: i32) -> Result<Arc<Self>, Errno> {
+        let close = |fd| {
+            // SAFETY: the descriptor was opened for this channel, and is not shared yet.
+            unsafe { libc::close(fd) };
+        };
+        let eventfd = new_eventfd(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
+        let both = epoll_of_both(eventfd, kernel).inspect_err(|_| {
+            close(eventfd);
+            close(kernel);
+        })?;
+        Ok(Self::with(both, EventSource::Both(eventfd, kernel)))
     }
 
     fn with(fd: i32, source: EventSource) -> Arc<Self> {
@@ -171,7 +160,7 @@ impl Channel {
     }
 
     /// Makes rdma_get_cm_event(3) non-blocking for a kernel-only channel.
-    pub(crate) fn set_nonblocking(&self) {
+    pub(crate) fn make_nonblocking(&self) {
         if let EventSource::Kernel(fd) = self.source {
             // SAFETY: fcntl has no memory requirements here; this channel owns the descriptor.
             unsafe {
@@ -311,6 +300,12 @@ pub(crate) enum PendingAction {
     AttachGroup,
 }
 
+/// A second counter of acknowledgements beside the id's: a multicast group of a kernel device.
+pub(crate) trait CountAcknowledgement: std::fmt::Debug + Send + Sync {
+    /// Counts the acknowledgement of an event.
+    fn acknowledge(&self);
+}
+
 /// An event, as `rdma_get_cm_event(3)` delivers it. The C object is the first field.
 #[repr(C)]
 #[derive(Debug)]
@@ -323,7 +318,7 @@ pub(crate) struct Event {
     pub(crate) action: PendingAction,
     /// The kernel's multicast group of this event; leaving the group also waits for the
     /// acknowledgement.
-    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) group: Option<Arc<dyn CountAcknowledgement>>,
     /// The bytes that `private_data` points to.
     pub(crate) data: Vec<u8>,
 }

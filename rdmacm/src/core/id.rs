@@ -1,19 +1,19 @@
 //! Ids: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 //! Entry points in `calls` look ids up here; `arrivals` and `kernel` push events to ids.
 
-use crate::calls::info::ResolvedInfo;
-use crate::calls::options;
+use crate::core::addrinfo::ResolvedInfo;
 use crate::core::agent::{Agent, AgentState};
 use crate::core::channel::{Channel, Event};
 use crate::core::device::{Device, LocalAddress, PORT};
+use crate::core::event_names;
 use crate::host::ports::{Name, Port, PortClaim};
-use crate::kernel::{self, Kernel};
 use crate::sys::address;
 use abi::*;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex, MutexGuard};
 use ferroverbs_cm::wire::{PortSpace, Psn, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Listener};
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
@@ -27,7 +27,7 @@ pub(crate) struct Id {
     state: Mutex<RdmaIdState>,
     acknowledged: Condvar,
     /// The kernel's id, if the process has kernel devices.
-    pub(crate) kernel: Option<Kernel>,
+    extension: Option<Box<dyn Extension>>,
 }
 
 // SAFETY: the program uses the C object under the rules of rdma_cm(7); every other field is Sync.
@@ -37,7 +37,6 @@ unsafe impl Send for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
-        kernel::forget(self);
         let record = self.verbs.get_mut().route.path_rec;
         // SAFETY: the record is NULL or from calloc, and only this id refers to it.
         unsafe { cface::mem::free(record.cast()) };
@@ -48,6 +47,12 @@ impl std::fmt::Debug for Id {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Id").field("at", &self.as_c()).finish_non_exhaustive()
     }
+}
+
+/// A part of an id that a higher floor owns: the id of the kernel, for a kernel device.
+pub(crate) trait Extension: std::fmt::Debug + Send + Sync {
+    /// The value as its own type.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// The owner of an id's device.
@@ -223,12 +228,12 @@ impl Id {
         ps: rdma_port_space,
         qp_type: ibv_qp_type,
     ) -> Arc<Self> {
-        Self::on(Backend::Soft, channel, synchronous, context, ps, qp_type)
+        Self::on((Backend::Soft, None), channel, synchronous, context, ps, qp_type)
     }
 
-    /// A new id. The kernel has no id for this value yet.
+    /// A new id, with the part that the floor of its backend owns.
     pub(crate) fn on(
-        backend: Backend,
+        (backend, extension): (Backend, Option<Box<dyn Extension>>),
         channel: Arc<Channel>,
         synchronous: bool,
         context: *mut std::ffi::c_void,
@@ -286,7 +291,7 @@ impl Id {
             verbs: UnsafeCell::new(verbs),
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
-            kernel: (backend != Backend::Soft).then(Kernel::new),
+            extension,
         })
     }
 
@@ -295,13 +300,13 @@ impl Id {
         self.lock().backend
     }
 
-    /// Fixes the owner of the id's device once the address has decided; discards the part of the
-    /// other kind.
+    /// The part of the id that a higher floor owns.
+    pub(crate) fn extension(&self) -> Option<&dyn Any> {
+        self.extension.as_ref().map(|extension| extension.as_any())
+    }
+
+    /// Fixes the owner of the id's device once the address has decided.
     pub(crate) fn set_backend(&self, backend: Backend) {
-        if backend == Backend::Soft {
-            // The kernel has delivered no event of this id, so no acknowledgement is outstanding.
-            let _told = kernel::id::destroy(self);
-        }
         let mut state = self.lock();
         if backend == Backend::Kernel {
             (state.port, state.source, state.stage) = (None, None, Stage::Idle);
@@ -478,7 +483,7 @@ impl Id {
         };
         if waits {
             let _there = Self::with_agent(local, |_, agent_state| {
-                agent_state.unserved.forget(self);
+                agent_state.unserved.forget(|id| Arc::ptr_eq(id, self));
                 Ok(())
             });
         }
@@ -595,7 +600,7 @@ const WARN_AFTER: Duration = Duration::from_secs(2);
 fn acknowledgement_warning(call: &str, id: usize, kinds: &[rdma_cm_event_type]) -> String {
     let mut names: Vec<(&str, u32)> = vec![];
     for kind in kinds {
-        let name = options::name(*kind).to_str().unwrap_or("UNKNOWN EVENT");
+        let name = event_names::name(*kind).to_str().unwrap_or("UNKNOWN EVENT");
         match names.iter_mut().find(|(known, _)| *known == name) {
             Some((_, count)) => *count += 1,
             None => names.push((name, 1)),

@@ -1,8 +1,8 @@
 //! Ids that wait for neighbour discovery of their destination.
-//! A thread, which runs while ids wait, polls the kernel's table and reports to `calls::resolve`.
+//! A thread, which runs while ids wait, polls the kernel's table and completes their resolution.
 
-use crate::calls::resolve::{Route, complete_resolution};
 use crate::core::id::Id;
+use crate::core::route::{Route, complete_resolution};
 use crate::sys::neighbour_table::{Hop, NeighbourState, Tables};
 use crate::sys::per_process::PerProcess;
 use cface::Errno;
@@ -58,7 +58,7 @@ pub(crate) fn wait_for(
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
     if !list.has_thread {
-        crate::core::agent::spawn("fv-resolver", serve)?;
+        crate::sys::thread::spawn("fv-resolver", serve)?;
         list.has_thread = true;
     }
     let now = Instant::now();

@@ -4,6 +4,7 @@
 
 pub(crate) mod neighbour_connections;
 pub(crate) mod neighbours;
+pub(crate) mod peer;
 pub(crate) mod ports;
 pub(crate) mod probes;
 pub(crate) mod processes;

@@ -2,7 +2,7 @@
 //! The kernel's manager disconnects the connections of a killed process. Here one living process
 //! does that: the process that answers for the host ([`crate::host::unclaimed`]).
 
-use crate::core::agent::Peer;
+use crate::host::peer::Peer;
 use crate::host::processes::PROCESS_BITS;
 use crate::host::sorting;
 use ferroverbs_cm::Time;

@@ -3,7 +3,7 @@
 //! ([`processes::watch`]), and end its connections when the process ends. For peers on other hosts,
 //! another local process sends the DREQ ([`crate::host::neighbour_connections`]).
 
-use crate::core::agent::Peer;
+use crate::host::peer::Peer;
 use crate::host::processes;
 use cface::Errno;
 use ferroverbs_cm::{Connection, Manager};

@@ -6,7 +6,7 @@
 //! Requests themselves leave through soft and get no ICMP error. While a host is silent, a separate
 //! socket therefore sends an empty datagram to the port; a receiver drops the datagram.
 
-use crate::core::agent::Peer;
+use crate::host::peer::Peer;
 use ferroverbs_cm::Time;
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -5,7 +5,7 @@
 //! A server that stops listening with unanswered requests announces the requests by a name
 //! ([`ports::announce_unanswered`]) until they are answered.
 
-use crate::core::agent::Peer;
+use crate::host::peer::Peer;
 use crate::host::ports::{self, Name};
 use crate::host::processes;
 use crate::host::sorting;

@@ -3,14 +3,12 @@
 //! request waits for a listener for a while. The agent's thread waits, so that `rdma_connect(3)`
 //! returns at once.
 
-use crate::core::agent::Peer;
-use crate::core::id::Id;
+use crate::host::peer::Peer;
 use crate::host::unclaimed::BETWEEN_LISTENERS;
 use cface::Errno;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{DatagramRequest, Request, ServiceId};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval between two checks for a listener.
@@ -37,8 +35,8 @@ impl OutgoingRequest {
 
 /// A request that is not sent yet.
 #[derive(Debug)]
-pub(crate) struct UnservedRequest {
-    pub(crate) id: Arc<Id>,
+pub(crate) struct UnservedRequest<I> {
+    pub(crate) id: I,
     pub(crate) peer: Peer,
     pub(crate) request: OutgoingRequest,
     /// The requested address, to which a listener may be bound.
@@ -49,38 +47,44 @@ pub(crate) struct UnservedRequest {
 
 /// A request whose wait is over.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Verdict<I> {
     /// A listener exists, or the state cannot be determined: send the request.
-    Send(UnservedRequest),
+    Send(UnservedRequest<I>),
     /// No listener exists: refuse the request.
-    Refuse(UnservedRequest),
+    Refuse(UnservedRequest<I>),
 }
 
-/// All requests of one device that wait for a listener.
-#[derive(Debug, Default)]
-pub(crate) struct UnservedRequests {
-    waiting: Vec<UnservedRequest>,
+/// All requests of one device that wait for a listener. `I` names the id of a request.
+#[derive(Debug)]
+pub(crate) struct UnservedRequests<I> {
+    waiting: Vec<UnservedRequest<I>>,
     /// The next time at which listeners are looked for.
     next: Time,
 }
 
-impl UnservedRequests {
+impl<I> Default for UnservedRequests<I> {
+    fn default() -> Self {
+        Self { waiting: vec![], next: Time::ZERO }
+    }
+}
+
+impl<I> UnservedRequests<I> {
     /// Adds a request to `peer` for a service without a listener at `to`.
     pub(crate) fn push(
         &mut self,
         now: Time,
-        id: &Arc<Id>,
+        id: I,
         peer: Peer,
         to: IpAddr,
         request: OutgoingRequest,
     ) {
-        let (id, until) = (Arc::clone(id), now.saturating_add(BETWEEN_LISTENERS));
+        let until = now.saturating_add(BETWEEN_LISTENERS);
         self.waiting.push(UnservedRequest { id, peer, request, to, until });
     }
 
-    /// Removes the requests of an id that is destroyed.
-    pub(crate) fn forget(&mut self, id: &Arc<Id>) {
-        self.waiting.retain(|one| !Arc::ptr_eq(&one.id, id));
+    /// Removes the requests of the id for which `is_it` is true.
+    pub(crate) fn forget(&mut self, is_it: impl Fn(&I) -> bool) {
+        self.waiting.retain(|request| !is_it(&request.id));
     }
 
     /// The next time to call [`UnservedRequests::due`].
@@ -94,7 +98,7 @@ impl UnservedRequests {
         &mut self,
         now: Time,
         is_listened_to: impl Fn(ServiceId, IpAddr) -> Result<bool, Errno>,
-    ) -> Vec<Verdict> {
+    ) -> Vec<Verdict<I>> {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
         }

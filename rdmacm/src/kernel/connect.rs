@@ -4,9 +4,9 @@
 
 use super::adapter::Adapter;
 use super::command::{answer, send};
-use super::{id, node, part, registry, takes_any_family, zeroed};
-use crate::calls::connect::ProgramParameters;
+use super::{id, node, of, part, registry, takes_any_family, zeroed_struct};
 use crate::core::id::Id;
+use crate::core::requests::ProgramParameters;
 use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
@@ -21,7 +21,7 @@ const ALL: u8 = 0xff;
 /// The errno of the kernel.
 pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut answered: ib_uverbs_qp_attr = zeroed();
+    let mut answered: ib_uverbs_qp_attr = zeroed_struct();
     let command_body = rdma_ucm_init_qp_attr {
         response: answer(&mut answered),
         id: kernel.handle(),
@@ -119,7 +119,7 @@ pub(crate) fn is_infiniband(id: &Id) -> bool {
 }
 
 fn adapter(id: &Id) -> Option<&'static Adapter> {
-    id.kernel.as_ref()?.state.lock().adapter
+    of(id)?.state.lock().adapter
 }
 
 /// Checks parameters against the device's limits.
@@ -159,7 +159,7 @@ fn parameters(
         retry_count: 7,
         rnr_retry_count: 7,
         valid: 1,
-        ..zeroed()
+        ..zeroed_struct()
     };
     drop(known);
     // SAFETY: the program changes the member only by calls that it does not make concurrently; its
@@ -276,7 +276,7 @@ pub(crate) fn accept(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), 
 /// The errno of the kernel.
 pub(crate) fn send_ready(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let command_body = rdma_ucm_accept { id: kernel.handle(), ..zeroed() };
+    let command_body = rdma_ucm_accept { id: kernel.handle(), ..zeroed_struct() };
     // SAFETY: as in `connect`.
     unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, command_body) }
 }
@@ -287,7 +287,7 @@ pub(crate) fn send_ready(id: &Id) -> Result<(), Errno> {
 /// The errno of the kernel.
 pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut command_body = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed() };
+    let mut command_body = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed_struct() };
     command_body.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
     for (to, from) in command_body.private_data.iter_mut().zip(data) {
         *to = *from;

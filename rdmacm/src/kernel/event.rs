@@ -2,9 +2,8 @@
 //! `calls::channel` passes events of the kernel's descriptor to this module.
 
 use super::multicast::{Group, attach};
-use super::{connect, id, registry, takes_any_family};
-use crate::calls::qp;
-use crate::core::channel::{Channel, Event};
+use super::{connect, id, of, qp, registry, takes_any_family};
+use crate::core::channel::Event;
 use crate::core::id::Id;
 use crate::sys::verbs;
 use abi::*;
@@ -50,7 +49,7 @@ pub(crate) fn take(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
             accepted(&owner, &mut event, response);
         }
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
-            if owner.kernel.as_ref().is_some_and(|kernel| kernel.state.lock().failed) {
+            if of(&owner).is_some_and(|kernel| kernel.state.lock().failed) {
                 owner.acknowledge(0);
                 return None;
             }
@@ -166,8 +165,8 @@ fn requested(
     let state = listener.lock();
     let (channel, synchronous) = (Arc::clone(&state.channel), state.synchronous);
     drop(state);
-    let new = id::adopt(listener, Arc::clone(&channel), response.id);
-    if let Some(kernel) = &new.kernel {
+    let new = id::id_of_request(listener, Arc::clone(&channel), response.id);
+    if let Some(kernel) = of(&new) {
         // SAFETY: the members are numbers, which are meaningless and unused for datagrams.
         let conn = unsafe { &response.param.conn };
         let mut known = kernel.state.lock();
@@ -182,7 +181,7 @@ fn requested(
     let learn = || {
         if synchronous {
             // An id for rdma_get_request(3) has a channel of its own.
-            let own = Channel::new()?;
+            let own = super::channel::new()?;
             id::migrate(&new, &own)?;
             new.take_channel(own, true);
         }
@@ -220,7 +219,7 @@ fn accepted(owner: &Arc<Id>, event: &mut Event, response: &rdma_ucm_event_resp) 
         Ok(()) => (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_ESTABLISHED, 0),
         Err(status) => {
             (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_CONNECT_ERROR, status);
-            if let Some(kernel) = &owner.kernel {
+            if let Some(kernel) = of(owner) {
                 kernel.state.lock().failed = true;
             }
         }
@@ -282,5 +281,5 @@ fn of_group(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
 
 /// Whether the kernel has an id for this id.
 pub(crate) fn is_there(id: &Id) -> bool {
-    id.kernel.as_ref().is_some_and(|kernel| !kernel.gone.load(Ordering::Relaxed))
+    of(id).is_some_and(|kernel| !kernel.gone.load(Ordering::Relaxed))
 }

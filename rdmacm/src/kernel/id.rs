@@ -3,17 +3,15 @@
 
 use super::adapter;
 use super::command::{answer, send};
-use super::{Kernel, part, registry, takes_any_family, zeroed};
+use super::{of, part, registry, takes_any_family, zeroed_struct};
 use crate::core::channel::Channel;
 use crate::core::id::{Backend, Id};
+use crate::sys::address::AF_IB;
 use abi::*;
 use cface::{Errno, mem};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The address family of InfiniBand.
-pub(crate) const AF_IB: i32 = 27;
 
 /// An address of any family, as the program gave it.
 #[derive(Clone, Copy)]
@@ -41,7 +39,7 @@ impl Bytes {
             AF_IB if takes_any_family() => size_of::<sockaddr_ib>(),
             _ => return Err(Errno::EINVAL),
         };
-        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut storage: libc::sockaddr_storage = zeroed_struct();
         // SAFETY: `len` bytes are readable, and the storage has room for any address.
         unsafe { libc::memcpy((&raw mut storage).cast(), address.cast(), len) };
         Ok(Self { storage, len })
@@ -49,7 +47,7 @@ impl Bytes {
 
     /// Converts an IPv4 or IPv6 address.
     pub(crate) fn of(address: std::net::SocketAddr) -> Self {
-        let mut storage: libc::sockaddr_storage = zeroed();
+        let mut storage: libc::sockaddr_storage = zeroed_struct();
         // SAFETY: the storage is a local variable.
         let len = unsafe { crate::sys::address::write(&raw mut storage, address) };
         Self { storage, len }
@@ -92,21 +90,21 @@ pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
     };
     // SAFETY: the structure is the command's; `answered` is its answer.
     unsafe { send(fd, RDMA_USER_CM_CMD_CREATE_ID, size_of_val(&answered), command_body)? };
-    kernel.begin(answered.id);
+    kernel.begin(registry::name_of(id), answered.id);
     registry::add(id, answered.id);
     Ok(())
 }
 
 /// The id for a request to `listener`, for which the kernel has created its own.
-pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id> {
+pub(super) fn id_of_request(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id> {
     // SAFETY: the listener is live, and these members do not change while it listens.
     let (context, ps, qp_type) = unsafe {
         let owner = listener.as_c();
         ((*owner).context, (*owner).ps, (*owner).qp_type)
     };
-    let id = Id::on(Backend::Kernel, channel, false, context, ps, qp_type);
-    if let Some(kernel) = &id.kernel {
-        kernel.begin(handle);
+    let id = Id::on(super::backend(Backend::Kernel), channel, false, context, ps, qp_type);
+    if let Some(kernel) = of(&id) {
+        kernel.begin(registry::name_of(&id), handle);
     }
     registry::add(&id, handle);
     id
@@ -134,7 +132,7 @@ pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
     }
     let told = destroy_handle(fd, kernel.handle())?;
     kernel.gone.store(true, Ordering::Relaxed);
-    registry::remove_handle(id, kernel.handle());
+    registry::remove_handle(registry::name_of(id), kernel.handle());
     Ok(told)
 }
 
@@ -187,7 +185,7 @@ fn query<T: Copy>(id: &Id, command: u32, option: u32, answered: &mut T) -> Resul
 
 /// Reads addresses and device.
 pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
-    let mut answered: rdma_ucm_query_addr_resp = zeroed();
+    let mut answered: rdma_ucm_query_addr_resp = zeroed_struct();
     // An older kernel leaves this member unchanged.
     answered.ibdev_index = u32::MAX;
     query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_ADDR, &mut answered)?;
@@ -212,7 +210,7 @@ pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
 
 /// Reads the GIDs.
 pub(super) fn query_gids(id: &Id) -> Result<(), Errno> {
-    let mut answered: rdma_ucm_query_addr_resp = zeroed();
+    let mut answered: rdma_ucm_query_addr_resp = zeroed_struct();
     query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_GID, &mut answered)?;
     // SAFETY: as in `set_adapter`; both are `AF_IB` addresses, which fit.
     unsafe {
@@ -254,7 +252,7 @@ fn publish_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), E
 }
 
 pub(super) fn query_paths(id: &Id) -> Result<(), Errno> {
-    let mut answered: Paths = zeroed();
+    let mut answered: Paths = zeroed_struct();
     query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_PATH, &mut answered)?;
     let paths: Vec<_> =
         answered.paths.iter().take(answered.head.num_paths as usize).map(path).collect();
@@ -290,7 +288,7 @@ fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
 
 /// Reads addresses, device and paths in one answer, for kernels without `AF_IB`.
 pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
-    let mut answered: rdma_ucm_query_route_resp = zeroed();
+    let mut answered: rdma_ucm_query_route_resp = zeroed_struct();
     answered.ibdev_index = u32::MAX;
     query(id, RDMA_USER_CM_CMD_QUERY_ROUTE, 0, &mut answered)?;
     let paths: Vec<_> = answered
@@ -363,13 +361,13 @@ pub(crate) fn resolve(
                 src_size: source.map_or(0, |source| source.len) as u16,
                 dst_size: destination.len as u16,
                 reserved: 0,
-                src_addr: source.map_or_else(zeroed, Bytes::as_kernel),
+                src_addr: source.map_or_else(zeroed_struct, Bytes::as_kernel),
                 dst_addr: destination.as_kernel(),
             };
             send(fd, RDMA_USER_CM_CMD_RESOLVE_ADDR, 0, command_body)?;
         } else {
             let command_body = rdma_ucm_resolve_ip {
-                src_addr: source.map_or_else(zeroed, Bytes::as_ip),
+                src_addr: source.map_or_else(zeroed_struct, Bytes::as_ip),
                 dst_addr: destination.as_ip(),
                 id: kernel.handle(),
                 timeout_ms,
@@ -434,7 +432,7 @@ pub(crate) fn write_event(
     arg: u64,
 ) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut param: rdma_ucm_write_cm_event_param = zeroed();
+    let mut param: rdma_ucm_write_cm_event_param = zeroed_struct();
     param.arg = arg;
     let command_body = rdma_ucm_write_cm_event {
         id: kernel.handle(),
@@ -450,8 +448,9 @@ pub(crate) fn write_event(
 /// A temporary id, with a channel of its own.
 fn temporary_id(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
     let qp_type = IBV_QPT_RC;
-    let channel = Channel::of_kernel()?;
-    let id = Id::on(Backend::Kernel, channel, true, std::ptr::null_mut(), ps, qp_type);
+    let channel = Channel::of_kernel(super::open()?);
+    let id =
+        Id::on(super::backend(Backend::Kernel), channel, true, std::ptr::null_mut(), ps, qp_type);
     create(&id)?;
     Ok(id)
 }
@@ -462,13 +461,13 @@ fn temporary_id(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
 /// The errno of the kernel, without that support.
 pub(super) fn try_infiniband() -> Result<(), Errno> {
     let id = temporary_id(RDMA_PS_IB)?;
-    let mut storage: libc::sockaddr_storage = zeroed();
+    let mut storage: libc::sockaddr_storage = zeroed_struct();
     // A wildcard address, and a service of TCP's port space (IBTA annex A11).
     let any = sockaddr_ib {
         sib_family: AF_IB as u16,
         sib_sid: 0x0000_0000_0106_0000_u64.to_be(),
         sib_sid_mask: 0xffff_ffff_ffff_0000_u64.to_be(),
-        ..zeroed()
+        ..zeroed_struct()
     };
     // SAFETY: the storage is larger.
     unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(any) };
@@ -486,8 +485,7 @@ pub(super) fn try_infiniband() -> Result<(), Errno> {
 pub(super) fn probe(ps: rdma_port_space, address: &Bytes) -> Result<bool, Errno> {
     let id = temporary_id(ps)?;
     let bound = bind(&id, address);
-    let found =
-        id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.state.lock().adapter.is_some());
+    let found = of(&id).is_some_and(|kernel| kernel.state.lock().adapter.is_some());
     let _gone = destroy(&id);
     bound.map(|()| found)
 }

@@ -8,38 +8,44 @@
 //! | `adapter` | the kernel's RDMA devices |
 //! | `id`, `connect`, `multicast` | commands for calls of the program |
 //! | `event` | events of the kernel |
+//! | `channel` | event channels over the present devices |
+//! | `qp` | state changes of queue pairs |
 //! | `registry` | the id that an event belongs to |
 //!
 //! With devices of both kinds, an id is undecided until its address decides: the kernel is asked
 //! first ([`claims`]).
 
 pub(crate) mod adapter;
+pub(crate) mod channel;
 mod command;
 pub(crate) mod connect;
 pub(crate) mod event;
 pub(crate) mod id;
 pub(crate) mod multicast;
 mod node;
+pub(crate) mod qp;
 mod registry;
 
 pub(crate) use command::next_event;
-pub(crate) use registry::forget;
 
 use crate::core::device;
-use crate::core::id::Id;
+use crate::core::id::{Backend, Extension, Id};
 use abi::*;
 use adapter::Adapter;
 use cface::Errno;
 use cface::sync::Mutex;
 use multicast::Group;
+use std::any::Any;
 use std::ffi::{CStr, c_int};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
 /// The kernel's part of an id.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    /// The library's name of the id in events of the kernel; 0 before the kernel has the id.
+    name: AtomicU64,
     /// The kernel's handle of the id.
     handle: AtomicU32,
     /// True: the kernel has no id, either not yet or no longer.
@@ -60,20 +66,45 @@ pub(crate) struct KernelIdState {
 
 impl Kernel {
     /// The value for an id that the kernel does not have yet.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let state = Mutex::new(KernelIdState::default());
-        Self { handle: AtomicU32::new(u32::MAX), gone: AtomicBool::new(true), state }
+        let (name, handle) = (AtomicU64::new(0), AtomicU32::new(u32::MAX));
+        Self { name, handle, gone: AtomicBool::new(true), state }
     }
 
     fn handle(&self) -> u32 {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Records that the kernel has the id, with this handle.
-    fn begin(&self, handle: u32) {
+    /// Records that the kernel has the id, with these names.
+    fn begin(&self, name: u64, handle: u32) {
+        self.name.store(name, Ordering::Relaxed);
         self.handle.store(handle, Ordering::Relaxed);
         self.gone.store(false, Ordering::Relaxed);
     }
+}
+
+impl Extension for Kernel {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        registry::forget(self.name.load(Ordering::Relaxed), self.handle());
+    }
+}
+
+/// The backend of a new id, with the kernel's part if the id may be on a kernel device.
+pub(crate) fn backend(backend: Backend) -> (Backend, Option<Box<dyn Extension>>) {
+    let has_kernel = backend != Backend::Soft;
+    (backend, has_kernel.then(|| -> Box<dyn Extension> { Box::new(Kernel::new()) }))
+}
+
+/// The kernel's part of an id; None for an id on another device.
+fn of(id: &Id) -> Option<&Kernel> {
+    id.extension()?.downcast_ref()
 }
 
 /// The kernel's part of an id, and the descriptor for its commands.
@@ -81,7 +112,7 @@ impl Kernel {
 /// # Errors
 /// `EINVAL` the id has no kernel part.
 fn part(id: &Id) -> Result<(&Kernel, c_int), Errno> {
-    let kernel = id.kernel.as_ref().ok_or(Errno::EINVAL)?;
+    let kernel = of(id).ok_or(Errno::EINVAL)?;
     Ok((kernel, id.lock().channel.kernel_fd()))
 }
 
@@ -131,7 +162,7 @@ pub(crate) fn claims(mut address: SocketAddr) -> bool {
 }
 
 /// A value of zeros.
-fn zeroed<T: Copy>() -> T {
+fn zeroed_struct<T: Copy>() -> T {
     // SAFETY: the structures of the kernel's header consist of numbers, bytes and unions of them.
     unsafe { std::mem::zeroed() }
 }

@@ -3,7 +3,8 @@
 
 use super::command::{answer, send};
 use super::id::Bytes;
-use super::{part, registry, takes_any_family};
+use super::{of, part, registry, takes_any_family};
+use crate::core::channel::CountAcknowledgement;
 use crate::core::id::Id;
 use crate::sys::verbs;
 use abi::*;
@@ -34,14 +35,16 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// Counts an acknowledgement. The id's own acknowledgement, which follows, wakes a waiting
-    /// thread.
-    pub(crate) fn acknowledge(&self) {
-        self.acknowledged.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn needs_detach(&self) -> bool {
         !self.sends_only
+    }
+}
+
+impl CountAcknowledgement for Group {
+    /// Counts an acknowledgement. The id's own acknowledgement, which follows, wakes a waiting
+    /// thread.
+    fn acknowledge(&self) {
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -131,7 +134,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
 
 /// Forgets all groups of an ending id: the kernel leaves groups together with its id.
 pub(crate) fn forget_all(id: &Id) {
-    let Some(kernel) = &id.kernel else { return };
+    let Some(kernel) = of(id) else { return };
     for group in std::mem::take(&mut kernel.state.lock().groups) {
         registry::remove_group(Arc::as_ptr(&group) as u64);
     }

@@ -33,20 +33,18 @@ pub(super) fn add(id: &Arc<Id>, handle: u32) {
 }
 
 /// Removes a handle, which the kernel may give to another id afterwards.
-pub(super) fn remove_handle(id: &Id, handle: u32) {
+pub(super) fn remove_handle(name: u64, handle: u32) {
     let mut registry = REGISTRY.get().lock();
-    let own = registry.handles.get(&handle).is_some_and(|known| std::ptr::eq(known.as_ptr(), id));
+    let own = registry.handles.get(&handle).is_some_and(|known| known.as_ptr() as u64 == name);
     if own {
         registry.handles.remove(&handle);
     }
 }
 
 /// Removes an id that ends.
-pub(crate) fn forget(id: &Id) {
-    if let Some(kernel) = &id.kernel {
-        remove_handle(id, kernel.handle());
-        REGISTRY.get().lock().ids.remove(&name_of(id));
-    }
+pub(super) fn forget(name: u64, handle: u32) {
+    remove_handle(name, handle);
+    REGISTRY.get().lock().ids.remove(&name);
 }
 
 pub(super) fn by_name(name: u64) -> Option<Arc<Id>> {

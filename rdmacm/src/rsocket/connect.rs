@@ -8,8 +8,8 @@ use super::options::Options;
 use super::settings::defaults;
 use super::socket::{Phase, Request, Socket, SocketState, destroy, find, new_id};
 use crate::calls::{connect, id as ids, resolve};
-use crate::core::channel::Channel;
 use crate::core::id::Id;
+use crate::kernel;
 use crate::sys::address;
 use abi::*;
 use cface::sync::MutexGuard;
@@ -132,7 +132,7 @@ fn accept_request(
 ) -> Result<Arc<Socket>, Errno> {
     let prepared = (|| {
         let hello = Hello::parse(private_data).map_err(|_| Errno::EPROTO)?;
-        let channel = Channel::new()?;
+        let channel = kernel::channel::new()?;
         // SAFETY: id and channel are live and owned here.
         done(unsafe { ids::migrate(id.as_c(), channel.as_c()) })?;
         let endpoint = Endpoint::new(&id, listener.settings)?;

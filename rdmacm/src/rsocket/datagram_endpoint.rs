@@ -170,7 +170,7 @@ impl DatagramEndpoint {
 
     fn receive(&self, slot: u16) -> Result<(), Errno> {
         let sge = ibv_sge {
-            addr: self.incoming.addr(Self::at(slot)),
+            addr: self.incoming.address_of(Self::at(slot)),
             length: GRH + MOST as u32,
             lkey: self.incoming.lkey(),
         };
@@ -271,7 +271,8 @@ impl DatagramEndpoint {
             unsafe { to.copy_from_nonoverlapping(header.as_ptr(), header.len()) };
             fill(to.wrapping_add(header.len()));
             let length = all as u32;
-            let sge = ibv_sge { addr: self.outgoing.addr(at), length, lkey: self.outgoing.lkey() };
+            let sge =
+                ibv_sge { addr: self.outgoing.address_of(at), length, lkey: self.outgoing.lkey() };
             let flags = if length <= self.inline { IBV_SEND_INLINE } else { 0 };
             let ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: RDMA_UDP_QKEY };
             let wr = request(slot.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });

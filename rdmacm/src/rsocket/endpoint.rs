@@ -120,9 +120,9 @@ impl Endpoint {
             order: Order::OWN,
             credits: self.settings.receive_queue,
             mappings: Some(scale(self.settings.mappings)),
-            table: Area { addr: table.addr(0), key: table.rkey(), length: TABLE },
+            table: Area { addr: table.address_of(0), key: table.rkey(), length: TABLE },
             buffer: Area {
-                addr: buffer.addr(0),
+                addr: buffer.address_of(0),
                 key: buffer.rkey(),
                 length: self.settings.receive_bytes / 2,
             },
@@ -172,7 +172,14 @@ impl Endpoint {
             ByteLocation::Buffer(at) => {
                 let memory = self.outgoing.as_ref().ok_or(Errno::ENOTCONN)?;
                 fill(memory.pointer(at, bytes)?, bytes);
-                (ibv_sge { addr: memory.addr(at), length: write.bytes, lkey: memory.lkey() }, 0)
+                (
+                    ibv_sge {
+                        addr: memory.address_of(at),
+                        length: write.bytes,
+                        lkey: memory.lkey(),
+                    },
+                    0,
+                )
             }
         };
         self.post(Some(sge), flags, (write.addr, write.key), message, write.done)
@@ -200,7 +207,8 @@ impl Endpoint {
         };
         let buffer = self.incoming.as_ref().ok_or(Errno::ENOTCONN)?;
         let length = self.settings.receive_bytes / 2;
-        let area = Area { addr: buffer.addr(half), key: buffer.rkey(), length }.emit(peer.order);
+        let area =
+            Area { addr: buffer.address_of(half), key: buffer.rkey(), length }.emit(peer.order);
         let to = peer.table.addr.wrapping_add(u64::from(entry) * Area::LEN as u64);
         let length = Area::LEN as u32;
         let (sge, flags) = if self.settings.inline >= length {
@@ -213,7 +221,7 @@ impl Endpoint {
             let to = memory.pointer(at, Area::LEN)?;
             // SAFETY: `sge` checked the room for these bytes.
             unsafe { to.copy_from_nonoverlapping(area.as_ptr(), Area::LEN) };
-            (ibv_sge { addr: memory.addr(at), length, lkey: memory.lkey() }, 0)
+            (ibv_sge { addr: memory.address_of(at), length, lkey: memory.lkey() }, 0)
         };
         self.post(Some(sge), flags, (to, peer.table.key), Some(message), CompletedRequest::Control)
     }

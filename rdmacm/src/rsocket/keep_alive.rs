@@ -50,7 +50,7 @@ pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     let service = SERVICE.get();
     let mut list = service.list.lock();
     if !list.has_thread {
-        crate::core::agent::spawn("fv-keepalive", serve)?;
+        crate::sys::thread::spawn("fv-keepalive", serve)?;
         list.has_thread = true;
     }
     let due = Instant::now() + idle;

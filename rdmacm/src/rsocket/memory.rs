@@ -38,7 +38,7 @@ impl Memory {
     }
 
     /// The address of a byte.
-    pub(super) fn addr(&self, at: u32) -> u64 {
+    pub(super) fn address_of(&self, at: u32) -> u64 {
         self.base as u64 + u64::from(at)
     }
 

@@ -13,6 +13,7 @@ use super::{bell, connect};
 use crate::calls::{channel as events, id as ids};
 use crate::core::channel::Channel;
 use crate::core::id::Id;
+use crate::kernel;
 use abi::*;
 use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
@@ -142,7 +143,7 @@ impl Socket {
             sleeping: vec![],
             completions: vec![],
         };
-        state.channel.set_nonblocking();
+        state.channel.make_nonblocking();
         let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
         socket.watch(events)?;
         SOCKETS.enter(fd, Arc::clone(&socket));
@@ -572,7 +573,7 @@ fn handle_message(
 /// # Errors
 /// `ENODEV` no device is present; else the errno of the system.
 pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
-    let channel = Channel::new()?;
+    let channel = kernel::channel::new()?;
     // SAFETY: the channel is live.
     let id = unsafe { ids::make(channel.as_c(), null_mut(), space, ids::type_of(space)?)? };
     // `destroy` releases this count.

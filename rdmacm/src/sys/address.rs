@@ -1,10 +1,12 @@
 //! IP addresses: conversion to C structures and GIDs, and the local address for a destination.
 //! Ids, the kernel part and rsockets all convert addresses here.
 
-use crate::kernel::id::AF_IB;
 use cface::Errno;
 use ferroverbs_cm::wire::{Gid, IpHeader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+
+/// The address family of InfiniBand.
+pub(crate) const AF_IB: i32 = 27;
 
 /// Reads an IPv4 or IPv6 address from a C structure.
 ///

@@ -1,7 +1,7 @@
 //! Which devices the kernel has, and which a plugin announced (`abi::ferroverbs_plugin_ext`).
 //!
-//! The table of the plugin decides. A file in sysfs proves nothing: `ferroverbs run` shows announced
-//! devices in sysfs too.
+//! The table of the plugin decides. A file in sysfs proves nothing: `ferroverbs run` shows
+//! announced devices in sysfs too.
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext, ibv_device, verbs_device};
 use cface::dl;

@@ -7,5 +7,6 @@ pub(crate) mod neighbour_table;
 pub(crate) mod per_process;
 pub(crate) mod port_range;
 pub(crate) mod random;
+pub(crate) mod thread;
 pub(crate) mod user;
 pub(crate) mod verbs;
