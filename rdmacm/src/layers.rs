@@ -276,7 +276,7 @@ fn layer_chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table
             // SAFETY: not NULL (`check`); constant data of the layer that ends with NUL.
             let name = unsafe { CStr::from_ptr(layer.name) }.to_string_lossy();
             notice(&format!(
-                "Warning: the layer {name} does not want to be used ({error}); left out"
+                "Warning: the layer {name} refused to attach ({error}); the program runs without it"
             ));
             continue;
         }
@@ -308,7 +308,9 @@ fn active() -> Vec<&'static ferroverbs_cm_layer> {
             Some(Ok(layer)) => found.push(layer),
             Some(Err(why)) => {
                 let name: String = name.chars().take(200).collect();
-                notice(&format!("Warning: the layer {name:?} of {SETTING} is left out: {why}"));
+                notice(&format!(
+                    "Warning: the program runs without the layer {name:?} of {SETTING}: {why}"
+                ));
             }
         }
     }
@@ -321,12 +323,12 @@ fn check(layer: &'static ferroverbs_cm_layer) -> Result<&'static ferroverbs_cm_l
     if layer.calls > size_of::<Table>() {
         let ours = size_of::<Table>();
         return Err(format!(
-            "{symbol} is for {} bytes of calls, this library has {ours}",
+            "{symbol} has {} bytes of calls, and this library supports {ours}; rebuild the layer",
             layer.calls
         ));
     }
     if layer.attach.is_none() || layer.name.is_null() {
-        return Err(format!("{symbol} has a NULL"));
+        return Err(format!("{symbol} lacks a name or an attach function"));
     }
     Ok(layer)
 }

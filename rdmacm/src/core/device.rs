@@ -77,7 +77,7 @@ pub(crate) fn refuse_inherited(of: i32) -> Result<(), Errno> {
     }
     if REPORTED.swap(own, Ordering::Relaxed) != own {
         cface::say!(
-            "ferroverbs: librdmacm: process {own} is a fork of {of}, and cannot use its ids, event channels and rsockets; it may make its own"
+            "ferroverbs: librdmacm: process {own} is a fork of process {of} and cannot use its ids, event channels and rsockets; create new ones in process {own}"
         );
     }
     Err(Errno::ENODEV)

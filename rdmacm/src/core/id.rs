@@ -617,7 +617,7 @@ fn acknowledgement_warning(call: &str, id: usize, kinds: &[rdma_cm_event_type]) 
     let count = kinds.len();
     let events = if count == 1 { "event" } else { "events" };
     format!(
-        "{call} waits: the program did not acknowledge {count} {events} of id {id:#x} ({}) by rdma_ack_cm_event; the wait goes on until it does",
+        "{call} waits: the program must acknowledge {count} {events} of id {id:#x} ({}) by rdma_ack_cm_event",
         names.join(", ")
     )
 }

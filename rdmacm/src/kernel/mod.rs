@@ -137,13 +137,13 @@ fn explain(why: Errno) {
         Some(())
     });
     let reason = match why.raw() {
-        libc::EPERM => "the kernel's connection manager speaks another version".to_owned(),
+        libc::EPERM => "the kernel's connection manager has an unsupported version; this library supports versions 3 and 4".to_owned(),
         libc::ENOENT | libc::ENXIO | libc::ENODEV => {
-            "there is no /dev/infiniband/rdma_cm (is the module rdma_ucm loaded?)".to_owned()
+            "/dev/infiniband/rdma_cm does not exist; load the module rdma_ucm".to_owned()
         }
         _ => format!("/dev/infiniband/rdma_cm: {why}"),
     };
-    cface::say!("ferroverbs: {name} is a device of the kernel, and makes no connections: {reason}");
+    cface::say!("ferroverbs: librdmacm cannot connect over the kernel device {name}: {reason}");
 }
 
 /// Whether the kernel supports the family `AF_IB` and the commands of that generation. Tested once
