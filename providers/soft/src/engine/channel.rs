@@ -319,7 +319,7 @@ mod tests {
         assert!(sleep(true).is_empty(), "there is an event");
         assert_eq!(channel.take_unread(), Some([9, 0]));
         assert_eq!(sleep(true), [1]);
-        assert!(sleep(true).is_empty(), "nobody got that one's event yet");
+        assert!(sleep(true).is_empty(), "no thread has read that event yet");
         assert_eq!(channel.take_unread(), Some([1, 0]));
         assert_eq!(sleep(false), [3, 2], "they have nothing any more");
         assert!(sleep(true).is_empty(), "all were asked");

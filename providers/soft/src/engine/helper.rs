@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(leisure.rest, 2 * MIN_REST);
         assert!(
             leisure.keeps_helping((CHECK_INTERVAL, CHECK_INTERVAL * 8 / 10)),
-            "somebody looked in"
+            "another thread used little of the time"
         );
         assert_eq!(leisure.rest, MIN_REST);
         for _ in 0..20 {

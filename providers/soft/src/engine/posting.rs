@@ -173,7 +173,7 @@ impl Requester {
         }
     }
 
-    /// Makes sure that waiting requests are issued even if nobody polls: an acknowledgement wakes
+    /// Makes sure that waiting requests are issued even if no thread polls: an acknowledgement wakes
     /// the process or, if none is due, the service thread looks again.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {

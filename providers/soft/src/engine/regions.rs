@@ -672,7 +672,7 @@ mod tests {
             assert_eq!(first(len), Some(len));
         }
         assert_eq!(first(17), None, "beyond the region");
-        assert_eq!(first(109), None, "a key that nobody has");
+        assert_eq!(first(109), None, "a key of no region");
     }
 
     #[test]

@@ -107,7 +107,7 @@ mod tests {
         let fd = identity.write().expect("a memory file");
         assert_eq!(ContextIdentity::read(fd.as_raw_fd()), Some(identity));
         assert_eq!(ContextIdentity::read(fd.as_raw_fd()), Some(identity), "it is not used up");
-        assert!(File::from(fd).write_all_at(&[0], 0).is_err(), "nobody can change it");
+        assert!(File::from(fd).write_all_at(&[0], 0).is_err(), "the file is sealed");
         let null = File::open("/dev/null").expect("there");
         assert_eq!(ContextIdentity::read(null.as_raw_fd()), None);
         let plain = Memfd::create(c"plain", LEN).expect("a memory file");

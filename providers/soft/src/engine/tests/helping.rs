@@ -33,7 +33,7 @@ fn long_operations_are_complete_whichever_process_moved_the_pieces() {
     // again.
     while (helped.contains(&0) && !alone) || round < 200 {
         round += 1;
-        assert!(Instant::now() < end, "nobody helped in {round} rounds: {helped:?}");
+        assert!(Instant::now() < end, "the helper did not take part in {round} rounds: {helped:?}");
         if round > 200 {
             a.qp.adapter.helping.forget_history();
         }
@@ -115,7 +115,7 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     assert!(ended.is_ok(), "ending the helper hangs");
 }
 
-/// Makes the calling thread act as the helper of `b`: calls start no thread, and whoever takes a
+/// Makes the calling thread act as the helper of `b`: calls start no thread, and the thread that takes a
 /// piece counts as the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
@@ -155,7 +155,7 @@ fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
         }
         assert_eq!(a.wait(b).status, IBV_WC_SUCCESS);
         done.store(false, Ordering::Release);
-        assert!(Instant::now() < until, "nobody took a piece");
+        assert!(Instant::now() < until, "the other process took no piece");
     }
     unreachable!("there is always another seed")
 }

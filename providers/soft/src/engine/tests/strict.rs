@@ -146,7 +146,7 @@ fn a_slot_of_the_send_queue_is_free_once_its_completion_was_polled() {
             b.receive(n, &[b.sge(0, 64)]);
         }
         assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), LENGTH, "{kind:?}");
-        assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), 0, "nobody polled");
+        assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), 0, "no thread has polled");
         for _ in 0..3 {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         }

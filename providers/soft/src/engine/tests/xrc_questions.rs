@@ -109,7 +109,7 @@ fn an_unfinished_message_returns_its_receive() {
     // The reset wakes the process of the SRQ.
     pair.home.recv.qp.reset();
     until("the receive is back", || pair.other.srq.has_receive());
-    until("nobody stands for it", || {
+    until("the stand-in is gone", || {
         pair.other.recv.qp.adapter.xrc.remote_stand_in(pair.home.recv.qp.qpn).is_none()
     });
     pair.connect();
