@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use cface::version_map::IBVERBS;
+use cface::version_script;
 
 const TABLE: &str = "src/export/table.rs";
 const VARIADIC: &str = "src/export/variadic.c";
@@ -18,15 +19,8 @@ fn main() {
     cc::Build::new().file(VARIADIC).warnings(true).extra_warnings(true).compile("fv_variadic");
 
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let write = |name: &str, text: String| {
-        let path = Path::new(&out).join(name);
-        std::fs::write(&path, text).expect("OUT_DIR is writable");
-        path
-    };
     let table = std::fs::read_to_string(TABLE).expect("the export table is part of the package");
-    let map = write("libibverbs.map", IBVERBS.map(&table, &VARIABLES));
-    write("generations.rs", IBVERBS.macros());
-
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    std::fs::write(Path::new(&out).join("generations.rs"), IBVERBS.macros())
+        .expect("OUT_DIR is writable");
+    version_script::link("libibverbs.so.1", &IBVERBS.map(&table, &VARIABLES));
 }

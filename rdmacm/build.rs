@@ -2,11 +2,10 @@
 //! against a stand-in for libibverbs.so.1 with the names of `src/sys/verbs.rs`.
 //! At run time the library of this project or of upstream takes the stand-in's place.
 
-use cface::stand_in;
 use cface::version_map::RDMACM;
+use cface::{stand_in, version_script};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::{env, fs};
+use std::fs;
 
 const TABLE: &str = "src/export.rs";
 const VERBS: &str = "src/sys/verbs.rs";
@@ -15,12 +14,8 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={TABLE}");
     println!("cargo:rerun-if-changed={VERBS}");
-    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let map = Path::new(&out).join("librdmacm.map");
     let table = fs::read_to_string(TABLE).expect("the export table is part of the package");
-    fs::write(&map, RDMACM.map(&table, &[])).expect("OUT_DIR is writable");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
+    version_script::link("librdmacm.so.1", &RDMACM.map(&table, &[]));
 
     // `// IBVERBS_1.x` precedes the names of a version node.
     let verbs = fs::read_to_string(VERBS).expect("part of the package");

@@ -5,7 +5,8 @@
 //! - [`Errno`] and [`Ret`]: an error, and its C representation by a function's return type.
 //! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and which contains panics.
 //! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`]
-//!   makes the linker's map of the same rows, in a build script.
+//!   makes the linker's map of the same rows, and [`version_script`] gives the map to any linker, in a
+//!   build script.
 //! - [`stand_in`]: a stub library for linking, in place of a library that is built at the same
 //!   time.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
@@ -34,6 +35,7 @@ pub mod shared;
 pub mod stand_in;
 pub mod sync;
 pub mod version_map;
+pub mod version_script;
 
 pub use errno::Errno;
 pub use ret::{MinusOne, MinusOneLong, Negative, Ret};

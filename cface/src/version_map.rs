@@ -53,13 +53,16 @@ impl Nodes {
         }
         let mut map = String::new();
         let mut parent = String::new();
+        // The first node hides all other names.
+        let mut rest = " local: *;";
         for (minor, names) in public {
             let node = format!("{}{minor}", self.public);
-            write_node(&mut map, &node, names, &parent);
+            write_node(&mut map, &node, names, std::mem::take(&mut rest), &parent);
             parent = format!(" {node}");
         }
         for (generation, names) in private {
-            write_node(&mut map, &format!("{}{generation}", self.private), names, "");
+            let node = format!("{}{generation}", self.private);
+            write_node(&mut map, &node, names, std::mem::take(&mut rest), "");
         }
         map
     }
@@ -115,10 +118,10 @@ impl Nodes {
 
 const STRING: &str = "writing to a string";
 
-fn write_node(map: &mut String, node: &str, mut names: Vec<&str>, parent: &str) {
+fn write_node(map: &mut String, node: &str, mut names: Vec<&str>, rest: &str, parent: &str) {
     names.sort_unstable();
     names.dedup();
-    writeln!(map, "{node} {{ global: {}; }}{parent};", names.join("; ")).expect(STRING);
+    writeln!(map, "{node} {{ global: {};{rest} }}{parent};", names.join("; ")).expect(STRING);
 }
 
 struct Row<'a> {
@@ -142,7 +145,7 @@ mod tests {
                      \"c\" since 64 => x::c;\n    \"d\" \"@\" \"IBVERBS_PRIVATE_34\" => x::d;\n}\n";
         assert_eq!(
             IBVERBS.map(table, &[]),
-            "IBVERBS_1.0 { global: a; };\nIBVERBS_1.1 { global: b; } IBVERBS_1.0;\n\
+            "IBVERBS_1.0 { global: a; local: *; };\nIBVERBS_1.1 { global: b; } IBVERBS_1.0;\n\
              IBVERBS_PRIVATE_34 { global: d; };\nIBVERBS_PRIVATE_64 { global: c; };\n\
              IBVERBS_PRIVATE_65 { global: c; };\n"
         );
@@ -152,7 +155,8 @@ mod tests {
     fn a_variable_is_in_each_private_node() {
         let map = IBVERBS.map("", &["flag"]);
         assert_eq!(map.lines().count(), generations::numbers().count());
-        assert!(map.lines().all(|line| line.contains("{ global: flag; }")), "{map}");
+        assert!(map.lines().all(|line| line.contains("{ global: flag;")), "{map}");
+        assert_eq!(map.matches("local: *;").count(), 1);
     }
 
     #[test]

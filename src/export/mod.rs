@@ -2,8 +2,7 @@
 //! ([`cface::exports`]).
 //!
 //! `build.rs` writes the version map from the rows of [`table`], and the two macros with the
-//! numbers of the generations. rust-lld, rustc's default linker on x86_64 Linux, combines all of
-//! it.
+//! numbers of the generations. Any linker takes the map ([`cface::version_script`]).
 
 include!(concat!(env!("OUT_DIR"), "/generations.rs"));
 

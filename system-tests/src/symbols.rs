@@ -1,6 +1,8 @@
 //! The dynamic symbols of the staged libraries, against lists of what upstream's releases export.
 
+use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally};
+use ferroverbs_c_tests::PROGRAMS;
 use ferroverbs_c_tests::release::RELEASES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,6 +11,8 @@ use xtask::files::{entries, read};
 use xtask::process::Job;
 
 const LIMIT: Duration = Duration::from_secs(300);
+/// A cold build on a slow machine fits.
+const BUILD: Duration = Duration::from_secs(1200);
 
 /// What is the same for two libraries that are the same to their users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +43,37 @@ type Symbols = BTreeMap<(String, String), Symbol>;
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One).many("all", all);
+    checks.load(Load::Pair).many("GNU ld", by_gnu_ld).limit(BUILD);
+}
+
+/// Builds the library with GNU ld, the linker of distributions' own rustc, in a target directory of
+/// its own: the symbols are those of the staged library, and the loader takes the file.
+fn by_gnu_ld(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let target = bench.paths.target.join("gnu-ld");
+    let built = cargo(bench)
+        .args(["rustc", "--quiet", "--package", "ferroverbs", "--lib", "--crate-type", "cdylib"])
+        .args(["--", "-Clink-arg=-fuse-ld=bfd"])
+        .env("CARGO_TARGET_DIR", &target)
+        .run(&bench.scratch, BUILD)?;
+    if !built.ok() {
+        return Err(built.report("cargo"));
+    }
+    let folder = bench.scratch.folder("gnu-ld", 0o755)?;
+    let library = folder.join("libibverbs.so.1");
+    std::fs::copy(target.join("debug/libibverbs.so"), &library).map_err(|why| why.to_string())?;
+    let ours = readelf(bench, &library)?;
+    let staged = readelf(bench, &bench.prefix()?.join("lib/libibverbs.so.1"))?;
+    let (ours, staged) = (read_dynamic(&ours), read_dynamic(&staged));
+    let same = missing(&staged, &ours, true).and_then(|()| missing(&ours, &staged, true));
+    tally.record("the symbols of the library by GNU ld", same);
+    let names = PROGRAMS.iter().find(|program| program.name == "names").ok_or("no such program")?;
+    let job = Job::new(bench.program(names)?).env("LD_LIBRARY_PATH", &folder);
+    let done = job.env("LD_BIND_NOW", "1").run(&bench.scratch, LIMIT)?;
+    tally.record(
+        "a program over the library by GNU ld",
+        done.ok().then_some(()).ok_or_else(|| done.report("names")),
+    );
+    Ok(())
 }
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
