@@ -69,6 +69,10 @@ const TM: &[&str] = &[
 const TM_RANDOM: &[&str] =
     &["thousands two", "races two", "threads one", "threads two", "history one", "history two"];
 
+/// How kernels and filters of seccomp(2) refuse an advice: the ranges, and the errno (EINVAL,
+/// EPERM, ENOSYS).
+const OLD_KERNELS: &[&str] = &["any 22", "length 22", "length 1", "any 38"];
+
 /// Seed and seconds of `storm`: a fixed seed, and a seed from the clock, which the program prints.
 const STORM: &[&str] = &["2 2", "0 4"];
 
@@ -112,6 +116,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("wires", "ud", ONE_AND_TWO, false),
     checked("wires", "lossy", ONE_AND_TWO, false),
     checked("wires", "multicast", &[], false),
+    checked("wires", "stopped_members", &[], false),
     checked("wires", "tso_ud", &[], false),
     checked("qp", "reconnect", &[], true),
     checked("wires", "comers", &[], false),
@@ -150,6 +155,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("device", "cancelled", &[], false),
     checked("mr", "stopped", &[], false),
     checked("mr", "unmapped", &[], true),
+    checked("mr", "old_kernel", OLD_KERNELS, false),
 ];
 
 /// The programs of `kernel-device/`, which need RDMA devices of a kernel and change them freely.

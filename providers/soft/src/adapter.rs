@@ -647,6 +647,7 @@ impl Handler for Service {
             adapter.retry_events(),
             adapter.attention.settle(|which| adapter.sweep(which)),
             adapter.datagrams.take_has_waiting().then_some(RECHECK),
+            adapter.datagrams.meet_late(&adapter),
             adapter.wire.settle(&adapter),
         ];
         waits.into_iter().flatten().min()

@@ -44,6 +44,9 @@ const BUDGET: usize = 256;
 /// Time for all processes just met to prepare their rings: longer than a service thread waits on a
 /// loaded machine.
 const MEET_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the service thread looks whether stopped processes were continued.
+const LATE: Duration = Duration::from_millis(50);
+
 impl Datagrams {
     /// The outlet to process `slot`. Connects to the process if needed.
     ///
@@ -185,6 +188,7 @@ impl Datagrams {
 
     /// Connects to all processes of the fabric, once. Every receiver and sender of multicast calls
     /// the function, so of two callers each knows the other.
+    /// A stopped process is met once it is continued ([`Self::meet_late`]), without a wait here.
     ///
     /// # Errors
     /// A temporary lack of resources in this process. The next call tries all processes again,
@@ -201,7 +205,12 @@ impl Datagrams {
         let own = adapter.fabric.slot();
         let identity = adapter.fabric.identity();
         let deadline = Instant::now() + MEET_TIMEOUT;
-        for slot in 1..adapter.fabric.config().slots {
+        // A process that joins later and is one of these processes meets us by itself.
+        for slot in adapter.fabric.occupied() {
+            if adapter.fabric.known_peer(slot).is_none() && adapter.fabric.is_stopped(slot) {
+                self.introductions.stopped.lock().push(slot);
+                continue;
+            }
             let peer = match adapter.fabric.peer(slot) {
                 Ok(peer) => peer,
                 Err(PeerError::System(why)) if is_for_now(why) => return Err(why),
@@ -214,11 +223,32 @@ impl Datagrams {
             let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
             while !ready() && !peer.is_dead() && Instant::now() < deadline {
                 peer.kick();
+                // Its service thread adds us first of all when it is continued.
+                if adapter.fabric.is_stopped(slot) {
+                    break;
+                }
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
         self.introductions.done.store(true, Ordering::Release);
+        if !self.introductions.stopped.lock().is_empty() {
+            adapter.fabric.wake_self();
+        }
         Ok(())
+    }
+
+    /// Meets processes that were stopped when [`Self::meet_all_processes`] ran, once they are continued. The
+    /// service thread calls this; the result is the time until the next call, if one is needed.
+    pub(crate) fn meet_late(&self, adapter: &Adapter) -> Option<Duration> {
+        let mut late = self.introductions.stopped.lock();
+        // Another thread meets a process, and the service thread then hears of it by `on_peer_joined`.
+        late.retain(|slot| {
+            adapter.fabric.known_peer(*slot).is_none()
+                && adapter.fabric.is_occupied(*slot)
+                && (adapter.fabric.is_stopped(*slot)
+                    || !matches!(adapter.fabric.peer_nonblocking(*slot), Ok(Some(_))))
+        });
+        (!late.is_empty()).then_some(LATE)
     }
 
     /// Outlets to the living processes whose tables satisfy `wants`.

@@ -55,6 +55,15 @@ pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Whether a signal or a debugger has stopped the process (`proc_pid_stat(5)`). False where that
+/// cannot be known.
+pub fn is_stopped(pid: pid_t) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, which may contain anything, ends with the last bracket.
+    let after_name = stat.rsplit(|byte| *byte == b')').next().unwrap_or_default();
+    matches!(after_name, [b' ', b'T' | b't', ..])
+}
+
 /// Permits other processes of the user to attach where the Yama security module would refuse
 /// (`prctl(2)` PR_SET_PTRACER). Only has an effect if Yama's scope is 1, "only descendants".
 pub fn allow_attach() {
@@ -145,6 +154,30 @@ pub fn is_exiting(pid: pid_t) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_stopped_until_it_is_continued() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn();
+        let child = child.as_mut().expect("a process");
+        let pid = child.id() as pid_t;
+        let signal = |signal| {
+            let mut status = 0;
+            // SAFETY: a child of this test that nobody waits for; `status` is a local variable.
+            unsafe {
+                assert_eq!(libc::kill(pid, signal), 0);
+                let flags = libc::WUNTRACED | libc::WCONTINUED;
+                assert_eq!(libc::waitpid(pid, &raw mut status, flags), pid);
+            }
+        };
+        assert!(!is_stopped(pid));
+        signal(libc::SIGSTOP);
+        assert!(is_stopped(pid));
+        signal(libc::SIGCONT);
+        assert!(!is_stopped(pid) && !is_stopped(id()) && !is_stopped(-1));
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+    }
 
     #[test]
     fn a_zombie_counts_as_exiting_and_this_process_does_not() {

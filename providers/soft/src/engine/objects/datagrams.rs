@@ -56,6 +56,8 @@ pub(in crate::engine) struct Introductions {
     pub(in crate::engine) done: AtomicBool,
     /// Held by the thread that connects to all members.
     pub(in crate::engine) in_progress: Mutex<()>,
+    /// Slots of processes that were stopped then. The service thread meets them.
+    pub(in crate::engine) stopped: Mutex<Vec<u16>>,
 }
 
 /// The ring for datagrams to a process.
