@@ -78,6 +78,12 @@ const GROUPS: &[Group] = &[
         register: checks::doc,
     },
     Group {
+        name: "aarch64",
+        what: "all crates compile for aarch64",
+        seconds: 0,
+        register: checks::aarch64,
+    },
+    Group {
         name: "man",
         what: "manual pages: complete, well formed, as the headers say; their examples",
         seconds: 8,

@@ -37,6 +37,9 @@ pub const TEST: &[Package] = &[
     "ibverbs-providers",
 ];
 
+/// A C compiler for aarch64, which build scripts run.
+pub const AARCH64: &[Package] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
+
 /// What unpacks sources and packages of others.
 pub const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
 
@@ -149,6 +152,7 @@ const GROUPS: &[Group] = &[
     group("licences", &[]),
     group("clippy", &[]),
     group("doc", &[]),
+    Group { name: "aarch64", short: &[], rest: &[AARCH64] },
     group("man", &[]),
     group("unit", &[UNPACK]),
     group("loom", &[]),

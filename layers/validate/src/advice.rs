@@ -32,15 +32,15 @@ pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
     if !wanted(Id::Mr07) || mr.addr.is_null() || mr.length == 0 {
         return;
     }
-    const PAGE: usize = 4096;
+    let page = cface::mem::page_size();
     /// Pages of one `mincore` call.
     const PAGES: usize = 1 << 14;
     let (first, last) =
-        (mr.addr as usize & !(PAGE - 1), (mr.addr as usize).saturating_add(mr.length));
+        (mr.addr as usize & !(page - 1), (mr.addr as usize).saturating_add(mr.length));
     let mut seen = vec![0_u8; PAGES];
     let mut at = first;
     while at < last {
-        let length = (last - at).min(PAGES * PAGE);
+        let length = (last - at).min(PAGES * page);
         // SAFETY: mincore(2) reads no memory of the range, and `seen` has a byte for each page.
         let result = unsafe { libc::mincore(at as *mut c_void, length, seen.as_mut_ptr()) };
         if result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {

@@ -2,9 +2,6 @@
 //! (proc_pid_maps(5)).
 #![forbid(unsafe_code)]
 
-/// Bytes of a page in messages; /proc/PID/maps has no finer boundaries.
-const PAGE: u64 = 4096;
-
 /// The reason why a page cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -43,7 +40,7 @@ impl Fault {
 /// although `written` is true.
 pub(crate) fn fault(maps: &str, addr: u64, length: u64, written: bool) -> Option<Fault> {
     let end = addr.checked_add(length)?;
-    let mut at = addr & !(PAGE - 1);
+    let mut at = addr & !(cface::mem::page_size() as u64 - 1);
     for (from, to, rights, name) in maps.lines().filter_map(mapping) {
         if at >= end {
             break;

@@ -13,8 +13,6 @@ use super::Id;
 use super::given::{Facts, Judged};
 use super::maps;
 
-/// Bytes of a page.
-const PAGE: u64 = 4096;
 /// Bits of `access` with a name, and bits that a kernel may ignore.
 const ACCESS: u64 = 0x3ff | IBV_ACCESS_OPTIONAL_RANGE as u64;
 
@@ -74,11 +72,12 @@ fn range(given: &mut Judged, facts: &Facts<'_>, asked: &Registration) {
         }
     }
     let is_zero_based = asked.access & AccessFlags::ZERO_BASED.bits() != 0;
-    if (addr ^ iova) % PAGE != 0 && !is_zero_based {
+    let page = cface::mem::page_size() as u64;
+    if (addr ^ iova) % page != 0 && !is_zero_based {
         let text = format!(
             "iova {iova:#x} is {:#x} bytes behind the beginning of a page, and addr {addr:#x} is {:#x}",
-            iova % PAGE,
-            addr % PAGE
+            iova % page,
+            addr % page
         );
         given.wrong_by(Id::Mr17, text, "give the iova the same offset within its page as addr has");
     }

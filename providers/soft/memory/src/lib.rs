@@ -28,6 +28,7 @@ pub mod cma;
 pub mod foreign;
 pub mod guard;
 pub mod pages;
+pub mod populate;
 pub mod range;
 pub mod ranges;
 #[cfg(any(test, feature = "testing"))]

@@ -9,8 +9,6 @@ use soft_sys::map::Mapping;
 use soft_sys::memfd::Memfd;
 use std::ffi::c_void;
 
-const PAGE: usize = 4096;
-
 /// A buffer of the application. The C object comes first.
 #[repr(C)]
 #[derive(Debug)]
@@ -36,7 +34,8 @@ pub(super) unsafe extern "C" fn alloc_buf(
     out: *mut *mut ibv_buf,
 ) -> *mut c_void {
     object(|| {
-        let bytes = size.max(1).checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?;
+        let bytes =
+            size.max(1).checked_next_multiple_of(cface::mem::page_size()).ok_or(Errno::ENOMEM)?;
         // A size that exceeds the limit of files counts as exhausted memory.
         let (map, file) = memory(c"ferroverbs-buf", bytes).map_err(|_| Errno::ENOMEM)?;
         let addr: *mut c_void = map.base().cast();

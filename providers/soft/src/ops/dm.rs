@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
             return Err(Errno::EINVAL);
         }
         let adapter = Arc::clone(&owner.adapter);
-        let bytes = length.next_multiple_of(4096);
+        let bytes = length.next_multiple_of(cface::mem::page_size() as u64);
         let room = |used: u64| used.checked_add(bytes).filter(|used| *used <= MAX_DM);
         if adapter.device_memory.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_err() {
             return Err(Errno::ENOMEM);

@@ -10,7 +10,7 @@ use crate::engine::regions::{
 };
 use abi::*;
 use soft_local::shm::layout::mr_handle;
-use soft_memory::pages::populate;
+use soft_memory::populate::populate;
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -106,9 +106,6 @@ const KNOWN: u32 = LOCAL_WRITE
     | IBV_ACCESS_HUGETLB
     | FLUSH_GLOBAL;
 
-/// Bytes of a page.
-const PAGE: u64 = 4096;
-
 /// Checks the access flags. Remote writes and atomics require local writes (ibv_reg_mr(3)).
 fn check_access(access: c_int) -> Result<u32, Errno> {
     let access = access as u32 & !IBV_ACCESS_OPTIONAL_RANGE;
@@ -122,7 +119,7 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
 /// Refusals of the kernel that `soft` makes only in strict mode: an empty region, and an iova with
 /// another offset in its page than the memory.
 fn check_strictly(addr: u64, length: usize, iova: u64) -> Result<(), Errno> {
-    let is_kept = length > 0 && (addr ^ iova).is_multiple_of(PAGE);
+    let is_kept = length > 0 && (addr ^ iova).is_multiple_of(cface::mem::page_size() as u64);
     is_kept.then_some(()).ok_or(Errno::EINVAL)
 }
 

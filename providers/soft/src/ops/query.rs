@@ -165,7 +165,7 @@ fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
         // The same for all devices of the adapter.
         sys_image_guid: u64::from_ne_bytes(identity.guid(0)),
         max_mr_size: u64::MAX,
-        page_size_cap: 4096,
+        page_size_cap: cface::mem::page_size() as u64,
         vendor_id: VENDOR_ID,
         vendor_part_id: 1,
         hw_ver: 1,

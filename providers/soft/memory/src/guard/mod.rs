@@ -70,6 +70,24 @@ pub unsafe fn is_readable(from: *const u8, len: usize) -> bool {
     true
 }
 
+/// Whether a word is writable now. The function replaces the word by itself, atomically. The address
+/// is a multiple of 8.
+///
+/// # Safety
+/// As for [`store`].
+#[must_use]
+pub unsafe fn is_writable(word: *mut u64) -> bool {
+    let mut seen = 0;
+    loop {
+        // SAFETY: the caller keeps the contract.
+        match unsafe { compare_exchange(word, seen, seen) } {
+            None => return false,
+            Some(now) if now == seen => return true,
+            Some(now) => seen = now,
+        }
+    }
+}
+
 /// Stores a word by one instruction. The address is a multiple of 8. Returns false if the address
 /// is unmapped.
 ///

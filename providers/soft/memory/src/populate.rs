@@ -1,0 +1,147 @@
+//! Bringing application memory in (`madvise(2)`).
+
+use std::ffi::{c_int, c_void};
+
+use cface::mem::page_size;
+use soft_sys::Errno;
+
+use crate::guard;
+use crate::pages::is_mapped;
+
+/// Since Linux 5.14; not in the libc crate for every target.
+const MADV_POPULATE_READ: c_int = 22;
+const MADV_POPULATE_WRITE: c_int = 23;
+
+/// Brings the pages of a range into memory as a read or a write would. A page that is not mapped, or
+/// lacks the right, is found now and not when a message arrives.
+///
+/// # Errors
+/// `EFAULT` a page is not mapped, or lacks the right; `EINVAL` the range wraps around.
+pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    let (start, len) = whole_pages(addr, len, page_size() as u64).ok_or(Errno::EINVAL)?;
+    let advice = if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    let Err(errno) = advise(start, len, advice) else { return Ok(()) };
+    match errno {
+        Errno::ENOMEM => Err(Errno::EFAULT),
+        _ if !is_known(advice) => touch(start, len, write),
+        // Memory of a device, which the kernel's own registration refuses with EFAULT, too.
+        Errno::EINVAL => Err(Errno::EFAULT),
+        other => Err(other),
+    }
+}
+
+/// The whole pages that hold a range of at least one byte: address and length. `None` if they wrap
+/// around.
+const fn whole_pages(addr: u64, len: usize, page: u64) -> Option<(u64, usize)> {
+    let start = addr & !(page - 1);
+    match (addr - start).checked_add(len as u64) {
+        Some(len) => match len.checked_next_multiple_of(page) {
+            Some(len) if start.checked_add(len - 1).is_some() => Some((start, len as usize)),
+            _ => None,
+        },
+        None => None,
+    }
+}
+
+fn advise(start: u64, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: the advices of this file change no contents, and madvise(2) checks the range.
+    match unsafe { libc::madvise(start as usize as *mut c_void, len, advice) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// Whether the kernel has the advice: Linux before 5.14, gVisor, qemu-user and filters of seccomp(2)
+/// refuse it for any range, some of them only for a range with a length.
+fn is_known(advice: c_int) -> bool {
+    // The kernel refuses no page of a stack.
+    let own = 0_u8;
+    let page = page_size();
+    advise((&raw const own) as u64 & !(page as u64 - 1), page, advice).is_ok()
+}
+
+/// As [`populate`] where the kernel lacks the advice: reads, or writes back, a word of each page.
+fn touch(start: u64, len: usize, write: bool) -> Result<(), Errno> {
+    // No page is touched that is not mapped, because a program may have taken the signal of a fault.
+    if !is_mapped(start, len) {
+        return Err(Errno::EFAULT);
+    }
+    guard::arm();
+    let mut pages = (start..=start + (len as u64 - 1)).step_by(page_size());
+    let has_right = |page: u64| {
+        let word = page as usize as *mut u64;
+        // SAFETY: memory of the application, or unmapped; no reference to the word exists.
+        unsafe { if write { guard::is_writable(word) } else { guard::is_readable(word.cast(), 1) } }
+    };
+    if pages.all(has_right) { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::remote_pages;
+
+    /// Two pages, the second of them with `protection`.
+    fn pages(protection: c_int) -> *mut c_void {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: fresh anonymous memory, of which we change the second half's protection.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(4096), 4096, protection), 0);
+            at
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_used_as_asked_is_refused() {
+        let read_only = pages(libc::PROT_READ) as u64;
+        assert_eq!(populate(read_only, 4096, true), Ok(()));
+        assert_eq!(populate(read_only, 8192, false), Ok(()));
+        assert_eq!(populate(read_only, 4097, true), Err(Errno::EFAULT));
+        assert_eq!(populate(pages(libc::PROT_NONE) as u64, 8192, false), Err(Errno::EFAULT));
+        assert_eq!(populate(u64::MAX - 10, 100, false), Err(Errno::EINVAL));
+        assert_eq!(populate(u64::MAX - 10, 10, false), Err(Errno::EFAULT));
+        assert_eq!(populate(0, 0, true), Ok(()));
+    }
+
+    #[test]
+    fn a_range_is_rounded_to_pages_of_any_size() {
+        for page in [4096, 16384, 65536] {
+            assert_eq!(whole_pages(page, 1, page), Some((page, page as usize)));
+            assert_eq!(whole_pages(2 * page - 1, 2, page), Some((page, 2 * page as usize)));
+            assert_eq!(whole_pages(u64::MAX - 10, 11, page).map(|(_, len)| len as u64), Some(page));
+            assert_eq!(whole_pages(u64::MAX - 10, 12, page), None);
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_the_advice_gives_the_same_answers() {
+        let read_only = pages(libc::PROT_READ);
+        // SAFETY: the first word of two pages of our own, which is writable.
+        unsafe { read_only.cast::<u64>().write(0x55) };
+        let at = read_only as u64;
+        assert_eq!(touch(at, 4096, true), Ok(()));
+        assert_eq!(touch(at, 8192, false), Ok(()));
+        assert_eq!(touch(at, 8192, true), Err(Errno::EFAULT));
+        // SAFETY: as above.
+        assert_eq!(unsafe { read_only.cast::<u64>().read() }, 0x55);
+        assert_eq!(touch(pages(libc::PROT_NONE) as u64, 8192, false), Err(Errno::EFAULT));
+        let hole = remote_pages(3) as u64;
+        // SAFETY: the second of three pages of our own.
+        assert_eq!(unsafe { libc::munmap((hole + 4096) as *mut c_void, 4096) }, 0);
+        assert_eq!(touch(hole, 3 * 4096, true), Err(Errno::EFAULT));
+        assert!(is_known(MADV_POPULATE_READ) == is_known(MADV_POPULATE_WRITE));
+        assert!(!is_known(c_int::MAX), "no kernel has it");
+    }
+}
