@@ -35,7 +35,7 @@ use crate::engine::regions::Regions;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, BindResult, Windows};
 use crate::guid::Identity;
-use crate::remote::state::Network;
+use crate::host::state::Network;
 use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};

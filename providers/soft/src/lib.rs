@@ -6,23 +6,23 @@
 //! of an application, and `soft_sys` wraps system calls.
 
 mod adapter;
-mod addresses;
 mod attention;
 mod config;
 mod control;
 mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gid_places;
+mod gid_indices;
 mod guid;
+mod host;
 #[cfg(test)]
 mod hostile;
 mod interfaces;
 mod limits;
+mod member_addresses;
 mod net;
 mod ops;
+mod packet_sink;
 mod port;
-mod remote;
 mod table;
-mod told;
 mod unreachable;

@@ -1,7 +1,7 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
 use crate::config;
-use crate::gid_places::Places;
+use crate::gid_indices::Places;
 use crate::guid::{DEVICES, Identity};
 use cface::sync::Mutex;
 use soft_semantics::gid_order::GidEntries;

@@ -6,8 +6,8 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::UnreachableReports;
+use crate::host::Holder;
 use crate::net::{GID_TABLE, Gids, may_send_to};
-use crate::remote::Holder;
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;

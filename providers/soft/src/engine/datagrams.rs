@@ -24,8 +24,8 @@ use super::objects::datagrams::{
 use super::objects::hot_slots::HotSlot;
 use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
-use crate::remote::state::is_for_now;
-use crate::remote::take_forwarded;
+use crate::host::state::is_for_now;
+use crate::host::take_forwarded;
 use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{Peer, PeerError};
 use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS};

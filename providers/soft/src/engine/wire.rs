@@ -11,7 +11,7 @@ use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
 use super::request::Phase;
 use super::state::Kind;
-use crate::remote::Connection;
+use crate::host::Connection;
 use soft_semantics::Time;
 
 /// Into the ring of the remote QP on this host.

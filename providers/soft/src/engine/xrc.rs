@@ -28,7 +28,7 @@ use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
 use super::opened::has_living_opener;
 use super::qp::QpParameters;
 use super::state::Kind;
-use crate::remote::{Question, serve_guest};
+use crate::host::{Question, serve_guest};
 use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
 use soft_local::shm::slot::{Head, Op, halves, high, low};
 use soft_local::shm::trust::Claim;

@@ -387,7 +387,7 @@ impl Attacker {
         let kind = self.random.below(4) as u64;
         let [generation, asks, flags] = [4, 9, 256].map(|n| self.random.below(n) as u64);
         let what = generation | asks << 16 | flags << 24;
-        // The format of `remote::question`, behind the fields before a packet.
+        // The format of `host::xrc_messages`, behind the fields before a packet.
         let words = [
             0,
             0,

@@ -8,8 +8,8 @@ use super::{object, status};
 use crate::adapter::count_up;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
+use crate::host::state::is_for_now;
 use crate::net::{Gids, is_multicast, may_send_to};
-use crate::remote::state::is_for_now;
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -63,7 +63,7 @@ pub(super) fn resolve(
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
     };
-    let is_here = || adapter.is_here(gids, &dgid) && !crate::remote::is_forced(&route);
+    let is_here = || adapter.is_here(gids, &dgid) && !crate::host::is_forced(&route);
     Ok((Some(route), !is_multicast(&dgid) && !is_here()))
 }
 

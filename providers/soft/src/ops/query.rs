@@ -255,7 +255,7 @@ pub(super) unsafe extern "C" fn query_port(
         let full = ibv_port_attr {
             state: if down { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
             max_mtu: IBV_MTU_4096,
-            active_mtu: crate::remote::active_mtu(&context.gids()),
+            active_mtu: crate::host::active_mtu(&context.gids()),
             gid_tbl_len: GID_TABLE as c_int,
             port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
             max_msg_sz: MAX_MESSAGE,

@@ -5,7 +5,7 @@ use super::ah::Ah;
 use super::status;
 use crate::engine::objects::qp::Qp;
 use crate::net::is_multicast;
-use crate::told;
+use crate::packet_sink;
 use abi::{ferroverbs_packet_sink, ibv_ah, ibv_qp};
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ use std::ffi::c_int;
 /// `sink` can be called for the life of the process.
 pub(super) unsafe extern "C" fn tell_packets(sink: ferroverbs_packet_sink) -> c_int {
     // SAFETY: the caller states that `sink` can be called for the life of the process.
-    let is_it = unsafe { told::begin(sink) };
+    let is_it = unsafe { packet_sink::begin(sink) };
     status(|| if is_it { Ok(()) } else { Err(Errno::from_raw(libc::EBUSY)) })
 }
 

@@ -22,7 +22,7 @@ use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::regions::Regions;
 use crate::engine::windows::Windows;
 use crate::guid::Identity;
-use crate::remote::state::Network;
+use crate::host::state::Network;
 use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Fabric;

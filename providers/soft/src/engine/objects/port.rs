@@ -2,7 +2,7 @@
 //! `port.rs` has the methods; `control.rs` has the thread.
 
 use super::plan::FaultPlan;
-use crate::gid_places::Places;
+use crate::gid_indices::Places;
 use crate::net::Told;
 use cface::sync::Mutex;
 use soft_semantics::faults::Order;

@@ -4,7 +4,7 @@
 
 use super::cq::HotReceivers;
 use super::qp::Qp;
-use crate::remote::Question;
+use crate::host::Question;
 use abi::*;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;

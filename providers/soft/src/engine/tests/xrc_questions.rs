@@ -5,7 +5,7 @@
 use super::xrc_order::End;
 use super::*;
 use crate::engine::objects::datagrams::OutgoingDatagram;
-use crate::remote::{FRAME_KINDS, Question, ask_guest};
+use crate::host::{FRAME_KINDS, Question, ask_guest};
 use ferroverbs_roce::engine::Ask;
 use ferroverbs_roce::wire::{Number, Reth, Tail};
 use soft_local::shm::slot::{BODY_WORDS, Op, halves};

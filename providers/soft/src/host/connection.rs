@@ -1,14 +1,14 @@
 //! The transport of one QP whose other end is on another host.
 
-use super::elsewhere::Elsewhere;
-use super::ports::Ports;
-use super::share::{Share, room};
-use super::short::Short;
-use super::turns::Turns;
+use super::port_rotation::Turns;
+use super::shortcut::Short;
+use super::sockets::Ports;
+use super::window_share::{Share, room};
+use super::xrc_pending::Elsewhere;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::{interface_of, is_multicast, may_send_to};
-use crate::told;
+use crate::packet_sink;
 use abi::*;
 use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
@@ -161,7 +161,7 @@ impl Connection {
         }
         config.tuning.window = window(buffer, config.pmtu, &config.tuning);
         // Who is told of packets is to find in them what the specification has.
-        config.tuning.along = told::wanted().is_none();
+        config.tuning.along = packet_sink::wanted().is_none();
         Self {
             transport: roce::Qp::new(config),
             counted: roce::Counters::default(),

@@ -1,8 +1,8 @@
 //! From a send queue to packets, and from what the transport says of them to completions.
 
 use super::connection::{Connection, Far, Whose};
-use super::ports::{LazyOutbox, Ports};
-use super::share::Share;
+use super::sockets::{LazyOutbox, Ports};
+use super::window_share::Share;
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;

@@ -5,18 +5,18 @@
 //!
 //! In the same way goes what XRC asks a process and what that one says (`question`).
 
-use super::counts::{Counts, Own};
-use super::groups::deliver_to_own_managers;
-use super::guests;
-use super::ports::Ports;
-use super::question::{FIELDS, Question, SAYING, Saying};
+use super::counters::{Counts, Own};
+use super::forward_queue::Passed;
+use super::multicast::deliver_to_own_managers;
+use super::sockets::Ports;
 use super::state::{Came, Network};
-use super::waiting::Passed;
+use super::xrc_messages::{FIELDS, Question, SAYING, Saying};
+use super::xrc_serving;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, PutResult};
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::state::Kind;
-use crate::told::{self, Beside};
+use crate::packet_sink::{self, Beside};
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
@@ -164,7 +164,9 @@ pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Bod
     let Some((before, packet)) = inlet.frame.split_first_chunk::<BEFORE>() else { return false };
     match before[BEFORE - 1] {
         QUESTION => match Question::parse(&inlet.frame, BEFORE) {
-            Some(question) => guests::ask(adapter, inlet.peer.slot, question, &inlet.frame, who),
+            Some(question) => {
+                xrc_serving::ask(adapter, inlet.peer.slot, question, &inlet.frame, who)
+            }
             None => false,
         },
         SAID => match (Saying::parse(packet), adapter.wire.ports()) {
@@ -202,7 +204,7 @@ fn serve(
     let arrival = Arrival { addresses, congested: congested != 0, packet };
     let came = Came { arrival, traffic_class, hop_limit };
     ports.counts.own(Own::Taken).fetch_add(1, Ordering::Relaxed);
-    if let Some(told) = told::wanted() {
+    if let Some(told) = packet_sink::wanted() {
         // Who took it from the socket did not pass these on.
         let envelope = Envelope { addresses, source_port: 0, identification: 0 };
         let beside = Beside { envelope, traffic_class, hop_limit, is_sent: false };

@@ -4,7 +4,7 @@
 //! whoever comes can read them without meeting anybody, also those of a process that is stopped, and the kernel forgets them with their owner. A name may
 //! be outdated, or a lie of another user's; what comes of that is a copy.
 
-use super::claim::{bind, names};
+use super::port_claim::{bind, names};
 use super::state::V4;
 use cface::names::Name;
 use cface::sync::Mutex;
@@ -127,7 +127,7 @@ fn table(list: &str, fabric: &str, family: usize) -> Vec<(u32, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remote::state::V6;
+    use crate::host::state::V6;
 
     #[test]
     fn what_is_said_is_read_and_what_is_of_no_use_is_not() {

@@ -7,12 +7,12 @@
 //! process says its own (`places`), also for those that it has never met. Who opens the port beside others tells the kernel what all say, and so does, a
 //! moment later, who was moved, or had asked. Whatever is wrong or outdated costs a copy and a wake-up, not a packet.
 
-use super::astray::HEARING;
 use super::connection::errno_of;
-use super::counts::Own;
-use super::places::are_all;
-use super::ports::{Inbox, Ports};
+use super::counters::Own;
+use super::socket_positions::are_all;
+use super::sockets::{Inbox, Ports};
 use super::state::{Network, V4, V6, is_for_now};
+use super::steering_plan::HEARING;
 use crate::config;
 use ferroverbs_net::{Datagram, PORT, Receiver, steering};
 use soft_local::shm::layout::QP_INDEX_BITS;

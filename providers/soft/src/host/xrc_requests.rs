@@ -7,12 +7,12 @@
 //! A question or what is said to it can be lost. It is asked again when the sender repeats the packet or one before it, as for a packet that is lost on the way.
 #![forbid(unsafe_code)]
 
-use super::arrivals::Reply;
 use super::connection::{Connection, Whose};
-use super::elsewhere::{Asked, Elsewhere};
-use super::ports::Ports;
-use super::question::{Question, Saying, Served};
-use super::requests::{Outcome, Owed};
+use super::receive::Reply;
+use super::send::{Outcome, Owed};
+use super::sockets::Ports;
+use super::xrc_messages::{Question, Saying, Served};
+use super::xrc_pending::{Asked, Elsewhere};
 use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;

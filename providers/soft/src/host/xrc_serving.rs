@@ -5,7 +5,7 @@
 //! the sender could.
 #![forbid(unsafe_code)]
 
-use super::question::{Question, Saying, Served};
+use super::xrc_messages::{Question, Saying, Served};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;

@@ -1,12 +1,12 @@
 //! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
 
-use super::astray::HEARING;
-use super::claim::{Holder, Opening};
 use super::connection::{Connection, Far, pmtu};
-use super::counts::{Counts, Own};
-use super::ports::{Inbox, LOOK_AGAIN, Ports};
+use super::counters::{Counts, Own};
+use super::port_claim::{Holder, Opening};
+use super::sockets::{Inbox, LOOK_AGAIN, Ports};
 use super::state::{BOTH, Came, Network, NoWire, V4, V6};
-use super::steer;
+use super::steering;
+use super::steering_plan::HEARING;
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::connection::Requester;
@@ -15,7 +15,7 @@ use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::Gids;
-use crate::told::{self, Beside, Told};
+use crate::packet_sink::{self, Beside, Told};
 use abi::*;
 use ferroverbs_net::{Ecn, Receiver, Run, Target};
 use ferroverbs_roce::Time;
@@ -170,7 +170,7 @@ impl Network {
             self.take_all(adapter, ports, &mut receiver, ports.now(), ServedBy::Library);
         }
         drop(inbox);
-        steer::ask_others();
+        steering::ask_others();
         ports.flush();
     }
 
@@ -373,7 +373,7 @@ impl Network {
             rest: run,
             envelope,
             damaged: ports.counts.own(Own::Damaged),
-            told: told::wanted(),
+            told: packet_sink::wanted(),
             beside: [datagram.traffic_class, datagram.hop_limit],
             slot: adapter.fabric.slot(),
         };

@@ -2,9 +2,9 @@
 //! ring of this host.
 
 use super::connection::{Connection, Whose};
-use super::ports::Ports;
-use super::question::Served;
-use super::requests::{Outcome, Owed, refusal_of};
+use super::send::{Outcome, Owed, refusal_of};
+use super::sockets::Ports;
+use super::xrc_messages::Served;
 use crate::config;
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};

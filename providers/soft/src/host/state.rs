@@ -1,11 +1,11 @@
 //! The wire as one process has it.
 
-use super::astray::Steering;
-use super::claim::Holder;
-use super::ports::Ports;
-use super::share::Hosts;
+use super::forward_queue::Waiting;
+use super::port_claim::Holder;
+use super::sockets::Ports;
+use super::steering_plan::Steering;
 use super::timers::Timers;
-use super::waiting::Waiting;
+use super::window_share::Hosts;
 use cface::sync::Mutex;
 use ferroverbs_roce::engine::Arrival;
 use soft_sys::Errno;

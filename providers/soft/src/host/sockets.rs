@@ -1,11 +1,11 @@
 //! The sockets of a process, and packets on their way out.
 
-use super::claim::{Claim, had};
 use super::connection::{Far, errno_of};
-use super::counts::{Counts, Own};
-use super::places::Places;
+use super::counters::{Counts, Own};
+use super::port_claim::{Claim, had};
+use super::socket_positions::Places;
 use super::state::{NoWire, V4, V6};
-use crate::told::{self, Beside};
+use crate::packet_sink::{self, Beside};
 use cface::sync::{Mutex, MutexGuard};
 use ferroverbs_net::{Bind, Cut, DATAGRAM, Ecn, Lane, Receiver, Sender, Target};
 use ferroverbs_roce::Time;
@@ -498,7 +498,7 @@ fn seal(bytes: &mut [u8], far: &Far, identification: u16) {
     let (addresses, source_port) = (far.addresses, far.path.source_port());
     let envelope = Envelope { addresses, source_port, identification };
     *icrc = envelope.icrc(packet, &[]);
-    if let Some(told) = told::wanted() {
+    if let Some(told) = packet_sink::wanted() {
         let Target { traffic_class, hop_limit, .. } = *far.path.target();
         let beside = Beside { envelope, traffic_class, hop_limit, is_sent: true };
         told.tell(packet, *icrc, &beside);

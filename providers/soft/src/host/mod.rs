@@ -30,37 +30,37 @@
 //! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers; under the outbox that of a shortcut.
 
 mod admission;
-mod arrivals;
-mod asking;
-mod astray;
-mod claim;
 pub(crate) mod connection;
-mod counts;
+mod counters;
 mod datagrams;
-mod elsewhere;
 mod forward;
-mod groups;
-mod guests;
-mod places;
-mod ports;
-mod question;
-mod requests;
-mod share;
-mod short;
+mod forward_queue;
+mod multicast;
+mod port_claim;
+mod port_rotation;
+mod receive;
+mod send;
+mod shortcut;
+mod socket_positions;
+mod sockets;
 pub(crate) mod state;
-mod steer;
+mod steering;
+mod steering_plan;
 mod timers;
-mod turns;
-mod waiting;
+mod window_share;
 mod wire;
+mod xrc_messages;
+mod xrc_pending;
+mod xrc_requests;
+mod xrc_serving;
 
-pub(crate) use claim::Holder;
 pub(crate) use connection::{Connection, Far};
 #[cfg(test)]
 pub(crate) use forward::FRAME_KINDS;
 pub(crate) use forward::take as take_forwarded;
-#[cfg(test)]
-pub(crate) use guests::ask as ask_guest;
-pub(crate) use guests::serve as serve_guest;
-pub(crate) use question::{Question, Served};
+pub(crate) use port_claim::Holder;
 pub(crate) use wire::{active_mtu, is_forced};
+pub(crate) use xrc_messages::{Question, Served};
+#[cfg(test)]
+pub(crate) use xrc_serving::ask as ask_guest;
+pub(crate) use xrc_serving::serve as serve_guest;

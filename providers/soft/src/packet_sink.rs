@@ -1,4 +1,4 @@
-//! The sink of packets on the wire between hosts (`ferroverbs_plugin_ext.tell_packets`). `remote`
+//! The sink of packets on the wire between hosts (`ferroverbs_plugin_ext.tell_packets`). `host`
 //! passes each sent and received packet; the layer `capture` is a sink. One sink at most, for the
 //! life of the process. Without a sink a batch of packets costs one load.
 

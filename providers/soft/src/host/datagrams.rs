@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::forward::ends;
-use super::ports::Ports;
+use super::sockets::Ports;
 use super::state::Came;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::datagrams::PutResult;

@@ -1,7 +1,7 @@
 //! Which packets are for this process at all, by the limits that were set. Others are dropped and counted before anything looks at them.
 #![forbid(unsafe_code)]
 
-use super::counts::{Counts, Own};
+use super::counters::{Counts, Own};
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::limits::Limits;
