@@ -273,6 +273,23 @@ fn unsafe_code_is_where_it_may_be() {
     check_unsafe_code("rdmacm/src", &CM_UNSAFE);
 }
 
+/// What the wire between hosts may import of the engine: who serves, a plain value.
+const HOST_IMPORTS: &str = "crate::engine::objects::served_by::";
+
+#[test]
+fn the_wire_between_hosts_imports_no_queue() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/soft/src");
+    let files = sources(&src.join("host"));
+    assert!(files.len() > 20, "only {} files: is the wire elsewhere?", files.len());
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file");
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let is_allowed = !line.contains("crate::engine") || line.contains(HOST_IMPORTS);
+            assert!(is_allowed, "{}: {line}", file.display());
+        }
+    }
+}
+
 /// Files that may import each other in a circle, at most; and in librdmacm.
 const CIRCLE: usize = 8;
 const CM_CIRCLE: usize = 13;

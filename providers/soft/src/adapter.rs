@@ -35,7 +35,7 @@ use crate::engine::regions::Regions;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, BindResult, Windows};
 use crate::guid::Identity;
-use crate::host::state::Network;
+use crate::host::HostWire;
 use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
@@ -116,7 +116,7 @@ impl Adapter {
             strict: crate::config::is_strict(),
             port: Port::default(),
             interfaces: Interfaces::default(),
-            wire: Network::default(),
+            wire: HostWire::default(),
             unreachable: UnreachableReports::default(),
             published_addresses: Mutex::default(),
             control: Mutex::default(),
@@ -648,7 +648,7 @@ impl Handler for Service {
             adapter.attention.settle(|which| adapter.sweep(which)),
             adapter.datagrams.take_has_waiting().then_some(RECHECK),
             adapter.datagrams.meet_late(&adapter),
-            adapter.wire.settle(&adapter),
+            adapter.serve_wire(),
         ];
         waits.into_iter().flatten().min()
     }

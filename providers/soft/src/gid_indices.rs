@@ -1,30 +1,32 @@
-//! Which index of the GID table an address has, by `soft_semantics::gid_order`.
+//! The index of each address in the GID table (`soft_semantics::gid_order`).
+//! An application keeps the index, so an address keeps its index while present.
 #![forbid(unsafe_code)]
 
 use crate::config;
 use crate::net::Gids;
 use soft_semantics::gid_order::{GidEntries, GidOrder};
 
-/// The addresses behind GID 0 in their places, also those that are gone.
+/// Addresses by index from 1 on, including addresses that are gone.
 #[derive(Debug)]
-pub(crate) struct Places(GidEntries);
+pub(crate) struct GidIndices(GidEntries);
 
-impl Default for Places {
+impl Default for GidIndices {
     fn default() -> Self {
         Self::of(config::gid_order())
     }
 }
 
-impl Places {
-    /// No address has a place yet.
+impl GidIndices {
+    /// Indices in `order`, without an address yet.
     pub(crate) const fn of(order: GidOrder) -> Self {
         Self(GidEntries::new(order))
     }
 
-    /// `now` with each address where it was, and new ones where none has been, as long as there is room.
-    pub(crate) fn arrange(&mut self, now: &Gids) -> Gids {
+    /// The table `now` with the known index of each address. A new address gets a free index while
+    /// the table has room.
+    pub(crate) fn assign(&mut self, now: &Gids) -> Gids {
         let Self(entries) = self;
         entries.arrange(now.entries().skip(1));
-        now.placed(entries)
+        now.with_indices(entries)
     }
 }

@@ -1,6 +1,10 @@
-//! The GID table follows the interfaces: when an address of this host came or went, applications are told (IBV_EVENT_GID_CHANGE). They are
-//! also told when the last cable to other hosts went (IBV_EVENT_PORT_ERR) and when there is one again (IBV_EVENT_PORT_ACTIVE); the port
-//! itself stays up, as it leads to this host as well.
+//! Follows the addresses and cables of the network interfaces, and reports changes as events of the
+//! port.
+//! Stands between the kernel's notifications and the GID table.
+//!
+//! A changed address causes IBV_EVENT_GID_CHANGE, the loss of the last cable IBV_EVENT_PORT_ERR,
+//! and a new cable IBV_EVENT_PORT_ACTIVE. The port stays up, because the port also reaches this
+//! host.
 #![forbid(unsafe_code)]
 
 use crate::engine::objects::adapter::Adapter;
@@ -14,49 +18,50 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 impl Adapter {
-    /// Listens to the kernel from here on. Where it may not, each table is what the host has when a device is opened or a person says that
-    /// it changed.
+    /// Starts to watch the kernel's notifications. Without them each table shows the host at the
+    /// time when a device is opened or a user reports a change.
     pub(crate) fn follow_interfaces(&self) {
         self.follow_by(|news| self.fabric.watch(news));
     }
 
     fn follow_by(&self, watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>) {
         let Ok(news) = AddressNews::open() else { return };
-        // Before the table is kept: if nobody hears of changes it would be the one of this moment for ever.
+        // Before the table is kept: without notifications the table would never change.
         if watch(news.as_fd()).is_err() {
             return;
         }
-        // After the beginning of the news, so that nothing is missed in between.
-        *self.interfaces.told.lock() = Some(Gids::of_this_host(self.identity, 0));
+        // After the start of the notifications, so that no change is missed.
+        *self.interfaces.reported.lock() = Some(Gids::of_this_host(self.identity, 0));
         self.interfaces.cabled.store(has_cable(), Ordering::Relaxed);
         let _ = self.interfaces.news.set(news);
     }
 
-    /// For the service thread: looks whether addresses changed. Most news are not about those that are GIDs.
+    /// Called by the service thread: reads the notifications and reports changed GIDs. Most
+    /// notifications concern no GID.
     pub(crate) fn look_at_interfaces(&self) {
         if !self.interfaces.news.get().is_some_and(AddressNews::take) {
             return;
         }
         self.look_at_cables();
         let now = Gids::of_this_host(self.identity, 0);
-        let mut told = self.interfaces.told.lock();
-        if told.as_ref() == Some(&now) {
+        let mut reported = self.interfaces.reported.lock();
+        if reported.as_ref() == Some(&now) {
             return;
         }
-        *told = Some(now);
-        drop(told);
+        *reported = Some(now);
+        drop(reported);
         self.order(Order::PortEvent(IBV_EVENT_GID_CHANGE));
     }
 
-    /// What will be told is how things are now, whoever says that they changed.
+    /// Reads the addresses after a user has reported a change.
     pub(crate) fn read_interfaces(&self) {
         let now = Gids::of_this_host(self.identity, 0);
-        if let Some(told) = &mut *self.interfaces.told.lock() {
-            *told = now;
+        if let Some(reported) = &mut *self.interfaces.reported.lock() {
+            *reported = now;
         }
     }
 
-    /// Looks whether other hosts can still be reached, or again.
+    /// Reports the loss of the last cable, and a new cable.
     fn look_at_cables(&self) {
         let Interfaces { cabled, cut, .. } = &self.interfaces;
         let now = has_cable();
@@ -77,15 +82,15 @@ mod tests {
     use soft_sys::Errno;
 
     #[test]
-    fn a_table_that_nobody_follows_is_not_kept() {
+    fn a_table_without_notifications_is_not_kept() {
         let name = format!("ferroverbs-interfaces-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
         config.dir_is_ours = true;
         let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
-        *adapter.interfaces.told.lock() = None;
+        *adapter.interfaces.reported.lock() = None;
         adapter.follow_by(|_| Err(Errno::ENOSPC));
-        assert!(adapter.interfaces.told.lock().is_none(), "each table is read from the host");
+        assert!(adapter.interfaces.reported.lock().is_none(), "each table is read from the host");
         adapter.follow_by(|_| Ok(()));
-        assert!(adapter.interfaces.told.lock().is_some());
+        assert!(adapter.interfaces.reported.lock().is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! Addresses of everybody in a fabric. Where a directory is shared by several network namespaces, as by containers, each
-//! has addresses of its own, and a route to any of them leads to the fabric.
+//! Addresses of the members of a fabric that spans network namespaces, as containers do.
+//! Decides whether a route leads to a process of this fabric or to another host.
 #![forbid(unsafe_code)]
 
 use crate::engine::objects::adapter::Adapter;
@@ -9,7 +9,7 @@ use soft_local::fabric::Fabric;
 use soft_sys::notice;
 
 impl Adapter {
-    /// Lets others know the addresses of this host, as it is now, if it may be another one than theirs.
+    /// Publishes the addresses of this network namespace to the members in different namespaces.
     pub(crate) fn publish_addresses(&self) {
         if self.fabric.config().spans_namespaces
             && let Err(why) = self.fabric.note(&text(&Gids::of_this_host(self.identity, 0)))
@@ -18,24 +18,26 @@ impl Adapter {
         }
     }
 
-    /// Whether a route to `gid` leads to a process of this fabric; `own` are the addresses of this host.
+    /// Whether a route to `gid` leads to a process of this fabric. `own` are the addresses of this
+    /// host.
     pub(crate) fn is_here(&self, own: &Gids, gid: &[u8; 16]) -> bool {
-        own.contains(gid) || self.fabric.config().spans_namespaces && self.is_anybodys(gid)
+        own.contains(gid) || self.fabric.config().spans_namespaces && self.is_member_address(gid)
     }
 
-    /// Whether another process has the address. Nobody is met, and nobody has to answer: it may be stopped.
+    /// Whether a member has published the address. Needs no connection and no reply: the member may
+    /// be stopped.
     #[cold]
-    fn is_anybodys(&self, gid: &[u8; 16]) -> bool {
-        let mut everybody = self.published_addresses.lock();
-        everybody.look(&self.fabric);
-        // A death changes nothing in the directory.
-        everybody.who_have(gid).any(|slot| self.fabric.is_occupied(slot))
+    fn is_member_address(&self, gid: &[u8; 16]) -> bool {
+        let mut published = self.published_addresses.lock();
+        published.refresh(&self.fabric);
+        // The death of a member changes no file in the directory.
+        published.slots_with(gid).any(|slot| self.fabric.is_occupied(slot))
     }
 }
 
 impl PublishedAddresses {
-    fn look(&mut self, fabric: &Fabric) {
-        // Before it is read: what changes meanwhile has another time.
+    fn refresh(&mut self, fabric: &Fabric) {
+        // Before the read: a change during the read has a later time.
         let now = fabric.last_change();
         if now.is_some() && self.as_of == now {
             return;
@@ -45,19 +47,19 @@ impl PublishedAddresses {
         self.as_of = now;
     }
 
-    fn who_have(&self, gid: &[u8; 16]) -> impl Iterator<Item = u16> {
+    fn slots_with(&self, gid: &[u8; 16]) -> impl Iterator<Item = u16> {
         self.by_slot.iter().filter(|(_, note)| has(note, gid)).map(|(slot, _)| *slot)
     }
 }
 
 const BYTES: usize = size_of::<[u8; 16]>();
 
-/// The addresses of a host, as it tells them. Zeros are none.
+/// The addresses of this host as published bytes. Zeros stand for an unused entry.
 fn text(gids: &Gids) -> Vec<u8> {
     gids.entries().take(GID_TABLE).flatten().copied().collect()
 }
 
-/// Whether a process has an address, or a device with it.
+/// Whether a member has the address, or a device with the address.
 fn has(note: &[u8], gid: &[u8; 16]) -> bool {
     let (entries, _) = note.as_chunks::<BYTES>();
     *gid != [0; BYTES]
@@ -74,7 +76,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn what_one_process_says_another_finds() {
+    fn a_published_address_is_found() {
         let identity = Identity::of(&FabricConfig::new("/run/one"));
         let gids = Gids::of_this_host(identity, 0);
         let note = text(&gids);
@@ -91,9 +93,10 @@ mod tests {
         }
     }
 
-    /// Each comes while the other looks, or just before; nobody meets anybody for it, and a process that has left is not found.
+    /// Each of two members joins while the second looks for the first. No connection is made, and a
+    /// member that has left is not found.
     #[test]
-    fn two_that_look_for_each_other_find_each_other() {
+    fn two_members_that_join_together_find_each_other() {
         for round in 0..20 {
             let name = format!("ferroverbs-test-{}-lookers-{round}", std::process::id());
             let mut config = FabricConfig::new(std::env::temp_dir().join(name));
@@ -105,7 +108,7 @@ mod tests {
                     scope.spawn(|| {
                         let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
                         at_once.wait();
-                        assert!(one.is_anybodys(&gid), "round {round}");
+                        assert!(one.is_member_address(&gid), "round {round}");
                     });
                 }
             });
@@ -113,7 +116,7 @@ mod tests {
             one.fabric.for_each_peer(|_| panic!("nobody was met"));
             let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
             other.fabric.leave();
-            assert!(!one.is_anybodys(&gid), "round {round}");
+            assert!(!one.is_member_address(&gid), "round {round}");
             one.fabric.leave();
         }
     }

@@ -1,7 +1,8 @@
-//! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
+//! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): the GID table.
+//! Read by verbs that answer GIDs, and by the wire `host` for routes.
 
 use crate::config;
-use crate::gid_indices::Places;
+use crate::gid_indices::GidIndices;
 use crate::guid::{DEVICES, Identity};
 use cface::sync::Mutex;
 use soft_semantics::gid_order::GidEntries;
@@ -11,64 +12,76 @@ use std::sync::Arc;
 
 pub(crate) use soft_semantics::gid_order::GID_TABLE;
 
-/// A GID and the network interface it belongs to (0: none).
+/// A GID, and the index of its network interface (0: none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     pub(crate) raw: [u8; 16],
     pub(crate) ifindex: u32,
 }
 
-/// What stands where no address is: no GID of a host (RFC 4291, 2.5.2).
-const NOBODY: Gid = Gid { raw: [0; 16], ifindex: 0 };
+/// An unused entry: no host has the address (RFC 4291, 2.5.2).
+const EMPTY: Gid = Gid { raw: [0; 16], ifindex: 0 };
 
-/// The GID table. Entry 0 is the link-local one with the device's GUID (IBTA vol 1, 4.1.1).
+/// The GID table. Entry 0 is link-local with the device's GUID (IBTA vol 1, 4.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gids {
     identity: Identity,
     entries: Vec<Gid>,
 }
 
-/// The table of device 0 that applications were told of last; `None`: nobody follows the interfaces.
-pub(crate) type Told = Mutex<Option<Gids>>;
+/// The table of device 0 that applications were last told of. `None` if the interfaces are not
+/// watched.
+pub(crate) type ReportedGids = Mutex<Option<Gids>>;
 
-/// The GID table of a context: as the host was when it was said last that it changed (`interfaces`, or a person by `gid-change`), so that
-/// it changes only where an event says so. Not as it is when the table is asked for: what came by then and is gone before it is looked
-/// at would stay in the table for ever.
+/// The GID table of a context. The table shows the host at the last reported change (`interfaces`,
+/// or `gid-change` by a user), so each change of the table has an event. A table that was read
+/// later could show an address that had appeared and vanished unreported, for ever.
 #[derive(Debug)]
 pub(crate) struct GidTable {
     identity: Identity,
     device: usize,
-    /// With how many changes had been told by then.
+    /// The table, and the number of changes reported by then.
     known: Mutex<(u32, Arc<Gids>)>,
 }
 
 impl GidTable {
-    /// The host after `changes` were told, with device number `device` of an adapter that told this last, and whose addresses have `places`.
+    /// The table after `changes` reported changes, for device number `device` of an adapter.
+    /// `reported` is the table of the last report, and `indices` are the indices of its addresses.
     pub(crate) fn new(
         changes: u32,
         identity: Identity,
         device: usize,
-        told: &Told,
-        places: &Mutex<Places>,
+        reported: &ReportedGids,
+        indices: &Mutex<GidIndices>,
     ) -> Self {
-        let now = Self::read(identity, device, told, places);
+        let now = Self::read(identity, device, reported, indices);
         Self { identity, device, known: Mutex::new((changes, now)) }
     }
 
-    /// The table after `changes` were told.
-    pub(crate) fn after(&self, changes: u32, told: &Told, places: &Mutex<Places>) -> Arc<Gids> {
+    /// The table after `changes` reported changes.
+    pub(crate) fn after(
+        &self,
+        changes: u32,
+        reported: &ReportedGids,
+        indices: &Mutex<GidIndices>,
+    ) -> Arc<Gids> {
         let mut known = self.known.lock();
         if known.0 != changes {
-            *known = (changes, Self::read(self.identity, self.device, told, places));
+            *known = (changes, Self::read(self.identity, self.device, reported, indices));
         }
         Arc::clone(&known.1)
     }
 
-    fn read(identity: Identity, device: usize, told: &Told, places: &Mutex<Places>) -> Arc<Gids> {
-        let told = told.lock().clone();
-        // Where nobody follows the interfaces they are looked at.
-        let told = told.unwrap_or_else(|| Gids::of_this_host(identity, device));
-        Arc::new(places.lock().arrange(&told.of_device(device)))
+    fn read(
+        identity: Identity,
+        device: usize,
+        reported: &ReportedGids,
+        indices: &Mutex<GidIndices>,
+    ) -> Arc<Gids> {
+        let reported = reported.lock().clone();
+        // Without notifications the interfaces are read now.
+        let reported = reported.unwrap_or_else(|| Gids::of_this_host(identity, device));
+        Arc::new(indices.lock().assign(&reported.of_device(device)))
     }
 }
 
@@ -84,13 +97,14 @@ enum Address {
 struct Interface {
     index: u32,
     loopback: bool,
-    /// It has a cable, or what counts as one (IFF_RUNNING).
+    /// The interface has a cable or an equivalent (IFF_RUNNING).
     running: bool,
     address: Address,
 }
 
 impl Gids {
-    /// From the interfaces that are up now; with loopback addresses only where there is nothing else.
+    /// Reads the interfaces that are up. Loopback addresses count only without any different
+    /// address.
     pub(crate) fn of_this_host(identity: Identity, device: usize) -> Self {
         Self::from_interfaces(identity, device, &interfaces())
     }
@@ -137,7 +151,7 @@ impl Gids {
         Self { identity, entries: entries.collect() }
     }
 
-    /// The same of device number `device` of the adapter.
+    /// The same table for device number `device` of the adapter.
     fn of_device(mut self, device: usize) -> Self {
         if let Some(first) = self.entries.first_mut() {
             first.raw = link_local(self.identity.guid(device));
@@ -145,17 +159,18 @@ impl Gids {
         self
     }
 
-    /// Entry `index`, if it is in use.
+    /// Entry `index`, if in use.
     pub(crate) fn get(&self, index: usize) -> Option<&Gid> {
-        self.entries.get(index).filter(|entry| **entry != NOBODY)
+        self.entries.get(index).filter(|entry| **entry != EMPTY)
     }
 
-    /// The same table with the addresses of `places` behind entry 0, those that it does not have left out.
-    pub(crate) fn placed(&self, places: &GidEntries) -> Self {
+    /// The same table with the addresses of `indices` from index 1 on. An address that the host
+    /// lacks leaves a gap.
+    pub(crate) fn with_indices(&self, indices: &GidEntries) -> Self {
         let mut entries: Vec<Gid> = self.entries.iter().copied().take(1).collect();
-        for (index, raw) in places.iter() {
+        for (index, raw) in indices.iter() {
             let Some(found) = self.entries.iter().find(|entry| entry.raw == *raw) else { continue };
-            entries.resize(index.max(entries.len()), NOBODY);
+            entries.resize(index.max(entries.len()), EMPTY);
             entries.push(*found);
         }
         Self { identity: self.identity, entries }
@@ -166,7 +181,7 @@ impl Gids {
         self.entries().any(|entry| entry == raw)
     }
 
-    /// Whether `gid` is that of the GUID of a device of the same adapter as the device whose GID 0 is `first`.
+    /// Whether `gid` has the GUID of a device of the adapter whose GID 0 is `first`.
     pub(crate) fn is_of_one_adapter(gid: &[u8; 16], first: &[u8; 16]) -> bool {
         let bits = !(u128::from(DEVICES) - 1);
         u128::from_be_bytes(*gid) & bits == u128::from_be_bytes(*first) & bits
@@ -174,10 +189,10 @@ impl Gids {
 
     /// All entries in use.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &[u8; 16]> {
-        self.entries.iter().filter(|entry| **entry != NOBODY).map(|entry| &entry.raw)
+        self.entries.iter().filter(|entry| **entry != EMPTY).map(|entry| &entry.raw)
     }
 
-    /// The interfaces that its addresses are of, each once.
+    /// The interfaces of the addresses, each once.
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = u32> {
         let of = |at: usize| self.entries.get(at).map_or(0, |entry| entry.ifindex);
         let is_first = move |at: usize| of(at) != 0 && (0..at).all(|before| of(before) != of(at));
@@ -193,18 +208,19 @@ impl Gids {
     }
 }
 
-/// Whether a GID names a group: ff00::/8, or an IPv4 one (224.0.0.0/4) mapped (RFC 4291, RoCE v2 annex A17.9.2).
+/// Whether a GID names a multicast group: ff00::/8, or a mapped IPv4 group (224.0.0.0/4) (RFC 4291,
+/// RoCE v2 annex A17.9.2).
 pub(crate) fn is_multicast(raw: &[u8; 16]) -> bool {
     let v6 = Ipv6Addr::from(*raw);
     v6.to_ipv4_mapped().map_or_else(|| v6.is_multicast(), |v4| v4.is_multicast())
 }
 
-/// Whether something may be sent to `gid`, another host's or a group's.
+/// Whether the limits permit packets to `gid`, the address of a host or a group.
 pub(crate) fn may_send_to(gid: &[u8; 16]) -> bool {
     is_multicast(gid) || config::limits().may_meet(Ipv6Addr::from(*gid).into())
 }
 
-/// The interface that has the address `raw`; 0: none.
+/// The interface with the address `raw`; 0 if none has the address.
 pub(crate) fn interface_of(raw: &[u8; 16]) -> u32 {
     let is_its = |interface: &Interface| match interface.address {
         Address::V4(v4) => v4.to_ipv6_mapped().octets() == *raw,
@@ -214,7 +230,7 @@ pub(crate) fn interface_of(raw: &[u8; 16]) -> u32 {
     interfaces().iter().find(|interface| is_its(interface)).map_or(0, |interface| interface.index)
 }
 
-/// Whether a cable leads from this host to others: an interface with an address is up and has one.
+/// Whether a cable leads to different hosts: an interface with an address is up and running.
 pub(crate) fn has_cable() -> bool {
     leads_out(&interfaces())
 }
@@ -229,10 +245,10 @@ fn is_loopback(raw: &[u8; 16]) -> bool {
     v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
 }
 
-/// fe80::/64 (RFC 4291), which is the default prefix of a GID, too.
+/// fe80::/64 (RFC 4291), the default GID prefix.
 const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 
-/// The GID of a GUID without a subnet.
+/// The GID of a GUID with the default prefix.
 fn link_local(guid: [u8; 8]) -> [u8; 16] {
     let mut raw = [0; 16];
     raw[..8].copy_from_slice(&LINK_LOCAL);
@@ -240,20 +256,21 @@ fn link_local(guid: [u8; 8]) -> [u8; 16] {
     raw
 }
 
-/// The interface's name in that of an address, which may have one of its own (eth0:1).
+/// The interface's name within the label of an address (eth0 in eth0:1).
 fn label_of(name: &CStr) -> &[u8] {
     name.to_bytes().split(|letter| *letter == b':').next().unwrap_or_default()
 }
 
-/// All addresses of interfaces that are up and may be used (getifaddrs(3)).
+/// All addresses of permitted interfaces that are up (getifaddrs(3)).
 fn interfaces() -> Vec<Interface> {
     let mut first = std::ptr::null_mut();
-    // SAFETY: getifaddrs fills in the head of a list that we free below.
+    // SAFETY: getifaddrs fills in the head of a list, which is freed below.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return vec![];
     }
     let mut all = vec![];
-    // Links come before addresses and have their number with them; asking takes three system calls each.
+    // Link entries precede addresses and contain the interface index; a look-up takes three system
+    // calls.
     let mut numbers: Vec<(&CStr, u32)> = vec![];
     let mut at = first;
     // SAFETY: a node of the list, or NULL at its end.
@@ -272,19 +289,19 @@ fn interfaces() -> Vec<Interface> {
         // SAFETY: every socket address begins with its family.
         let address = match i32::from(unsafe { (*node.ifa_addr).sa_family }) {
             libc::AF_INET => {
-                // SAFETY: the family says which structure it is.
+                // SAFETY: the family names the structure.
                 let v4 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 Address::V4(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()))
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says that it is a `sockaddr_in6`; getifaddrs made it, and it stays until the list
-                // is freed below.
+                // SAFETY: the family says `sockaddr_in6`. getifaddrs made the address, which stays
+                // until the list is freed below.
                 let v6 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
                 Address::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
             }
             libc::AF_PACKET => {
-                // SAFETY: the family says that it is a `sockaddr_ll`; getifaddrs made it, and it stays until the list
-                // is freed below.
+                // SAFETY: the family says `sockaddr_ll`. getifaddrs made the address, which stays
+                // until the list is freed below.
                 let ll = unsafe { node.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
                 numbers.push((name, u32::try_from(ll.sll_ifindex).unwrap_or(0)));
                 let [a, b, c, d, e, f, ..] = ll.sll_addr;
@@ -293,13 +310,13 @@ fn interfaces() -> Vec<Interface> {
             _ => continue,
         };
         let known = numbers.iter().find(|(of, _)| *of == name).map(|(_, number)| *number);
-        // An address may have a name of its own (eth0:1), which only the kernel can tell.
-        // SAFETY: a NUL-terminated name.
+        // SAFETY: a NUL-terminated name. (Only the kernel resolves the label of an address such as
+        // eth0:1.)
         let index = known.unwrap_or_else(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
         let running = flags & libc::IFF_RUNNING != 0;
         all.push(Interface { index, loopback: is_loopback, running, address });
     }
-    // SAFETY: the list from getifaddrs, not used any more.
+    // SAFETY: the list from getifaddrs, no longer in use.
     unsafe { libc::freeifaddrs(first) };
     all
 }
@@ -352,41 +369,42 @@ mod tests {
     }
 
     #[test]
-    fn a_context_keeps_its_table_until_a_change_is_told() {
-        let (told, places) = (Told::default(), Mutex::default());
-        let table = GidTable::new(3, identity(), 0, &told, &places);
-        let first = table.after(3, &told, &places);
-        assert!(Arc::ptr_eq(&first, &table.after(3, &told, &places)));
-        let second = table.after(4, &told, &places);
+    fn a_context_keeps_its_table_until_a_change_is_reported() {
+        let (reported, indices) = (ReportedGids::default(), Mutex::default());
+        let table = GidTable::new(3, identity(), 0, &reported, &indices);
+        let first = table.after(3, &reported, &indices);
+        assert!(Arc::ptr_eq(&first, &table.after(3, &reported, &indices)));
+        let second = table.after(4, &reported, &indices);
         assert!(!Arc::ptr_eq(&first, &second), "read again");
-        assert!(Arc::ptr_eq(&second, &table.after(4, &told, &places)));
+        assert!(Arc::ptr_eq(&second, &table.after(4, &reported, &indices)));
     }
 
     #[test]
-    fn a_table_has_what_was_told_and_not_what_came_since() {
-        let (told, places) = (Told::default(), Mutex::default());
+    fn a_table_has_the_reported_addresses_and_no_later_ones() {
+        let (reported, indices) = (ReportedGids::default(), Mutex::default());
         let address = interface(2, Address::V4(Ipv4Addr::new(192, 0, 2, 7)));
-        *told.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
-        let gids = GidTable::new(1, identity(), 3, &told, &places).after(2, &told, &places);
+        *reported.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
+        let gids =
+            GidTable::new(1, identity(), 3, &reported, &indices).after(2, &reported, &indices);
         assert_eq!(gids.get(0).map(|gid| gid.raw), Some(link_local(identity().guid(3))));
         assert_eq!(gids.get(1).map(|gid| gid.raw[12..] == [192, 0, 2, 7]), Some(true));
         assert_eq!(gids.get(2), None, "whatever this host has");
     }
 
-    /// The tables of a host whose interfaces have these addresses (10.0.0.x), one after the other.
+    /// The tables of a host whose interfaces have these addresses (10.0.0.x), one after the next.
     fn indices(tables: &[&[u8]]) -> Vec<Vec<Option<u8>>> {
         indices_of(GidOrder::Soft, tables)
     }
 
     fn indices_of(order: GidOrder, tables: &[&[u8]]) -> Vec<Vec<Option<u8>>> {
-        let mut places = Places::of(order);
+        let mut indices = GidIndices::of(order);
         let index = |last: &&[u8]| {
             let all = last.iter().map(|last| {
                 interface(u32::from(*last) + 2, Address::V4(Ipv4Addr::new(10, 0, 0, *last)))
             });
             let all: Vec<_> = all.collect();
-            let gids = places.arrange(&Gids::from_interfaces(identity(), 0, &all));
-            assert!(gids.get(0).is_some() && !gids.contains(&NOBODY.raw));
+            let gids = indices.assign(&Gids::from_interfaces(identity(), 0, &all));
+            assert!(gids.get(0).is_some() && !gids.contains(&EMPTY.raw));
             assert_eq!(gids.entries().count(), last.len() + 1);
             (1..GID_TABLE).map(|index| gids.get(index).map(|gid| gid.raw[15])).collect()
         };
@@ -394,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_keep_their_places() {
+    fn addresses_keep_their_indices() {
         let begin = |table: &[Option<u8>]| table[..4].to_vec();
         let all = indices(&[&[1, 2], &[2], &[7, 2], &[1, 7, 2]]);
         assert_eq!(begin(&all[0]), [Some(1), Some(2), None, None]);
@@ -413,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_those_that_are_gone_are_given_away_when_there_are_no_others() {
+    fn a_full_table_reuses_the_indices_of_addresses_that_are_gone() {
         let full: Vec<u8> = (1..GID_TABLE as u8).collect();
         let all = indices(&[&full, &full[1..], &[&[100], &full[1..]].concat(), &full]);
         let whole =
@@ -426,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_nothing_but_loopback_has_gids_too() {
+    fn a_host_with_only_loopback_has_gids() {
         let all = [interface(1, Address::V4(Ipv4Addr::LOCALHOST))];
         let gids = Gids::from_interfaces(identity(), 0, &all);
         assert!(gids.get(0).is_some() && gids.get(1).is_some());

@@ -1,50 +1,50 @@
-//! The sink of packets on the wire between hosts (`ferroverbs_plugin_ext.tell_packets`). `host`
-//! passes each sent and received packet; the layer `capture` is a sink. One sink at most, for the
-//! life of the process. Without a sink a batch of packets costs one load.
+//! The receiver of all packets of the wire between hosts (`ferroverbs_plugin_ext.tell_packets`),
+//! for example the layer `capture`.
+//! At most one sink for the life of the process. Without a sink a batch of packets costs one load.
 
 use abi::{ferroverbs_packet, ferroverbs_packet_sink};
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN};
 use std::sync::OnceLock;
 
-/// Set once.
+/// Set once. No data is published with the pointer.
 static SINK: OnceLock<ferroverbs_packet_sink> = OnceLock::new();
 
-/// The registered sink.
+/// The installed sink.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told(ferroverbs_packet_sink);
+pub(crate) struct PacketSink(ferroverbs_packet_sink);
 
-/// Metadata of a packet.
+/// Addresses and IP fields of a packet.
 #[derive(Debug)]
-pub(crate) struct Beside {
-    /// The source port is 0 for a packet that another process received from the socket.
+pub(crate) struct PacketMetadata {
+    /// The source port is 0 for a packet that another process has received and forwarded.
     pub(crate) envelope: Envelope,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// True for a packet sent by this host.
+    /// True for a sent packet, false for a received packet.
     pub(crate) is_sent: bool,
 }
 
-/// Registers `sink`. Returns whether `sink` is the registered sink.
+/// Installs `sink`. Returns false if another sink is installed.
 ///
 /// # Safety
-/// Any thread may call it at any time, as [`ferroverbs_packet_sink`] requires, for the life of the
-/// process.
-pub(crate) unsafe fn begin(sink: ferroverbs_packet_sink) -> bool {
+/// `sink` may be called at any time by any thread for the life of the process, as
+/// [`ferroverbs_packet_sink`] requires.
+pub(crate) unsafe fn install(sink: ferroverbs_packet_sink) -> bool {
     *SINK.get_or_init(|| sink) as usize == sink as usize
 }
 
-/// The registered sink, if any.
+/// The installed sink, if any.
 #[inline]
-pub(crate) fn wanted() -> Option<Told> {
-    SINK.get().copied().map(Told)
+pub(crate) fn installed() -> Option<PacketSink> {
+    SINK.get().copied().map(PacketSink)
 }
 
-impl Told {
-    /// Passes a packet, from its base header on, without its ICRC.
+impl PacketSink {
+    /// Reports a packet: the bytes from the base header to the end, without the ICRC.
     #[cold]
-    pub(crate) fn tell(self, packet: &[u8], icrc: [u8; ICRC_LEN], beside: &Beside) {
+    pub(crate) fn report(self, packet: &[u8], icrc: [u8; ICRC_LEN], beside: &PacketMetadata) {
         let (source, destination) = match beside.envelope.addresses {
             Addresses::V4 { src, dst } => (src.to_ipv6_mapped(), dst.to_ipv6_mapped()),
             Addresses::V6 { src, dst } => (src, dst),
@@ -63,8 +63,8 @@ impl Told {
             is_sent: beside.is_sent.into(),
             reserved: 0,
         };
-        // SAFETY: the registration promised that the sink can be called; its argument lives during
-        // the call.
+        // SAFETY: `install` requires that the sink can be called; the argument lives during the
+        // call.
         unsafe { (self.0)(&raw const told) };
     }
 }

@@ -137,7 +137,7 @@ impl Adapter {
                 if event == IBV_EVENT_GID_CHANGE {
                     self.read_interfaces();
                     self.publish_addresses();
-                    self.wire.take_part_again(self);
+                    self.wire_interfaces_changed();
                     // Incremented before the event: a program that reads the table after the event
                     // gets the new table.
                     self.port.gid_changes.fetch_add(1, Ordering::Release);

@@ -6,7 +6,7 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::UnreachableReports;
-use crate::host::Holder;
+use crate::host::PortHolder;
 use crate::net::{GID_TABLE, Gids, may_send_to};
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
@@ -76,7 +76,7 @@ impl UnreachableReports {
     pub(crate) fn note_wire(&self, adapter: &Adapter, why: Errno) {
         if self.is_first(WIRE) {
             let taken = "it is taken, by the kernel's rxe or by a process of another user";
-            match (adapter.wire.holder(), why) {
+            match (adapter.wire.port_holder(), why) {
                 (Some(holder), _) => {
                     notice!("{}", port_report(&holder, &adapter.fabric.config().dir))
                 }
@@ -147,7 +147,7 @@ impl UnreachableReports {
 }
 
 /// The report about the process that occupies the port, for processes that meet in `directory`.
-fn port_report(holder: &Holder, directory: &Path) -> String {
+fn port_report(holder: &PortHolder, directory: &Path) -> String {
     format!(
         "UDP port 4791 is had by {holder}; processes that meet in {} do not reach other hosts beside it (one {DIR_VARIABLE} for all: see MEETING in ferroverbs-soft(7))",
         directory.display()

@@ -15,6 +15,7 @@
 //!   `Inlet::next` and the identity of the prepared sender.
 //! - Fields: `objects/datagrams.rs`.
 
+use super::host_qp::receive_frame;
 use super::link::{self, publication_fence};
 use super::objects::adapter::Adapter;
 use super::objects::datagrams::{
@@ -24,8 +25,7 @@ use super::objects::datagrams::{
 use super::objects::hot_slots::HotSlot;
 use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
-use crate::host::state::is_for_now;
-use crate::host::take_forwarded;
+use crate::host::unavailable::is_temporary;
 use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{Peer, PeerError};
 use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS};
@@ -213,7 +213,7 @@ impl Datagrams {
             }
             let peer = match adapter.fabric.peer(slot) {
                 Ok(peer) => peer,
-                Err(PeerError::System(why)) if is_for_now(why) => return Err(why),
+                Err(PeerError::System(why)) if is_temporary(why) => return Err(why),
                 Err(_) => continue,
             };
             // SAFETY: fabric segments have the lengths of `shm::layout`. `peer` lives for the rest
@@ -391,7 +391,7 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
             Delivery::Dropped
         }
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
-        Some(head) if head.op == Op::Packet => take_forwarded(adapter, inlet, &head, body).into(),
+        Some(head) if head.op == Op::Packet => receive_frame(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
         Some(head) => {
             adapter.xrc.receive_message(adapter, inlet.peer.slot, &head, body.word(0)).into()

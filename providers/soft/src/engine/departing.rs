@@ -70,8 +70,8 @@ impl Qp {
         // The application may have unmapped the memory before it ends the QP.
         self.advance_receive(ServedBy::Library);
         self.responder.lock().acknowledge(self);
-        if self.requester.lock().remote.is_some() {
-            self.adapter.wire.drive(&self.adapter, ServedBy::Library);
+        if self.requester.lock().host_connection.is_some() {
+            self.adapter.drive_wire(ServedBy::Library);
         }
     }
 
@@ -174,11 +174,11 @@ impl Qp {
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
-            self.adapter.wire.pay_last(self, &mut requester);
+            requester.send_last_ack(self);
             requester.reset();
-            if let Some(mut connection) = requester.set_remote(None, self.kind) {
-                self.adapter.wire.forget(self, &mut connection);
-                self.count_remote(false);
+            if let Some(mut connection) = requester.set_host_connection(None, self.kind) {
+                self.adapter.wire.forget_connection(self.index, &mut connection);
+                self.count_wire_user(false);
             }
             self.sends_outstanding(false);
             requester.take_lent()

@@ -24,6 +24,7 @@ mod faulty;
 mod footprint;
 mod helper;
 pub(crate) mod helping;
+pub(crate) mod host_qp;
 pub(crate) mod hot;
 pub(crate) mod imported;
 pub(crate) mod in_flight;

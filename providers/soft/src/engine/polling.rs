@@ -198,23 +198,23 @@ impl Cq {
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter, who);
-            self.adapter.wire.drive(&self.adapter, who);
+            self.adapter.drive_wire(who);
             if !self.has_queued() {
                 // A poll without a completion sends the deferred acknowledgements. After a
                 // completion the application may post a reply, which carries them.
-                self.adapter.wire.pay(&self.adapter);
+                self.adapter.send_deferred_acks();
             }
         }
         if self.adapter.xrc.is_receiving() {
             self.adapter.xrc.look(who);
-            let everybodys = self.adapter.wire.is_everybodys();
+            let everybodys = self.adapter.wire.any_poll_drives();
             if everybodys || self.adapter.xrc.has_remote_stand_ins() {
                 // Requests of other processes for stand-ins here, and replies to requests of this
                 // process.
                 self.adapter.datagrams.look(&self.adapter, who);
             }
             if everybodys {
-                self.adapter.wire.drive(&self.adapter, who);
+                self.adapter.drive_wire(who);
             }
         }
         self.adapter.view.take_qp_bells(|index| {

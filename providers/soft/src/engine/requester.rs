@@ -57,7 +57,7 @@ impl Requester {
             unpolled: None,
             wire: plain_wire(kind, false),
             link: None,
-            remote: None,
+            host_connection: None,
             retry: RetryAttributes::default(),
             latched: None,
             next: 0,
@@ -205,8 +205,8 @@ impl Requester {
     pub(crate) fn advance(&mut self, qp: &Qp) {
         self.absorb_here(qp);
         self.reap(qp);
-        if self.waits_for_window() {
-            self.issue_remote(qp);
+        if self.waits_for_memory_window() {
+            self.issue_to_host(qp);
             self.reap(qp);
         }
         loop {
@@ -637,7 +637,7 @@ impl Requester {
         self.unanswered_since.is_some()
             || self.is_held_by_fault()
             || self.datagrams_wait
-            || self.waits_for_window()
+            || self.waits_for_memory_window()
             || (held_up && self.queue.issued != self.queue.posted)
     }
 

@@ -152,7 +152,7 @@ impl Requester {
     /// does not serve yet.
     fn check_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
         let Entry { request, len, offset, .. } = *self.queue.entry(n);
-        if offset > 0 || self.remote.is_some() || request.what.is_local() {
+        if offset > 0 || self.host_connection.is_some() || request.what.is_local() {
             // The request was judged when it began, or the transport to another host judges it, or
             // it needs no remote QP.
             return Some(Verdict::Goes);

@@ -230,7 +230,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 impl Requester {
     /// Length in bytes of the longest datagram to the destination of `request`.
     fn datagram_limit(&self, request: &Request) -> usize {
-        let far = if request.to.elsewhere { self.remote.as_deref() } else { None };
+        let far = if request.to.elsewhere { self.host_connection.as_deref() } else { None };
         far.map_or(MTU as usize, |connection| connection.mtu())
     }
 }
@@ -288,12 +288,13 @@ fn send_datagram(
             return PutResult::Full;
         }
         // Members on other hosts.
-        requester.send_far(qp, request, ranges);
+        requester.send_datagram_by_wire(qp, request, ranges);
         return PutResult::Done;
     }
     if to.elsewhere {
         used.take().inspect(|o| o.publish());
-        return requester.send_far(qp, request, ranges);
+        requester.send_datagram_by_wire(qp, request, ranges);
+        return PutResult::Done;
     }
     let (slot, _) = split_qpn(to.qpn);
     if used.as_ref().is_none_or(|o| o.peer.slot != slot) {

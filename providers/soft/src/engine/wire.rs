@@ -11,7 +11,7 @@ use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
 use super::request::Phase;
 use super::state::Kind;
-use crate::host::Connection;
+use crate::host::HostConnection;
 use soft_semantics::Time;
 
 /// Into the ring of the remote QP on this host.
@@ -72,7 +72,7 @@ struct RemoteWire;
 
 impl Wire for RemoteWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
-        requester.issue_remote(qp);
+        requester.issue_to_host(qp);
         Issued::SoFar
     }
 
@@ -203,13 +203,13 @@ impl Requester {
 
     /// Sends requests to another host from now on (RTR), or (None) no longer. Returns the previous
     /// transport.
-    pub(crate) fn set_remote(
+    pub(crate) fn set_host_connection(
         &mut self,
-        remote: Option<Box<Connection>>,
+        remote: Option<Box<HostConnection>>,
         kind: Kind,
-    ) -> Option<Box<Connection>> {
-        let before = std::mem::replace(&mut self.remote, remote);
-        let is_remote = self.remote.is_some();
+    ) -> Option<Box<HostConnection>> {
+        let before = std::mem::replace(&mut self.host_connection, remote);
+        let is_remote = self.host_connection.is_some();
         change_innermost(&mut self.wire, |wire| *wire = plain_wire(kind, is_remote));
         before
     }

@@ -19,6 +19,7 @@
 //!   is confirmed by the tables of its subject before it has an effect.
 #![forbid(unsafe_code)]
 
+use super::host_qp::answer_srq_request;
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::holder::PeerState;
@@ -28,7 +29,7 @@ use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
 use super::opened::has_living_opener;
 use super::qp::QpParameters;
 use super::state::Kind;
-use crate::host::{Question, serve_guest};
+use crate::host::xrc_messages::SrqRequest;
 use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
 use soft_local::shm::slot::{Head, Op, halves, high, low};
 use soft_local::shm::trust::Claim;
@@ -98,7 +99,7 @@ impl Xrc {
     pub(crate) fn queue_request(
         &self,
         adapter: &Adapter,
-        question: Question,
+        question: SrqRequest,
         frame: &[u8],
     ) -> bool {
         let mut tasks = self.tasks.lock();
@@ -113,7 +114,7 @@ impl Xrc {
     }
 
     /// Serves a queued request by a stand-in, which is made if needed.
-    fn serve_queued(&self, adapter: &Arc<Adapter>, question: &Question, frame: &[u8]) {
+    fn serve_queued(&self, adapter: &Arc<Adapter>, question: &SrqRequest, frame: &[u8]) {
         let number = self.make_stand_in(adapter, question.of, OTHER_HOST);
         let there = number.and_then(|number| adapter.qp(split_qpn(number).1));
         let there = match &there {
@@ -123,7 +124,7 @@ impl Xrc {
             None if self.stand_ins.lock().len() >= MAX_STAND_INS => Err(Verdict::NotReady),
             None => Err(Verdict::Refuse(Nak::InvalidRd)),
         };
-        serve_guest(adapter, there, question, frame, ServedBy::Library);
+        answer_srq_request(adapter, there, question, frame, ServedBy::Library);
     }
 
     /// Called by polls: serves the hot rings.

@@ -1,64 +1,66 @@
-//! What the wire counts, where other processes can read it (`ferroverbs counters`): in *tables*, each under the kernel's name where it has
-//! one (rdma-statistic(8)). Those of all queue pairs are summed up here, by what came to each since it was last looked at.
+//! Counters of the wire between hosts, in the segment *tables*, where `ferroverbs counters` reads
+//! them.
+//! Names are the kernel's (rdma-statistic(8)). The counters of QPs are summed up whenever a QP has
+//! been served.
 
-use super::connection::Connection;
+use super::connection::HostConnection;
 use ferroverbs_roce::engine::Counters;
 use soft_local::shm::layout::{COUNTER_NAME, COUNTERS};
 use soft_local::shm::view::View;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What no queue pair counts.
+/// A counter that belongs to no QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
-    /// Packets whose ICRC was wrong; the name is that of mlx5.
-    Damaged,
-    /// Packets for a QP or group that there is not, or that could not be passed on.
-    Unknown,
-    /// Packets that the kernel gave to this process and that were another's.
+pub(crate) enum ProcessCounter {
+    /// Packets with a wrong ICRC. The name is from mlx5.
+    BadIcrc,
+    /// Packets for an unknown QP or group, and frames that could not be forwarded.
+    NoReceiver,
+    /// Packets that the kernel gave to this process, and that this process forwarded.
     Forwarded,
-    /// Packets that another process passed on.
-    Taken,
-    /// Packets that the kernel refused to send; the name is that of rxe.
-    Unsent,
-    /// Packets that were lost on purpose.
-    Lost,
-    /// How often the kernel was told which process gets which packets.
+    /// Packets that another process forwarded to this process.
+    TakenOver,
+    /// Packets that the kernel refused to send. The name is from rxe.
+    SendErrors,
+    /// Packets dropped on purpose.
+    InjectedLoss,
+    /// Installed steering programs.
     Steered,
-    /// How often it did not want to know.
-    Unsteered,
-    /// Packets of hosts, or to addresses, with which this process does not talk (`limits`).
-    Refused,
+    /// PacketSteering programs that the kernel refused.
+    SteeringErrors,
+    /// Packets that the limits of this process exclude (`limits`).
+    NotAdmitted,
 }
 
-const OWN: [(Own, &str); 9] = [
-    (Own::Damaged, "rx_icrc_encapsulated"),
-    (Own::Unknown, "rx_unknown_pkts"),
-    (Own::Forwarded, "forwarded_pkts"),
-    (Own::Taken, "taken_over_pkts"),
-    (Own::Unsent, "send_err"),
-    (Own::Lost, "lost_on_purpose_pkts"),
-    (Own::Steered, "steered"),
-    (Own::Unsteered, "steer_err"),
-    (Own::Refused, "rx_refused_pkts"),
+const PROCESS_COUNTERS: [(ProcessCounter, &str); 9] = [
+    (ProcessCounter::BadIcrc, "rx_icrc_encapsulated"),
+    (ProcessCounter::NoReceiver, "rx_unknown_pkts"),
+    (ProcessCounter::Forwarded, "forwarded_pkts"),
+    (ProcessCounter::TakenOver, "taken_over_pkts"),
+    (ProcessCounter::SendErrors, "send_err"),
+    (ProcessCounter::InjectedLoss, "lost_on_purpose_pkts"),
+    (ProcessCounter::Steered, "steered"),
+    (ProcessCounter::SteeringErrors, "steer_err"),
+    (ProcessCounter::NotAdmitted, "rx_refused_pkts"),
 ];
 
-/// Those of the queue pairs stand behind our own.
-const FIRST: usize = OWN.len();
-const _: () = assert!(FIRST + Counters::NAMES.len() <= COUNTERS);
+/// Counters of QPs follow those of the process.
+const FIRST_QP_COUNTER: usize = PROCESS_COUNTERS.len();
+const _: () = assert!(FIRST_QP_COUNTER + Counters::NAMES.len() <= COUNTERS);
 
 /// The counters of this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counts(View);
+pub(crate) struct WireCounters(View);
 
-impl Counts {
-    /// Those of the process whose segments `view` shows.
-    pub(super) const fn of(view: View) -> Self {
+impl WireCounters {
+    /// The counters in the segments of `view`.
+    pub(crate) const fn of(view: View) -> Self {
         Self(view)
     }
 
-    /// Gives all of them their names.
-    pub(super) fn begin(self) {
-        let names = OWN.iter().map(|(_, name)| name).chain(Counters::NAMES);
+    /// Writes the name of each counter.
+    pub(crate) fn publish_names(self) {
+        let names = PROCESS_COUNTERS.iter().map(|(_, name)| name).chain(Counters::NAMES);
         for (counter, name) in self.0.tables_head().counters.0.iter().zip(names) {
             debug_assert!(name.len() <= COUNTER_NAME, "{name}");
             for (to, letter) in counter.name.iter().zip(name.bytes()) {
@@ -67,18 +69,18 @@ impl Counts {
         }
     }
 
-    /// The one of `what`.
-    pub(super) fn own(&self, what: Own) -> &AtomicU64 {
+    /// The value of `what`.
+    pub(crate) fn counter(&self, what: ProcessCounter) -> &AtomicU64 {
         &self.0.tables_head().counters.0[what as usize].value
     }
 
-    /// Counts what came to a queue pair since this was last called for it.
-    pub(super) fn add(self, connection: &mut Connection) {
-        let (now, before) = (connection.transport.counters(), &mut connection.counted);
+    /// Adds the counts of a connection since the last call.
+    pub(crate) fn add_connection(self, connection: &mut HostConnection) {
+        let (now, before) = connection.counters();
         let all = &self.0.tables_head().counters.0;
         for (place, now, before) in [
-            (FIRST, now.rcvd_pkts, &mut before.rcvd_pkts),
-            (FIRST + 1, now.sent_pkts, &mut before.sent_pkts),
+            (FIRST_QP_COUNTER, now.rcvd_pkts, &mut before.rcvd_pkts),
+            (FIRST_QP_COUNTER + 1, now.sent_pkts, &mut before.sent_pkts),
         ] {
             if now != *before {
                 all[place].value.fetch_add(now - *before, Ordering::Relaxed);
@@ -86,13 +88,13 @@ impl Counts {
             }
         }
         if now.unusual() != before.unusual() {
-            self.add_all(*now, before);
+            self.add_unusual(*now, before);
         }
     }
 
-    fn add_all(self, now: Counters, counted: &mut Counters) {
-        let before = std::mem::replace(counted, now).values();
-        let counters = self.0.tables_head().counters.0.iter().skip(FIRST);
+    fn add_unusual(self, now: Counters, reported_counters: &mut Counters) {
+        let before = std::mem::replace(reported_counters, now).values();
+        let counters = self.0.tables_head().counters.0.iter().skip(FIRST_QP_COUNTER);
         for (counter, (now, before)) in counters.zip(now.values().into_iter().zip(before)) {
             if now != before {
                 counter.value.fetch_add(now - before, Ordering::Relaxed);
@@ -107,7 +109,7 @@ mod tests {
     use soft_local::shm::view::mock;
 
     #[test]
-    fn what_each_packet_counts_stands_first_and_is_nothing_unusual() {
+    fn packet_counters_come_first_and_are_not_unusual() {
         let counters = Counters { rcvd_pkts: 1, sent_pkts: 2, ..Counters::default() };
         assert_eq!(counters.values()[..2], [1, 2]);
         assert_eq!(counters.unusual(), 0);
@@ -115,28 +117,28 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_has_a_name_of_its_own_that_fits_at_the_place_where_it_counts() {
+    fn each_counter_has_a_unique_name_that_fits_its_slot() {
         let view = mock::view();
-        let counts = Counts::of(view);
-        counts.begin();
+        let counts = WireCounters::of(view);
+        counts.publish_names();
         let all = &view.tables_head().counters.0;
         let name = |place: usize| {
             let letters = all[place].name.iter().map(|letter| letter.load(Ordering::Relaxed));
             String::from_utf8(letters.take_while(|letter| *letter != 0).collect()).expect("letters")
         };
-        for (place, (own, expected)) in OWN.iter().enumerate() {
+        for (place, (own, expected)) in PROCESS_COUNTERS.iter().enumerate() {
             assert_eq!(*own as usize, place);
             assert_eq!(name(place), *expected);
-            counts.own(*own).fetch_add(place as u64 + 7, Ordering::Relaxed);
+            counts.counter(*own).fetch_add(place as u64 + 7, Ordering::Relaxed);
             assert_eq!(all[place].value.load(Ordering::Relaxed), place as u64 + 7);
         }
-        for (place, expected) in (FIRST..).zip(Counters::NAMES) {
+        for (place, expected) in (FIRST_QP_COUNTER..).zip(Counters::NAMES) {
             assert_eq!(name(place), *expected);
             assert!(expected.len() < COUNTER_NAME);
         }
-        let mut names: Vec<_> = (0..FIRST + Counters::NAMES.len()).map(name).collect();
+        let mut names: Vec<_> = (0..FIRST_QP_COUNTER + Counters::NAMES.len()).map(name).collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), FIRST + Counters::NAMES.len(), "{names:?}");
+        assert_eq!(names.len(), FIRST_QP_COUNTER + Counters::NAMES.len(), "{names:?}");
     }
 }

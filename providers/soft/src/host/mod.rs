@@ -1,66 +1,65 @@
-//! QPs whose other end is on another host: RoCE v2 by UDP.
+//! The wire `host`: RoCE v2 by UDP, for QPs with a peer on another host.
+//! Stands between the queues of a QP and the network.
 //!
-//! The transport is `ferroverbs_roce`, which knows neither memory nor queues, and the sockets are `ferroverbs_net`. Here
-//! they meet the queues of a QP: what is posted becomes work of its [`Connection`], and what a packet asks for is done by
-//! `engine::inbound`, as for a piece that came through a ring of this host.
+//! `ferroverbs_roce` is the transport, without memory, queues or sockets. `ferroverbs_net` has the
+//! sockets. This folder joins both. It knows no queue: `engine::host_qp` calls the folder, and
+//! implements the traits by which the folder calls back.
 //!
-//! | file | |
+//! | file | content |
 //! |---|---|
-//! | `connection` | the transport of one QP, made at RTR |
-//! | `requests` | from a send queue to packets, and back to completions |
-//! | `arrivals` | from a packet to a receive or to memory |
-//! | `datagrams` | UD, where each request says where it goes |
-//! | `groups` | multicast |
-//! | `admission` | with whom this process talks at all |
-//! | `claim` | which fabric has the port |
-//! | `counts` | what is counted, for whoever wants to know |
-//! | `asking`, `guests`, `question`, `elsewhere` | XRC: what is for a shared receive queue of another process: who asks, who serves, in which words, and what is open |
-//! | `forward` | what came to the wrong process of those that share the port |
-//! | `share` | what may be under way to one host, which has one socket for all that comes to it |
-//! | `short` | shortcuts for packets that go alone |
-//! | `ports` | the sockets, and packets on their way out |
-//! | `waiting` | and had to wait there |
-//! | `steer`, `astray`, `places` | which process the kernel gives a packet to, when that is looked at anew, and what each says of its sockets |
-//! | `turns` | by which way messages of connection managers go |
-//! | `timers` | when a QP is to be looked at though nothing came |
-//! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
+//! | `wire` | the wire of a process: opens and closes the sockets, and drives all QPs |
+//! | `process` | the trait `Process`: what the wire asks of the process |
+//! | `dispatch`, `packets` | receives datagrams, checks ICRCs, and finds the process of a packet |
+//! | `connection` | the transport and the route of one QP, made at RTR |
+//! | `connection/pump` | from a send queue (trait `RequestQueue`) to packets and back |
+//! | `connection/packets` | from packets to receives and memory (trait `RequestServer`) |
+//! | `connection/datagram`, `connection/srq` | UD; XRC requests of another process |
+//! | `deferred_acks`, `window_waiters`, `timers` | QPs that need service without a packet |
+//! | `wakeups` | which sockets wake the service thread |
+//! | `connect` | the MTU of the port, and which routes use the wire |
+//! | `lazy_sockets`, `unavailable` | the sockets, opened at first use, or the reason why not |
+//! | `sockets`, `outbox` | the sockets, and packets that wait to be sent |
+//! | `window_share` | bytes in flight to one host, which has one socket for all its QPs |
+//! | `shortcut` | a connected socket for packets that are sent alone |
+//! | `port_rotation` | source ports of messages to connection managers |
+//! | `forward_queue` | packets for a process of this host without room |
+//! | `steering`, `steering_plan`, `socket_positions` | the kernel program that selects a process |
+//! | `port_claim` | which fabric has the port |
+//! | `counters` | counters that `ferroverbs counters` reads |
+//! | `xrc_messages` | XRC: requests for a shared receive queue of another process, as bytes |
 //!
-//! Whoever polls a completion queue of such a QP drives the wire; when nobody polls, the service thread does.
+//! The poll of a completion queue of such a QP drives the wire. While no thread polls, the service
+//! thread drives the wire.
 //!
-//! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers; under the outbox that of a shortcut.
+//! Locks, outer first: `inbox` > a QP's `responder` > its `requester` > `outbox`, the timers. The
+//! lock of a shortcut is taken under `outbox`.
 
-mod admission;
+mod connect;
 pub(crate) mod connection;
-mod counters;
-mod datagrams;
-mod forward;
-mod forward_queue;
-mod multicast;
+pub(crate) mod counters;
+mod deferred_acks;
+pub(crate) mod dispatch;
+pub(crate) mod forward_queue;
+mod lazy_sockets;
+mod outbox;
+mod packets;
 mod port_claim;
 mod port_rotation;
-mod receive;
-mod send;
+pub(crate) mod process;
 mod shortcut;
 mod socket_positions;
-mod sockets;
-pub(crate) mod state;
+pub(crate) mod sockets;
 mod steering;
 mod steering_plan;
 mod timers;
+pub(crate) mod unavailable;
+mod wakeups;
 mod window_share;
+mod window_waiters;
 mod wire;
-mod xrc_messages;
-mod xrc_pending;
-mod xrc_requests;
-mod xrc_serving;
+pub(crate) mod xrc_messages;
 
-pub(crate) use connection::{Connection, Far};
-#[cfg(test)]
-pub(crate) use forward::FRAME_KINDS;
-pub(crate) use forward::take as take_forwarded;
-pub(crate) use port_claim::Holder;
-pub(crate) use wire::{active_mtu, is_forced};
-pub(crate) use xrc_messages::{Question, Served};
-#[cfg(test)]
-pub(crate) use xrc_serving::ask as ask_guest;
-pub(crate) use xrc_serving::serve as serve_guest;
+pub(crate) use connect::{active_mtu, is_wire_forced};
+pub(crate) use connection::{HostConnection, PeerRoute};
+pub(crate) use port_claim::PortHolder;
+pub(crate) use wire::HostWire;

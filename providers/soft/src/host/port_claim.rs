@@ -1,11 +1,12 @@
-//! Which fabric has port 4791 of a network namespace.
+//! Which fabric has UDP port 4791 of a network namespace: a claim by an abstract Unix socket.
+//! Checked before the sockets are opened (`sockets`).
 //!
-//! Processes that share the port pass packets on to each other through their fabric. Those of two fabrics could not, and the kernel would give each
-//! what is the other's. So whoever opens the port says of which fabric it is, by the name of an abstract Unix socket (`unix(7)`): such names are of a
-//! network namespace, as the port is, anybody can read them, and the kernel forgets them with their owner, however that ends.
+//! Processes that share the port forward packets through their fabric. Two fabrics cannot share the
+//! port, because neither forwards to the other. A process that opens the port binds an abstract
+//! Unix name (`unix(7)`) with its fabric. Abstract names belong to a network namespace, as ports
+//! do. Each process can read them, and the kernel removes them when their owner ends.
 
-use super::connection::errno_of;
-use super::state::NoWire;
+use super::unavailable::{WireUnavailable, errno_of};
 use cface::names::Name;
 use soft_local::fabric::Fabric;
 use soft_sys::{Errno, process};
@@ -16,96 +17,101 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Says of which fabric this process is, for as long as it is there.
+/// The claim of this process, which lasts as long as the value.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct PortClaim {
     name: Name,
-    /// Others of the same fabric had the port before.
-    pub(super) has_company: bool,
-    /// Which fabric that is, whatever the path to it.
+    /// Processes of the same fabric had the port before.
+    pub(super) has_other_processes: bool,
+    /// The identity of the fabric, independent of the path of its directory.
     pub(super) fabric: String,
 }
 
 /// A process that has the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct PortHolder {
     fabric: String,
     user: String,
     pid: String,
-    /// Where its processes meet; empty: that did not fit into the name.
+    /// The fabric directory; empty if the name had no room for the path.
     directory: String,
 }
 
-impl AsFd for Claim {
+impl AsFd for PortClaim {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.name.as_fd()
     }
 }
 
-/// Held while a process looks who has the port, and opens it.
+/// The lock under which a process reads the claims and opens the port.
 #[derive(Debug)]
-pub(super) struct Opening(
+pub(super) struct OpeningLock(
     #[expect(dead_code, reason = "the name is free when it is dropped")] Option<Name>,
 );
 
-/// What names begin with.
+/// Prefix of all names.
 const STEM: &str = "ferroverbs-soft/4791/";
-/// Behind that, the name that whoever is opening the port has.
+/// Suffix of the name that serves as the opening lock.
 const OPENING: &str = "opening";
-/// Bytes of a name (`unix(7)`: `sun_path` without the zero that it begins with).
+/// Maximum bytes of a name (`unix(7)`: `sun_path` without its first byte).
 const NAME_MAX: usize = 107;
-/// Opening takes microseconds: whoever has that name for so long means no good, or is stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Opening takes microseconds. A process that holds the lock for longer is stopped or hostile, and
+/// is ignored.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Opening {
-    /// One process at a time comes here, as far as that can be had.
+impl OpeningLock {
+    /// Takes the opening lock, or continues without the lock after `OPENING_TIMEOUT`.
     ///
     /// # Errors
-    /// What is lacking for now.
-    pub(super) fn begin() -> Result<Self, NoWire> {
-        let until = Instant::now() + PATIENCE;
+    /// Temporary errors of the system.
+    pub(super) fn begin() -> Result<Self, WireUnavailable> {
+        let until = Instant::now() + OPENING_TIMEOUT;
         loop {
-            match bind(&format!("{STEM}{OPENING}")) {
+            match bind_abstract_name(&format!("{STEM}{OPENING}")) {
                 Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                name => return Ok(Self(had(name)?)),
+                name => return Ok(Self(available(name)?)),
             }
         }
     }
 
-    /// Says that this process has the port for `fabric`.
+    /// Claims the port for `fabric`. Returns `None` where abstract names are not available.
     ///
     /// # Errors
-    /// `EADDRINUSE`: who has it for another one. What is lacking for now.
-    pub(super) fn claim(&self, fabric: &Fabric) -> Result<Option<Claim>, NoWire> {
-        // Where nobody can be asked, or told, it is as if nobody were there.
-        let Some(own) = had(identity(fabric.directory()))? else { return Ok(None) };
-        let table = had(names())?.unwrap_or_default();
+    /// `EADDRINUSE`: a process of another fabric has the port. Temporary errors of the system.
+    pub(super) fn claim(&self, fabric: &Fabric) -> Result<Option<PortClaim>, WireUnavailable> {
+        // Without names neither a question nor a claim is possible.
+        let Some(own) = available(fabric_id(fabric.directory()))? else { return Ok(None) };
+        let table = available(abstract_names())?.unwrap_or_default();
         if let Some(other) = holders(&table).find(|holder| holder.fabric != own) {
-            return Err(NoWire { errno: Errno::EADDRINUSE, holder: Some(other) });
+            return Err(WireUnavailable { errno: Errno::EADDRINUSE, holder: Some(other) });
         }
-        let has_company = holders(&table).next().is_some();
-        let name = name(&own, &fabric.config().dir);
-        Ok(had(bind(&name))?.map(|socket| Claim { name: socket, has_company, fabric: own }))
+        let has_other_processes = holders(&table).next().is_some();
+        let name = claim_name(&own, &fabric.config().dir);
+        Ok(available(bind_abstract_name(&name))?.map(|socket| PortClaim {
+            name: socket,
+            has_other_processes,
+            fabric: own,
+        }))
     }
 }
 
-/// What could be had, unless the system never gives it here.
+/// The value, or `None` if the system never provides the value here.
 ///
 /// # Errors
-/// Something is lacking for now: who went on without it would do so for as long as there is a process.
-pub(super) fn had<T>(done: io::Result<T>) -> Result<Option<T>, NoWire> {
+/// Temporary errors. A process that continued after one would lack the value for its whole life.
+pub(super) fn available<T>(done: io::Result<T>) -> Result<Option<T>, WireUnavailable> {
     match done {
         Ok(it) => Ok(Some(it)),
         Err(why) => {
-            let why = NoWire::from(errno_of(&why));
-            if why.is_for_now() { Err(why) } else { Ok(None) }
+            let why = WireUnavailable::from(errno_of(&why));
+            if why.is_temporary() { Err(why) } else { Ok(None) }
         }
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for PortHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} of user {}", self.pid, self.user)?;
         if self.directory.is_empty() {
@@ -116,37 +122,38 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What tells fabrics apart, whatever the path to their directory is in one container and another.
-fn identity(directory: &Path) -> io::Result<String> {
+/// Device and inode of the fabric directory, which are equal in all containers, unlike the path.
+fn fabric_id(directory: &Path) -> io::Result<String> {
     let about = std::fs::metadata(directory)?;
     Ok(format!("{:x}.{:x}", about.dev(), about.ino()))
 }
 
-fn name(fabric: &str, directory: &Path) -> String {
+fn claim_name(fabric: &str, directory: &Path) -> String {
     let (user, pid) = (process::user(), process::id());
     let name = format!("{STEM}{fabric}/{user}/{pid}/");
     let directory = directory.to_string_lossy();
     if name.len() + directory.len() <= NAME_MAX { name + &directory } else { name }
 }
 
-/// A name of this process's own.
-pub(super) fn bind(name: &str) -> io::Result<Name> {
+/// Binds an abstract name for this process.
+pub(super) fn bind_abstract_name(name: &str) -> io::Result<Name> {
     Name::take(name).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))
 }
 
-/// All names of this network namespace, as the kernel lists them.
-pub(super) fn names() -> io::Result<String> {
+/// All abstract names of this network namespace, as `/proc/net/unix` lists them.
+pub(super) fn abstract_names() -> io::Result<String> {
     let list = std::fs::read("/proc/thread-self/net/unix")?;
     Ok(String::from_utf8_lossy(&list).into_owned())
 }
 
-/// Who has the port, by the text of /proc/net/unix (`proc(5)`), where such names begin with an at sign.
-fn holders(table: &str) -> impl Iterator<Item = Holder> {
+/// The processes with a claim, from the text of `/proc/net/unix` (`proc(5)`), which marks abstract
+/// names with an at sign.
+fn holders(table: &str) -> impl Iterator<Item = PortHolder> {
     table.lines().filter_map(|line| {
         let (_, name) = line.split_once(&format!("@{STEM}"))?;
         let mut parts = name.splitn(4, '/').map(str::to_owned);
         let [fabric, user, pid, directory] = [(); 4].map(|()| parts.next());
-        Some(Holder { fabric: fabric?, user: user?, pid: pid?, directory: directory? })
+        Some(PortHolder { fabric: fabric?, user: user?, pid: pid?, directory: directory? })
     })
 }
 
@@ -155,9 +162,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_whose_the_port_is() {
+    fn a_claim_name_identifies_the_holder_of_the_port() {
         let text = |directory| {
-            let name = name("fe00.2a", Path::new(directory));
+            let name = claim_name("fe00.2a", Path::new(directory));
             assert!(name.len() <= NAME_MAX);
             format!(
                 "Num RefCount Protocol Flags Type St Inode Path\n\
@@ -167,7 +174,7 @@ mod tests {
             )
         };
         let short = text("/tmp/a b");
-        let [holder] = <[Holder; 1]>::try_from(holders(&short).collect::<Vec<_>>()).unwrap();
+        let [holder] = <[PortHolder; 1]>::try_from(holders(&short).collect::<Vec<_>>()).unwrap();
         assert_eq!((holder.fabric.as_str(), holder.directory.as_str()), ("fe00.2a", "/tmp/a b"));
         let (user, pid) = (process::user(), process::id());
         let line = format!("process {pid} of user {user}, which meets others in /tmp/a b");
@@ -178,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_the_same_by_whatever_path() {
-        let name = |path: &str| identity(Path::new(path)).unwrap();
-        assert_eq!(name("/proc/self/root"), name("/"));
-        assert_ne!(name("/proc"), name("/"));
+    fn a_fabric_id_does_not_depend_on_the_path() {
+        let id = |path: &str| fabric_id(Path::new(path)).unwrap();
+        assert_eq!(id("/proc/self/root"), id("/"));
+        assert_ne!(id("/proc"), id("/"));
     }
 }

@@ -1,38 +1,40 @@
-//! By which way messages of connection managers go.
+//! Source ports of messages to connection managers (QP 1).
+//! Used by UD when a datagram to QP 1 selects its route (`datagrams`).
 
 use ferroverbs_net::LANES;
 use ferroverbs_roce::Time;
 use std::time::Duration;
 
-/// Source ports that take turns for what goes to connection managers. Which of the processes there gets it is the kernel's choice, by ports too, and that one
-/// may be stopped, and pass nothing on: who asks again asks from another port. What follows closely goes the same way, and is not overtaken.
+/// Rotates the source port of messages to connection managers. The peer's kernel selects the
+/// receiving process by ports, and a stopped process forwards nothing. A repeated message therefore
+/// leaves from another port. Messages in close succession keep their port and their order.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turns {
-    /// The present one.
-    turn: u32,
-    /// Since when it is, and when something went last.
-    begun: Time,
-    last: Time,
+pub(super) struct SourcePortRotation {
+    /// The present port, as an offset to the QP number.
+    offset: u32,
+    /// Time of the last change, and of the last message.
+    since: Time,
+    last_send: Time,
 }
 
-/// A message that comes so long after the one before it is no part of the same exchange, or repeats it.
-const QUIET: Duration = Duration::from_millis(50);
-/// Where there is always something that goes.
-const LONG: Duration = Duration::from_secs(1);
+/// After a pause of this length a message belongs to another exchange, or is a repetition.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Maximum time on one port under continuous traffic.
+const MAX_TIME_ON_PORT: Duration = Duration::from_secs(1);
 
-impl Turns {
-    /// Whose turn it is.
-    pub(super) const fn number(self) -> u32 {
-        self.turn
+impl SourcePortRotation {
+    /// The present port, as an offset to the QP number.
+    pub(super) const fn offset(self) -> u32 {
+        self.offset
     }
 
-    /// Something goes now; whether it is another one's turn.
-    pub(super) fn turn(&mut self, now: Time) -> bool {
-        let turns = now.since(self.last) >= QUIET || now.since(self.begun) >= LONG;
-        self.last = now;
+    /// Notes that a message is sent now. Returns true if the port has changed.
+    pub(super) fn advance_on_send(&mut self, now: Time) -> bool {
+        let turns = now.since(self.last_send) >= PAUSE || now.since(self.since) >= MAX_TIME_ON_PORT;
+        self.last_send = now;
         if turns {
-            self.turn = (self.turn + 1) % LANES as u32;
-            self.begun = now;
+            self.offset = (self.offset + 1) % LANES as u32;
+            self.since = now;
         }
         turns
     }
@@ -43,14 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_repeated_goes_another_way_and_what_follows_closely_the_same() {
-        let (mut turns, at) = (Turns::default(), |ms: u64| Time::from_ns(ms * 1_000_000));
-        let mut went = |ms| (turns.turn(at(ms)), turns.number());
+    fn a_repeated_message_changes_the_port_and_a_close_successor_does_not() {
+        let (mut turns, at) =
+            (SourcePortRotation::default(), |ms: u64| Time::from_ns(ms * 1_000_000));
+        let mut went = |ms| (turns.advance_on_send(at(ms)), turns.offset());
         assert_eq!(went(1000), (true, 1));
         assert_eq!(went(1001), (false, 1));
         assert_eq!(went(1049), (false, 1));
         assert_eq!(went(1100), (true, 2));
-        // Never quiet.
+        // Continuous traffic without a pause.
         let turned = (1101..6101).filter(|ms| went(*ms).0).count();
         assert_eq!(turned, 5);
         let ways: std::collections::BTreeSet<_> =

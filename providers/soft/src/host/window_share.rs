@@ -1,8 +1,12 @@
-//! What the connections of this process to one host have under way together.
+//! Shares the send window to one destination host among all connections of this process.
+//! Asked by `send` before packets leave.
 //!
-//! Each has a window of its own, and the other end has one socket for all of them, whose buffer drops what it cannot hold. How large it is nobody says; it is
-//! taken to be as ours. So a connection may have under way what the others leave of that room. Who finds none waits for its turn, and while somebody waits nobody
-//! has more than an equal share. What other hosts send there is not known here: that is for switches and losses to tell.
+//! Each connection has a window of its own, but the destination has one socket for all of them, and
+//! drops what its buffer cannot hold. The buffer is assumed to be as large as the buffer of this
+//! process. A connection may have in flight what the remaining connections leave of the capacity. A
+//! connection without room waits for its turn, and meanwhile no connection has more than an equal
+//! share. Traffic of further hosts to the same destination is unknown here; losses and congestion
+//! marks limit that traffic.
 #![forbid(unsafe_code)]
 
 use cface::sync::Mutex;
@@ -11,53 +15,58 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The hosts that connections lead to.
+/// Destination hosts by address.
 #[derive(Debug, Default)]
-pub(crate) struct Hosts(Mutex<HashMap<IpAddr, Weak<Host>>>);
+pub(crate) struct DestinationHosts(Mutex<HashMap<IpAddr, Weak<DestinationHost>>>);
 
-/// A host that connections of this process lead to.
+/// A destination host of at least one connection.
 #[derive(Debug, Default)]
-struct Host {
-    /// Bytes under way to it.
-    flying: AtomicU64,
-    /// How many connections have some there.
+struct DestinationHost {
+    /// Bytes in flight to the host.
+    in_flight: AtomicU64,
+    /// Number of connections with bytes in flight.
     active: AtomicU32,
-    /// How many wait for room.
+    /// Number of connections that wait for room.
     waiting: AtomicU32,
 }
 
-/// A connection's part.
+/// The share of one connection.
 #[derive(Debug)]
-pub(super) struct Share {
-    host: Arc<Host>,
-    room: u64,
-    /// Bytes of the longest packet, as the transport counts it.
-    packet: u64,
-    /// Its bytes under way, as the host's were told of them.
-    told: u64,
-    waits: bool,
-    /// It waited, and its turn has come.
-    is_its_turn: bool,
+pub(crate) struct WindowShare {
+    host: Arc<DestinationHost>,
+    capacity: u64,
+    /// Bytes of the longest packet, as the transport counts.
+    packet_bytes: u64,
+    /// Bytes in flight that `host.in_flight` includes for this connection.
+    reported: u64,
+    is_waiting: bool,
+    /// The connection has waited, and its turn has come.
+    was_resumed: bool,
 }
 
-/// What a process without privileges gets for its socket by default, as the kernel counts it (`net.core.rmem_default`, twice).
+/// Receive buffer of an unprivileged process by default, as the kernel counts (twice
+/// `net.core.rmem_default`).
 const DEFAULT_BUFFER: usize = 425_984;
 
-/// What the transport counts for a packet besides its data.
+/// Bytes of headers that the transport counts for each packet.
 const HEADERS: u64 = 64;
-/// Bytes of short messages that need not be told: none of them waits for room, which is 0.02 us of a round trip.
-const LITTLE: u64 = 512;
+/// Up to this many bytes in flight are not added to the host: short messages never wait for room,
+/// and save 0.02 us of a round trip.
+const UNREPORTED_BYTES: u64 = 512;
 
-/// Packets that probably come one by one: whose share is larger sends longer datagrams.
-const SHORT: u64 = 3;
-/// Packets that such a connection is taken to have under way besides. The kernel has memory for two where one comes alone, and what was read counts until it is a
-/// quarter of the buffer (`udp_rmem_release` in Linux's net/ipv4/udp.c).
-const BESIDES: u64 = 2;
+/// Up to this many packets a connection probably sends datagrams of one packet each.
+const SHORT_PACKETS: u64 = 3;
+/// Packets that a socket counts in addition for such a connection. The kernel allocates memory for
+/// two packets when one arrives alone, and counts read packets until they fill a quarter of the
+/// buffer (`udp_rmem_release` in Linux's net/ipv4/udp.c).
+const OVERHEAD_PACKETS: u64 = 2;
 
-/// Bytes of packets with `packet` bytes of data each that a socket with a buffer of `buffer` bytes is taken to hold; 0: it is not known how large that is. The kernel
-/// counts what it has allocated: up to three times as much as short packets have, and hardly more than long ones that it merged. With half of this nothing is lost
-/// either, but sixteen queue pairs have half of the bandwidth (docs/guide/hosts.md).
-pub(super) fn room(buffer: usize, packet: u32) -> u64 {
+/// Bytes that a socket with a buffer of `buffer` bytes holds, in packets of `packet` bytes of
+/// payload. A `buffer` of 0 is unknown. The kernel counts allocated memory: up to three times the
+/// bytes of short packets, and hardly more than the bytes of long packets that were merged. Half of
+/// this value prevents no further losses, but halves the bandwidth of sixteen QPs
+/// (docs/guide/hosts.md).
+pub(super) fn socket_capacity(buffer: usize, packet: u32) -> u64 {
     let buffer = if buffer == 0 { DEFAULT_BUFFER } else { buffer } as u64;
     match packet {
         0..=512 => buffer / 2,
@@ -65,14 +74,15 @@ pub(super) fn room(buffer: usize, packet: u32) -> u64 {
     }
 }
 
-/// What a socket is taken to count besides `bytes` under way, in packets of `packet` bytes.
-const fn besides(bytes: u64, packet: u64) -> u64 {
-    if bytes > SHORT * packet { 0 } else { BESIDES * packet }
+/// Bytes that a socket counts in addition to `bytes` in flight, in packets of `packet` bytes.
+const fn socket_overhead(bytes: u64, packet: u64) -> u64 {
+    if bytes > SHORT_PACKETS * packet { 0 } else { OVERHEAD_PACKETS * packet }
 }
 
-impl Hosts {
-    /// The part of a connection to `to`, whose packets have `packet` bytes and go to a socket with a buffer of `buffer` bytes.
-    pub(super) fn join(&self, to: IpAddr, buffer: usize, packet: u32) -> Share {
+impl DestinationHosts {
+    /// The share of a new connection to `to`. Its packets have `packet` bytes of payload; the
+    /// destination's buffer has `buffer` bytes.
+    pub(super) fn join(&self, to: IpAddr, buffer: usize, packet: u32) -> WindowShare {
         let mut hosts = self.0.lock();
         let known = hosts.get(&to).and_then(Weak::upgrade);
         let host = known.unwrap_or_else(|| {
@@ -82,30 +92,32 @@ impl Hosts {
             host
         });
         let (data, packet) = (packet, u64::from(packet) + HEADERS);
-        Share {
+        WindowShare {
             host,
-            // Who is alone never waits, however small the socket is: nothing would come that ends it.
-            room: room(buffer, data).max(packet + besides(packet, packet)),
-            packet,
-            told: 0,
-            waits: false,
-            is_its_turn: false,
+            // A single connection never waits, however small the buffer is: no packet would end the
+            // wait.
+            capacity: socket_capacity(buffer, data).max(packet + socket_overhead(packet, packet)),
+            packet_bytes: packet,
+            reported: 0,
+            is_waiting: false,
+            was_resumed: false,
         }
     }
 }
 
-impl Share {
-    /// Bytes that this connection may have under way, which has `flying` now; 0: none before others of it have come.
+impl WindowShare {
+    /// Bytes that this connection may have in flight; `in_flight` bytes are in flight now. 0: the
+    /// connection has to wait for packets of its competitors to arrive.
     #[inline]
-    pub(super) fn allowance(&mut self, flying: u64) -> u64 {
-        let is_its_turn = std::mem::take(&mut self.is_its_turn);
-        let all = self.host.flying.load(Ordering::Relaxed);
-        let left = self.room.saturating_sub(all.saturating_sub(self.told));
+    pub(super) fn allowance(&mut self, in_flight: u64) -> u64 {
+        let was_resumed = std::mem::take(&mut self.was_resumed);
+        let all = self.host.in_flight.load(Ordering::Relaxed);
+        let left = self.capacity.saturating_sub(all.saturating_sub(self.reported));
         let waiting = self.host.waiting.load(Ordering::Relaxed);
-        // Not before those who wait already.
-        if flying == 0
-            && (left < self.packet + besides(self.packet, self.packet)
-                || waiting > 0 && !is_its_turn)
+        // Connections that wait have precedence.
+        if in_flight == 0
+            && (left < self.packet_bytes + socket_overhead(self.packet_bytes, self.packet_bytes)
+                || waiting > 0 && !was_resumed)
         {
             return 0;
         }
@@ -113,61 +125,65 @@ impl Share {
             0 => left,
             _ => {
                 let active = self.host.active.load(Ordering::Relaxed);
-                left.min(self.room / u64::from(active + waiting))
+                left.min(self.capacity / u64::from(active + waiting))
             }
         };
-        mine.saturating_sub(besides(mine, self.packet)).max(self.packet)
+        mine.saturating_sub(socket_overhead(mine, self.packet_bytes)).max(self.packet_bytes)
     }
 
-    /// `flying` bytes are under way now.
+    /// Reports that `in_flight` bytes are in flight now.
     #[inline]
-    pub(super) fn tell(&mut self, flying: u64) {
-        // Who has less under way than the kernel counts for any packet costs nobody anything.
-        let flying = if flying > LITTLE { flying + besides(flying, self.packet) } else { 0 };
-        if flying != self.told {
-            self.change(flying);
+    pub(super) fn update(&mut self, in_flight: u64) {
+        // Fewer bytes than the kernel counts for each packet do not matter.
+        let in_flight = if in_flight > UNREPORTED_BYTES {
+            in_flight + socket_overhead(in_flight, self.packet_bytes)
+        } else {
+            0
+        };
+        if in_flight != self.reported {
+            self.report(in_flight);
         }
     }
 
-    fn change(&mut self, flying: u64) {
-        let before = std::mem::replace(&mut self.told, flying);
-        // Numbers that wrap add up all the same.
-        self.host.flying.fetch_add(flying.wrapping_sub(before), Ordering::Relaxed);
-        match (before, flying) {
+    fn report(&mut self, in_flight: u64) {
+        let before = std::mem::replace(&mut self.reported, in_flight);
+        // Wrapping sums are correct.
+        self.host.in_flight.fetch_add(in_flight.wrapping_sub(before), Ordering::Relaxed);
+        match (before, in_flight) {
             (0, _) => self.host.active.fetch_add(1, Ordering::Relaxed),
             (_, 0) => self.host.active.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
     }
 
-    /// It waits for room from now on; `false`: it does already.
+    /// Starts to wait for room. Returns false if the connection waits already.
     #[cold]
-    pub(super) fn begin_to_wait(&mut self) -> bool {
-        if std::mem::replace(&mut self.waits, true) {
+    pub(super) fn start_waiting(&mut self) -> bool {
+        if std::mem::replace(&mut self.is_waiting, true) {
             return false;
         }
         self.host.waiting.fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    /// Its turn has come.
-    pub(super) fn end_to_wait(&mut self) {
-        if std::mem::take(&mut self.waits) {
-            self.is_its_turn = true;
+    /// Ends the wait: the turn of the connection has come.
+    pub(super) fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.was_resumed = true;
             self.host.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether it waits for room.
-    pub(super) const fn waits(&self) -> bool {
-        self.waits
+    /// Whether the connection waits for room.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
     }
 }
 
-impl Drop for Share {
+impl Drop for WindowShare {
     fn drop(&mut self) {
-        self.tell(0);
-        self.end_to_wait();
+        self.update(0);
+        self.stop_waiting();
     }
 }
 
@@ -179,17 +195,17 @@ mod tests {
     const BUFFER: usize = 1 << 20;
     const PACKET: u32 = 4096;
 
-    fn join(hosts: &Hosts, last: u8) -> Share {
+    fn join(hosts: &DestinationHosts, last: u8) -> WindowShare {
         hosts.join(Ipv4Addr::new(10, 0, 0, last).into(), BUFFER, PACKET)
     }
 
     #[test]
-    fn one_alone_has_all_the_room_and_gives_it_back() {
-        let hosts = Hosts::default();
+    fn a_single_connection_has_the_whole_capacity_and_returns_it() {
+        let hosts = DestinationHosts::default();
         let mut one = join(&hosts, 1);
-        let all = room(BUFFER, PACKET);
+        let all = socket_capacity(BUFFER, PACKET);
         assert_eq!(one.allowance(0), all);
-        one.tell(300_000);
+        one.update(300_000);
         assert_eq!(one.allowance(300_000), all, "its own does not count");
         let mut other = join(&hosts, 1);
         assert_eq!(other.allowance(0), all - 300_000);
@@ -199,40 +215,40 @@ mod tests {
     }
 
     #[test]
-    fn many_that_begin_at_once_never_overrun_the_room_and_all_get_their_turn() {
-        let hosts = Hosts::default();
-        let mut shares: Vec<Share> = (0..200).map(|_| join(&hosts, 1)).collect();
-        let all = room(BUFFER, PACKET);
-        let (mut flying, mut sent) = (vec![0; shares.len()], vec![0; shares.len()]);
+    fn connections_that_start_together_never_exceed_the_capacity_and_each_gets_a_turn() {
+        let hosts = DestinationHosts::default();
+        let mut shares: Vec<WindowShare> = (0..200).map(|_| join(&hosts, 1)).collect();
+        let all = socket_capacity(BUFFER, PACKET);
+        let (mut in_flight, mut sent) = (vec![0; shares.len()], vec![0; shares.len()]);
         let mut queue = std::collections::VecDeque::new();
-        let go = |share: &mut Share,
-                  flying: &mut u64,
+        let go = |share: &mut WindowShare,
+                  in_flight: &mut u64,
                   sent: &mut u64,
                   queue: &mut std::collections::VecDeque<usize>,
                   index| {
-            let allowed = share.allowance(*flying);
+            let allowed = share.allowance(*in_flight);
             if allowed == 0 {
-                if share.begin_to_wait() {
+                if share.start_waiting() {
                     queue.push_back(index);
                 }
-            } else if allowed > *flying {
-                *sent += allowed - *flying;
-                *flying = allowed;
+            } else if allowed > *in_flight {
+                *sent += allowed - *in_flight;
+                *in_flight = allowed;
             }
-            share.tell(*flying);
+            share.update(*in_flight);
         };
         for _ in 0..100 {
             for index in 0..shares.len() {
-                // What was under way has come, and it has always more to send.
-                flying[index] = 0;
-                shares[index].tell(0);
-                go(&mut shares[index], &mut flying[index], &mut sent[index], &mut queue, index);
+                // The packets in flight have arrived, and the connection has more to send.
+                in_flight[index] = 0;
+                shares[index].update(0);
+                go(&mut shares[index], &mut in_flight[index], &mut sent[index], &mut queue, index);
                 for _ in 0..queue.len() {
                     let next = queue.pop_front().expect("not empty");
-                    shares[next].end_to_wait();
-                    go(&mut shares[next], &mut flying[next], &mut sent[next], &mut queue, next);
+                    shares[next].stop_waiting();
+                    go(&mut shares[next], &mut in_flight[next], &mut sent[next], &mut queue, next);
                 }
-                assert!(flying.iter().sum::<u64>() <= all);
+                assert!(in_flight.iter().sum::<u64>() <= all);
             }
         }
         let (least, most) = (sent.iter().min(), sent.iter().max());
@@ -244,39 +260,42 @@ mod tests {
     }
 
     #[test]
-    fn while_somebody_waits_nobody_has_more_than_an_equal_share() {
-        let hosts = Hosts::default();
+    fn while_a_connection_waits_none_has_more_than_an_equal_share() {
+        let hosts = DestinationHosts::default();
         let (mut hog, mut other) = (join(&hosts, 1), join(&hosts, 1));
-        let all = room(BUFFER, PACKET);
-        hog.tell(all);
+        let all = socket_capacity(BUFFER, PACKET);
+        hog.update(all);
         assert_eq!((hog.allowance(all), other.allowance(0)), (all, 0));
-        assert!(other.begin_to_wait() && !other.begin_to_wait());
+        assert!(other.start_waiting() && !other.start_waiting());
         assert_eq!(hog.allowance(all), all / 2);
-        other.end_to_wait();
-        assert!(!other.waits());
+        other.stop_waiting();
+        assert!(!other.is_waiting());
         assert_eq!(hog.allowance(all), all);
     }
 
     #[test]
-    fn many_with_a_packet_each_are_taken_to_fill_more_than_their_bytes() {
-        let hosts = Hosts::default();
-        let mut shares: Vec<Share> = (0..200).map(|_| join(&hosts, 1)).collect();
+    fn single_packets_of_many_connections_count_with_socket_overhead() {
+        let hosts = DestinationHosts::default();
+        let mut shares: Vec<WindowShare> = (0..200).map(|_| join(&hosts, 1)).collect();
         let packet = u64::from(PACKET) + HEADERS;
-        let allowed = |share: &mut Share| {
+        let allowed = |share: &mut WindowShare| {
             let allowed = share.allowance(0);
-            share.tell(allowed.min(packet));
+            share.update(allowed.min(packet));
             allowed
         };
         let sending = shares.iter_mut().map(allowed).take_while(|allowed| *allowed > 0).count();
-        assert_eq!(sending as u64, room(BUFFER, PACKET) / (packet * (1 + BESIDES)));
+        assert_eq!(
+            sending as u64,
+            socket_capacity(BUFFER, PACKET) / (packet * (1 + OVERHEAD_PACKETS))
+        );
     }
 
     #[test]
-    fn one_alone_sends_a_packet_to_the_smallest_socket() {
-        let hosts = Hosts::default();
+    fn a_single_connection_sends_a_packet_to_the_smallest_socket() {
+        let hosts = DestinationHosts::default();
         let mut one = hosts.join(Ipv4Addr::LOCALHOST.into(), 4608, PACKET);
         assert!(one.allowance(0) >= u64::from(PACKET));
-        one.tell(u64::from(PACKET) + HEADERS);
+        one.update(u64::from(PACKET) + HEADERS);
         let mut other = hosts.join(Ipv4Addr::LOCALHOST.into(), 4608, PACKET);
         assert_eq!(other.allowance(0), 0, "not both");
         drop(one);
@@ -284,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn a_short_message_is_told_to_nobody() {
-        let hosts = Hosts::default();
+    fn a_short_message_is_not_reported_to_the_host() {
+        let hosts = DestinationHosts::default();
         let mut one = join(&hosts, 1);
-        one.tell(8 + HEADERS);
-        assert_eq!(join(&hosts, 1).allowance(0), room(BUFFER, PACKET));
-        one.tell(u64::from(PACKET));
-        assert!(join(&hosts, 1).allowance(0) < room(BUFFER, PACKET));
-        one.tell(0);
+        one.update(8 + HEADERS);
+        assert_eq!(join(&hosts, 1).allowance(0), socket_capacity(BUFFER, PACKET));
+        one.update(u64::from(PACKET));
+        assert!(join(&hosts, 1).allowance(0) < socket_capacity(BUFFER, PACKET));
+        one.update(0);
         assert_eq!(one.host.active.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn hosts_that_nobody_leads_to_are_forgotten() {
-        let hosts = Hosts::default();
+    fn hosts_without_connections_are_removed() {
+        let hosts = DestinationHosts::default();
         for last in 0..100 {
             join(&hosts, last);
         }

@@ -1,7 +1,9 @@
-//! XRC: what a process asks another one whose shared receive queue a request names, and what that one says to it, as bytes.
+//! XRC: messages between the process of a receiving QP and the process of a shared receive queue,
+//! as bytes.
+//! Carried by the frames of `forward`; made by `xrc_requests`, answered by `xrc_serving`.
 //!
-//! Anybody may have written what comes, so that it is taken apart into values that cannot be wrong, or not at all. Which QP may ask what is looked
-//! up elsewhere (`guests`).
+//! Any process can write into a ring. Parsing therefore yields a valid value or nothing.
+//! `xrc_serving` checks whether the sender may ask for the QP.
 #![forbid(unsafe_code)]
 
 use ferroverbs_roce::engine::Ask;
@@ -9,42 +11,42 @@ use ferroverbs_roce::wire::{Atomic, AtomicOp, Feth, Immediate, Number, Reth, Tai
 use soft_semantics::inbound::{Nak, Verdict};
 use std::ops::Range;
 
-/// A part of a request for a queue of another process.
+/// One packet's part of a request for a shared receive queue of another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
-    /// No other question of the process that asks has it, and later ones have greater ones.
+pub(crate) struct SrqRequest {
+    /// Unique and increasing among the requests of the sending process.
     pub(crate) number: u64,
     /// The receiving QP, and the incarnation of its connection.
     pub(crate) of: u32,
     pub(crate) generation: u16,
-    /// The queue.
+    /// The shared receive queue.
     pub(crate) srqn: u32,
-    /// What is asked for; ranges are of the frame that the question came in.
+    /// The operation. Ranges refer to the frame of the message.
     pub(crate) ask: Ask,
 }
 
-/// What became of it.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
+pub(crate) enum ServeResult {
     Verdict(Verdict),
-    /// An atomic was done; what was there.
+    /// An atomic was executed; the value before.
     Original(u64),
 }
 
-/// What is said to a question.
+/// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Saying {
-    /// The question's.
+pub(crate) struct SrqReply {
+    /// Number of the request.
     pub(crate) number: u64,
-    /// The QP that it was about.
+    /// The receiving QP of the request.
     pub(crate) of: u32,
-    pub(crate) served: Served,
+    pub(crate) served: ServeResult,
 }
 
 /// Bytes in front of the payload.
-pub(crate) const FIELDS: usize = 60;
-/// Bytes of what is said.
-pub(crate) const SAYING: usize = 25;
+pub(crate) const REQUEST_HEADER_LEN: usize = 60;
+/// Bytes of a reply.
+pub(crate) const REPLY_LEN: usize = 25;
 
 const DELIVER: u8 = 1;
 const PLACE: u8 = 2;
@@ -63,12 +65,12 @@ const WHOLE: u8 = 1 << 5;
 const GLOBAL: u8 = 1 << 6;
 const PERSISTENT: u8 = 1 << 7;
 
-/// The fields of a question between the numbers of whom it is about and its payload.
+/// The fields of a request between the numbers and the payload.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fields {
+struct RequestFields {
     kind: u8,
     flags: u8,
-    /// Immediate data as they go over the wire, or a key.
+    /// Immediate data as on the network, or a key.
     tail: u32,
     offset: u32,
     va: u64,
@@ -78,7 +80,7 @@ struct Fields {
     operands: [u64; 2],
 }
 
-impl Fields {
+impl RequestFields {
     fn region(kind: u8, flags: u8, region: &Reth) -> Self {
         let Reth { va, rkey, len } = *region;
         Self { kind, flags, va, rkey, len, ..Self::default() }
@@ -107,12 +109,12 @@ const fn flag(set: bool, flag: u8) -> u8 {
     if set { flag } else { 0 }
 }
 
-impl Question {
-    /// The question, with what it needs of `packet`, which its ranges are of.
+impl SrqRequest {
+    /// The request as bytes, with its payload from `packet`, to which the ranges refer.
     pub(crate) fn emit(&self, packet: &[u8]) -> Vec<u8> {
         let (fields, payload) = fields_of(&self.ask);
         let payload = payload.and_then(|range| packet.get(range)).unwrap_or_default();
-        let mut bytes = Vec::with_capacity(FIELDS + payload.len());
+        let mut bytes = Vec::with_capacity(REQUEST_HEADER_LEN + payload.len());
         bytes.extend(self.number.to_ne_bytes());
         bytes.extend(self.of.to_ne_bytes());
         bytes.extend(self.srqn.to_ne_bytes());
@@ -130,41 +132,45 @@ impl Question {
         bytes
     }
 
-    /// What `frame` asks from byte `at` on; `None`: nothing that makes sense.
+    /// Parses a request from byte `at` of `frame`. `None`: the bytes are no request.
     pub(crate) fn parse(frame: &[u8], at: usize) -> Option<Self> {
         let mut rest = frame.get(at..)?;
-        let number = u64::from_ne_bytes(take(&mut rest)?);
-        let of = u32::from_ne_bytes(take(&mut rest)?);
-        let srqn = u32::from_ne_bytes(take(&mut rest)?);
-        let generation = u16::from_ne_bytes(take(&mut rest)?);
-        let [kind, flags] = take(&mut rest)?;
-        let fields = Fields {
+        let number = u64::from_ne_bytes(take_bytes(&mut rest)?);
+        let of = u32::from_ne_bytes(take_bytes(&mut rest)?);
+        let srqn = u32::from_ne_bytes(take_bytes(&mut rest)?);
+        let generation = u16::from_ne_bytes(take_bytes(&mut rest)?);
+        let [kind, flags] = take_bytes(&mut rest)?;
+        let fields = RequestFields {
             kind,
             flags,
-            tail: u32::from_ne_bytes(take(&mut rest)?),
-            offset: u32::from_ne_bytes(take(&mut rest)?),
-            va: u64::from_ne_bytes(take(&mut rest)?),
-            rkey: u32::from_ne_bytes(take(&mut rest)?),
-            len: u32::from_ne_bytes(take(&mut rest)?),
-            operands: [u64::from_ne_bytes(take(&mut rest)?), u64::from_ne_bytes(take(&mut rest)?)],
+            tail: u32::from_ne_bytes(take_bytes(&mut rest)?),
+            offset: u32::from_ne_bytes(take_bytes(&mut rest)?),
+            va: u64::from_ne_bytes(take_bytes(&mut rest)?),
+            rkey: u32::from_ne_bytes(take_bytes(&mut rest)?),
+            len: u32::from_ne_bytes(take_bytes(&mut rest)?),
+            operands: [
+                u64::from_ne_bytes(take_bytes(&mut rest)?),
+                u64::from_ne_bytes(take_bytes(&mut rest)?),
+            ],
         };
         let ask = ask_of(&fields, Number::new(srqn), frame.len() - rest.len()..frame.len())?;
         Some(Self { number, of, generation, srqn, ask })
     }
 }
 
-impl Saying {
-    pub(crate) fn emit(&self) -> [u8; SAYING] {
-        // Whoever found it busy, or was not ready, shall be asked again; a sender that is gone is none of this host's.
+impl SrqReply {
+    pub(crate) fn emit(&self) -> [u8; REPLY_LEN] {
+        // A busy or unprepared queue is asked again. A sender that is gone has no meaning between
+        // hosts.
         let (code, nak, value) = match self.served {
-            Served::Verdict(Verdict::Done) => (1, 0, 0),
-            Served::Original(value) => (2, 0, value),
-            Served::Verdict(Verdict::NotReady | Verdict::Dropped | Verdict::Busy) => (3, 0, 0),
-            Served::Verdict(Verdict::Broken) => (4, 0, 0),
-            Served::Verdict(Verdict::Refuse(nak)) => (5, nak as u32, 0),
-            Served::Verdict(Verdict::Stale | Verdict::Gone) => (5, Nak::Operation as u32, 0),
+            ServeResult::Verdict(Verdict::Done) => (1, 0, 0),
+            ServeResult::Original(value) => (2, 0, value),
+            ServeResult::Verdict(Verdict::NotReady | Verdict::Dropped | Verdict::Busy) => (3, 0, 0),
+            ServeResult::Verdict(Verdict::Broken) => (4, 0, 0),
+            ServeResult::Verdict(Verdict::Refuse(nak)) => (5, nak as u32, 0),
+            ServeResult::Verdict(Verdict::Stale | Verdict::Gone) => (5, Nak::Operation as u32, 0),
         };
-        let mut bytes = [code; SAYING];
+        let mut bytes = [code; REPLY_LEN];
         bytes[..8].copy_from_slice(&self.number.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.of.to_ne_bytes());
         bytes[12..16].copy_from_slice(&nak.to_ne_bytes());
@@ -172,32 +178,32 @@ impl Saying {
         bytes
     }
 
-    /// What `bytes` say; `None`: nothing that makes sense.
+    /// Parses a reply. `None`: the bytes are no reply.
     pub(crate) fn parse(mut bytes: &[u8]) -> Option<Self> {
-        let number = u64::from_ne_bytes(take(&mut bytes)?);
-        let of = u32::from_ne_bytes(take(&mut bytes)?);
-        let nak = u32::from_ne_bytes(take(&mut bytes)?);
-        let value = u64::from_ne_bytes(take(&mut bytes)?);
+        let number = u64::from_ne_bytes(take_bytes(&mut bytes)?);
+        let of = u32::from_ne_bytes(take_bytes(&mut bytes)?);
+        let nak = u32::from_ne_bytes(take_bytes(&mut bytes)?);
+        let value = u64::from_ne_bytes(take_bytes(&mut bytes)?);
         let served = match bytes {
-            [1] => Served::Verdict(Verdict::Done),
-            [2] => Served::Original(value),
-            [3] => Served::Verdict(Verdict::NotReady),
-            [4] => Served::Verdict(Verdict::Broken),
-            [5] => Served::Verdict(Verdict::Refuse(Nak::from_raw(nak)?)),
+            [1] => ServeResult::Verdict(Verdict::Done),
+            [2] => ServeResult::Original(value),
+            [3] => ServeResult::Verdict(Verdict::NotReady),
+            [4] => ServeResult::Verdict(Verdict::Broken),
+            [5] => ServeResult::Verdict(Verdict::Refuse(Nak::from_raw(nak)?)),
             _ => return None,
         };
         Some(Self { number, of, served })
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// What is said of a question in fields, and where its payload is.
-fn fields_of(ask: &Ask) -> (Fields, Option<Range<usize>>) {
+/// The fields of an operation, and the range of its payload.
+fn fields_of(ask: &Ask) -> (RequestFields, Option<Range<usize>>) {
     match ask {
         Ask::Deliver { offset, payload, first, last, solicited, .. } => {
             let (kind, tail) = match last {
@@ -207,8 +213,13 @@ fn fields_of(ask: &Ask) -> (Fields, Option<Range<usize>>) {
             };
             let ends = flag(*first, FIRST) | flag(last.is_some(), LAST);
             let flags = kind | ends | flag(*solicited, SOLICITED);
-            let fields =
-                Fields { kind: DELIVER, flags, tail, offset: *offset, ..Fields::default() };
+            let fields = RequestFields {
+                kind: DELIVER,
+                flags,
+                tail,
+                offset: *offset,
+                ..RequestFields::default()
+            };
             (fields, Some(payload.clone()))
         }
         Ask::Place { region, offset, payload, first, last, solicited, .. } => {
@@ -216,33 +227,40 @@ fn fields_of(ask: &Ask) -> (Fields, Option<Range<usize>>) {
             let ends = flag(*first, FIRST) | flag(last.is_some(), LAST);
             let flags = ends | flag(*solicited, SOLICITED) | flag(immediate.is_some(), IMMEDIATE);
             let tail = immediate.map_or(0, |data| u32::from_ne_bytes(data.bytes()));
-            let fields = Fields { tail, offset: *offset, ..Fields::region(PLACE, flags, region) };
+            let fields = RequestFields {
+                tail,
+                offset: *offset,
+                ..RequestFields::region(PLACE, flags, region)
+            };
             (fields, Some(payload.clone()))
         }
-        Ask::Read { region, .. } => (Fields::region(READ, 0, region), None),
+        Ask::Read { region, .. } => (RequestFields::region(READ, 0, region), None),
         Ask::Atomic(Atomic { va, rkey, op }) => {
             let (kind, operands) = match *op {
                 AtomicOp::CompareSwap { compare, swap } => (SWAP, [compare, swap]),
                 AtomicOp::FetchAdd { add } => (ADD, [add, 0]),
             };
-            (Fields { kind, va: *va, rkey: *rkey, operands, ..Fields::default() }, None)
+            (
+                RequestFields { kind, va: *va, rkey: *rkey, operands, ..RequestFields::default() },
+                None,
+            )
         }
         Ask::Flush { how, region } => {
             let flags = flag(how.whole_region, WHOLE)
                 | flag(how.global, GLOBAL)
                 | flag(how.persistent, PERSISTENT);
-            (Fields::region(FLUSH, flags, region), None)
+            (RequestFields::region(FLUSH, flags, region), None)
         }
         Ask::AtomicWrite { region, payload } => {
-            (Fields::region(STORE, 0, region), Some(payload.clone()))
+            (RequestFields::region(STORE, 0, region), Some(payload.clone()))
         }
-        // Of UD, which names no queue.
-        Ask::Datagram { .. } => (Fields::default(), None),
+        // UD names no queue.
+        Ask::Datagram { .. } => (RequestFields::default(), None),
     }
 }
 
-/// What the fields of a question ask for.
-fn ask_of(fields: &Fields, srq: Number, payload: Range<usize>) -> Option<Ask> {
+/// The operation of the fields.
+fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<Ask> {
     let srq = Some(srq);
     let (first, solicited, offset) = (fields.has(FIRST), fields.has(SOLICITED), fields.offset);
     let region = fields.reth();
@@ -285,8 +303,8 @@ fn ask_of(fields: &Fields, srq: Number, payload: Range<usize>) -> Option<Ask> {
 mod tests {
     use super::*;
 
-    /// Bytes in front of a question in its frame.
-    const BEFORE: usize = 3;
+    /// Bytes in front of the request in its frame.
+    const FRAME_HEADER_LEN: usize = 3;
     const PACKET: [u8; 20] = *b"headers and a load..";
 
     fn asks() -> Vec<Ask> {
@@ -337,80 +355,81 @@ mod tests {
         asks
     }
 
-    /// As `ask` is said of a frame rather than of `PACKET`.
+    /// The operation with ranges in the frame instead of `PACKET`.
     fn shifted(mut ask: Ask) -> Ask {
         if let Ask::Deliver { payload, .. }
         | Ask::Place { payload, .. }
         | Ask::AtomicWrite { payload, .. } = &mut ask
         {
-            *payload = BEFORE + FIELDS..BEFORE + FIELDS + payload.len();
+            *payload = FRAME_HEADER_LEN + REQUEST_HEADER_LEN
+                ..FRAME_HEADER_LEN + REQUEST_HEADER_LEN + payload.len();
         }
         ask
     }
 
     #[test]
-    fn a_question_survives_its_frame_and_is_nothing_if_that_is_too_short() {
+    fn a_request_round_trips_and_every_shorter_frame_is_rejected() {
         for ask in asks() {
-            let question = Question {
+            let request = SrqRequest {
                 number: u64::MAX - 1,
                 of: 0xab_cdef,
                 generation: 0xfffe,
                 srqn: 0x12_3456,
                 ask,
             };
-            let frame = [&[0; BEFORE][..], &question.emit(&PACKET)].concat();
-            let got = Question::parse(&frame, BEFORE).expect("it makes sense");
-            let wanted = Question { ask: shifted(question.ask.clone()), ..question.clone() };
-            assert_eq!(got, wanted);
+            let frame = [&[0; FRAME_HEADER_LEN][..], &request.emit(&PACKET)].concat();
+            let got = SrqRequest::parse(&frame, FRAME_HEADER_LEN).expect("it makes sense");
+            let installed = SrqRequest { ask: shifted(request.ask.clone()), ..request.clone() };
+            assert_eq!(got, installed);
             if let Ask::Deliver { payload, .. } = got.ask {
                 assert_eq!(&frame[payload], b"a load..");
             }
-            for len in 0..BEFORE + FIELDS {
-                assert_eq!(Question::parse(&frame[..len], BEFORE), None, "{len} bytes");
+            for len in 0..FRAME_HEADER_LEN + REQUEST_HEADER_LEN {
+                assert_eq!(SrqRequest::parse(&frame[..len], FRAME_HEADER_LEN), None, "{len} bytes");
             }
         }
     }
 
     #[test]
-    fn a_question_of_no_known_kind_is_none() {
+    fn a_request_of_an_unknown_kind_is_rejected() {
         let ask = asks().remove(0);
-        let question = Question { number: 1, of: 2, generation: 3, srqn: 4, ask };
-        let mut frame = question.emit(&PACKET);
+        let request = SrqRequest { number: 1, of: 2, generation: 3, srqn: 4, ask };
+        let mut frame = request.emit(&PACKET);
         for kind in (0..=u8::MAX).filter(|kind| !(DELIVER..=STORE).contains(kind)) {
             frame[18] = kind;
-            assert_eq!(Question::parse(&frame, 0), None);
+            assert_eq!(SrqRequest::parse(&frame, 0), None);
         }
     }
 
     #[test]
-    fn what_is_said_survives_its_bytes_and_nothing_else_is_said() {
+    fn a_reply_round_trips_and_invalid_bytes_are_rejected() {
         let naks = [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr, Nak::InvalidRd];
         let verdicts = [Verdict::Done, Verdict::NotReady, Verdict::Broken].into_iter();
-        let verdicts = verdicts.chain(naks.map(Verdict::Refuse)).map(Served::Verdict);
-        for served in verdicts.chain([Served::Original(u64::MAX - 2)]) {
-            let saying = Saying { number: 5 << 40, of: 7, served };
-            let bytes = saying.emit();
-            assert_eq!(Saying::parse(&bytes), Some(saying));
+        let verdicts = verdicts.chain(naks.map(Verdict::Refuse)).map(ServeResult::Verdict);
+        for served in verdicts.chain([ServeResult::Original(u64::MAX - 2)]) {
+            let reply = SrqReply { number: 5 << 40, of: 7, served };
+            let bytes = reply.emit();
+            assert_eq!(SrqReply::parse(&bytes), Some(reply));
             for len in 0..bytes.len() {
-                assert_eq!(Saying::parse(&bytes[..len]), None);
+                assert_eq!(SrqReply::parse(&bytes[..len]), None);
             }
             let mut longer = bytes.to_vec();
             longer.push(0);
-            assert_eq!(Saying::parse(&longer), None);
+            assert_eq!(SrqReply::parse(&longer), None);
         }
         for verdict in [Verdict::Busy, Verdict::Dropped] {
-            let saying = Saying { number: 1, of: 2, served: Served::Verdict(verdict) };
-            let said = Saying::parse(&saying.emit()).map(|said| said.served);
-            assert_eq!(said, Some(Served::Verdict(Verdict::NotReady)), "{verdict:?}");
+            let reply = SrqReply { number: 1, of: 2, served: ServeResult::Verdict(verdict) };
+            let reply = SrqReply::parse(&reply.emit()).map(|reply| reply.served);
+            assert_eq!(reply, Some(ServeResult::Verdict(Verdict::NotReady)), "{verdict:?}");
         }
-        let saying = Saying { number: 1, of: 2, served: Served::Verdict(Verdict::Done) };
-        let mut bytes = saying.emit();
+        let reply = SrqReply { number: 1, of: 2, served: ServeResult::Verdict(Verdict::Done) };
+        let mut bytes = reply.emit();
         for code in (6..=u8::MAX).chain([0]) {
-            bytes[SAYING - 1] = code;
-            assert_eq!(Saying::parse(&bytes), None);
+            bytes[REPLY_LEN - 1] = code;
+            assert_eq!(SrqReply::parse(&bytes), None);
         }
-        // A refusal for no known reason.
-        bytes[SAYING - 1] = 5;
-        assert_eq!(Saying::parse(&bytes), None);
+        // A refusal with an unknown reason.
+        bytes[REPLY_LEN - 1] = 5;
+        assert_eq!(SrqReply::parse(&bytes), None);
     }
 }

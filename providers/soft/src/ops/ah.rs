@@ -8,7 +8,7 @@ use super::{object, status};
 use crate::adapter::count_up;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
-use crate::host::state::is_for_now;
+use crate::host::unavailable::is_temporary;
 use crate::net::{Gids, is_multicast, may_send_to};
 use abi::*;
 use soft_sys::Errno;
@@ -63,7 +63,7 @@ pub(super) fn resolve(
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
     };
-    let is_here = || adapter.is_here(gids, &dgid) && !crate::host::is_forced(&route);
+    let is_here = || adapter.is_here(gids, &dgid) && !crate::host::is_wire_forced(&route);
     Ok((Some(route), !is_multicast(&dgid) && !is_here()))
 }
 
@@ -81,10 +81,10 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
         if let (Some(route), true) = (&route, elsewhere) {
             let adapter = &domain.adapter;
-            match adapter.wire.begin(adapter) {
+            match adapter.ensure_wire_open() {
                 Ok(()) if may_send_to(&route.dgid) => {}
                 Err(why @ Errno::EADDRINUSE) => adapter.unreachable.note_wire(adapter, why),
-                Err(why) if is_for_now(why) => return Err(why),
+                Err(why) if is_temporary(why) => return Err(why),
                 _ => adapter.unreachable.note_address(adapter, &route.dgid),
             }
         }

@@ -144,10 +144,10 @@ fn close_adapter(adapter: &Arc<Adapter>) {
 /// Ends the threads of the adapter, then leaves the fabric.
 fn leave(adapter: &Adapter) {
     // Received messages are acknowledged, as by a hardware adapter.
-    adapter.wire.pay(adapter);
+    adapter.send_deferred_acks();
     control::stop(adapter);
     Helping::stop(adapter);
-    adapter.wire.hand_over(adapter);
+    adapter.leave_wire();
     adapter.fabric.leave();
 }
 
@@ -239,8 +239,9 @@ unsafe fn open(
         }
     };
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let Interfaces { told, places, .. } = &adapter.interfaces;
-    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, told, places);
+    let Interfaces { reported, gid_indices, .. } = &adapter.interfaces;
+    let gids =
+        GidTable::new(adapter.port.gid_changes(), adapter.identity, number, reported, gid_indices);
     let inner = Context {
         adapter,
         gids,

@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn attach_mcast(
         // Processes that send to groups must know this process.
         queue.adapter.datagrams.meet_all_processes(&queue.adapter)?;
         queue.adapter.groups.attach(queue, &gid)?;
-        queue.adapter.wire.take_part(&queue.adapter, &gid, true);
+        queue.adapter.set_group_membership(&gid, true);
         Ok(())
     })
 }
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn detach_mcast(
         let (queue, gid) = unsafe { named(qp, gid)? };
         queue.adapter.groups.detach(queue, &gid)?;
         if !queue.adapter.groups.has_any(&gid) {
-            queue.adapter.wire.take_part(&queue.adapter, &gid, false);
+            queue.adapter.set_group_membership(&gid, false);
         }
         Ok(())
     })

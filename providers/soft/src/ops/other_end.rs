@@ -83,7 +83,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     let (slot, index) = split_qpn(number);
     let linked = {
         let requester = qp.requester.lock();
-        if requester.remote.is_some() {
+        if requester.host_connection.is_some() {
             end.place = OTHER_END_WIRE;
             return Ok(end);
         }

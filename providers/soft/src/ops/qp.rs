@@ -30,7 +30,7 @@ use crate::engine::request::Route;
 use crate::engine::state::{Kind, State};
 use crate::engine::tso::MAX_TSO_HEADER;
 use crate::host::active_mtu;
-use crate::host::state::is_for_now;
+use crate::host::unavailable::is_temporary;
 use crate::net::{Gids, is_multicast};
 use abi::*;
 use soft_local::shm::layout::Life;
@@ -470,7 +470,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     changes.remember(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
     if changes.has(IBV_QP_QKEY)
-        && let Some(connection) = &mut qp.requester.lock().remote
+        && let Some(connection) = &mut qp.requester.lock().host_connection
     {
         connection.set_qkey(known.attr.qkey);
     }
@@ -489,7 +489,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             requester.retry = patience;
             requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
-            if let Some(connection) = &mut requester.remote {
+            if let Some(connection) = &mut requester.host_connection {
                 connection.ready_to_send(&known.attr);
             }
             if resumes {
@@ -542,10 +542,10 @@ fn connect(
     if !qp.kind.is_connected() {
         // A UD QP also receives from other hosts, unless the wire is unavailable.
         if has_wire(qp.kind) {
-            match qp.adapter.wire.begin(&qp.adapter) {
-                Ok(()) => qp.connect_far(gids, attr, None),
+            match qp.adapter.ensure_wire_open() {
+                Ok(()) => qp.connect_by_wire(gids, attr, None),
                 // Otherwise the QP would never receive from other hosts, without any notice.
-                Err(why) if is_for_now(why) => return Err(why),
+                Err(why) if is_temporary(why) => return Err(why),
                 Err(_) => {}
             }
         }
@@ -553,16 +553,16 @@ fn connect(
         return Ok(());
     }
     if let Some(route) = elsewhere {
-        let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
+        let way = qp.adapter.open_wire_route(&route, qp.qpn);
         let far = way.map_err(|why| {
-            if qp.adapter.wire.begin(&qp.adapter).is_err() {
+            if qp.adapter.ensure_wire_open().is_err() {
                 qp.adapter.unreachable.note_wire(&qp.adapter, why);
                 return Errno::from_raw(libc::EHOSTUNREACH);
             }
             unreachable(&qp.adapter, &route)
         })?;
         qp.requester.lock().connect(None);
-        qp.connect_far(gids, attr, Some(far));
+        qp.connect_by_wire(gids, attr, Some(far));
         // No QP of this host may send to it.
         qp.set_connected(0);
         return Ok(());

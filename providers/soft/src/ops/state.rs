@@ -46,8 +46,8 @@ impl Context {
 
     /// The GID table in the version known to the application.
     pub(super) fn gids(&self) -> Arc<Gids> {
-        let Interfaces { told, places, .. } = &self.adapter.interfaces;
-        self.gids.after(self.adapter.port.gid_changes(), told, places)
+        let Interfaces { reported, gid_indices, .. } = &self.adapter.interfaces;
+        self.gids.after(self.adapter.port.gid_changes(), reported, gid_indices)
     }
 
     /// The channel with the descriptor `fd`.

@@ -16,7 +16,7 @@ use std::ffi::c_int;
 /// `sink` can be called for the life of the process.
 pub(super) unsafe extern "C" fn tell_packets(sink: ferroverbs_packet_sink) -> c_int {
     // SAFETY: the caller states that `sink` can be called for the life of the process.
-    let is_it = unsafe { packet_sink::begin(sink) };
+    let is_it = unsafe { packet_sink::install(sink) };
     status(|| if is_it { Ok(()) } else { Err(Errno::from_raw(libc::EBUSY)) })
 }
 
@@ -33,5 +33,5 @@ pub(super) unsafe extern "C" fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_
         Some(ah) => ah.elsewhere || ah.route.is_some_and(|route| is_multicast(&route.dgid)),
         None => qp.kind.is_connected(),
     };
-    (to_wire && qp.requester.lock().remote.is_some()).into()
+    (to_wire && qp.requester.lock().host_connection.is_some()).into()
 }

@@ -22,7 +22,7 @@ use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::regions::Regions;
 use crate::engine::windows::Windows;
 use crate::guid::Identity;
-use crate::host::state::Network;
+use crate::host::HostWire;
 use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Fabric;
@@ -68,7 +68,7 @@ pub(crate) struct Adapter {
     /// The interfaces whose addresses fill the GID table.
     pub(crate) interfaces: Interfaces,
     /// The wire to other hosts.
-    pub(crate) wire: Network,
+    pub(crate) wire: HostWire,
     pub(crate) unreachable: UnreachableReports,
     /// Addresses of processes in other network namespaces.
     pub(crate) published_addresses: Mutex<PublishedAddresses>,

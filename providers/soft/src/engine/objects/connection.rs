@@ -12,8 +12,8 @@ use crate::engine::request::SendQueue;
 use crate::engine::tags::wire::Tagged;
 use crate::engine::tso::Segmenter;
 use crate::engine::waiting::WaitingDatagrams;
-use crate::host::Served;
-use crate::host::connection::Connection;
+use crate::host::HostConnection;
+use crate::host::xrc_messages::ServeResult;
 use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::view::View;
@@ -112,7 +112,7 @@ pub(crate) struct Inbound {
     /// otherwise 0.
     pub(crate) foreign_srq: u32,
     /// XRC, for a receive QP of another process: the last request and the reply to it.
-    pub(crate) last_reply: Option<(u64, Served)>,
+    pub(crate) last_reply: Option<(u64, ServeResult)>,
     /// Tag matching: the kind of the current message, and the receive of the matched entry.
     pub(in crate::engine) tag_match: TagMatch,
     pub(in crate::engine) matched: Option<Box<Receive>>,
@@ -208,7 +208,7 @@ pub(crate) struct Requester {
     pub(in crate::engine) unpolled: Option<Box<Unpolled>>,
     pub(crate) link: Option<Box<Link>>,
     /// The transport to another host, if the remote QP is there.
-    pub(crate) remote: Option<Box<Connection>>,
+    pub(crate) host_connection: Option<Box<HostConnection>>,
     pub(crate) retry: RetryAttributes,
     /// Incarnation of the remote QP to which requests are sent; known once it serves.
     pub(in crate::engine) latched: Option<u16>,

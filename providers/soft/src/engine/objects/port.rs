@@ -2,8 +2,8 @@
 //! `port.rs` has the methods; `control.rs` has the thread.
 
 use super::plan::FaultPlan;
-use crate::gid_indices::Places;
-use crate::net::Told;
+use crate::gid_indices::GidIndices;
+use crate::net::ReportedGids;
 use cface::sync::Mutex;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
@@ -44,9 +44,9 @@ pub(crate) struct Port {
 pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
     /// The GID table reported last, or about to be reported. A leaf lock.
-    pub(crate) told: Told,
+    pub(crate) reported: ReportedGids,
     /// The index of each address. Locked below the table of a context; a leaf lock.
-    pub(crate) places: Mutex<Places>,
+    pub(crate) gid_indices: Mutex<GidIndices>,
     /// Whether a cable led to other hosts at the last look.
     pub(crate) cabled: AtomicBool,
     /// Whether applications were told that no cable leads to other hosts.

@@ -1,5 +1,5 @@
 //! Addresses that processes of other network namespaces published in the fabric directory.
-//! `addresses.rs` reads them to route connections.
+//! `member_addresses.rs` reads them to route connections.
 
 use soft_local::fabric::Stamp;
 

@@ -4,7 +4,7 @@
 
 use super::cq::HotReceivers;
 use super::qp::Qp;
-use crate::host::Question;
+use crate::host::xrc_messages::SrqRequest;
 use abi::*;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
@@ -75,7 +75,7 @@ pub(in crate::engine) enum XrcTask {
     /// Make a stand-in for QP `of`, for the sender QP `by` of process `slot`.
     MakeStandIn { slot: u16, of: u32, by: u32 },
     /// Serve this request, which arrived in `frame`.
-    Serve { question: Question, frame: Box<[u8]> },
+    Serve { question: SrqRequest, frame: Box<[u8]> },
     /// A process reports an event of QP `of` in the name of QP `by`. `of` is a QP of this process
     /// with the stand-in `by`, or a QP that this process opened.
     EventReported { by: u32, of: u32, event: QpEvent },

@@ -15,20 +15,20 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
     side.receive(1, &[side.sge(0, 64)]);
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let route = Route { sgid: host, dgid: host, ..Route::default() };
-    let far = match adapter.wire.way_anyway(&adapter, &route, side.qp.qpn) {
+    let peer_route = match adapter.wire.open_route_unchecked(&*adapter, &route, side.qp.qpn) {
         Err(Errno::EADDRINUSE) => {
             eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");
             return;
         }
-        far => far.expect("the port"),
+        peer_route => peer_route.expect("the port"),
     };
     // These are the steps of `ibv_modify_qp` on the way to RTR. Another thread looks at the wire
     // before the transition, and once more after it.
     let gids = Gids::of_this_host(adapter.identity, 0);
-    side.qp.connect_far(&gids, &attr, Some(far));
-    adapter.wire.ring(&side.qp);
+    side.qp.connect_by_wire(&gids, &attr, Some(peer_route));
+    side.qp.fire_wire_timer();
     side.qp.set_connected(0);
-    adapter.wire.ring(&side.qp);
+    side.qp.fire_wire_timer();
     assert!(side.poll().is_none(), "the receive is flushed");
     assert!(side.qp.is_in(State::Rtr));
 }
@@ -58,11 +58,11 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> O
             ..Zeroed::zeroed()
         };
         side.modify(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, attr);
-        let far = match adapter.wire.way_anyway(adapter, &route, side.qp.qpn) {
+        let peer_route = match adapter.wire.open_route_unchecked(&**adapter, &route, side.qp.qpn) {
             Err(Errno::EADDRINUSE) => return None,
-            far => far.expect("the port"),
+            peer_route => peer_route.expect("the port"),
         };
-        side.qp.connect_far(&gids, &attr, Some(far));
+        side.qp.connect_by_wire(&gids, &attr, Some(peer_route));
         side.qp.set_connected(other.qp.qpn);
         let needs = soft_semantics::modify::transition(kind, State::Rtr, State::Rts);
         side.modify(IBV_QPS_RTS, needs.expect("the usual way").required, attr);
@@ -84,7 +84,7 @@ fn the_reset_of_a_qp_sends_a_delayed_acknowledgement_first() {
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
         let came = std::iter::repeat_with(|| b.poll()).flatten().next().expect("a message");
         assert_eq!(came.status, IBV_WC_SUCCESS);
-        left += adapter.wire.take_debts();
+        left += adapter.wire.drain_deferred_acks();
         b.qp.reset();
         let done = std::iter::repeat_with(|| a.poll()).flatten().next().expect("a completion");
         assert_eq!(done.status, IBV_WC_SUCCESS);
@@ -106,7 +106,7 @@ fn an_unanswered_request_is_sent_again_from_other_ports() {
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
     let mut ports = std::collections::BTreeSet::new();
     let done = loop {
-        ports.extend(adapter.wire.source_port(&a.qp));
+        ports.extend(a.qp.wire_source_port());
         if let Some(done) = a.poll() {
             break done;
         }

@@ -4,8 +4,9 @@
 
 use super::xrc_order::End;
 use super::*;
+use crate::engine::host_qp::{FRAME_KINDS, receive_srq_request};
 use crate::engine::objects::datagrams::OutgoingDatagram;
-use crate::host::{FRAME_KINDS, Question, ask_guest};
+use crate::host::xrc_messages::SrqRequest;
 use ferroverbs_roce::engine::Ask;
 use ferroverbs_roce::wire::{Number, Reth, Tail};
 use soft_local::shm::slot::{BODY_WORDS, Op, halves};
@@ -38,15 +39,15 @@ impl Both {
         self.home.recv.qp.incarnation.lock().generation
     }
 
-    fn question(&self, number: u64, ask: Ask) -> Question {
+    fn question(&self, number: u64, ask: Ask) -> SrqRequest {
         let (of, srqn) = (self.home.recv.qp.qpn, self.other.srq.number);
-        Question { number, of, generation: self.generation(), srqn, ask }
+        SrqRequest { number, of, generation: self.generation(), srqn, ask }
     }
 
     /// Sends the question as the process in `slot`.
-    fn ask(&self, slot: u16, question: Question) -> bool {
+    fn ask(&self, slot: u16, question: SrqRequest) -> bool {
         let adapter = &self.other.recv.qp.adapter;
-        let asked = ask_guest(adapter, slot, question, &[7; 64], ServedBy::Application);
+        let asked = receive_srq_request(adapter, slot, question, &[7; 64], ServedBy::Application);
         looked(adapter);
         asked
     }
@@ -160,13 +161,13 @@ fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
     for forger in [own, 99] {
         assert!(!pair.ask(forger, question()), "{forger} has no such queue pair");
     }
-    let ours = Question { of: pair.other.recv.qp.qpn, ..question() };
+    let ours = SrqRequest { of: pair.other.recv.qp.qpn, ..question() };
     assert!(!pair.ask(own, ours), "our own");
     let generation = pair.generation().wrapping_sub(1);
-    let stale = Question { generation, ..question() };
-    let sender = Question { of: pair.home.send.qp.qpn, ..question() };
-    let nothing = Question { of: soft_local::shm::layout::qpn(slot, 77), ..question() };
-    let nowhere = Question { srqn: pair.other.srq.number + 5, ..question() };
+    let stale = SrqRequest { generation, ..question() };
+    let sender = SrqRequest { of: pair.home.send.qp.qpn, ..question() };
+    let nothing = SrqRequest { of: soft_local::shm::layout::qpn(slot, 77), ..question() };
+    let nowhere = SrqRequest { srqn: pair.other.srq.number + 5, ..question() };
     for question in [stale, sender, nothing, nowhere] {
         pair.ask(slot, question);
     }
@@ -183,8 +184,8 @@ fn questions_that_wait_for_a_stand_in_are_limited() {
     // The service thread may serve the questions at the same time, so the test repeats them.
     let lost = (0..1_000_000).any(|number| {
         let question =
-            Question { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
-        !ask_guest(adapter, pair.home_slot(), question, &[0; 64], ServedBy::Application)
+            SrqRequest { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
+        !receive_srq_request(adapter, pair.home_slot(), question, &[0; 64], ServedBy::Application)
     });
     assert!(lost);
 }

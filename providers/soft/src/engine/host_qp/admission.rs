@@ -1,9 +1,10 @@
-//! Which packets are for this process at all, by the limits that were set. Others are dropped and counted before anything looks at them.
+//! Drops and counts packets that the configured limits exclude (`limits`).
+//! Stands in front of the dispatch of received packets to QPs and groups.
 #![forbid(unsafe_code)]
 
-use super::counters::{Counts, Own};
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
+use crate::host::counters::{ProcessCounter, WireCounters};
 use crate::limits::Limits;
 use crate::net::Gids;
 use ferroverbs_roce::wire::Addresses;
@@ -11,20 +12,23 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 impl Adapter {
-    /// Whether a packet between these addresses is none for this process; it is counted. (Groups are only joined on interfaces that may be used.)
+    /// Whether the limits exclude a packet with these addresses. Counts the packet if so.
+    /// (Multicast groups are joined only on permitted interfaces.)
     #[inline]
-    pub(super) fn turns_away(&self, addresses: Addresses) -> bool {
+    pub(super) fn is_rejected_by_limits(&self, addresses: Addresses) -> bool {
         let limits = config::limits();
         let is_unlimited = limits.interfaces.is_none() && limits.peers.is_none();
-        if is_unlimited || self.admits_by(limits, addresses) {
+        if is_unlimited || self.admits_under(limits, addresses) {
             return false;
         }
-        Counts::of(self.view).own(Own::Refused).fetch_add(1, Ordering::Relaxed);
+        WireCounters::of(self.view)
+            .counter(ProcessCounter::NotAdmitted)
+            .fetch_add(1, Ordering::Relaxed);
         true
     }
 
     #[cold]
-    fn admits_by(&self, limits: &Limits, addresses: Addresses) -> bool {
+    fn admits_under(&self, limits: &Limits, addresses: Addresses) -> bool {
         let (from, to): (IpAddr, IpAddr) = match addresses {
             Addresses::V4 { src, dst } => (src.into(), dst.into()),
             Addresses::V6 { src, dst } => (src.into(), dst.into()),
@@ -33,16 +37,16 @@ impl Adapter {
             && (limits.interfaces.is_none() || to.is_multicast() || self.has_address(to))
     }
 
-    /// Whether an address is in the GID table, as it was told last.
+    /// Whether an address is in the GID table that applications were last told of.
     fn has_address(&self, address: IpAddr) -> bool {
         let raw = match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
-        let told = self.interfaces.told.lock();
-        // Where nobody follows the interfaces they are looked at.
+        let reported = self.interfaces.reported.lock();
+        // Without a notification of changes the interfaces are read now.
         let look = || Gids::of_this_host(self.identity, 0).has(&raw);
-        told.as_ref().map_or_else(look, |gids| gids.has(&raw))
+        reported.as_ref().map_or_else(look, |gids| gids.has(&raw))
     }
 }
 
@@ -54,7 +58,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn what_is_for_an_address_that_the_adapter_has_not_is_not_admitted() {
+    fn packets_to_foreign_addresses_are_not_admitted() {
         let name = format!("ferroverbs-limits-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
         config.dir_is_ours = true;
@@ -71,11 +75,11 @@ mod tests {
             family(Ipv4Addr::new(192, 0, 2, 1), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
         let group = family(Ipv4Addr::new(239, 1, 2, 3), Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1));
         let limits = Limits { interfaces: Names::parse("*"), ..Limits::default() };
-        assert!(adapter.admits_by(&limits, to(own.into())));
-        assert!(adapter.admits_by(&limits, to(group)));
-        assert!(!adapter.admits_by(&limits, to(other)));
-        assert!(adapter.admits_by(&Limits::default(), to(other)), "no limit");
+        assert!(adapter.admits_under(&limits, to(own.into())));
+        assert!(adapter.admits_under(&limits, to(group)));
+        assert!(!adapter.admits_under(&limits, to(other)));
+        assert!(adapter.admits_under(&Limits::default(), to(other)), "no limit");
         let limits = Limits { peers: parse_networks("198.51.100.1"), ..Limits::default() };
-        assert!(!adapter.admits_by(&limits, to(own.into())), "of a stranger");
+        assert!(!adapter.admits_under(&limits, to(own.into())), "of a stranger");
     }
 }

@@ -1,0 +1,324 @@
+//! The send queue of a QP on the wire to other hosts.
+//! Stands between `Requester` and the sending half of its connection (`host::connection::pump`).
+
+use crate::engine::inbound::read_region_bytes;
+use crate::engine::objects::connection::Requester;
+use crate::engine::objects::qp::Qp;
+use crate::engine::onesided::read_from_srq_owner;
+use crate::engine::regions::LOCAL_WRITE;
+use crate::host::HostWire;
+use crate::host::connection::ReadOwner;
+use crate::host::connection::pump::{LocalWork, RequestQueue};
+use crate::host::sockets::Sockets;
+use abi::*;
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::{Op, Refusal, Status, Work};
+use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
+use soft_local::fabric::Fabric;
+use soft_memory::Ranges;
+use soft_memory::careful::Seen;
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::{Phase, RemoteAddress, Request, What};
+use std::sync::atomic::Ordering;
+
+/// The sending half of a QP, whose requester is locked.
+#[derive(Debug)]
+pub(super) struct SendHalf<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) requester: &'a mut Requester,
+}
+
+impl Requester {
+    /// Gives all waiting requests to the transport, and sends the packets that may leave.
+    #[cold]
+    pub(crate) fn issue_to_host(&mut self, qp: &Qp) {
+        let Some(sockets) = qp.adapter.wire.sockets() else { return };
+        let Some(mut connection) = self.host_connection.take() else { return };
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
+            let n = self.queue.issued;
+            let entry = self.queue.entry(n);
+            // A held back request keeps its inline data, because the application may reuse the
+            // buffer.
+            if entry.has(IBV_SEND_INLINE) && !entry.kept {
+                self.keep_inline(n);
+            }
+            self.queue.issued += 1;
+            match self.transport_work(qp, n) {
+                Ok(work) if connection.post(work) => {}
+                Ok(_) => self.fail(n, IBV_WC_LOC_QP_OP_ERR),
+                Err(status) => self.fail(n, status),
+            }
+        }
+        connection.send_posted(&mut SendHalf { qp, requester: self }, sockets);
+        self.host_connection = Some(connection);
+    }
+
+    /// Queues the deferred acknowledgement, unless a request has carried the acknowledgement. The
+    /// next `flush` sends the packet.
+    pub(super) fn send_deferred_ack(&mut self, qp: &Qp, sockets: &Sockets, now: Time) {
+        let Some(mut connection) = self.host_connection.take() else { return };
+        connection.send_deferred_ack(&mut SendHalf { qp, requester: self }, sockets, now);
+        self.host_connection = Some(connection);
+    }
+
+    /// Sends the deferred acknowledgement of a QP whose connection ends. Another thread may have
+    /// removed the QP from the list and not have sent the acknowledgement yet.
+    pub(crate) fn send_last_ack(&mut self, qp: &Qp) {
+        if let Some(sockets) = qp.adapter.wire.sockets() {
+            self.send_deferred_ack(qp, sockets, sockets.now());
+            sockets.flush();
+        }
+    }
+
+    /// Sends the packets that waited for send window. Returns whether the QP waits again.
+    pub(super) fn resume_sending(&mut self, qp: &Qp, sockets: &Sockets, now: Time) -> bool {
+        let Some(mut connection) = self.host_connection.take() else { return false };
+        connection.resume_sending(&mut SendHalf { qp, requester: self }, sockets, now);
+        let still_waits = connection.waits_for_send_window();
+        self.host_connection = Some(connection);
+        still_waits
+    }
+
+    /// Whether a bind or invalidate request waits for a busy memory window.
+    pub(crate) fn waits_for_memory_window(&self) -> bool {
+        let connection = self.host_connection.as_ref();
+        connection.is_some_and(|connection| connection.waits_for_memory_window())
+    }
+
+    /// Request `n` in the form that the transport takes.
+    ///
+    /// # Errors
+    /// The status with which the request completes instead.
+    fn transport_work(&mut self, qp: &Qp, n: u64) -> Result<Work, u32> {
+        let entry = self.queue.entry(n);
+        let (request, mut len) = (&entry.request, entry.len);
+        let writes = matches!(
+            request.what,
+            What::Read(_) | What::Fetch(..) | What::FetchAdd { .. } | What::CompareSwap { .. }
+        );
+        let is_word = matches!(
+            request.what,
+            What::FetchAdd { .. } | What::CompareSwap { .. } | What::Store { word: None, .. }
+        );
+        // An injected fault (`engine::faulty`). No packet could provoke the refusal from every
+        // peer.
+        if let What::Refused(nak) = request.what {
+            return Err(nak.requester_status());
+        }
+        let has_own_word = matches!(request.what, What::Store { word: Some(_), .. });
+        if !request.what.is_local() && !has_own_word {
+            let need = if writes { LOCAL_WRITE } else { 0 };
+            let mut ranges = Ranges::new();
+            if !self.ranges_into(&mut ranges, qp, n, need) {
+                return Err(IBV_WC_LOC_PROT_ERR);
+            }
+            len = ranges.total() as u32;
+        }
+        if is_word && len != 8 {
+            return Err(IBV_WC_LOC_LEN_ERR);
+        }
+        let entry = self.queue.entry(n);
+        let (op, len) = transport_operation(&entry.request, len).ok_or(IBV_WC_LOC_QP_OP_ERR)?;
+        Ok(Work {
+            solicited: entry.has(IBV_SEND_SOLICITED),
+            fence: entry.has(IBV_SEND_FENCE),
+            srq: Number::new(entry.request.srqn),
+            ..Work::new(n, op, len)
+        })
+    }
+
+    /// Fills `to` from `offset` of request `n`. Returns false if the memory is no longer mapped.
+    fn gather_payload(&mut self, qp: &Qp, n: u64, offset: usize, to: &mut [u8]) -> bool {
+        if let What::Store { word: Some(word), .. } = self.queue.entry(n).request.what {
+            let word = word.to_ne_bytes();
+            let part = word.get(offset..offset + to.len());
+            return part.inspect(|part| to.copy_from_slice(part)).is_some();
+        }
+        let mut ranges = Ranges::new();
+        self.ranges_into(&mut ranges, qp, n, 0) && ranges.gather_bytes(offset, to)
+    }
+
+    /// Places response bytes of a READ or an atomic at `offset` of request `n`. Returns false if
+    /// the memory is no longer mapped.
+    pub(super) fn scatter_response(
+        &mut self,
+        qp: &Qp,
+        n: u64,
+        offset: usize,
+        bytes: &[u8],
+        careful: bool,
+    ) -> bool {
+        if n < self.queue.completed || n >= self.queue.posted {
+            return true;
+        }
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
+            return false;
+        }
+        ranges.take_care(careful);
+        ranges.scatter_packet(offset, bytes)
+    }
+}
+
+impl RequestQueue for SendHalf<'_> {
+    #[inline]
+    fn index(&self) -> usize {
+        self.qp.index
+    }
+
+    #[inline]
+    fn wire(&self) -> &HostWire {
+        &self.qp.adapter.wire
+    }
+
+    #[inline]
+    fn fabric(&self) -> &Fabric {
+        &self.qp.adapter.fabric
+    }
+
+    #[inline]
+    fn is_port_down(&self) -> bool {
+        self.qp.adapter.port.is_down()
+    }
+
+    fn complete(&mut self, n: u64, status: Status) {
+        let Self { requester, .. } = self;
+        if n < requester.queue.completed || n >= requester.queue.posted {
+            return;
+        }
+        let entry = requester.queue.entry(n);
+        match (status, entry.phase) {
+            // A flush completes the request with all others, or the request has failed here.
+            (Status::Flushed, _) | (_, Phase::Failed(_)) => {}
+            (Status::Success, _) => entry.phase = Phase::Done,
+            (status, _) => requester.fail(n, wc_status(status)),
+        }
+    }
+
+    fn perform(&mut self, n: u64) -> LocalWork {
+        let Self { qp, requester } = self;
+        if n < requester.queue.completed {
+            return LocalWork::Gone;
+        }
+        if !requester.issue_local(qp, n) {
+            return LocalWork::Busy;
+        }
+        let good = requester.queue.entry(n).phase == Phase::Done;
+        LocalWork::Done(if good { Status::Success } else { Status::LocalOperation })
+    }
+
+    fn gather(&mut self, n: u64, offset: usize, to: &mut [u8]) -> bool {
+        self.requester.gather_payload(self.qp, n, offset, to)
+    }
+
+    fn read_region(
+        &mut self,
+        owner: Option<ReadOwner>,
+        seen: &mut Seen,
+        va: u64,
+        rkey: u32,
+        to: &mut [u8],
+    ) -> Result<(), Refusal> {
+        let remote = RemoteAddress { addr: va, rkey };
+        self.qp.read_region(owner, seen, remote, to).map_err(refusal_of)
+    }
+}
+
+/// Operation and length of a request for the transport. `None` if the wire has no such operation.
+fn transport_operation(request: &Request, len: u32) -> Option<(Op, u32)> {
+    let immediate = Immediate::new(request.imm.to_ne_bytes());
+    Some(match request.what {
+        What::Send => {
+            let tail = match request.opcode {
+                IBV_WR_SEND_WITH_IMM => Tail::Immediate(immediate),
+                IBV_WR_SEND_WITH_INV => Tail::Invalidate(request.imm),
+                _ => Tail::Plain,
+            };
+            (Op::Send(tail), len)
+        }
+        What::Write(RemoteAddress { addr, rkey }) => {
+            let with_immediate = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+            let immediate = with_immediate.then_some(immediate);
+            (Op::Write { va: addr, rkey, immediate }, len)
+        }
+        // A rendezvous reads the message, then sends its end.
+        What::Read(RemoteAddress { addr, rkey }) | What::Fetch(RemoteAddress { addr, rkey }, _) => {
+            (Op::Read { va: addr, rkey }, len)
+        }
+        What::Finish(_) => (Op::Send(Tail::Plain), len),
+        What::CompareSwap { remote: RemoteAddress { addr, rkey }, compare, swap } => {
+            (Op::Atomic { va: addr, rkey, op: AtomicOp::CompareSwap { compare, swap } }, 8)
+        }
+        What::FetchAdd { remote: RemoteAddress { addr, rkey }, add } => {
+            (Op::Atomic { va: addr, rkey, op: AtomicOp::FetchAdd { add } }, 8)
+        }
+        What::Store { remote: RemoteAddress { addr, rkey }, .. } => {
+            (Op::AtomicWrite { va: addr, rkey }, 8)
+        }
+        What::Flush { remote: RemoteAddress { addr, rkey }, len, placement } => {
+            let how = Feth {
+                whole_region: len == 0,
+                global: placement & IBV_FLUSH_GLOBAL != 0,
+                persistent: placement & IBV_FLUSH_PERSISTENT != 0,
+            };
+            (Op::Flush { va: addr, rkey, how }, u32::try_from(len).ok()?)
+        }
+        What::Bind(_) | What::Invalidate { .. } => (Op::Local, 0),
+        What::Segments(_) | What::Refused(_) => return None,
+    })
+}
+
+/// `ibv_wc_status` of a status of the transport.
+pub(super) const fn wc_status(status: Status) -> u32 {
+    match status {
+        Status::Success => IBV_WC_SUCCESS,
+        Status::Flushed => IBV_WC_WR_FLUSH_ERR,
+        Status::LocalLength => IBV_WC_LOC_LEN_ERR,
+        Status::LocalOperation => IBV_WC_LOC_QP_OP_ERR,
+        Status::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        Status::BadResponse => IBV_WC_BAD_RESP_ERR,
+        Status::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
+        Status::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        Status::RemoteOperation => IBV_WC_REM_OP_ERR,
+        Status::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+        Status::LocalAccess => IBV_WC_LOC_ACCESS_ERR,
+    }
+}
+
+/// The NAK code of a refusal.
+pub(super) const fn refusal_of(nak: Nak) -> Refusal {
+    match nak {
+        Nak::Access => Refusal::RemoteAccess,
+        Nak::Operation => Refusal::RemoteOperation,
+        _ => Refusal::InvalidRequest,
+    }
+}
+
+impl Qp {
+    /// Fills `to` with bytes that the peer reads. `owner` names the owner of the region, if the
+    /// QP's own protection domain is not the owner.
+    ///
+    /// # Errors
+    /// The region does not permit the READ, or is no longer mapped.
+    fn read_region(
+        &self,
+        owner: Option<ReadOwner>,
+        seen: &mut Seen,
+        remote: RemoteAddress,
+        to: &mut [u8],
+    ) -> Result<(), Nak> {
+        let mut rights = self.entry().rights.load(Ordering::Relaxed);
+        match owner {
+            None => {}
+            Some(ReadOwner::Domain(pd)) => {
+                rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
+            }
+            Some(ReadOwner::SharedQueue(number)) => {
+                return read_from_srq_owner(self, number, remote, to);
+            }
+        }
+        // The service thread may drive the wire, so unmapped memory must not fault.
+        read_region_bytes(self, rights, seen, remote, to)
+    }
+}
