@@ -192,7 +192,7 @@ const UNSAFE: [&str; 33] = [
 ];
 
 /// Folders and files of librdmacm that have unsafe code, below `rdmacm/src`.
-const CM_UNSAFE: [&str; 46] = [
+const CM_UNSAFE: [&str; 44] = [
     "calls/",
     "core/addrinfo.rs",
     "core/agent.rs",
@@ -202,8 +202,6 @@ const CM_UNSAFE: [&str; 46] = [
     "core/id.rs",
     "core/path.rs",
     "core/route.rs",
-    "host/neighbours.rs",
-    "host/processes.rs",
     "kernel/adapter.rs",
     "kernel/command.rs",
     "kernel/connect.rs",
@@ -214,11 +212,9 @@ const CM_UNSAFE: [&str; 46] = [
     "kernel/node.rs",
     "kernel/qp.rs",
     "layers.rs",
-    "rsocket/bell.rs",
     "rsocket/connect.rs",
     "rsocket/datagram_endpoint.rs",
     "rsocket/datagrams.rs",
-    "rsocket/end.rs",
     "rsocket/endpoint.rs",
     "rsocket/mapping.rs",
     "rsocket/memory.rs",
@@ -232,11 +228,13 @@ const CM_UNSAFE: [&str; 46] = [
     "rsocket/vector.rs",
     "sys/address.rs",
     "sys/announced.rs",
-    "sys/neighbour_table.rs",
+    "sys/descriptors.rs",
+    "sys/netlink.rs",
     "sys/per_process.rs",
     "sys/port_range.rs",
     "sys/random.rs",
     "sys/thread.rs",
+    "sys/udp.rs",
     "sys/user.rs",
     "sys/verbs.rs",
 ];

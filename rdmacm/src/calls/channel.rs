@@ -4,6 +4,7 @@
 use crate::core::channel::{Channel, Event, EventSource, PendingAction};
 use crate::core::id::{Backend, Id, Stage};
 use crate::kernel;
+use crate::sys::descriptors;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
 use std::ffi::{c_int, c_void};
@@ -136,8 +137,7 @@ fn wait(source: EventSource, fd: c_int) -> Result<Arrival, Errno> {
                 }
                 why => Err(why),
             });
-            // SAFETY: fcntl has no memory requirements here.
-            let sleeps = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
+            let sleeps = || !descriptors::is_nonblocking(fd);
             match either {
                 Err(Errno::EAGAIN) if sleeps() => {
                     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -18,7 +18,7 @@ use crate::host::sorting::{self, Addressee};
 use crate::host::unclaimed::UnclaimedRequests;
 use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
 use crate::host::{ports, processes};
-use crate::sys::{random, thread, verbs};
+use crate::sys::{descriptors, random, thread, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
@@ -26,6 +26,7 @@ use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ pub(crate) struct Agent {
     mr: *mut ibv_mr,
     memory: *mut u8,
     /// The eventfd that wakes the agent's thread.
-    wake_fd: i32,
+    wake_fd: OwnedFd,
     /// The descriptor that is readable when a watched local process has ended.
     neighbours: i32,
     /// The holder of the number in the upper bits of this process's communication ids.
@@ -171,11 +172,7 @@ impl Agent {
     pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
         let process = processes::take_number(random::number())?;
         let state = AgentState::new(device, &process)?;
-        // SAFETY: eventfd has no requirements.
-        let wake_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if wake_fd < 0 {
-            return Err(Errno::last());
-        }
+        let wake_fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
         let mut agent = Box::new(Self {
             device,
             qp: null_mut(),
@@ -333,9 +330,7 @@ impl Agent {
             return;
         }
         state.sleeps_until = due;
-        let one = 1_u64;
-        // SAFETY: eight bytes of `one` are read; the descriptor is open as long as the agent.
-        unsafe { libc::write(self.wake_fd, (&raw const one).cast(), 8) };
+        descriptors::add_count(self.wake_fd.as_raw_fd(), 1);
     }
 
     /// The next deadline of the thread, without an arrival before.
@@ -667,29 +662,29 @@ impl Agent {
     }
 
     fn sleep(&self, wait: Option<Duration>) {
-        // The time is rounded up: a thread that wakes too early would poll again and again.
-        let limit = wait.map_or(-1, |wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
+        // A millisecond more: a thread that wakes too early would poll again and again.
+        let limit = wait.map(|wait| wait.saturating_add(Duration::from_millis(1)));
         // SAFETY: the channel is never destroyed.
         let events = unsafe { (*self.channel).fd };
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut all = [poll(events), poll(self.wake_fd), poll(self.neighbours)];
-        // SAFETY: `all` has three entries; `count` has the eight bytes that are read; channel and
-        // queue are never destroyed.
-        unsafe {
-            libc::poll(all.as_mut_ptr(), 3, limit);
-            // `handle_deadlines` looks for ended processes each time, so the third descriptor needs
-            // no action.
-            let [event, wake_fd, _] = all.map(|one| one.revents != 0);
-            if event {
-                let (mut cq, mut context) = (null_mut(), null_mut());
+        let wake_fd = self.wake_fd.as_raw_fd();
+        let mut all = [poll(events), poll(wake_fd), poll(self.neighbours)];
+        // After an error, such as EINTR, no entry is ready, and the thread looks around.
+        let _count = descriptors::poll(&mut all, limit);
+        // `handle_deadlines` looks for ended processes each time, so the third descriptor needs no
+        // action.
+        let [event, wake, _] = all.map(|one| one.revents != 0);
+        if event {
+            let (mut cq, mut context) = (null_mut(), null_mut());
+            // SAFETY: channel and queue are never destroyed.
+            unsafe {
                 if verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
                     verbs::ibv_ack_cq_events(cq, 1);
                 }
             }
-            if wake_fd {
-                let mut count = 0_u64;
-                libc::read(self.wake_fd, (&raw mut count).cast(), 8);
-            }
+        }
+        if wake {
+            descriptors::take_count(wake_fd);
         }
     }
 }
@@ -716,7 +711,6 @@ impl Drop for Agent {
                 verbs::ibv_dereg_mr(self.mr);
             }
             mem::free(self.memory.cast());
-            libc::close(self.wake_fd);
         }
     }
 }

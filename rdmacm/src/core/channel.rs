@@ -7,11 +7,13 @@
 
 use crate::core::device;
 use crate::core::id::{Backend, Id, UndeliveredId};
+use crate::sys::{descriptors, per_process};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Channel {
     verbs: rdma_event_channel,
     source: EventSource,
+    /// The descriptors of both fields above, closed with the channel.
+    _descriptors: Vec<OwnedFd>,
     /// The process that created the channel.
     process: i32,
     queue: Mutex<VecDeque<Box<Event>>>,
@@ -44,76 +48,48 @@ pub(crate) enum EventSource {
     Both(i32, i32),
 }
 
-/// An eventfd.
-fn new_eventfd(flags: i32) -> Result<i32, Errno> {
-    // SAFETY: eventfd has no requirements.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE | flags) };
-    if fd < 0 { Err(Errno::last()) } else { Ok(fd) }
-}
-
-/// An epoll descriptor that is readable when either descriptor is readable.
-fn epoll_of_both(eventfd: i32, kernel: i32) -> Result<i32, Errno> {
-    // SAFETY: epoll_create1 and fcntl have no requirements; `event` is readable.
-    unsafe {
-        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-        if epoll < 0 {
-            return Err(Errno::last());
-        }
-        let flags = libc::fcntl(kernel, libc::F_GETFL);
-        libc::fcntl(kernel, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        for fd in [eventfd, kernel] {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            if libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) != 0 {
-                let why = Errno::last();
-                libc::close(epoll);
-                return Err(why);
-            }
-        }
-        Ok(epoll)
-    }
-}
-
 impl Channel {
     /// A channel for ids on devices without a kernel driver.
     ///
     /// # Errors
     /// The errno of the system.
     pub(crate) fn soft() -> Result<Arc<Self>, Errno> {
-        new_eventfd(0).map(|fd| Self::with(fd, EventSource::Queue(fd)))
+        let eventfd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE)?;
+        let fd = eventfd.as_raw_fd();
+        Ok(Self::with(fd, EventSource::Queue(fd), vec![eventfd]))
     }
 
     /// A channel for ids on kernel devices only, with the kernel's descriptor.
-    pub(crate) fn of_kernel(kernel: i32) -> Arc<Self> {
-        Self::with(kernel, EventSource::Kernel(kernel))
+    pub(crate) fn of_kernel(kernel: OwnedFd) -> Arc<Self> {
+        let fd = kernel.as_raw_fd();
+        Self::with(fd, EventSource::Kernel(fd), vec![kernel])
     }
 
-    /// A channel for ids on both kinds of devices. Takes the kernel's descriptor over, also after
-    /// an error.
+    /// A channel for ids on both kinds of devices, with the kernel's descriptor.
     ///
     /// # Errors
     /// The errno of the system.
-    pub(crate) fn both(kernel: i32) -> Result<Arc<Self>, Errno> {
-        let close = |fd| {
-            // SAFETY: the descriptor was opened for this channel, and is not shared yet.
-            unsafe { libc::close(fd) };
-        };
-        let eventfd = new_eventfd(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
-        let both = epoll_of_both(eventfd, kernel).inspect_err(|_| {
-            close(eventfd);
-            close(kernel);
-        })?;
-        Ok(Self::with(both, EventSource::Both(eventfd, kernel)))
+    pub(crate) fn both(kernel: OwnedFd) -> Result<Arc<Self>, Errno> {
+        let flags = libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE | libc::EFD_NONBLOCK;
+        let eventfd = descriptors::eventfd(0, flags)?;
+        let set = descriptors::epoll()?;
+        // The kernel's descriptor is of a character device, whose flags can be set.
+        let _set = descriptors::set_nonblocking(kernel.as_raw_fd());
+        for fd in [&eventfd, &kernel] {
+            descriptors::epoll_add(set.as_raw_fd(), fd.as_raw_fd(), libc::EPOLLIN, 0)?;
+        }
+        let source = EventSource::Both(eventfd.as_raw_fd(), kernel.as_raw_fd());
+        Ok(Self::with(set.as_raw_fd(), source, vec![set, kernel, eventfd]))
     }
 
-    fn with(fd: i32, source: EventSource) -> Arc<Self> {
-        let (queue, acknowledged) = (Mutex::default(), Mutex::default());
-        let verbs = rdma_event_channel { fd };
+    fn with(fd: i32, source: EventSource, descriptors: Vec<OwnedFd>) -> Arc<Self> {
         Arc::new(Self {
-            verbs,
+            verbs: rdma_event_channel { fd },
             source,
-            process: crate::sys::per_process::process(),
-            queue,
-            acknowledged,
+            _descriptors: descriptors,
+            process: per_process::process(),
+            queue: Mutex::default(),
+            acknowledged: Mutex::default(),
         })
     }
 
@@ -162,10 +138,8 @@ impl Channel {
     /// Makes rdma_get_cm_event(3) non-blocking for a kernel-only channel.
     pub(crate) fn make_nonblocking(&self) {
         if let EventSource::Kernel(fd) = self.source {
-            // SAFETY: fcntl has no memory requirements here; this channel owns the descriptor.
-            unsafe {
-                libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::fcntl(fd, libc::F_GETFL))
-            };
+            // The kernel's descriptor is of a character device, whose flags can be set.
+            let _set = descriptors::set_nonblocking(fd);
         }
     }
 
@@ -231,10 +205,7 @@ impl Channel {
     /// Appends an event and increments the eventfd.
     pub(crate) fn push(&self, event: Box<Event>) {
         self.queue.lock().push_back(event);
-        let one = 1_u64;
-        // SAFETY: eight bytes of `one` are read. The count stays far below its limit, so the write
-        // does not block.
-        unsafe { libc::write(self.eventfd(), (&raw const one).cast(), 8) };
+        descriptors::add_count(self.eventfd(), 1);
     }
 
     /// The next event, unless the event was discarded meanwhile.
@@ -249,11 +220,8 @@ impl Channel {
 
     /// Decrements the eventfd, if its count is not zero.
     pub(crate) fn take_count(&self) {
-        let mut count = 0_u64;
-        let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
         // Another thread may have read the count already; that thread then finds the queue empty.
-        // SAFETY: `into` names the eight bytes of `count`.
-        unsafe { libc::preadv2(self.eventfd(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+        descriptors::try_take_count(self.eventfd());
     }
 
     /// Removes and returns the events for which `wanted` is true.
@@ -269,20 +237,6 @@ impl Channel {
             self.take_count();
         }
         taken
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        let close = |fd| {
-            // SAFETY: the channel owns the descriptor, and closes it once.
-            unsafe { libc::close(fd) };
-        };
-        if let EventSource::Both(eventfd, kernel) = self.source {
-            close(kernel);
-            close(eventfd);
-        }
-        close(self.verbs.fd);
     }
 }
 

@@ -2,6 +2,8 @@
 //! Between the system and the ids: the agent asks this floor which process a MAD is for, and which
 //! process answers for a dead one.
 
+#![forbid(unsafe_code)]
+
 pub(crate) mod neighbour_connections;
 pub(crate) mod neighbours;
 pub(crate) mod peer;

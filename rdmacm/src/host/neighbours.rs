@@ -5,10 +5,11 @@
 
 use crate::host::peer::Peer;
 use crate::host::processes;
+use crate::sys::descriptors;
 use cface::Errno;
 use ferroverbs_cm::{Connection, Manager};
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The number of connections with a process from which on ended connections are removed from the
@@ -55,14 +56,7 @@ impl Neighbours {
     /// # Errors
     /// The errno of the system.
     pub(crate) fn new() -> Result<Self, Errno> {
-        // SAFETY: epoll_create1 has no requirements; the new descriptor has no other owner.
-        let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(Errno::last());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let epoll = descriptors::epoll()?;
         let (watched, already_ended) = (HashMap::new(), Ended::default());
         Ok(Self { epoll, watched, polled: vec![], checked: Instant::now(), already_ended })
     }
@@ -103,10 +97,8 @@ impl Neighbours {
                 return self.polled.push(process);
             }
         };
-        let mut event = libc::epoll_event { events: 0, u64: u64::from(process) };
-        let (epoll, fd) = (self.fd(), life.as_raw_fd());
-        // SAFETY: both descriptors are open, and `event` is readable.
-        if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
+        // A hang-up is reported without a request.
+        if descriptors::epoll_add(self.fd(), life.as_raw_fd(), 0, process.into()).is_ok() {
             let new = Neighbour { _life: Some(life), connections: vec![], tidy_at: TIDY_THRESHOLD };
             self.watched.insert(process, new);
         }
@@ -120,7 +112,6 @@ impl Neighbours {
     /// The processes that have ended since the last call.
     pub(crate) fn ended(&mut self) -> Ended {
         const MOST: usize = 16;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
         let mut ended = std::mem::take(&mut self.already_ended);
         if self.next().is_some_and(|next| next.is_zero()) {
             self.checked = Instant::now();
@@ -135,11 +126,10 @@ impl Neighbours {
             }
         }
         loop {
-            // SAFETY: `events` has `MOST` entries.
-            let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), MOST as i32, 0) };
-            let count = usize::try_from(count).unwrap_or(0);
-            for event in events.iter().take(count) {
-                let process = u32::try_from(event.u64).unwrap_or(0);
+            let ready = descriptors::epoll_ready::<MOST>(&self.epoll);
+            let count = ready.len();
+            for token in ready {
+                let process = u32::try_from(token).unwrap_or(0);
                 // Dropping the entry closes the descriptor.
                 if let Some(already_ended) = self.watched.remove(&process) {
                     ended.connections.extend(already_ended.connections);

@@ -2,7 +2,7 @@
 //! Numbers, life and role are names of sockets, as ports are ([`crate::host::ports`]).
 
 use crate::host::ports::{Name, full_name, is_taken, take};
-use crate::sys::user::is_group;
+use crate::sys::user::{effective_id, is_group};
 use cface::Errno;
 use cface::names::{self, Life};
 use std::os::fd::OwnedFd;
@@ -52,8 +52,7 @@ fn life_name(number: u32) -> String {
 /// `ECONNREFUSED` the process has ended; `EAGAIN` too many watchers; else the errno of the system.
 pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
     // The members of a group have different users.
-    // SAFETY: geteuid has no requirements.
-    let own = unsafe { libc::geteuid() };
+    let own = effective_id();
     names::watch(&full_name(&life_name(number)), |uid| is_group() || uid == own)
 }
 

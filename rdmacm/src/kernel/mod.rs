@@ -38,6 +38,7 @@ use multicast::Group;
 use std::any::Any;
 use std::ffi::{CStr, c_int};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
@@ -121,7 +122,7 @@ fn part(id: &Id) -> Result<(&Kernel, c_int), Errno> {
 ///
 /// # Errors
 /// The errno of the system; `EPERM` an unsupported version.
-pub(crate) fn open() -> Result<c_int, Errno> {
+pub(crate) fn open() -> Result<OwnedFd, Errno> {
     let opened = node::node().and_then(node::Node::open);
     opened.inspect_err(|why| {
         static ONCE: Once = Once::new();

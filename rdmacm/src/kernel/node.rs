@@ -1,11 +1,12 @@
 //! The character device of the kernel's connection manager: its name, version and opening.
 //! `kernel::open` makes an event channel from it.
 
+use crate::sys::netlink::Netlink;
 use crate::sys::verbs;
 use cface::Errno;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::fs::File;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -43,7 +44,7 @@ impl Node {
     ///
     /// # Errors
     /// The errno of the system; `ENODEV` the path is another file.
-    pub(super) fn open(&self) -> Result<c_int, Errno> {
+    pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         match self.open_at(&self.path()) {
             // With other udev names, a link by device number exists. Kernels that report the number
             // create the node before.
@@ -56,14 +57,14 @@ impl Node {
         }
     }
 
-    fn open_at(&self, path: &Path) -> Result<c_int, Errno> {
+    fn open_at(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let file = File::options().read(true).write(true).open(path)?;
         let data = file.metadata()?;
         let expected = self.number == 0 || data.rdev() == self.number;
         if !data.file_type().is_char_device() || !expected {
             return Err(Errno::ENODEV);
         }
-        Ok(file.into_raw_fd())
+        Ok(file.into())
     }
 }
 
@@ -101,34 +102,11 @@ const CHARDEV: u16 = 72;
 /// Bytes of a message header and of an attribute header.
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
-/// The time limit of an answer, which normally arrives at once.
-static ANSWER_TIMEOUT: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
 
 /// The description from netlink. The kernel loads the module of the device if necessary.
 fn by_netlink() -> Option<Node> {
-    // SAFETY: socket has no requirements.
-    let socket = unsafe {
-        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_RDMA)
-    };
-    if socket < 0 {
-        return None;
-    }
-    // SAFETY: the descriptor was just opened, and has no other owner.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let request = request();
-    let mut answer = vec![0_u8; 8192];
-    // SAFETY: both buffers have the stated lengths.
-    let len = unsafe {
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        let timeout: *const c_void = (&raw const ANSWER_TIMEOUT).cast();
-        let size = size_of::<libc::timeval>() as libc::socklen_t;
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, timeout, size);
-        if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
-            return None;
-        }
-        libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0)
-    };
-    read_answer(answer.get(..usize::try_from(len).ok()?)?)
+    let answer = Netlink::open(NETLINK_RDMA)?.ask(&request(), 8192, 0)?;
+    read_answer(&answer)
 }
 
 fn request() -> Vec<u8> {

@@ -3,16 +3,17 @@
 //! completion of the socket wakes it.
 
 use super::numbers;
+use crate::sys::descriptors;
 use cface::Errno;
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// An eventfd.
 #[derive(Debug)]
 pub(super) struct WakeFd {
-    fd: c_int,
+    fd: OwnedFd,
     /// The process that owns the descriptor. In a child of fork(2), writes to the copy would wake
     /// the parent.
     process: i32,
@@ -22,36 +23,24 @@ impl WakeFd {
     /// # Errors
     /// The errno of the system.
     fn new() -> Result<Self, Errno> {
-        // SAFETY: eventfd has no requirements.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 { Err(Errno::last()) } else { Ok(Self { fd, process: numbers::process() }) }
+        let fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
+        Ok(Self { fd, process: numbers::process() })
     }
 
     /// The descriptor.
-    pub(super) const fn fd(&self) -> c_int {
-        self.fd
+    pub(super) fn fd(&self) -> c_int {
+        self.fd.as_raw_fd()
     }
 
     /// Resets the count.
     pub(super) fn reset(&self) {
-        let mut count = 0_u64;
-        // SAFETY: the eight bytes of `count` are writable; the descriptor is non-blocking.
-        unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut count, 8_usize) };
-    }
-}
-
-impl Drop for WakeFd {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the descriptor, and closes it once.
-        unsafe { libc::close(self.fd) };
+        descriptors::take_count(self.fd());
     }
 }
 
 /// Increments the eventfd, which wakes its thread.
 pub(super) fn signal(fd: c_int) {
-    let one = 1_u64;
-    // SAFETY: eight bytes of `one` are read; the descriptor is non-blocking.
-    unsafe { libc::syscall(libc::SYS_write, fd, (&raw const one).cast::<c_void>(), 8_usize) };
+    descriptors::add_count(fd, 1);
 }
 
 /// Calls `f` with the eventfd of this thread.
@@ -70,24 +59,4 @@ pub(super) fn with<T>(f: impl FnOnce(&WakeFd) -> Result<T, Errno>) -> Result<T, 
         }
     };
     f(&bell)
-}
-
-/// poll(2) without a cancellation point. `None`: no time limit. Returns the number of ready
-/// entries.
-///
-/// # Errors
-/// `EINTR`, or the errno of the system.
-pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
-    let time = limit.map(|limit| libc::timespec {
-        tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let none = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: `entries` has the stated length; the time is NULL or a local copy, to which the
-    // kernel may write.
-    let ready = unsafe {
-        libc::syscall(libc::SYS_ppoll, entries.as_mut_ptr(), entries.len(), time, none, 8_usize)
-    };
-    if ready < 0 { Err(Errno::last()) } else { Ok(usize::try_from(ready).unwrap_or(0)) }
 }

@@ -7,7 +7,7 @@ use super::datagram_endpoint::{DatagramEndpoint, Received};
 use super::socket::{Socket, SocketState, watch};
 use super::transfer::at_once;
 use super::vector::Vector;
-use crate::sys::{address, verbs};
+use crate::sys::{address, udp, verbs};
 use abi::*;
 use cface::Errno;
 use cface::sync::MutexGuard;
@@ -16,7 +16,7 @@ use ferroverbs_cm::stream::Settings;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::ptr::null_mut;
 
 /// The largest number of remembered peers. Any host can add itself by a packet.
@@ -89,15 +89,7 @@ impl Datagrams {
     /// # Errors
     /// The errno of the system.
     pub(super) fn new(domain: c_int, fd: c_int) -> Result<Self, Errno> {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-        // SAFETY: socket has no requirements. The direct system call bypasses a preloaded `socket`.
-        let udp = unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) };
-        let udp = c_int::try_from(udp).unwrap_or(-1);
-        if udp < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: the descriptor was just created, and has no other owner.
-        let udp = unsafe { UdpSocket::from_raw_fd(udp) };
+        let udp = udp::socket(domain)?;
         watch(fd, udp.as_raw_fd())?;
         Ok(Self {
             udp,
@@ -124,15 +116,14 @@ impl Datagrams {
         addr: *const libc::sockaddr,
         len: libc::socklen_t,
     ) -> Result<(), Errno> {
-        // SAFETY: by the contract above. The direct system call bypasses a preloaded `bind`.
-        let done = unsafe { libc::syscall(libc::SYS_bind, self.udp.as_raw_fd(), addr, len) };
-        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+        // SAFETY: by the contract above.
+        unsafe { udp::bind(&self.udp, addr, len) }
     }
 
     /// `rconnect(3)`: limits the socket to one peer. `AF_UNSPEC` removes the limit.
     ///
     /// # Errors
-    /// As `know`; else the errno of the system.
+    /// As `add_peer`; else the errno of the system.
     ///
     /// # Safety
     /// `addr` is NULL, or `len` bytes are readable.
@@ -142,11 +133,9 @@ impl Datagrams {
         len: libc::socklen_t,
         settings: Settings,
     ) -> Result<(), Errno> {
-        // SAFETY: by the contract above. The direct system call bypasses a preloaded `connect`.
+        // SAFETY: by the contract above.
         unsafe {
-            if libc::syscall(libc::SYS_connect, self.udp.as_raw_fd(), addr, len) != 0 {
-                return Err(Errno::last());
-            }
+            udp::connect(&self.udp, addr, len)?;
             self.peer = None;
             if i32::from((*addr).sa_family) == libc::AF_UNSPEC {
                 return Ok(());
@@ -168,12 +157,7 @@ impl Datagrams {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        // SAFETY: zeros are a valid address, which is written before it is read.
-        unsafe {
-            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-            let bytes = address::write(&raw mut storage, any);
-            self.bind((&raw const storage).cast(), bytes as libc::socklen_t)?;
-        }
+        udp::bind_to(&self.udp, any)?;
         Ok(self.udp.local_addr()?)
     }
 
@@ -255,7 +239,7 @@ impl Datagrams {
         }
         let mut bytes = [0; MOST];
         for _ in 0..MOST_NOTICES {
-            let Some((len, from)) = self.next_notice(&mut bytes) else { break };
+            let Some((len, from)) = udp::receive(&self.udp, &mut bytes) else { break };
             any = true;
             let message = bytes.get(..len).unwrap_or_default();
             let Ok((notice, at)) = Notice::parse(message, from.ip()) else { continue };
@@ -264,22 +248,6 @@ impl Datagrams {
             let _dropped = self.handle_notice(from, notice, datagram, settings);
         }
         any
-    }
-
-    /// The next packet of the UDP socket. Errors belong to earlier packets, and are ignored.
-    fn next_notice(&self, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        // SAFETY: zeros are a valid address; both buffers have the stated lengths. The direct
-        // system call bypasses a preloaded `recvfrom`.
-        unsafe {
-            let mut from: libc::sockaddr_storage = std::mem::zeroed();
-            let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            let (fd, at, len) = (self.udp.as_raw_fd(), bytes.as_mut_ptr(), bytes.len());
-            let (from_at, room) = (&raw mut from, &raw mut room);
-            let flags = libc::MSG_DONTWAIT;
-            let got = libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, from_at, room);
-            let got = usize::try_from(got).ok()?;
-            Some((got, address::read((&raw const from).cast()).ok()?))
-        }
     }
 
     /// Processes a notice: stores the queue pair of a peer, and the datagram behind the notice.
@@ -329,25 +297,12 @@ impl Datagrams {
                 bytes.as_mut_ptr().add(head + behind).copy_from_nonoverlapping(from, some);
             }
         });
-        // SAFETY: zeros are a valid address, which is written before it is read. The direct system
-        // call bypasses a preloaded `sendto`.
-        unsafe {
-            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-            let room = address::write(&raw mut storage, to);
-            let (fd, at, len) = (self.udp.as_raw_fd(), bytes.as_ptr(), bytes.len());
-            let flags = flags & libc::MSG_DONTWAIT;
-            for _ in 0..2 {
-                let at_to = &raw const storage;
-                if libc::syscall(libc::SYS_sendto, fd, at, len, flags, at_to, room) >= 0 {
-                    return Ok(());
-                }
-                // The error may belong to an earlier packet.
-                if Errno::last() != Errno::ECONNREFUSED {
-                    break;
-                }
-            }
+        let flags = flags & libc::MSG_DONTWAIT;
+        match udp::send(&self.udp, &bytes, to, flags) {
+            // The error may belong to an earlier packet.
+            Err(Errno::ECONNREFUSED) => udp::send(&self.udp, &bytes, to, flags),
+            sent => sent,
         }
-        Err(Errno::last())
     }
 
     /// Sends a datagram; returns `false` without a free slot.

@@ -4,10 +4,10 @@
 use super::datagrams::Datagrams;
 use super::numbers::Inherited;
 use super::socket::{Phase, SOCKETS, Socket, SocketState, find, forget, send_control};
+use crate::sys::udp;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
-use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 /// Ends one direction or both, tells the peer, and waits until the peer has received all data.
@@ -27,11 +27,7 @@ fn shut_down<'a>(
             .until(state, false, |state| state.phase != Phase::Accepting || !state.is_open())?;
     }
     if let Some(datagrams) = &mut state.datagrams {
-        // The direct system call bypasses a preloaded `shutdown`.
-        // SAFETY: shutdown has no requirements.
-        if unsafe { libc::syscall(libc::SYS_shutdown, datagrams.udp.as_raw_fd(), how) } != 0 {
-            return Err(Errno::last());
-        }
+        udp::shut_down(&datagrams.udp, how)?;
         datagrams.readable &= !reading;
         datagrams.writable &= !writing;
         state.wake();

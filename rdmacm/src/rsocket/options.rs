@@ -4,6 +4,7 @@
 use super::keep_alive;
 use super::socket::{Phase, Socket, SocketState, find};
 use crate::calls::options as ids;
+use crate::sys::udp;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::{LOW_WATER, MOST_QUEUE, scale, unscale};
@@ -220,11 +221,8 @@ verb! {
     ) -> MinusOne {
         let socket = find(socket)?;
         if let (Some(udp), true) = (udp_of(&socket.lock()), level != SOL_RDMA) {
-            // SAFETY: by the contract above. The direct system call bypasses a preloaded
-            // `setsockopt`.
-            if unsafe { libc::syscall(libc::SYS_setsockopt, udp, level, option, value, len) } != 0 {
-                return Err(Errno::last());
-            }
+            // SAFETY: by the contract above.
+            unsafe { udp::set_option(udp, level, option, value, len)? };
             if !is_size(level, option) {
                 return Ok(MinusOne(0));
             }
@@ -262,12 +260,10 @@ verb! {
     ) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
-        // SAFETY: by the contract above. The direct system call bypasses a preloaded `getsockopt`.
+        // SAFETY: by the contract above.
         unsafe {
             if let (Some(udp), false) = (udp_of(&state), level == SOL_RDMA || is_size(level, option)) {
-                if libc::syscall(libc::SYS_getsockopt, udp, level, option, value, len) != 0 {
-                    return Err(Errno::last());
-                }
+                udp::option(udp, level, option, value, len)?;
                 return Ok(MinusOne(0));
             }
             match (level, option) {

@@ -4,6 +4,7 @@
 use super::bell;
 use super::settings::defaults;
 use super::socket::{Phase, Socket, SocketState, find};
+use crate::sys::descriptors;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::StreamState;
 use std::ffi::c_int;
@@ -59,7 +60,7 @@ impl PollCall<'_> {
         let others = self.sockets.iter().any(Option::is_none);
         if others {
             let mut plain: Vec<_> = self.without_sockets();
-            bell::poll(&mut plain, Some(Duration::ZERO))?;
+            descriptors::poll(&mut plain, Some(Duration::ZERO))?;
             for (entry, found) in self.entries.iter_mut().zip(plain) {
                 entry.revents = found.revents;
             }
@@ -95,7 +96,7 @@ impl PollCall<'_> {
                 }
             }
             entries.push(libc::pollfd { fd: bell.fd(), events: libc::POLLIN, revents: 0 });
-            let slept = if processed { Ok(1) } else { bell::poll(&mut entries, limit) };
+            let slept = if processed { Ok(1) } else { descriptors::poll(&mut entries, limit) };
             bell.reset();
             for socket in self.sockets.iter().flatten() {
                 let mut state = socket.lock();

@@ -3,7 +3,7 @@
 
 use crate::calls::qp;
 use crate::core::id::Id;
-use crate::sys::verbs;
+use crate::sys::{descriptors, verbs};
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::stream::Settings;
@@ -40,11 +40,7 @@ impl Queue {
             if queue.channel.is_null() {
                 return Err(Errno::last());
             }
-            let fd = queue.fd();
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-                return Err(Errno::last());
-            }
+            descriptors::set_nonblocking(queue.fd())?;
             let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
             queue.cq = verbs::ibv_create_cq(context, entries, null_mut(), queue.channel, 0);
         }

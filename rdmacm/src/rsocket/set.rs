@@ -4,9 +4,11 @@
 
 use super::numbers::{Inherited, Numbers};
 use super::poll::poll;
+use crate::sys::descriptors;
 use cface::sync::Mutex;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,7 @@ struct Member {
 #[derive(Debug)]
 pub(super) struct Set {
     /// The descriptor of the set, an eventfd that counts the threads to wake.
-    fd: c_int,
+    fd: OwnedFd,
     state: Mutex<SetState>,
 }
 
@@ -63,9 +65,7 @@ impl Set {
         state.changes += 1;
         let count = std::mem::take(&mut state.waiting);
         if count > 0 {
-            // SAFETY: eight bytes of `count` are read. The eventfd's count stays far below its
-            // limit, so the write does not block.
-            unsafe { libc::syscall(libc::SYS_write, self.fd, &raw const count, 8_usize) };
+            descriptors::add_count(self.fd.as_raw_fd(), count);
         }
     }
 
@@ -97,7 +97,7 @@ impl Set {
             state.waiting += 1;
             drop(state);
             let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
-            let own = entry(self.fd, libc::POLLIN);
+            let own = entry(self.fd.as_raw_fd(), libc::POLLIN);
             let all = members.iter().map(|one| entry(one.fd, (one.events & KNOWN) as i16));
             let mut entries: Vec<_> = all.chain([own]).collect();
             let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
@@ -106,10 +106,8 @@ impl Set {
             if state.changes == changes {
                 state.waiting -= 1;
             } else {
-                let mut one = 0_u64;
-                // SAFETY: the eight bytes of `one` are writable. The change has been counted, so
-                // the read does not block.
-                unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut one, 8_usize) };
+                // The change has been counted, so the read does not block.
+                descriptors::take_count(self.fd.as_raw_fd());
             }
             // As with epoll(7), a closed descriptor leaves the set.
             let gone = |fd| entries.iter().any(|e| e.fd == fd && e.revents & libc::POLLNVAL != 0);
@@ -128,13 +126,6 @@ impl Set {
     }
 }
 
-impl Drop for Set {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the descriptor, and no thread uses the set any more.
-        unsafe { libc::close(self.fd) };
-    }
-}
-
 verb! {
     /// `repoll_create(3)`: of the flags, only `O_CLOEXEC` is used.
     ///
@@ -142,12 +133,9 @@ verb! {
     /// No requirements.
     pub(crate) fn create(flags: c_int) -> MinusOne {
         let flags = flags & libc::O_CLOEXEC | libc::EFD_SEMAPHORE;
-        // SAFETY: eventfd has no requirements.
-        let fd = unsafe { libc::eventfd(0, flags) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let set = Arc::new(Set { fd, state: Mutex::default() });
+        let owned = descriptors::eventfd(0, flags)?;
+        let fd = owned.as_raw_fd();
+        let set = Arc::new(Set { fd: owned, state: Mutex::default() });
         SETS.enter(fd, set);
         Ok(MinusOne(fd))
     }

@@ -14,6 +14,7 @@ use crate::calls::{channel as events, id as ids};
 use crate::core::channel::Channel;
 use crate::core::id::Id;
 use crate::kernel;
+use crate::sys::descriptors;
 use abi::*;
 use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
@@ -21,7 +22,7 @@ use ferroverbs_cm::stream::{
     CompletedRequest, Hello, Settings, Stream, StreamState, Targets, Update, unscale,
 };
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Socket {
     /// The socket's descriptor, an epoll(7) set.
-    fd: c_int,
+    fd: OwnedFd,
     pub(super) domain: c_int,
     state: Mutex<SocketState>,
 }
@@ -119,11 +120,8 @@ impl Socket {
         settings: Settings,
         options: Options,
     ) -> Result<Arc<Self>, Errno> {
-        // SAFETY: epoll_create1 has no requirements.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
+        let owned = descriptors::epoll()?;
+        let fd = owned.as_raw_fd();
         let events = channel.fd();
         let state = SocketState {
             phase: Phase::Idle,
@@ -144,15 +142,15 @@ impl Socket {
             completions: vec![],
         };
         state.channel.make_nonblocking();
-        let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
+        let socket = Arc::new(Self { fd: owned, domain, state: Mutex::new(state) });
         socket.watch(events)?;
         SOCKETS.enter(fd, Arc::clone(&socket));
         Ok(socket)
     }
 
     /// The descriptor that the application has.
-    pub(super) const fn fd(&self) -> c_int {
-        self.fd
+    pub(super) fn fd(&self) -> c_int {
+        self.fd.as_raw_fd()
     }
 
     /// Makes the socket's descriptor readable whenever `fd` is.
@@ -160,7 +158,7 @@ impl Socket {
     /// # Errors
     /// The errno of the system.
     fn watch(&self, fd: c_int) -> Result<(), Errno> {
-        watch(self.fd, fd)
+        watch(self.fd(), fd)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SocketState> {
@@ -211,7 +209,7 @@ impl Socket {
             }
             drop(state);
             let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let slept = bell::poll(&mut [entry(self.fd), entry(bell.fd())], Some(PROBE));
+            let slept = descriptors::poll(&mut [entry(self.fd()), entry(bell.fd())], Some(PROBE));
             bell.reset();
             let mut state = self.lock();
             state.finish_sleep(bell.fd());
@@ -228,17 +226,7 @@ impl Socket {
 /// # Errors
 /// The errno of the system.
 pub(super) fn watch(own: c_int, fd: c_int) -> Result<(), Errno> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
-    // SAFETY: both descriptors are open, and `event` is readable.
-    let done = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    if done == 0 { Ok(()) } else { Err(Errno::last()) }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // SAFETY: the socket owns the descriptor, and no thread uses the socket any more.
-        unsafe { libc::close(self.fd) };
-    }
+    descriptors::epoll_add(own, fd, libc::EPOLLIN, 0)
 }
 
 /// Destroys an id that no call uses any more.
@@ -348,11 +336,7 @@ impl SocketState {
         self.send_credits();
         self.wake();
         if self.stream.as_ref().is_some_and(|stream| stream.life() == StreamState::Broken) {
-            // SAFETY: eventfd has no requirements; the new descriptor has no other owner.
-            let broken_fd = unsafe {
-                let fd = libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-                (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
-            };
+            let broken_fd = descriptors::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok();
             // Without a free descriptor, the next call reports the error.
             self.broken_fd =
                 broken_fd.filter(|broken_fd| self.watch(broken_fd.as_raw_fd()).is_ok());

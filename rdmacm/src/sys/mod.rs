@@ -3,10 +3,13 @@
 
 pub(crate) mod address;
 pub(crate) mod announced;
+pub(crate) mod descriptors;
 pub(crate) mod neighbour_table;
+pub(crate) mod netlink;
 pub(crate) mod per_process;
 pub(crate) mod port_range;
 pub(crate) mod random;
 pub(crate) mod thread;
+pub(crate) mod udp;
 pub(crate) mod user;
 pub(crate) mod verbs;

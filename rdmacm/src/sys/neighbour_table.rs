@@ -5,9 +5,10 @@
 //! The kernel's connection manager consults the same table before it reports a resolved address
 //! (`addr_resolve` in Linux' `drivers/infiniband/core/addr.c`).
 
+use crate::sys::netlink::Netlink;
+use crate::sys::udp;
 use cface::Errno;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The neighbour through which a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +30,12 @@ pub(crate) enum NeighbourState {
 
 /// A netlink socket to the kernel's tables.
 #[derive(Debug)]
-pub(crate) struct Tables(OwnedFd);
+pub(crate) struct Tables(Netlink);
 
 impl Tables {
     /// Opens the socket; `None` after an error.
     pub(crate) fn open() -> Option<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket has no requirements; the new descriptor has no other owner.
-        unsafe {
-            let fd = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE);
-            (fd >= 0).then(|| Self(OwnedFd::from_raw_fd(fd)))
-        }
+        Netlink::open(libc::NETLINK_ROUTE).map(Self)
     }
 
     /// The neighbour on the way from `from` to `to`. `None`: no neighbour is involved, as for a
@@ -55,17 +51,7 @@ impl Tables {
 
     /// Sends a request and reads the answer, which the kernel queues before send returns.
     fn ask(&self, request: &[u8]) -> Option<Vec<u8>> {
-        let mut answer = vec![0; 4096];
-        // SAFETY: both buffers have the stated lengths.
-        let got = unsafe {
-            let fd = self.0.as_raw_fd();
-            if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
-                return None;
-            }
-            libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
-        };
-        answer.truncate(usize::try_from(got).ok()?);
-        Some(answer)
+        self.0.ask(request, 4096, libc::MSG_DONTWAIT)
     }
 }
 
@@ -80,18 +66,9 @@ pub(crate) fn start_discovery(mut from: SocketAddr, mut to: SocketAddr) -> Resul
     to.set_port(9);
     let socket = UdpSocket::bind(from)?;
     socket.set_nonblocking(true)?;
-    let hops: libc::c_int = 1;
-    let (level, name) = match to {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
-    };
-    // SAFETY: four bytes of `hops` are read.
-    let error = unsafe {
-        let len = size_of_val(&hops) as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const hops).cast(), len)
-    };
-    if error != 0 {
-        return Err(Errno::last());
+    match to {
+        SocketAddr::V4(_) => socket.set_ttl(1)?,
+        SocketAddr::V6(_) => udp::set_unicast_hops(&socket, 1)?,
     }
     socket.send_to(&[], to)?;
     Ok(())

@@ -12,12 +12,17 @@ pub(crate) fn is_group() -> bool {
     GROUP.get_or_init(group).is_some()
 }
 
+/// The effective user of this process.
+pub(crate) fn effective_id() -> libc::uid_t {
+    // SAFETY: geteuid has no requirements.
+    unsafe { libc::geteuid() }
+}
+
 /// The part of a name that states the owner.
 pub(crate) fn owner() -> String {
     match GROUP.get_or_init(group) {
         Some(group) => format!("g{group}"),
-        // SAFETY: geteuid has no requirements.
-        None => unsafe { libc::geteuid() }.to_string(),
+        None => effective_id().to_string(),
     }
 }
 
