@@ -2,7 +2,7 @@
 //! Entry points that take events from channels and perform the actions that events require.
 
 use crate::core::channel::{Channel, Event, EventSource, PendingAction};
-use crate::core::id::{Backend, Id, Stage};
+use crate::core::id::{Backend, Id};
 use crate::kernel;
 use crate::sys::descriptors;
 use abi::*;
@@ -234,7 +234,7 @@ fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event>
                 event.undelivered.take().and_then(crate::core::id::UndeliveredId::release)
             {
                 let state = new.lock();
-                let (local, connection) = (state.local, state.connection);
+                let (local, connection) = (state.local, state.stage.connection());
                 drop(state);
                 // If the device has no agent, the connection does not exist any more.
                 let _gone = Id::with_agent(local, |_, agent_state| {
@@ -267,7 +267,7 @@ fn complete_connection(id: &Arc<Id>, event: &mut Event) {
     match done {
         Ok(()) => {
             event.verbs.event = RDMA_CM_EVENT_ESTABLISHED;
-            id.lock().stage = Stage::Connected;
+            id.lock().set_connected();
         }
         Err(why) => {
             event.verbs.event = RDMA_CM_EVENT_CONNECT_ERROR;

@@ -109,7 +109,7 @@ fn service_and_header<const N: usize>(
 fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
     let is_served = is_served(id)?;
     let mut state = id.lock();
-    if state.stage != Stage::Routed {
+    if !matches!(state.stage, Stage::Routed) {
         return Err(Errno::EINVAL);
     }
     let (Some(local), Some(remote), Some(destination)) =
@@ -125,7 +125,7 @@ fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno>
         state.parameters = parameters;
         OutgoingRequest::Connection(request)
     };
-    state.stage = Stage::Connecting;
+    state.stage = Stage::Connecting(None);
     drop(state);
     let requested = Id::with_agent(Some(local), |agent, agent_state| {
         if is_served {
@@ -244,19 +244,19 @@ fn is_served(id: &Id) -> Result<bool, Errno> {
 /// `EINVAL` the peer has not accepted.
 pub(crate) fn send_ready(id: &Arc<Id>) -> Result<(), Errno> {
     let state = id.lock();
-    let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
+    let (local, connection) = (state.local, state.connection()?);
     drop(state);
     Id::with_agent(local, |_, agent_state| agent_state.manager.ready(connection).map_err(errno))
 }
 
 fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     let space = id.space()?;
-    if id.lock().stage == Stage::Idle {
+    if matches!(id.lock().stage, Stage::Idle) {
         resolve::bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
     let mut state = id.lock();
     state.channel.refuse_inherited()?;
-    let (Stage::Bound, Some(source)) = (state.stage, state.source) else {
+    let (Stage::Bound, Some(source)) = (&state.stage, state.source) else {
         return Err(Errno::EINVAL);
     };
     let service = space.service(source.port());
@@ -266,7 +266,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     let claim = state.claim().ok_or(Errno::EINVAL)?;
     let names = ports::listen(service, claim)?;
     let local = state.local;
-    state.stage = Stage::Listening;
+    state.stage = Stage::Listening(None);
     drop(state);
     let mut listening = Listening { service, at: vec![], _names: names };
     let done = listen_at(id, local, backlog, &mut listening);
@@ -275,15 +275,18 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         id.unlisten(&listening);
         return done;
     }
-    id.lock().listening = Some(listening);
+    id.lock().stage = Stage::Listening(Some(listening));
     Ok(())
 }
 
 /// Undoes [`listen`].
 fn stop_listening(id: &Arc<Id>) {
-    let listening = id.lock().listening.take();
+    let mut state = id.lock();
+    let Stage::Listening(listening) = &mut state.stage else { return };
+    let listening = listening.take();
+    state.stage = Stage::Bound;
+    drop(state);
     if let Some(listening) = listening {
-        restore_stage(id, Stage::Bound);
         id.unlisten(&listening);
     }
 }
@@ -318,9 +321,7 @@ fn listen_at(
 
 fn accept(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
     let state = id.lock();
-    let (Stage::RequestReceived, Some(connection)) = (state.stage, state.connection) else {
-        return Err(Errno::EINVAL);
-    };
+    let Stage::RequestReceived(connection) = state.stage else { return Err(Errno::EINVAL) };
     let requested = state.parameters;
     drop(state);
     let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
@@ -361,7 +362,7 @@ fn send_datagram_reply(
     drop(state);
     Id::with_agent(local, |agent, agent_state| {
         agent_state.manager.answer(agent.now(), connection, reply).map_err(errno)?;
-        id.lock().stage = Stage::Connected;
+        id.lock().stage = Stage::Connected(connection);
         Ok(())
     })
 }
@@ -417,7 +418,7 @@ fn send_reply(
     Id::with_agent(local, |agent, agent_state| {
         agent_state.manager.accept(agent.now(), connection, reply).map_err(errno)?;
         // Set before the agent's lock is released: RTU arrives under the same lock.
-        id.lock().stage = Stage::ReplySent;
+        id.lock().stage = Stage::ReplySent(connection);
         Ok(())
     })
 }
@@ -427,7 +428,7 @@ fn send_reply(
 pub(crate) fn reject_after_failure(id: &Id) {
     // An error means that the peer has given up already.
     let _gone = reject(id, Reason::CONSUMER, &[]);
-    id.lock().stage = Stage::Ended;
+    id.lock().set_ended();
 }
 
 /// Accepts a request of a kernel device.
@@ -441,7 +442,7 @@ fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&ProgramParameters>) -> Result<
 
 fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
     let state = id.lock();
-    let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
+    let (local, connection) = (state.local, state.connection()?);
     drop(state);
     if id.is_datagram() {
         let private = Private::new(data).map_err(too_long)?;
@@ -449,7 +450,7 @@ fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
         let reply = DatagramReply { status, private, ..DatagramReply::default() };
         return Id::with_agent(local, |agent, agent_state| {
             agent_state.manager.answer(agent.now(), connection, reply).map_err(errno)?;
-            id.lock().stage = Stage::Ended;
+            id.lock().set_ended();
             Ok(())
         });
     }
@@ -457,7 +458,7 @@ fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
     Id::with_agent(local, |agent, agent_state| {
         let (now, nothing) = (agent.now(), Information::default());
         agent_state.manager.reject(now, connection, reason, nothing, private).map_err(errno)?;
-        id.lock().stage = Stage::Ended;
+        id.lock().set_ended();
         Ok(())
     })
 }
@@ -555,7 +556,7 @@ verb! {
             return complete(&id);
         }
         let state = id.lock();
-        let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
+        let (local, connection) = (state.local, state.connection()?);
         drop(state);
         kernel::qp::fail(&id);
         let done = Id::with_agent(local, |agent, agent_state| {
@@ -584,7 +585,7 @@ verb! {
             Backend::Kernel => kernel::connect::send_ready(&id)?,
             _ => {
                 send_ready(&id)?;
-                id.lock().stage = Stage::Connected;
+                id.lock().set_connected();
             }
         }
         Ok(MinusOne(0))
@@ -605,7 +606,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let state = id.lock();
-        let (local, connection) = (state.local, state.connection.ok_or(Errno::EINVAL)?);
+        let (local, connection) = (state.local, state.connection()?);
         drop(state);
         Id::with_agent(local, |_, agent_state| match agent_state.manager.establish(connection) {
             Ok(()) => Ok(()),

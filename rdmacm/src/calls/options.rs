@@ -31,7 +31,9 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
 /// # Errors
 /// `EINVAL` the id's stage allows no change; else the errno of the system.
 fn share_address(state: &mut RdmaIdState, shares: bool) -> Result<(), Errno> {
-    if state.stage != Stage::Idle && (!shares || state.stage == Stage::Listening) {
+    if !matches!(state.stage, Stage::Idle)
+        && (!shares || matches!(state.stage, Stage::Listening(_)))
+    {
         return Err(Errno::EINVAL);
     }
     if let Some(port) = &mut state.port {
@@ -46,7 +48,7 @@ fn share_address(state: &mut RdmaIdState, shares: bool) -> Result<(), Errno> {
 /// # Errors
 /// `EINVAL` the id's stage allows no change; else the errno of the system.
 fn keep_to_own_family(state: &mut RdmaIdState, only: bool) -> Result<(), Errno> {
-    if ![Stage::Idle, Stage::Bound].contains(&state.stage) {
+    if !matches!(state.stage, Stage::Idle | Stage::Bound) {
         return Err(Errno::EINVAL);
     }
     if let Some(port) = &mut state.port {

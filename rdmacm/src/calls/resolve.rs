@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
     let mut state = id.lock();
-    if state.stage != Stage::Idle {
+    if !matches!(state.stage, Stage::Idle) {
         return Err(Errno::EINVAL);
     }
     let local = local_address_of(address)?;
@@ -130,7 +130,7 @@ fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
 /// # Errors
 /// As `rdma_bind_addr(3)`.
 pub(crate) fn bind_both_if_idle(id: &Arc<Id>) -> Result<(), Errno> {
-    if id.lock().stage != Stage::Idle {
+    if !matches!(id.lock().stage, Stage::Idle) {
         return Ok(());
     }
     bind_both(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
@@ -258,19 +258,20 @@ verb! {
         }
         // SAFETY: by the contract above.
         let destination = unsafe { address::read(dst)? };
-        let stage = id.lock().stage;
-        match stage {
-            Stage::Idle => {
-                let any: IpAddr = match destination {
-                    SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                    SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-                };
-                // SAFETY: by the contract above.
-                let source = unsafe { read_source(src)? };
-                bind(&id, source.unwrap_or(SocketAddr::new(any, 0)))?;
-            }
-            Stage::Bound => {}
-            _ => return Err(Errno::EINVAL),
+        let (is_idle, is_bound) = {
+            let state = id.lock();
+            (matches!(state.stage, Stage::Idle), matches!(state.stage, Stage::Bound))
+        };
+        if is_idle {
+            let any: IpAddr = match destination {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            // SAFETY: by the contract above.
+            let source = unsafe { read_source(src)? };
+            bind(&id, source.unwrap_or(SocketAddr::new(any, 0)))?;
+        } else if !is_bound {
+            return Err(Errno::EINVAL);
         }
         // The id stays bound, as the kernel's.
         if is_of_other_family(&id.lock(), destination) {
@@ -293,7 +294,7 @@ verb! {
             return complete(&id);
         }
         let mut state = id.lock();
-        if state.stage != Stage::Resolved {
+        if !matches!(state.stage, Stage::Resolved) {
             return Err(Errno::EINVAL);
         }
         state.stage = Stage::Routed;

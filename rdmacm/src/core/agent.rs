@@ -555,7 +555,7 @@ impl Agent {
         // The id's lock is held until the connection is stored: a thread that destroys the id finds
         // either no connection or this connection.
         let mut id_state = id.lock();
-        if id_state.stage != Stage::Connecting {
+        if !matches!(id_state.stage, Stage::Connecting(_)) {
             return Ok(());
         }
         let (now, manager) = (self.now(), &mut state.manager);
@@ -569,7 +569,7 @@ impl Agent {
             }
         };
         let connection = asked.map_err(requests::errno)?;
-        id_state.connection = Some(connection);
+        id_state.stage = Stage::Connecting(Some(connection));
         state.connections.insert(connection, Arc::clone(id));
         Ok(())
     }

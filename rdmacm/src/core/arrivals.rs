@@ -111,7 +111,11 @@ pub(crate) fn dispatch(
             let Some(id) = id else { return };
             let mut state = id.lock();
             let accepted = reply.status == DatagramStatus::SUCCESS;
-            state.stage = if accepted { Stage::Connected } else { Stage::Ended };
+            state.stage = if accepted {
+                Stage::Connected(connection)
+            } else {
+                Stage::Ended(Some(connection))
+            };
             let address_vector = Id::peer_address_vector(&state).unwrap_or_else(Zeroed::zeroed);
             drop(state);
             let ud = rdma_ud_param {
@@ -128,43 +132,55 @@ pub(crate) fn dispatch(
             id.push(Event::new(&id, kind, status).datagram(ud, reply.private.bytes()));
         }
         ManagerEvent::Established { .. } => {
-            change_stage(id, Stage::Connected, RDMA_CM_EVENT_ESTABLISHED, 0, &[])
+            change_stage(id, Stage::Connected(connection), RDMA_CM_EVENT_ESTABLISHED, 0, &[])
         }
         ManagerEvent::Rejected { rejection, .. } => {
             if let Some(id) = &id
-                && id.lock().stage == Stage::RequestReceived
+                && matches!(id.lock().stage, Stage::RequestReceived(_))
             {
                 // The client has gone. The program does not have the connection yet, and learns of
                 // the end when it answers (`ucma_event_handler` in Linux' `ucma.c`).
-                id.lock().stage = Stage::Ended;
+                id.lock().set_ended();
                 return;
             }
             let status = i32::from(rejection.reason.0);
             let data = rejection.private.bytes();
             let connected = id.as_ref().is_some_and(|id| match id.lock().stage {
-                Stage::Connected => true,
+                Stage::Connected(_) => true,
                 // The peer does not know the connection: the connection may have been used, and
                 // both its RTU and its DREQ were lost.
-                Stage::ReplySent => rejection.reason == Reason::INVALID_COMM_ID,
+                Stage::ReplySent(_) => rejection.reason == Reason::INVALID_COMM_ID,
                 _ => false,
             });
             // A REJ for an established connection is a disconnect.
             let kind = if connected { RDMA_CM_EVENT_DISCONNECTED } else { RDMA_CM_EVENT_REJECTED };
-            change_stage(id, Stage::Ended, kind, if connected { 0 } else { status }, data);
+            change_stage(
+                id,
+                Stage::Ended(Some(connection)),
+                kind,
+                if connected { 0 } else { status },
+                data,
+            );
         }
         ManagerEvent::Unreachable { absent, .. } => {
             let error = if absent { libc::ECONNREFUSED } else { libc::ETIMEDOUT };
-            change_stage(id, Stage::Ended, RDMA_CM_EVENT_UNREACHABLE, -error, &[]);
+            change_stage(
+                id,
+                Stage::Ended(Some(connection)),
+                RDMA_CM_EVENT_UNREACHABLE,
+                -error,
+                &[],
+            );
         }
         ManagerEvent::Disconnected { killed, .. } => {
             if let Some(id) = &id {
                 id.lock().peer_was_killed = killed;
             }
-            change_stage(id, Stage::Ended, RDMA_CM_EVENT_DISCONNECTED, 0, &[]);
+            change_stage(id, Stage::Ended(Some(connection)), RDMA_CM_EVENT_DISCONNECTED, 0, &[]);
         }
         ManagerEvent::TimeWaitOver { .. } => {
             agent_state.connections.remove(&connection);
-            change_stage(id, Stage::Ended, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, &[]);
+            change_stage(id, Stage::Ended(Some(connection)), RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, &[]);
         }
     }
 }
@@ -248,9 +264,8 @@ fn new_id(
     let id = Id::new(Arc::clone(&state.channel), state.synchronous, context, ps, qp_type);
     drop(state);
     let mut state = id.lock();
-    state.stage = Stage::RequestReceived;
+    state.stage = Stage::RequestReceived(connection);
     state.local = Some(local);
-    state.connection = Some(connection);
     // For the new id, the peer is the destination. MADs contain no interface, so a link-local
     // address gets the interface of the local address.
     let [source, destination] = [source, destination].map(|address| {

@@ -67,8 +67,9 @@ pub(crate) enum Backend {
     Undecided,
 }
 
-/// The progress of an id. An id on a kernel device stays `Idle`: the kernel holds its progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The progress of an id, with the data of each stage. An id on a kernel device stays `Idle`: the
+/// kernel holds its progress.
+#[derive(Debug)]
 pub(crate) enum Stage {
     Idle,
     Bound,
@@ -76,16 +77,36 @@ pub(crate) enum Stage {
     Resolving,
     Resolved,
     Routed,
-    Listening,
-    /// The id has sent a request, or prepares the queue pair after a reply.
-    Connecting,
+    /// The registrations of the listener; None while rdma_listen(3) makes them.
+    Listening(Option<Listening>),
+    /// The id has sent a request, or prepares the queue pair after a reply. None: the request waits
+    /// for a listener.
+    Connecting(Option<Connection>),
     /// The request of a peer waits for the program's answer.
-    RequestReceived,
+    RequestReceived(Connection),
     /// The program accepted the request; the peer has not sent RTU yet.
-    ReplySent,
-    Connected,
-    /// The connection ended or failed.
-    Ended,
+    ReplySent(Connection),
+    Connected(Connection),
+    /// The connection ended or failed. None: the manager has no connection of the id.
+    Ended(Option<Connection>),
+}
+
+impl Stage {
+    /// The connection of the stage.
+    pub(crate) const fn connection(&self) -> Option<Connection> {
+        match self {
+            Self::Connecting(connection) | Self::Ended(connection) => *connection,
+            Self::RequestReceived(connection)
+            | Self::ReplySent(connection)
+            | Self::Connected(connection) => Some(*connection),
+            Self::Idle
+            | Self::Bound
+            | Self::Resolving
+            | Self::Resolved
+            | Self::Routed
+            | Self::Listening(_) => None,
+        }
+    }
 }
 
 /// Values that the two queue pairs of a connection exchange.
@@ -119,8 +140,6 @@ pub(crate) struct RdmaIdState {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     pub(crate) port: Option<Port>,
-    pub(crate) listening: Option<Listening>,
-    pub(crate) connection: Option<Connection>,
     pub(crate) parameters: QpParameters,
     pub(crate) qkey: u32,
     pub(crate) type_of_service: u8,
@@ -151,6 +170,26 @@ pub(crate) struct RdmaIdState {
 }
 
 impl RdmaIdState {
+    /// The connection of the id.
+    ///
+    /// # Errors
+    /// `EINVAL` the id has none.
+    pub(crate) fn connection(&self) -> Result<Connection, Errno> {
+        self.stage.connection().ok_or(Errno::EINVAL)
+    }
+
+    /// Marks the connection of the id as established.
+    pub(crate) fn set_connected(&mut self) {
+        if let Some(connection) = self.stage.connection() {
+            self.stage = Stage::Connected(connection);
+        }
+    }
+
+    /// Marks the connection of the id as ended.
+    pub(crate) fn set_ended(&mut self) {
+        self.stage = Stage::Ended(self.stage.connection());
+    }
+
     /// The address and port that the id is bound to.
     pub(crate) fn claim(&self) -> Option<PortClaim> {
         let source = self.source?;
@@ -267,8 +306,6 @@ impl Id {
             source: None,
             destination: None,
             port: None,
-            listening: None,
-            connection: None,
             parameters: QpParameters::default(),
             qkey: RDMA_UDP_QKEY,
             type_of_service: 0,
@@ -383,8 +420,8 @@ impl Id {
     /// nothing takes an agent's lock under an id's lock.
     pub(crate) fn listens_to(&self, service: ServiceId, to: IpAddr) -> bool {
         let state = self.lock();
-        let is_its = |listening: &Listening| listening.service == service;
-        state.accepts(to) && state.listening.as_ref().is_some_and(is_its)
+        let Stage::Listening(Some(listening)) = &state.stage else { return false };
+        listening.service == service && state.accepts(to)
     }
 
     /// Copies device, port and addresses to the C object.
@@ -470,33 +507,29 @@ impl Id {
 
     /// Removes the id from agents and peers, and discards events that the program has not taken.
     pub(crate) fn shut_down(self: &Arc<Self>) {
-        let (listening, connection, local, waits) = {
+        let (stage, local) = {
             let mut state = self.lock();
             state.port = None;
-            let waits = state.stage == Stage::Connecting && state.connection.is_none();
-            if state.stage == Stage::Resolving || waits {
-                // The thread that waits for the next hop or for a listener finds the stage changed
-                // and sends no event.
-                state.stage = Stage::Ended;
-            }
-            (state.listening.take(), state.connection.take(), state.local, waits)
+            // The thread that waits for the next hop or for a listener finds the stage changed and
+            // sends no event.
+            (std::mem::replace(&mut state.stage, Stage::Ended(None)), state.local)
         };
-        if waits {
+        if let Stage::Connecting(None) = stage {
             let _there = Self::with_agent(local, |_, agent_state| {
                 agent_state.unserved.forget(|id| Arc::ptr_eq(id, self));
                 Ok(())
             });
         }
-        if let Some(listening) = listening {
-            self.unlisten(&listening);
-        }
-        if let Some(connection) = connection {
+        if let Some(connection) = stage.connection() {
             // The result is ignored: a connection exists only where an agent exists.
             let _there = Self::with_agent(local, |agent, agent_state| {
                 agent_state.manager.destroy(agent.now(), connection);
                 agent_state.connections.remove(&connection);
                 Ok(())
             });
+        }
+        if let Stage::Listening(Some(listening)) = stage {
+            self.unlisten(&listening);
         }
         self.discard_events();
     }

@@ -48,8 +48,8 @@ pub(crate) fn fail(id: &Arc<Id>, why: Errno) {
 /// Ends a request that waited for a listener, unless the id was destroyed meanwhile.
 fn end_request(id: &Arc<Id>, kind: rdma_cm_event_type, status: c_int) {
     let mut state = id.lock();
-    if state.stage == Stage::Connecting {
-        state.stage = Stage::Ended;
+    if matches!(state.stage, Stage::Connecting(_)) {
+        state.set_ended();
         // The lock is held: a thread that destroys the id discards its events afterwards.
         state.channel.push(Event::new(id, kind, status));
     }

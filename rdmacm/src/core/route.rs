@@ -21,7 +21,7 @@ pub(crate) struct Route {
 /// an id that has ended meanwhile.
 pub(crate) fn complete_resolution(id: &Arc<Id>, found: Result<Route, Errno>) {
     let mut state = id.lock();
-    if state.stage != Stage::Resolving {
+    if !matches!(state.stage, Stage::Resolving) {
         return;
     }
     let (kind, status) = match found {
