@@ -5,6 +5,7 @@ mod capture;
 mod cluster;
 mod counters;
 mod doctor;
+mod env;
 mod installation;
 mod link;
 mod nodes;
@@ -50,6 +51,8 @@ enum Command {
     /// Run a command; the word `run` may be left out
     #[command(arg_required_else_help = true)]
     Run(run::Args),
+    /// Print the variables by which programs load Ferroverbs, for a shell or a CI job
+    Env(env::Args),
     /// Write the files of the software devices in /sys and /dev, for an image or for all programs
     #[command(arg_required_else_help = true)]
     Tree(tree::Args),
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
         Some(Command::Run(args)) => run::become_command(args, &[]),
+        Some(Command::Env(args)) => env::main(args),
         Some(Command::Tree(args)) => tree::main(args),
         Some(Command::DescribeDevices(args)) => tree::describe(args),
         Some(Command::Doctor(args)) => doctor::main(args),
@@ -308,6 +312,8 @@ mod tests {
             (&["capture", "--snap", "3", "ls"], ErrorKind::ValueValidation),
             (&["capture", "--settings", "nonsense", "ls"], ErrorKind::ValueValidation),
             (&["stats", "--objects", "99999999", "ls"], ErrorKind::ValueValidation),
+            (&["env", "--format", "xml"], ErrorKind::InvalidValue),
+            (&["env", "ls"], ErrorKind::UnknownArgument),
             (&["tree"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
             (&["tree", "--system", "--remove"], ErrorKind::ArgumentConflict),
             (&["tree", "--system", "/image"], ErrorKind::ArgumentConflict),

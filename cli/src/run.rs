@@ -29,7 +29,20 @@ pub(crate) struct Args {
     pub(crate) command: Vec<OsString>,
 }
 
+/// The options that become variables of the command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variables<'a> {
+    pub(crate) preload: bool,
+    pub(crate) soft: Option<&'a str>,
+    pub(crate) faults: Option<&'a str>,
+}
+
 impl Args {
+    fn variables(&self) -> Variables<'_> {
+        let (soft, faults) = (self.soft.as_deref(), self.faults.as_deref());
+        Variables { preload: self.preload, soft, faults }
+    }
+
     /// The value of `FERROVERBS_SOFT` in the environment of the command.
     pub(crate) fn devices(&self) -> Option<OsString> {
         let setting = self.soft.clone().map(OsString::from);
@@ -56,26 +69,10 @@ pub(crate) fn report_exec_error(command: &Command, error: &std::io::Error) -> Ex
 /// The library is missing, a setting is malformed, or the kernel refuses the nodes.
 pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Result<Command> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
-    let folder = installation::library_folder()?;
     let mut command = Command::new(program);
     command.args(rest);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    if let Some(setting) = &args.soft {
-        command.env("FERROVERBS_SOFT", setting);
-    }
-    if let Some(faults) = &args.faults {
-        command.env("FERROVERBS_SOFT_FAULTS", faults);
-    }
-    settings::check_environment(&command)?;
-    let (variable, first) = if args.preload {
-        let library =
-            link::loadable_path(&folder, link::PRELOAD_SEPARATORS)?.join(installation::LIBRARY);
-        ("LD_PRELOAD", library)
-    } else {
-        ("LD_LIBRARY_PATH", link::loadable_path(&folder, link::LIBRARY_PATH_SEPARATORS)?)
-    };
-    let before = std::env::var_os(variable);
-    command.env(variable, prepend_to_list(first.as_os_str(), before.as_deref()));
+    set_variables(&mut command, args.variables())?;
     if let Some(why) = program::why_unreached(program, std::env::var_os("PATH").as_deref()) {
         eprintln!("ferroverbs: {why}");
     }
@@ -86,6 +83,31 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
         nodes::add(args.devices().as_deref())?;
     }
     Ok(command)
+}
+
+/// Sets the variables by which the loader finds the library, and those of options.
+///
+/// # Errors
+/// The library is missing, or a setting is malformed.
+pub(crate) fn set_variables(command: &mut Command, options: Variables<'_>) -> crate::Result<()> {
+    let folder = installation::library_folder()?;
+    if let Some(setting) = options.soft {
+        command.env("FERROVERBS_SOFT", setting);
+    }
+    if let Some(faults) = options.faults {
+        command.env("FERROVERBS_SOFT_FAULTS", faults);
+    }
+    settings::check_environment(command)?;
+    let (variable, first) = if options.preload {
+        let library =
+            link::loadable_path(&folder, link::PRELOAD_SEPARATORS)?.join(installation::LIBRARY);
+        ("LD_PRELOAD", library)
+    } else {
+        ("LD_LIBRARY_PATH", link::loadable_path(&folder, link::LIBRARY_PATH_SEPARATORS)?)
+    };
+    let before = std::env::var_os(variable);
+    command.env(variable, prepend_to_list(first.as_os_str(), before.as_deref()));
+    Ok(())
 }
 
 /// `FERROVERBS_LAYERS` with `layer` in front of the layers that the environment names.

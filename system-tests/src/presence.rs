@@ -2,6 +2,8 @@
 //! root and as an ordinary user, and no other copy of libibverbs opens the device as one of the kernel.
 
 use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally};
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
 use std::time::Duration;
 use xtask::over::{DataPath, Over};
 use xtask::process::{self, Finished, Job, User};
@@ -9,11 +11,15 @@ use xtask::process::{self, Finished, Job, User};
 /// A bound on a hang: the checks wait for files to change.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// A user whom no distribution gives to anybody, and who runs nothing else.
+const ALONE: User = User { uid: 64_993, gid: 64_993 };
+
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
     checks.many("a tree of another hand", foreign_tree);
     checks.many("programs", programs);
     checks.many("another copy of libibverbs", other_copy);
+    checks.many("one user namespace", one_namespace);
     checks.many("settings", settings);
     checks.many("files follow", follow);
     checks.many("refused", refused);
@@ -24,14 +30,20 @@ pub(super) fn register(checks: &mut Checks) {
 /// `ferroverbs` with these arguments, as `user`.
 fn ferroverbs(bench: &Bench, user: Option<User>, args: &[&str]) -> crate::Result<(Fabric, Job)> {
     let mut fabric = bench.over(DataPath::Default)?;
-    let dir = bench.scratch.folder("fabric", 0o700)?;
-    if let Some(user) = user {
-        std::os::unix::fs::chown(&dir, Some(user.uid), Some(user.gid))
-            .map_err(|e| format!("{}: {e}", dir.display()))?;
-    }
+    let dir = folder_of(bench, "fabric", user)?;
     fabric.over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&dir).user(user);
     let job = fabric.over.job(bench.prefix()?.join("bin/ferroverbs")).args(args);
     Ok((fabric, job.dir(bench.scratch.path())))
+}
+
+/// A folder of `user` alone.
+fn folder_of(bench: &Bench, stem: &str, user: Option<User>) -> crate::Result<PathBuf> {
+    let dir = bench.scratch.folder(stem, 0o700)?;
+    if let Some(user) = user {
+        chown(&dir, Some(user.uid), Some(user.gid))
+            .map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    Ok(dir)
 }
 
 /// Runs a shell script as a command of `ferroverbs run`, and looks for lines of its output.
@@ -179,6 +191,37 @@ fn other_copy(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
+/// Commands of an ordinary user share a user namespace, so that their processes may read each other's memory.
+fn one_namespace(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let name = "two commands of an ordinary user have one user namespace and two mount namespaces";
+    if !process::is_root() {
+        tally.skip(name, "only root can be a user whom no other check is");
+        return Ok(());
+    }
+    let (fabric, _) = ferroverbs(bench, Some(ALONE), &[])?;
+    let work = folder_of(bench, "work", Some(ALONE))?;
+    let text = "
+        cd \"$2\"
+        \"$1\" run -- sh -ec 'readlink /proc/self/ns/user /proc/self/ns/mnt >new; mv new first
+            until test -e over; do sleep 0.05; done' & running=$!
+        until test -e first; do kill -0 $running; sleep 0.05; done
+        \"$1\" run -- readlink /proc/self/ns/user /proc/self/ns/mnt >second
+        touch over; wait $running
+        test \"$(head -1 first)\" = \"$(head -1 second)\"
+        test \"$(tail -1 first)\" != \"$(tail -1 second)\"
+        test \"$(head -1 first)\" != \"$(readlink /proc/self/ns/user)\"
+        echo shared";
+    let job = fabric.over.job("sh").args(["-ec", text, "sh"]);
+    let job = job.arg(bench.prefix()?.join("bin/ferroverbs")).arg(&work).dir(&work);
+    let done = job.run(&bench.scratch, LIMIT)?;
+    if done.stderr.contains("is refused") {
+        tally.skip(name, done.stderr.trim());
+        return Ok(());
+    }
+    tally.record(name, said(&done, &["shared"]));
+    Ok(())
+}
+
 fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let user = bench.user;
     let run = |args: &[&str], variables: &[(&str, &str)]| {
@@ -222,6 +265,22 @@ fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         is_mapped.then_some(()).ok_or_else(|| done.report("index 3 is no IPv4 address"))
     });
     tally.record("names and GIDs as those of mlx5", result);
+    let own = bench.prefix()?.join("bin/ferroverbs");
+    let (fabric, _) = ferroverbs(bench, user, &[])?;
+    let text = "
+        eval \"$(\"$1\" env -s 2)\"; ibv_devices
+        unset LD_LIBRARY_PATH FERROVERBS_SOFT
+        \"$1\" env -s 3 --format file | sed 's/=.*//'
+        env \"$(\"$1\" env --format file)\" ibv_devices";
+    let job = fabric.over.job("sh").args(["-ec", text, "sh"]).arg(own);
+    let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+    let lines = ["soft1 ", "LD_LIBRARY_PATH\n", "FERROVERBS_SOFT\n"];
+    let counts = |name: &str| done.stdout.matches(name).count();
+    let result = said(&done, &lines).and_then(|()| {
+        let is_right = counts("soft0 ") == 2 && counts("soft1 ") == 1;
+        is_right.then_some(()).ok_or_else(|| done.report("ferroverbs env"))
+    });
+    tally.record("ferroverbs env", result);
     let (folder, image) = (bench.private_folder("image")?, ["tree"]);
     let done = run(&[&image[..], &[&folder.display().to_string()]].concat(), &[])?;
     let device = folder.join("sys/class/infiniband/soft0");

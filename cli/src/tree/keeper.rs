@@ -57,6 +57,8 @@ pub(super) fn start(
         }
         ForkResult::Child => {
             let _ = setsid();
+            // Before the caller goes on, so that a later command finds the process by the name.
+            let _ = set_name(NAME);
             // SAFETY: as above.
             if matches!(unsafe { fork() }, Ok(ForkResult::Child)) {
                 let mut keeper = Keeper {
@@ -108,7 +110,6 @@ impl Keeper {
     /// Closes what this process has from the caller of the command, who may wait for the end of a
     /// pipe.
     fn leave_callers_things(&self) {
-        let _ = set_name(NAME);
         let _ = std::env::set_current_dir("/");
         if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {
             let _ = rustix::stdio::dup2_stdin(&null);
