@@ -148,6 +148,8 @@ static void all(void)
 	shared = ibv_create_srq(pd, &queue);
 	want(shared != NULL, "ibv_create_srq");
 	ERRNO_OF(ibv_modify_srq(shared, &(struct ibv_srq_attr){ .srq_limit = 100 }, IBV_SRQ_LIMIT), "srq_limit 100");
+	struct ibv_ops_wr tags = { .opcode = IBV_WR_TAG_SYNC }, *bad_tags;
+	ERRNO_OF(ibv_post_srq_ops(shared, &tags, &bad_tags), "matches no tags");
 	struct ibv_srq_init_attr_ex special = { .attr = queue.attr, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD, .srq_type = IBV_SRQT_XRC, .pd = pd };
 	NULL_OF(ibv_create_srq_ex(ctx, &special), "IBV_SRQ_INIT_ATTR_XRCD");
 
@@ -164,6 +166,7 @@ static void all(void)
 
 	struct ibv_port_attr port;
 	ERRNO_OF(ibv_query_port(ctx, 2, &port), "port_num 2");
+	ERRNO_OF(ibv_query_rt_values_ex(ctx, &(struct ibv_values_ex){ .comp_mask = 4 }), "comp_mask 0x4 has the bits 0x4");
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
 	NULL_OF(ibv_create_qp(pd, &init), "send_cq is NULL");
 	init = (struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .cap = { 1 << 30, 1, 1, 1, 0 } };

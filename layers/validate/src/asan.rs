@@ -15,8 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use crate::checks::Id;
-use crate::overlap::BufferOwner;
-use crate::report::{Message, emit, wanted};
+use crate::report::wanted;
 
 /// The suppression that `soft` needs.
 const SUPPRESSION: &str = "interceptor_via_lib:libsoft";
@@ -27,6 +26,8 @@ const GRANULE: u64 = 8;
 const POISONED: u8 = 0xf7;
 
 type Change = unsafe extern "C" fn(*const c_void, usize);
+/// The callback of the sanitizer, which gets the text of its report.
+pub(crate) type OnReport = unsafe extern "C" fn(*const c_char);
 
 /// Functions of the sanitizer (sanitizer/asan_interface.h).
 struct Sanitizer {
@@ -45,17 +46,19 @@ static SANITIZER: OnceLock<Option<Sanitizer>> = OnceLock::new();
 static OFF: AtomicBool = AtomicBool::new(false);
 
 /// Prepares MR-10 when a device is opened. `writes_itself` is true for a plugin without a kernel
-/// driver.
-pub(crate) fn begin(writes_itself: bool) {
-    if !wanted(Id::Mr10) || SANITIZER.get_or_init(find).is_none() {
-        return;
+/// driver. The sanitizer calls `on_report` after a report. Returns whether poisoning ends, so that
+/// the caller must unpoison all buffers.
+pub(crate) fn begin(writes_itself: bool, on_report: OnReport) -> bool {
+    if !wanted(Id::Mr10) || SANITIZER.get_or_init(|| find(on_report)).is_none() {
+        return false;
     }
-    if writes_itself && !is_suppressed() && !OFF.swap(true, Ordering::Relaxed) {
+    let ends = writes_itself && !is_suppressed() && !OFF.swap(true, Ordering::Relaxed);
+    if ends {
         say(
             "suppressions of AddressSanitizer need a line interceptor_via_lib:libsoft (ASAN_OPTIONS=suppressions=FILE), or it takes the software device for the program",
         );
-        crate::overlap::unregistered(&(0..u64::MAX));
     }
+    ends
 }
 
 fn say(why: &str) {
@@ -67,7 +70,7 @@ pub(crate) fn is_on() -> bool {
     wanted(Id::Mr10) && !OFF.load(Ordering::Relaxed) && matches!(SANITIZER.get(), Some(Some(_)))
 }
 
-fn find() -> Option<Sanitizer> {
+fn find(callback: OnReport) -> Option<Sanitizer> {
     let functions = [
         c"__asan_poison_memory_region",
         c"__asan_unpoison_memory_region",
@@ -87,9 +90,8 @@ fn find() -> Option<Sanitizer> {
     unsafe {
         let mapping: unsafe extern "C" fn(*mut usize, *mut usize) = core::mem::transmute(mapping);
         mapping(&raw mut scale, &raw mut offset);
-        let on_report: unsafe extern "C" fn(unsafe extern "C" fn(*const c_char)) =
-            core::mem::transmute(on_report);
-        on_report(reported);
+        let on_report: unsafe extern "C" fn(OnReport) = core::mem::transmute(on_report);
+        on_report(callback);
         Some(Sanitizer {
             poison: core::mem::transmute::<*mut c_void, Change>(poison),
             unpoison: core::mem::transmute::<*mut c_void, Change>(unpoison),
@@ -143,22 +145,9 @@ pub(crate) fn unpoison(span: &Range<u64>) {
     }
 }
 
-/// The sanitizer's callback after a report.
-unsafe extern "C" fn reported(_report: *const c_char) {
-    let Some(Some(sanitizer)) = SANITIZER.get() else { return };
-    // SAFETY: the sanitizer's function is valid in its callback.
-    let at = unsafe { (sanitizer.report_address)() } as u64;
-    let Some(found) = crate::overlap::in_flight_at(at) else { return };
-    let BufferOwner { queue, wr_id, what, posted } = found;
-    let message = Message {
-        id: Id::Mr10,
-        call: "a read or a write of the program",
-        object: format!("{queue} wr_id {wr_id:#x}"),
-        text: format!(
-            "byte {at:#x} is of the buffer of {what}, whose completion was not polled: AddressSanitizer says above who touches it"
-        ),
-        remedy: "leave the buffer alone until ibv_poll_cq has given its completion".into(),
-        also: posted.map(|stack| ("which was posted", stack)),
-    };
-    emit(&message, None);
+/// The address of the last report; valid in the callback.
+pub(crate) fn report_address() -> Option<u64> {
+    let sanitizer = SANITIZER.get()?.as_ref()?;
+    // SAFETY: the sanitizer's function may be called after a report.
+    Some(unsafe { (sanitizer.report_address)() } as u64)
 }

@@ -3,7 +3,6 @@
 //! that the provider has changed.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
@@ -11,105 +10,54 @@ use abi::{
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
     IBV_WR_TSO, Zeroed, be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
 };
-
 use layer_tap::each_builder_pointer as each;
+use layer_tap::thread;
 
-use crate::checks::Id;
-use crate::report::{Message, emit};
-use crate::spin::Spin;
-use crate::stack::{self, Site};
-use crate::state::{QPS, Qp, thread};
-use crate::wr::{self, SendRequest};
+use crate::building::{Builder, Building, OpenRequest, SGES};
+use crate::checks::protocol;
+use crate::digest;
+use crate::flights::{check_send, check_send_state, check_window, not_posted, push};
+use crate::report::report;
+use crate::stack;
+use crate::state::{QPS, Qp};
 
-/// Elements of a request that are checked.
-const SGES: usize = 32;
-
-/// A request that is being built.
-#[derive(Clone, Copy, Debug)]
-struct OpenRequest {
-    wr_id: u64,
-    flags: u32,
-    opcode: u32,
-    remote: u64,
-    rkey: u32,
-    ah: usize,
-    qkey: u32,
-    inline: Option<u64>,
-    count: usize,
-    sges: [ibv_sge; SGES],
+/// Replaces the provider's pointers by the layer's.
+///
+/// # Safety
+/// `qp` is a live extended QP that was created with these operations.
+pub(crate) unsafe fn replace(builder: &Builder, qp: *mut ibv_qp_ex, ops: u64) {
+    let mut building = builder.lock();
+    building.ops = ops;
+    // SAFETY: per the caller. The lock keeps other threads from the pointers.
+    unsafe { take(&mut building, qp, None) };
 }
 
-struct Building {
-    /// The provider's pointers.
-    old: ibv_qp_ex,
-    ops: u64,
-    open: Option<OpenRequest>,
-    /// wr_ids of the requests since `ibv_wr_start` that are recorded as in flight.
-    ids: Vec<u64>,
-    site: Site,
+/// Replaces the pointers that a call changed, compared with those that `look` returned before the
+/// call. An unchanged pointer is the layer's, or belongs to a layer above.
+///
+/// # Safety
+/// As for [`replace`].
+pub(crate) unsafe fn replace_again(builder: &Builder, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
+    let mut building = builder.lock();
+    // SAFETY: per the caller. The lock keeps other threads from the pointers.
+    unsafe { take(&mut building, qp, Some(before)) };
 }
 
-// SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
-unsafe impl Send for Building {}
-
-/// The requests being built. The provider admits one thread between `ibv_wr_start` and
-/// `ibv_wr_complete`, and the layer checks the program for the same rule.
-pub(crate) struct Builder {
-    building: Spin<Building>,
-    /// The thread that builds; 0 for none.
-    owner: AtomicU32,
-}
-
-impl Builder {
-    pub(crate) fn new() -> Self {
-        let building =
-            Building { old: ibv_qp_ex::zeroed(), ops: 0, open: None, ids: Vec::new(), site: 0 };
-        Self { building: Spin::new(building), owner: AtomicU32::new(0) }
+/// Copies the pointers that the QP has now.
+///
+/// # Safety
+/// As for [`replace`].
+pub(crate) unsafe fn look(builder: &Builder, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
+    let ops = builder.lock().ops;
+    let mut seen = ibv_qp_ex::zeroed();
+    macro_rules! copy {
+        ($($field:ident)+) => {$(
+            // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
+            seen.$field = unsafe { (*qp).$field };
+        )+};
     }
-
-    /// The lock, which the thread that forks must hold.
-    pub(crate) fn lock(&self) -> &dyn layer_tap::life::Lock {
-        &self.building
-    }
-
-    /// Replaces the provider's pointers by the layer's.
-    ///
-    /// # Safety
-    /// `qp` is a live extended QP that was created with these operations.
-    pub(crate) unsafe fn replace(&self, qp: *mut ibv_qp_ex, ops: u64) {
-        let mut building = self.building.lock();
-        building.ops = ops;
-        // SAFETY: per the caller. The lock keeps other threads from the pointers.
-        unsafe { take(&mut building, qp, None) };
-    }
-
-    /// Replaces the pointers that a call changed, compared with those that `look` returned before
-    /// the call. An unchanged pointer is the layer's, or belongs to a layer above.
-    ///
-    /// # Safety
-    /// As for [`replace`](Self::replace).
-    pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
-        let mut building = self.building.lock();
-        // SAFETY: per the caller. The lock keeps other threads from the pointers.
-        unsafe { take(&mut building, qp, Some(before)) };
-    }
-
-    /// Copies the pointers that the QP has now.
-    ///
-    /// # Safety
-    /// As for [`replace`](Self::replace).
-    pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
-        let ops = self.building.lock().ops;
-        let mut seen = ibv_qp_ex::zeroed();
-        macro_rules! copy {
-            ($($field:ident)+) => {$(
-                // SAFETY: each extended QP has the pointer, or the program asked for the pointer.
-                seen.$field = unsafe { (*qp).$field };
-            )+};
-        }
-        each!(ops, copy);
-        seen
-    }
+    each!(ops, copy);
+    seen
 }
 
 /// Replaces pointers that differ from `before`, and keeps the provider's.
@@ -139,31 +87,11 @@ fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
     Some((known, known.builder.as_deref()?))
 }
 
-#[cold]
-fn misuse(qp: &Qp, call: &str, text: String, remedy: &str) {
-    emit(
-        &Message { id: Id::Wr15, call, object: qp.name(), text, remedy: remedy.into(), also: None },
-        Some(qp),
-    );
-}
-
 /// WR-15: reports a call of a thread that is not between start and complete.
+#[inline]
 fn check_started(qp: &Qp, builder: &Builder, call: &str) {
-    match builder.owner.load(Ordering::Relaxed) {
-        0 => misuse(
-            qp,
-            call,
-            "there was no ibv_wr_start before it".into(),
-            "call ibv_wr_start first, and ibv_wr_complete last",
-        ),
-        owner if owner == thread() => {}
-        owner => misuse(
-            qp,
-            call,
-            format!("thread {owner} has called ibv_wr_start, and this is thread {}", thread()),
-            "from ibv_wr_start to ibv_wr_complete it is one thread's",
-        ),
-    }
+    let found = protocol::not_started(builder.owner(), thread());
+    report(call, || qp.name(), found, qp.about());
 }
 
 #[unsafe(no_mangle)]
@@ -174,23 +102,17 @@ unsafe extern "C" fn ferroverbs_validate_wr_start(
 ) {
     let Some((known, builder)) = known(qp) else { return };
     let me = thread();
-    if builder.owner.load(Ordering::Relaxed) == me {
-        misuse(
-            known,
-            "ibv_wr_start",
-            "it was called already".into(),
-            "call ibv_wr_complete or ibv_wr_abort first",
-        );
-    }
-    let start = builder.building.lock().old.wr_start;
+    let found = protocol::started_twice(builder.owner(), me);
+    report("ibv_wr_start", || known.name(), found, known.about());
+    let start = builder.lock().old.wr_start;
     if let Some(start) = start {
         // SAFETY: the provider's own function, with its QP.
         unsafe { start(qp) };
     }
     // The provider has admitted this thread.
-    builder.owner.store(me, Ordering::Relaxed);
-    wr::check_send_state(known, "ibv_wr_start", 0);
-    let mut building = builder.building.lock();
+    builder.set_owner(me);
+    check_send_state(known, "ibv_wr_start", 0);
+    let mut building = builder.lock();
     building.open = None;
     building.ids.clear();
     building.site = stack::site(caller as usize, frame as usize);
@@ -204,23 +126,11 @@ use ferroverbs_validate_entry_wr_start as wr_start;
 /// Checks and records the request that is complete.
 fn close(qp: &Qp, building: &mut Building, call: &'static str) {
     let Some(open) = building.open.take() else { return };
-    let sges = &open.sges[..open.count.min(SGES)];
-    let send = SendRequest {
-        wr_id: open.wr_id,
-        opcode: open.opcode,
-        flags: open.flags,
-        sges: Some(sges),
-        count: open.count as i64,
-        inline: open.inline,
-        remote: open.remote,
-        rkey: open.rkey,
-        ah: open.ah,
-        qkey: open.qkey,
-    };
+    let request = open.request();
     let mut queue = qp.send.lock();
-    wr::check_send(qp, call, &mut queue, &send);
-    wr::push(qp, call, &mut queue, &send, building.site);
-    building.ids.push(open.wr_id);
+    check_send(qp, call, &mut queue, &request);
+    push(qp, call, &mut queue, &request, building.site);
+    building.ids.push(request.wr_id);
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
@@ -228,19 +138,19 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let Some((known, builder)) = known(qp) else { return libc::EINVAL };
     check_started(known, builder, CALL);
     let (complete, ids) = {
-        let mut building = builder.building.lock();
+        let mut building = builder.lock();
         close(known, &mut building, CALL);
         // The vector is given back below if all is posted, to keep its capacity.
         (building.old.wr_complete, core::mem::take(&mut building.ids))
     };
-    builder.owner.store(0, Ordering::Relaxed);
+    builder.set_owner(0);
     let Some(complete) = complete else { return libc::EINVAL };
     // SAFETY: the provider's own function, with its QP.
     let result = unsafe { complete(qp) };
     if result != 0 {
-        wr::not_posted(known, CALL, result, &ids);
+        not_posted(known, CALL, result, &ids);
     } else {
-        let mut building = builder.building.lock();
+        let mut building = builder.lock();
         // Another thread may have begun meanwhile; then its vector stays.
         if building.ids.capacity() == 0 {
             building.ids = ids;
@@ -254,14 +164,16 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     let Some((known, builder)) = known(qp) else { return };
     check_started(known, builder, "ibv_wr_abort");
     let abort = {
-        let mut building = builder.building.lock();
+        let mut building = builder.lock();
         building.open = None;
-        wr::take_back(&mut known.send.lock(), &building.ids);
-        crate::digest::take_back(known, &building.ids);
+        known.send.lock().take_back(&building.ids);
+        if digest::is_on() {
+            known.digests.lock().take_back(&building.ids);
+        }
         building.ids.clear();
         building.old.wr_abort
     };
-    builder.owner.store(0, Ordering::Relaxed);
+    builder.set_owner(0);
     if let Some(abort) = abort {
         // SAFETY: the provider's own function, with its QP.
         unsafe { abort(qp) };
@@ -278,24 +190,11 @@ unsafe fn begin(
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
     check_started(known, builder, call);
-    let mut building = builder.building.lock();
+    let mut building = builder.lock();
     close(known, &mut building, call);
     // SAFETY: the caller's QP is live, and the program has set both members.
-    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
-    let sges = [none; SGES];
-    building.open = Some(OpenRequest {
-        wr_id,
-        flags,
-        opcode,
-        remote,
-        rkey,
-        ah: 0,
-        qkey: 0,
-        inline: None,
-        count: 0,
-        sges,
-    });
+    let wr = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    building.open = Some(OpenRequest::new(wr, opcode, remote, rkey));
     Some(building.old)
 }
 
@@ -307,13 +206,10 @@ fn set(
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
     check_started(known, builder, call);
-    let mut building = builder.building.lock();
+    let mut building = builder.lock();
     match &mut building.open {
         Some(open) => change(open),
-        None => {
-            let remedy = "call the operation, ibv_wr_send for example, before what it is given";
-            misuse(known, call, "there is no request to set it for".into(), remedy);
-        }
+        None => report(call, || known.name(), [protocol::no_request()], known.about()),
     }
     Some(building.old)
 }
@@ -354,7 +250,9 @@ unsafe extern "C" fn wr_bind_mw(
     let old = unsafe { begin(qp, "ibv_wr_bind_mw", IBV_WR_BIND_MW, 0, 0) };
     if let Some((known, _)) = known(qp) {
         // SAFETY: the QP is live, `info` is readable, and its region is NULL or live.
-        unsafe { crate::mr::check_window(known, "ibv_wr_bind_mw", (*qp).wr_id, &*info) };
+        let (wr_id, info, lkey) =
+            unsafe { ((*qp).wr_id, &*info, (*info).mr.as_ref().map(|mr| mr.lkey)) };
+        check_window(known, "ibv_wr_bind_mw", wr_id, info, lkey);
     }
     if let Some(operation) = old.and_then(|old| old.wr_bind_mw) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
@@ -493,7 +391,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let old = set(qp, "ibv_wr_set_sge", |open| {
-        (open.count, open.sges[0]) = (1, ibv_sge { addr, length, lkey })
+        open.set_elements(1, &[ibv_sge { addr, length, lkey }]);
     });
     if let Some(operation) = old.and_then(|old| old.wr_set_sge) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
@@ -503,12 +401,12 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     let old = set(qp, "ibv_wr_set_sge_list", |open| {
-        open.count = count;
-        if !list.is_null() {
+        let given = match list.is_null() {
+            true => &[],
             // SAFETY: the program's list has `count` elements.
-            let given = unsafe { core::slice::from_raw_parts(list, count.min(SGES)) };
-            open.sges[..given.len()].copy_from_slice(given);
-        }
+            false => unsafe { core::slice::from_raw_parts(list, count.min(SGES)) },
+        };
+        open.set_elements(count, given);
     });
     if let Some(operation) = old.and_then(|old| old.wr_set_sge_list) {
         // SAFETY: the provider's own pointer, with the caller's arguments.

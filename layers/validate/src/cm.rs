@@ -1,7 +1,6 @@
 //! CM-01 to CM-08: checks of connections by IP addresses, by the calls of librdmacm. All calls
-//! belong to the control path, so one lock suffices. It is not held during a call of librdmacm or
-//! a message.
-//! works or while something is told.
+//! belong to the control path, so one lock suffices. No call of librdmacm and no message is made
+//! under the lock.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -9,19 +8,21 @@ use std::collections::BTreeMap;
 
 use abi::{
     IBV_QPT_RC, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED,
-    RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ferroverbs_cm_calls,
-    ibv_pd, ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_addrinfo, rdma_cm_event,
-    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ferroverbs_cm_calls, ibv_pd, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, rdma_addrinfo, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 use cface::lock::Guard;
 use cface::shared::Shared;
 use layer_tap::names;
 
 use crate::checks::Id as Check;
-use crate::objects::{context, list};
-use crate::report::{Message, emit, wanted};
-use crate::stack::{self, Stack};
-use crate::state::QPS;
+use crate::checks::connections::{self, PrivateDataLimit, REJECTION, REPLY, REQUEST};
+use crate::checks::finding::Stack;
+use crate::patience::persists;
+use crate::report::{report, wanted};
+use crate::stack;
+use crate::state::{QPS, context};
 
 /// The calls beneath this layer; NULL before `attach`.
 static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
@@ -140,20 +141,8 @@ fn check_acknowledged(call: &str, id: usize) {
             of_id.map(|(_, event)| format!("RDMA_CM_EVENT_{}", name(*event))).collect();
         (!events.is_empty()).then_some(events)
     };
-    let Some(events) = crate::cq::persists(left) else { return };
-    let text = format!("it waits for the acknowledgement of {}", list(&events));
-    let remedy = "call rdma_ack_cm_event for each event that rdma_get_cm_event gave, before the id goes. A CONNECT_REQUEST counts for the id that listens";
-    emit(
-        &Message {
-            id: Check::Cm01,
-            call,
-            object: name(id),
-            text,
-            remedy: remedy.into(),
-            also: None,
-        },
-        None,
-    );
+    let found = persists(left).map(|events| connections::unacknowledged(&events));
+    report(call, || name(id), found, None);
 }
 
 /// CM-02 and CM-05: reports ids that still use a channel.
@@ -175,32 +164,8 @@ fn check_unused(channel: usize) {
         users.push(what);
         made = made.or(Some(("that id was made", id.made)));
     }
-    let call = "rdma_destroy_event_channel";
-    let object = format!("channel {channel:#x}");
-    if !users.is_empty() {
-        let text = format!("these still use it: {}", list(&users));
-        let remedy = "rdma_destroy_id, or rdma_migrate_id to another channel, before";
-        emit(
-            &Message {
-                id: Check::Cm02,
-                call,
-                object: object.clone(),
-                text,
-                remedy: remedy.into(),
-                also: made,
-            },
-            None,
-        );
-    }
-    if !left.is_empty() {
-        let text =
-            format!("requests were rejected or failed, and their ids are left: {}", list(&left));
-        let remedy = "event->id of RDMA_CM_EVENT_CONNECT_REQUEST is yours: rdma_destroy_id after rdma_reject, and when it fails";
-        emit(
-            &Message { id: Check::Cm05, call, object, text, remedy: remedy.into(), also: asked },
-            None,
-        );
-    }
+    let found = connections::channel_in_use(&users, made, &left, asked);
+    report("rdma_destroy_event_channel", || format!("channel {channel:#x}"), found, None);
 }
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
@@ -275,17 +240,8 @@ unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
             _ => {}
         }
     }
-    if let Some(backlog) = backlog.filter(|backlog| waiting >= *backlog) {
-        let text = format!(
-            "{waiting} events waited, and the backlog is {backlog}: a request that came meanwhile was refused, or has to come again"
-        );
-        let remedy = "read the channel more often, or rdma_listen with a larger backlog";
-        let (call, object) = ("rdma_get_cm_event", name(listener));
-        emit(
-            &Message { id: Check::Cm08, call, object, text, remedy: remedy.into(), also: None },
-            None,
-        );
-    }
+    let found = backlog.and_then(|backlog| connections::backlog(waiting, backlog));
+    report("rdma_get_cm_event", || name(listener), found, None);
 }
 
 unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
@@ -370,15 +326,8 @@ unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_c
 fn check_device(call: &str, id: *const rdma_cm_id) {
     // SAFETY: the caller's id is NULL or live.
     let Some(known) = (unsafe { id.as_ref() }) else { return };
-    if known.verbs.is_null() {
-        let text = "the id has no device yet".to_owned();
-        let remedy = "wait for RDMA_CM_EVENT_ADDR_RESOLVED after rdma_resolve_addr, or rdma_bind_addr to an address of a device";
-        let object = name(id as usize);
-        emit(
-            &Message { id: Check::Cm06, call, object, text, remedy: remedy.into(), also: None },
-            None,
-        );
-    }
+    let found = known.verbs.is_null().then(connections::no_device);
+    report(call, || name(id as usize), found, None);
 }
 
 unsafe extern "C" fn create_qp(
@@ -397,36 +346,12 @@ unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_at
     unsafe { next!(create_qp_ex)(id, attr) }
 }
 
-/// Bytes of private data in a message, for connections and for datagram services. librdmacm's own
-/// header uses 36 bytes of a request.
-struct PrivateDataLimit {
-    message: &'static str,
-    connections: u8,
-    datagrams: u8,
-}
-const ASK: PrivateDataLimit =
-    PrivateDataLimit { message: "a request", connections: 56, datagrams: 180 };
-const GRANT: PrivateDataLimit =
-    PrivateDataLimit { message: "a reply", connections: 196, datagrams: 136 };
-const REJECT: PrivateDataLimit =
-    PrivateDataLimit { message: "a rejection", connections: 148, datagrams: 136 };
-
 /// CM-04: reports private data that do not fit into the message.
 fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &PrivateDataLimit) {
     // SAFETY: the caller's id is NULL or live.
     let Some(known) = (unsafe { id.as_ref() }) else { return };
-    let most = match known.ps {
-        RDMA_PS_TCP => room.connections,
-        RDMA_PS_UDP | RDMA_PS_IPOIB => room.datagrams,
-        _ => return,
-    };
-    if length > most {
-        let text =
-            format!("private_data_len {length} > {most}, what {} has room for", room.message);
-        let remedy = format!("send at most {most} bytes with it, and the rest by the connection");
-        let object = name(id as usize);
-        emit(&Message { id: Check::Cm04, call, object, text, remedy, also: None }, None);
-    }
+    let found = connections::private_data(known.ps, length, room);
+    report(call, || name(id as usize), found, None);
 }
 
 /// CM-03, CM-04 and CM-07: checks the parameters of `rdma_connect` and `rdma_accept`.
@@ -447,40 +372,17 @@ unsafe fn check_connection(
     if id.ps != RDMA_PS_TCP {
         return;
     }
-    let object = || name(at as usize);
-    let wrong = |text: String, remedy: &str| {
-        let (id, remedy) = (Check::Cm03, remedy.to_owned());
-        emit(&Message { id, call, object: object(), text, remedy, also: None }, None);
-    };
+    let mut found = Vec::new();
     if id.qp.is_null() && param.is_none_or(|param| param.qp_num == 0) {
-        wrong(
-            "the id has no queue pair, and conn_param names none".into(),
-            "rdma_create_qp before, or set conn_param.qp_num to that of a queue pair of your own",
-        );
+        found.push(connections::no_queue_pair());
     }
     if let (Some(param), Some(device)) = (param, context(id.verbs).and_then(|ctx| ctx.device)) {
-        // 255 means the device's limit (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
-        for (member, value, most, all) in [
-            (
-                "responder_resources",
-                param.responder_resources,
-                device.max_qp_rd_atom,
-                "RDMA_MAX_RESP_RES",
-            ),
-            (
-                "initiator_depth",
-                param.initiator_depth,
-                device.max_qp_init_rd_atom,
-                "RDMA_MAX_INIT_DEPTH",
-            ),
-        ] {
-            if value != u8::MAX && c_int::from(value) > most {
-                wrong(
-                    format!("{member} {value} > {most}, what the device can"),
-                    &format!("ask for less, or for {all}"),
-                );
-            }
-        }
+        let (granted, wanted) = (param.responder_resources, param.initiator_depth);
+        let (most_granted, most_wanted) = (device.max_qp_rd_atom, device.max_qp_init_rd_atom);
+        let all = "RDMA_MAX_RESP_RES";
+        found.extend(connections::resources("responder_resources", granted, most_granted, all));
+        let all = "RDMA_MAX_INIT_DEPTH";
+        found.extend(connections::resources("initiator_depth", wanted, most_wanted, all));
     }
     if wanted(Check::Cm07)
         && let Some(qp) = QPS.get(id.qp as usize)
@@ -488,21 +390,15 @@ unsafe fn check_connection(
         && qp.srq.is_none()
         && qp.recv.lock().flights.is_empty()
     {
-        let text = format!("{} has no receive posted", qp.name());
-        let remedy =
-            "post receives between rdma_create_qp and this call: the peer may send at once";
-        let also = Some(("that QP was created", qp.made));
-        emit(
-            &Message { id: Check::Cm07, call, object: object(), text, remedy: remedy.into(), also },
-            None,
-        );
+        found.push(connections::no_receive(&qp.name(), qp.made));
     }
+    report(call, || name(at as usize), found, None);
 }
 
 unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller's arguments, passed on.
     unsafe {
-        check_connection("rdma_connect", id, param, &ASK);
+        check_connection("rdma_connect", id, param, &REQUEST);
         next!(connect)(id, param)
     }
 }
@@ -510,7 +406,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
 unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller's arguments, passed on.
     unsafe {
-        check_connection("rdma_accept", id, param, &GRANT);
+        check_connection("rdma_accept", id, param, &REPLY);
         next!(accept)(id, param)
     }
 }
@@ -523,9 +419,7 @@ unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
         let known = &mut *known;
         if let Some(id) = known.ids.get_mut(&(id as usize)) {
             known.listeners += usize::from(id.listening.is_none());
-            // 1024 is the kernel's limit and librdmacm's.
-            let most = u64::try_from(backlog).unwrap_or(0);
-            id.listening = Some(if most == 0 { 1024 } else { most.min(1024) });
+            id.listening = Some(connections::backlog_of(backlog));
         }
     }
     result
@@ -541,13 +435,13 @@ fn rejected(result: c_int, id: usize) -> c_int {
 }
 
 unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    check_room("rdma_reject", id, length, &REJECT);
+    check_room("rdma_reject", id, length, &REJECTION);
     // SAFETY: the caller's arguments, passed on.
     rejected(unsafe { next!(reject)(id, data, length) }, id as usize)
 }
 
 unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    check_room("rdma_reject_ece", id, length, &REJECT);
+    check_room("rdma_reject_ece", id, length, &REJECTION);
     // SAFETY: the caller's arguments, passed on.
     rejected(unsafe { next!(reject_ece)(id, data, length) }, id as usize)
 }

@@ -1,64 +1,37 @@
-//! CQ-01 to CQ-13: checks of completion queues and events, and the handling of each completion.
+//! CQ-01, CQ-06 to CQ-08, CQ-12, CQ-14: calls on completion queues, and events. `completions`
+//! handles each completion that a program polls.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
     IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR,
-    IBV_EVENT_SRQ_LIMIT_REACHED, IBV_QPS_ERR, IBV_QPT_DRIVER, IBV_QPT_XRC_RECV, IBV_WC_RECV,
-    IBV_WC_SUCCESS, IBV_WC_TM_ERR, IBV_WC_TM_RNDV_INCOMPLETE, IBV_WC_WR_FLUSH_ERR, ibv_async_event,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_wc,
 };
+use layer_tap::beneath;
+use layer_tap::spin::Spin;
 
+use crate::acknowledgements;
+use crate::advice;
+use crate::arguments::still_used;
+use crate::channels;
 use crate::checks::Id;
+use crate::checks::completion::{Completion, is_without_rest};
+use crate::checks::events::{self, Unacknowledged};
 use crate::checks::queues::{self, WantedCq, WantedCqEx};
-use crate::cq_ex::{Extended, is_without_rest};
-use crate::explain;
-use crate::objects::{context, shared};
-use crate::overlap;
+use crate::completions::completed;
+use crate::cq_ex;
+use crate::iterator::Extended;
 use crate::poison;
 use crate::refusal::{Subject, WatchedCall};
-use crate::report::{Message, emit, wanted};
-use crate::spin::Spin;
+use crate::report::report;
 use crate::stack;
-use crate::state::{CQS, Cq, Ctx, InFlight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
+use crate::state::{CQS, Cq, Ctx, PDS, QPS, SRQS, context, gone, shared};
+use crate::threads::enter;
 use crate::waits;
-
-/// The stay of a thread in an object for one thread at a time. Dropping the value ends the stay.
-pub(crate) struct Occupied<'a>(Option<&'a AtomicU32>);
-
-/// CQ-12: reports a second thread in an object that was created for one thread at a time.
-pub(crate) fn enter<'a>(user: &'a AtomicU32, call: &str, object: String) -> Occupied<'a> {
-    let me = thread();
-    match user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-        Ok(_) => Occupied(Some(user)),
-        // A nested call of the same thread is allowed.
-        Err(other) if other == me => Occupied(None),
-        Err(other) => {
-            let text = format!(
-                "made for one thread at a time, but thread {other} is in it and thread {me} comes"
-            );
-            let remedy =
-                "leave IBV_CREATE_CQ_ATTR_SINGLE_THREADED or the thread domain away, or lock";
-            emit(
-                &Message { id: Id::Cq12, call, object, text, remedy: remedy.into(), also: None },
-                None,
-            );
-            Occupied(None)
-        }
-    }
-}
-
-impl Drop for Occupied<'_> {
-    fn drop(&mut self) {
-        if let Some(user) = self.0 {
-            user.store(0, Ordering::Release);
-        }
-    }
-}
 
 /// Records a new CQ.
 ///
@@ -84,7 +57,7 @@ unsafe fn remember(
         qps: Spin::new(Vec::new()),
         got: AtomicU32::new(0),
         // SAFETY: per the caller.
-        channel: unsafe { waits::channel_of(channel) },
+        channel: unsafe { channel.as_ref() }.map(|channel| channels::join(channel.fd)),
         arms: AtomicU32::new(0),
         solicited: AtomicBool::new(false),
         armed_again: AtomicBool::new(false),
@@ -159,7 +132,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         });
     } else {
         // SAFETY: the provider has just created the CQ, and no other thread has its address.
-        let extended = unsafe { Extended::replace(cq) };
+        let extended = unsafe { cq_ex::replace(cq) };
         // SAFETY: the provider has just created the CQ, with these attributes.
         unsafe { remember(ctx, cq.cast(), (*attr).channel, single, Some(extended)) };
     }
@@ -216,96 +189,22 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
     let known = CQS.get(cq as usize);
     if let Some(known) = known {
-        crate::advice::armed(known);
-        waits::arming(known, solicited_only != 0);
+        advice::armed(known);
+        known.arm(solicited_only != 0);
     }
+    let watch = WatchedCall::begin("ibv_req_notify_cq");
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx.next, req_notify_cq)(cq, solicited_only) };
-    if let (true, Some(known)) = (result != 0, known) {
-        waits::disarmed(known);
+    if result != 0 {
+        if let Some(known) = known {
+            known.disarm();
+        }
+        // SAFETY: the CQ is live, and its channel is NULL or live.
+        let has_channel = unsafe { !(*cq).channel.is_null() };
+        let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq as usize));
+        watch.refused(ctx, result, &about, |_| queues::req_notify_cq(has_channel, solicited_only));
     }
     result
-}
-
-/// Time that a destroyed object waits for an acknowledgement before a message. Another thread may
-/// be about to acknowledge.
-pub(crate) const GRACE: Duration = Duration::from_secs(2);
-
-/// The result of `left` if it remains `Some` for `GRACE`. The call that follows would wait for
-/// the same condition.
-pub(crate) fn persists<T>(left: impl Fn() -> Option<T>) -> Option<T> {
-    let begin = Instant::now();
-    loop {
-        let now = left()?;
-        if begin.elapsed() >= GRACE {
-            return Some(now);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// CQ-06 and CQ-08: reports the destruction of an object that waits for acknowledgements.
-///
-/// # Safety
-/// `acked` is the count of a live object; other threads may change it.
-unsafe fn waits(
-    id: Id,
-    call: &str,
-    object: &str,
-    got: &AtomicU32,
-    acked: *const u32,
-    event: &str,
-    remedy: &str,
-) {
-    if !wanted(id) {
-        return;
-    }
-    let Some((got, acked)) = persists(|| {
-        let got = got.load(Ordering::Relaxed);
-        // SAFETY: per the caller; the word is read at once.
-        let acked = unsafe { acked.read_volatile() };
-        (got.wrapping_sub(acked).cast_signed() > 0).then_some((got, acked))
-    }) else {
-        return;
-    };
-    let open = got.wrapping_sub(acked);
-    let message = Message {
-        id,
-        call,
-        object: object.to_owned(),
-        text: format!(
-            "it waits, maybe for ever, for {open} {event} that nobody acknowledged ({got} got, {acked} acknowledged)"
-        ),
-        remedy: remedy.into(),
-        also: None,
-    };
-    emit(&message, None);
-}
-
-/// CQ-08: reports unacknowledged asynchronous events of an object.
-///
-/// # Safety
-/// `acked` is the count of a live object; other threads may change it.
-pub(crate) unsafe fn check_async(call: &str, object: &str, got: &AtomicU32, acked: *const u32) {
-    let remedy = "ibv_ack_async_event for each event that ibv_get_async_event gave";
-    // SAFETY: per the caller.
-    unsafe { waits(Id::Cq08, call, object, got, acked, "asynchronous events", remedy) };
-}
-
-/// CQ-07: reports more acknowledged events than the program has read.
-fn check_acks(call: &str, known: &Cq, acked: u32) {
-    let got = known.got.load(Ordering::Relaxed);
-    if acked.wrapping_sub(got).cast_signed() > 0 {
-        let message = Message {
-            id: Id::Cq07,
-            call,
-            object: format!("cq {:#x}", known.at),
-            text: format!("{acked} events of it were acknowledged, {got} were got"),
-            remedy: "acknowledge each event once, on the CQ that ibv_get_cq_event gave".into(),
-            also: None,
-        };
-        emit(&message, None);
-    }
 }
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
@@ -320,16 +219,16 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             (&raw const (*cq).comp_events_completed, &raw const (*cq).async_events_completed)
         };
         // SAFETY: a word of the live CQ.
-        check_acks(CALL, known, unsafe { acked.read_volatile() });
-        let object = format!("cq {at:#x}");
+        acknowledgements::check(CALL, known, unsafe { acked.read_volatile() });
         // Only a CQ without users can be destroyed, and waits.
         if known.qps.lock().is_empty() {
-            let (event, remedy) =
-                ("completion events", "ibv_ack_cq_events as many as ibv_get_cq_event gave");
+            let name = known.name();
             // SAFETY: both counts belong to the live CQ.
             unsafe {
-                waits(Id::Cq06, CALL, &object, &known.got, acked, event, remedy);
-                check_async(CALL, &object, &known.async_got, async_acked);
+                let events = Unacknowledged::Completion;
+                acknowledgements::waits(events, CALL, &name, &known.got, acked);
+                let events = Unacknowledged::Asynchronous;
+                acknowledgements::waits(events, CALL, &name, &known.async_got, async_acked);
             }
         }
     }
@@ -339,12 +238,12 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     match known {
         Some(known) if result != 0 => {
             let users = known.qps.lock().clone();
-            crate::qp::still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
+            still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
             CQS.insert(at, known);
         }
         known => {
             if let Some(known) = known {
-                waits::gone(&known);
+                known.leave_channel();
             }
             gone("cq", at);
         }
@@ -352,35 +251,16 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     result
 }
 
-/// CQ-01: reports more signaled requests than the CQ has entries.
-#[cold]
-pub(crate) fn too_many(qp: &Qp, call: &'static str, wr_id: u64, due: u32) {
-    let Some(cq) = &qp.send_cq else { return };
-    let message = Message {
-        id: Id::Cq01,
-        call,
-        object: format!("{} wr_id {wr_id:#x}", qp.name()),
-        text: format!(
-            "{due} signaled sends have not been polled, cq {:#x} has room for {}",
-            cq.at,
-            cq.cqe.load(Ordering::Relaxed)
-        ),
-        remedy: "poll more often, or make the CQ as large as the send queues that complete there"
-            .into(),
-        also: Some(("the CQ was created", cq.made)),
-    };
-    emit(&message, Some(qp));
-}
-
 pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
     // SAFETY: the CQ is live, since its event is not acknowledged.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return };
     if let Some(known) = CQS.get(cq as usize) {
         // SAFETY: the CQ is live while its event is not acknowledged.
-        check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
+        let acked = unsafe { (*cq).comp_events_completed };
+        acknowledgements::check("ibv_get_cq_event", known, acked);
         known.got.fetch_add(1, Ordering::Relaxed);
-        crate::advice::woken(known);
-        waits::disarmed(known);
+        advice::woken(known);
+        known.disarm();
     }
     // SAFETY: the front-end's argument, passed on.
     unsafe { beneath!(ctx.next, cq_event)(cq) };
@@ -394,20 +274,8 @@ pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ib
         IBV_EVENT_CQ_ERR => {
             if let Some(cq) = CQS.get(object) {
                 cq.async_got.fetch_add(1, Ordering::Relaxed);
-                let message = Message {
-                    id: Id::Cq01,
-                    call: "ibv_get_async_event",
-                    object: format!("cq {object:#x}"),
-                    text: format!(
-                        "IBV_EVENT_CQ_ERR: more completed than its {} entries hold",
-                        cq.cqe.load(Ordering::Relaxed)
-                    ),
-                    remedy:
-                        "poll more often, or make the CQ as large as all queues that complete there"
-                            .into(),
-                    also: Some(("the CQ was created", cq.made)),
-                };
-                emit(&message, None);
+                let found = events::overrun(cq.cqe.load(Ordering::Relaxed), cq.made);
+                report("ibv_get_async_event", || cq.name(), [found], None);
             }
         }
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
@@ -436,11 +304,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx.next, poll_cq)(cq, room, wc) };
     };
-    let _user =
-        known.single.then(|| enter(&known.user, "ibv_poll_cq", format!("cq {:#x}", known.at)));
+    let _user = known.single.then(|| enter(&known.user, "ibv_poll_cq", || known.name()));
     // SAFETY: the caller's arguments, passed on.
     let found = unsafe { beneath!(known.ctx.next, poll_cq)(cq, room, wc) };
-    crate::advice::polled(known);
+    advice::polled(known);
     if found > 0 {
         // SAFETY: the provider filled `found` entries, which belong to this thread until the call
         // returns.
@@ -459,168 +326,4 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         all.iter_mut().filter(|wc| is_without_rest(wc.status)).for_each(poison::overwrite);
     }
     found
-}
-
-/// The members of a completion that the layer uses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    pub(crate) wr_id: u64,
-    pub(crate) status: u32,
-    pub(crate) opcode: u32,
-    pub(crate) vendor: u32,
-}
-
-/// The queue of a QP to which a completion belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum QueueSide {
-    Send,
-    Receive,
-}
-
-/// Handles a completion that the program polled.
-#[inline]
-pub(crate) fn completed(
-    qps: &[Arc<Qp>],
-    cq: &Cq,
-    number: u32,
-    done: &Completion,
-    call: &'static str,
-) {
-    let Ok(place) = qps.binary_search_by_key(&number, |qp| qp.number) else { return };
-    let qp = &qps[place];
-    if matches!(qp.kind, IBV_QPT_DRIVER | IBV_QPT_XRC_RECV) {
-        return;
-    }
-    let ok = done.status == IBV_WC_SUCCESS;
-    let sends = qp.send_cq.as_ref().is_some_and(|send| send.at == cq.at);
-    let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.at == cq.at);
-    // The opcode of a failed completion is undefined.
-    let side = match (sends, receives) {
-        (true, false) => QueueSide::Send,
-        (false, true) => QueueSide::Receive,
-        _ if ok && done.opcode & IBV_WC_RECV != 0 => QueueSide::Receive,
-        _ if ok => QueueSide::Send,
-        _ => {
-            let first = |queue: &Spin<crate::state::Queue>| {
-                queue.lock().flights.iter().any(|flight| flight.wr_id == done.wr_id)
-            };
-            let (send, receive) = (first(&qp.send), first(&qp.recv));
-            if send && !receive || (send == receive && done.opcode & IBV_WC_RECV == 0) {
-                QueueSide::Send
-            } else {
-                QueueSide::Receive
-            }
-        }
-    };
-    if side == QueueSide::Receive
-        && let Some(srq) = &qp.srq
-    {
-        srq.taken.fetch_add(1, Ordering::Relaxed);
-        if ok {
-            overlap::shared_over(srq.at, done.wr_id);
-        } else {
-            // Other receives may be gone with it, without a completion.
-            overlap::shared_clear(srq.at);
-            failed(qp, done, None, call, false);
-        }
-        return;
-    }
-    let flight = retire(qp, side, done, ok);
-    if side == QueueSide::Send {
-        crate::digest::completed(qp, done.wr_id, ok, call);
-    }
-    // With an SRQ, a failed receive looks like a failed send. Tag matching completes requests that
-    // the program did not post.
-    if flight.is_none()
-        && !qp.failed.load(Ordering::Relaxed)
-        && qp.srq.is_none()
-        && !qp.was_reset.load(Ordering::Relaxed)
-    {
-        report_unknown(qp, done, call, side);
-    }
-    if !ok {
-        failed(qp, done, flight.as_ref(), call, side == QueueSide::Send);
-    }
-}
-
-/// Removes the completed request and the requests before it from those in flight.
-#[inline]
-fn retire(qp: &Qp, side: QueueSide, done: &Completion, ok: bool) -> Option<InFlight> {
-    let mut queue = if side == QueueSide::Send { qp.send.lock() } else { qp.recv.lock() };
-    let is_it = |flight: &InFlight| flight.wr_id == done.wr_id && (flight.due || !ok);
-    let place = match queue.flights.front() {
-        Some(first) if is_it(first) => 0,
-        _ => queue.flights.iter().position(is_it)?,
-    };
-    let found = queue.flights.remove(place);
-    if let Some(flight) = &found {
-        overlap::over(&mut queue, flight);
-    }
-    if side == QueueSide::Send {
-        queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
-        // Earlier unsignaled requests are complete. Threads that post at once may reach the
-        // provider in another order, so a signaled request stays until its own completion.
-        let mut at = 0;
-        for _ in 0..place {
-            if queue.flights.get(at).is_none_or(|flight| flight.due) {
-                at += 1;
-            } else if let Some(flight) = queue.flights.remove(at) {
-                overlap::over(&mut queue, &flight);
-            }
-        }
-    }
-    found
-}
-
-/// CQ-13: reports a completion without a request in flight.
-#[cold]
-fn report_unknown(qp: &Qp, done: &Completion, call: &'static str, side: QueueSide) {
-    let what = if side == QueueSide::Send { "send" } else { "receive" };
-    let message = Message {
-        id: Id::Cq13,
-        call,
-        object: qp.name(),
-        text: format!(
-            "a completion with wr_id {:#x}, which no {what} request in flight has",
-            done.wr_id
-        ),
-        remedy:
-            "a fault of the provider, or memory that was overwritten: run it under a memory checker"
-                .into(),
-        also: None,
-    };
-    emit(&message, Some(qp));
-}
-
-/// CQ-03: explains the first error of a QP. Later errors follow from the first.
-#[cold]
-fn failed(
-    qp: &Arc<Qp>,
-    done: &Completion,
-    flight: Option<&InFlight>,
-    call: &'static str,
-    sent: bool,
-) {
-    // Statuses of tag matching that leave work to the program (ibv_post_srq_ops(3)); the QP
-    // continues.
-    if matches!(done.status, IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE) {
-        return;
-    }
-    let first = !qp.failed.swap(true, Ordering::Relaxed);
-    let was = qp.state();
-    if qp.kind != abi::IBV_QPT_UD {
-        qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
-    } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
-        qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
-    }
-    // A request that was reported when it was posted needs no second message.
-    let told = qp.first_message.load(Ordering::Relaxed) != 0;
-    if done.status == IBV_WC_WR_FLUSH_ERR {
-        if first && !told {
-            explain::flushed(qp, done, flight, call, sent, was);
-        }
-    } else if !qp.explained.swap(true, Ordering::Relaxed) && !told {
-        // The cause may be polled after the requests that were flushed because of it.
-        explain::failure(qp, done, flight, call, sent);
-    }
 }

@@ -2,57 +2,36 @@
 //! order of the iterator's calls, CQ-02 the members that a program reads of a failed completion.
 
 use core::ffi::{c_int, c_uint};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
-use abi::{
-    IBV_WC_SUCCESS, IBV_WC_TM_ERR, IBV_WC_TM_RNDV_INCOMPLETE, IBV_WC_WR_FLUSH_ERR, be32, ibv_cq_ex,
-    ibv_poll_cq_attr, ibv_wc_opcode,
-};
+use abi::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, be32, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode};
 
-use crate::checks::Id;
-use crate::cq::{Completion, completed, enter};
-use crate::explain::name_of;
-use crate::report::{Message, emit};
-use crate::state::{CQS, Cq, thread};
+use crate::advice;
+use crate::checks::completion::{self, Completion, is_without_rest};
+use crate::checks::finding::Finding;
+use crate::checks::protocol::{self, Iteration};
+use crate::completions::completed;
+use crate::iterator::Extended;
+use crate::report::report;
+use crate::state::{CQS, Cq};
+use crate::threads::enter;
+use layer_tap::thread;
 
-/// States of an iterator.
-const CLOSED: u8 = 0;
-const OPEN: u8 = 1;
-/// The last `ibv_start_poll` failed.
-const EMPTY: u8 = 2;
-/// `ibv_next_poll` found no further completion, and `ibv_end_poll` must follow.
-const OVER: u8 = 3;
-
-/// The provider's own pointers, and the state of the iterator.
-pub(crate) struct Extended {
-    old: ibv_cq_ex,
-    at: AtomicU8,
-    /// The thread that polls; 0 for none.
-    owner: AtomicU32,
-}
-
-// SAFETY: only the function pointers of the copied `ibv_cq_ex` are read.
-unsafe impl Send for Extended {}
-// SAFETY: the copy is never written after its creation.
-unsafe impl Sync for Extended {}
-
-impl Extended {
-    /// Replaces the provider's pointers by the layer's.
-    ///
-    /// # Safety
-    /// `cq` is a new extended CQ, which no other thread uses.
-    pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex) -> Self {
-        // SAFETY: per the caller, `cq` is a live object.
-        let old = unsafe { *cq };
-        // SAFETY: per the caller, no other thread uses `cq`.
-        unsafe {
-            (*cq).start_poll = old.start_poll.map(|_| start_poll as _);
-            (*cq).next_poll = old.next_poll.map(|_| next_poll as _);
-            (*cq).end_poll = old.end_poll.map(|_| end_poll as _);
-            replace_reads(cq, &old);
-        }
-        Self { old, at: AtomicU8::new(CLOSED), owner: AtomicU32::new(0) }
+/// Replaces the provider's pointers by the layer's.
+///
+/// # Safety
+/// `cq` is a new extended CQ, which no other thread uses.
+pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex) -> Extended {
+    // SAFETY: per the caller, `cq` is a live object.
+    let old = unsafe { *cq };
+    // SAFETY: per the caller, no other thread uses `cq`.
+    unsafe {
+        (*cq).start_poll = old.start_poll.map(|_| start_poll as _);
+        (*cq).next_poll = old.next_poll.map(|_| next_poll as _);
+        (*cq).end_poll = old.end_poll.map(|_| end_poll as _);
+        replace_reads(cq, &old);
     }
+    Extended::new(old)
 }
 
 fn known(cq: *mut ibv_cq_ex) -> Option<(&'static Cq, &'static Extended)> {
@@ -60,43 +39,27 @@ fn known(cq: *mut ibv_cq_ex) -> Option<(&'static Cq, &'static Extended)> {
     Some((known, known.extended.as_ref()?))
 }
 
-#[cold]
-fn misuse(cq: &Cq, call: &str, text: &str, remedy: &str) {
-    let object = format!("cq {:#x}", cq.at);
-    emit(
-        &Message {
-            id: Id::Cq11,
-            call,
-            object,
-            text: text.into(),
-            remedy: remedy.into(),
-            also: None,
-        },
-        None,
-    );
+fn misuse(cq: &Cq, call: &str, found: Option<Finding>) {
+    report(call, || cq.name(), found, None);
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    const CALL: &str = "ibv_start_poll";
     let Some((known, extended)) = known(cq) else { return libc::EINVAL };
     let Some(start) = extended.old.start_poll else { return libc::EINVAL };
     let me = thread();
-    let user =
-        known.single.then(|| enter(&known.user, "ibv_start_poll", format!("cq {:#x}", known.at)));
-    // Another thread may poll a CQ that is not single-threaded: the provider makes that thread
-    // wait.
-    if extended.owner.load(Ordering::Relaxed) == me {
-        misuse(known, "ibv_start_poll", "polling has started already", "call ibv_end_poll first");
-    }
+    let user = known.single.then(|| enter(&known.user, CALL, || known.name()));
+    misuse(known, CALL, protocol::start_poll(extended.owner(), me));
     // SAFETY: the provider's own function, with its CQ.
     let result = unsafe { start(cq, attr) };
-    crate::advice::polled(known);
+    advice::polled(known);
     if result != 0 {
-        if extended.owner.load(Ordering::Relaxed) == 0 {
-            extended.at.store(EMPTY, Ordering::Relaxed);
+        if extended.owner() == 0 {
+            extended.set_state(Iteration::Empty);
         }
     } else {
-        extended.owner.store(me, Ordering::Relaxed);
-        extended.at.store(OPEN, Ordering::Relaxed);
+        extended.set_owner(me);
+        extended.set_state(Iteration::Open);
         if let Some(user) = user {
             // `end_poll` ends the stay.
             core::mem::forget(user);
@@ -110,52 +73,23 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let Some((known, extended)) = known(cq) else { return libc::EINVAL };
     let Some(next) = extended.old.next_poll else { return libc::EINVAL };
-    match extended.at.load(Ordering::Relaxed) {
-        OPEN => {}
-        OVER => misuse(
-            known,
-            "ibv_next_poll",
-            "the call before it returned ENOENT",
-            "call ibv_end_poll then",
-        ),
-        _ => misuse(
-            known,
-            "ibv_next_poll",
-            "polling has not started",
-            "call it only after ibv_start_poll returned 0",
-        ),
-    }
+    misuse(known, "ibv_next_poll", protocol::next_poll(extended.state()));
     // SAFETY: the provider's own function, with its CQ.
     let result = unsafe { next(cq) };
     if result == 0 {
         // SAFETY: the iterator stands at a completion.
         unsafe { look(known, extended, cq) };
     } else {
-        extended.at.store(OVER, Ordering::Relaxed);
+        extended.set_state(Iteration::Over);
     }
     result
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     let Some((known, extended)) = known(cq) else { return };
-    match extended.at.swap(CLOSED, Ordering::Relaxed) {
-        OPEN | OVER => {}
-        EMPTY => {
-            misuse(
-                known,
-                "ibv_end_poll",
-                "ibv_start_poll failed before it",
-                "call it only after ibv_start_poll returned 0",
-            );
-        }
-        _ => misuse(
-            known,
-            "ibv_end_poll",
-            "polling has not started",
-            "call it only after ibv_start_poll returned 0",
-        ),
-    }
-    extended.owner.store(0, Ordering::Relaxed);
+    let before = extended.set_state(Iteration::Closed);
+    misuse(known, "ibv_end_poll", protocol::end_poll(before));
+    extended.set_owner(0);
     if known.single {
         known.user.store(0, Ordering::Release);
     }
@@ -217,10 +151,11 @@ macro_rules! reads {
             const CALL: &str = concat!("ibv_wc_", stringify!($name));
             // SAFETY: the CQ is live, as its completion is read.
             let (status, wr_id) = unsafe { ((*cq).status, (*cq).wr_id) };
-            if extended.at.load(Ordering::Relaxed) != OPEN {
-                outside(known, CALL);
-            } else if is_without_rest(status) {
-                undefined(known, CALL, status, wr_id);
+            match protocol::read_outside(extended.state()) {
+                None if is_without_rest(status) => {
+                    misuse(known, CALL, Some(completion::undefined(status, wr_id)));
+                }
+                found => misuse(known, CALL, found),
             }
             // SAFETY: the provider's own function, with its CQ.
             extended.old.$name.map_or(0, |read| unsafe { read(cq) })
@@ -239,34 +174,4 @@ reads! {
     read_dlid_path_bits u8;
     read_cvlan u16;
     read_flow_tag u32;
-}
-
-#[cold]
-fn outside(cq: &Cq, call: &str) {
-    let remedy = "read a completion after ibv_start_poll or ibv_next_poll returned 0, and before ibv_end_poll";
-    misuse(cq, call, "no completion is polled", remedy);
-}
-
-/// Whether a completion with this status has only the members that all completions have. Statuses
-/// of tag matching define more members.
-pub(crate) fn is_without_rest(status: u32) -> bool {
-    !matches!(status, IBV_WC_SUCCESS | IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE)
-}
-
-#[cold]
-fn undefined(cq: &Cq, call: &str, status: u32, wr_id: u64) {
-    let status = name_of(status);
-    let text = format!("the completion of wr_id {wr_id:#x} has IBV_WC_{status}: this is undefined");
-    let remedy = "look at cq->status first; of a failed completion only wr_id, status, qp_num and vendor_err are there";
-    emit(
-        &Message {
-            id: Id::Cq02,
-            call,
-            object: format!("cq {:#x}", cq.at),
-            text,
-            remedy: remedy.into(),
-            also: None,
-        },
-        None,
-    );
 }

@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 
-use abi::{SendFlags, ibv_sge};
+use abi::ibv_sge;
 
 use crate::checks::Id;
-use crate::report::{Message, emit, wanted};
+use crate::checks::buffers;
+use crate::checks::finding::Finding;
+use crate::checks::request::{SendRequest, reads_memory};
+use crate::report::wanted;
 use crate::stack::{self, Site};
-use crate::state::Qp;
-use crate::wr::{SendRequest, reads_memory};
 
 /// Bytes of one checksum.
 const PIECE: usize = 4096;
@@ -18,7 +19,7 @@ const PIECE: usize = 4096;
 const MOST: usize = 1 << 20;
 
 /// The checksums of a signaled send.
-pub(crate) struct Digest {
+struct Digest {
     wr_id: u64,
     site: Site,
     /// Address, length and checksum of each piece.
@@ -26,7 +27,8 @@ pub(crate) struct Digest {
 }
 
 /// The checksums of one QP, the oldest first.
-pub(crate) type Digests = VecDeque<Digest>;
+#[derive(Default)]
+pub(crate) struct Digests(VecDeque<Digest>);
 
 /// The checksum of a piece of memory; `None` if the memory cannot be read.
 fn sum(at: u64, length: usize) -> Option<u64> {
@@ -57,73 +59,84 @@ fn pieces(sges: &[ibv_sge]) -> Vec<(u64, usize, u64)> {
     pieces
 }
 
-/// Computes the checksums of a request that is about to be posted.
+/// Whether the check is on.
 #[inline]
-pub(crate) fn posted(qp: &Qp, send: &SendRequest<'_>, site: Site) {
-    if wanted(Id::Mr08) {
-        remember(qp, send, site);
-    }
+pub(crate) fn is_on() -> bool {
+    wanted(Id::Mr08)
 }
 
-#[cold]
-fn remember(qp: &Qp, send: &SendRequest<'_>, site: Site) {
-    let flags = SendFlags::from_bits_retain(send.flags);
-    let inline = send.inline.is_some() || flags.contains(SendFlags::INLINE);
-    let signaled = qp.sig_all || flags.contains(SendFlags::SIGNALED);
-    if !reads_memory(send.opcode) || inline || !signaled {
-        return;
+impl Digests {
+    /// Computes the checksums of a signaled request that is about to be posted to a queue of
+    /// `length` entries.
+    #[cold]
+    pub(crate) fn record(&mut self, request: &SendRequest<'_>, length: u32, site: Site) {
+        if !reads_memory(request.opcode) || request.is_inline() {
+            return;
+        }
+        let pieces = pieces(request.sges.unwrap_or(&[]));
+        // More entries than the send queue has: their completions were missed.
+        if self.0.len() > 2 * length as usize {
+            self.0.pop_front();
+        }
+        self.0.push_back(Digest { wr_id: request.wr_id, site, pieces });
     }
-    let pieces = pieces(send.sges.unwrap_or(&[]));
-    let mut digests = qp.digests.lock();
-    // More entries than the send queue has: their completions were missed.
-    if digests.len() > 2 * qp.cap.max_send_wr as usize {
-        digests.pop_front();
-    }
-    digests.push_back(Digest { wr_id: send.wr_id, site, pieces });
-}
 
-/// Forgets requests that were not posted.
-pub(crate) fn take_back(qp: &Qp, ids: &[u64]) {
-    if wanted(Id::Mr08) {
-        let mut digests = qp.digests.lock();
+    /// Forgets requests that were not posted.
+    pub(crate) fn take_back(&mut self, ids: &[u64]) {
         for id in ids {
-            if let Some(place) = digests.iter().rposition(|digest| digest.wr_id == *id) {
-                digests.remove(place);
+            if let Some(place) = self.0.iter().rposition(|digest| digest.wr_id == *id) {
+                self.0.remove(place);
             }
         }
     }
-}
 
-/// Compares the checksums of a completed send.
-#[inline]
-pub(crate) fn completed(qp: &Qp, wr_id: u64, ok: bool, call: &'static str) {
-    if wanted(Id::Mr08) {
-        compare(qp, wr_id, ok, call);
+    /// Compares the checksums of a completed send.
+    #[cold]
+    pub(crate) fn completed(&mut self, wr_id: u64, ok: bool) -> Option<Finding> {
+        let place = self.0.iter().position(|digest| digest.wr_id == wr_id)?;
+        let digest = self.0.remove(place).filter(|_| ok)?;
+        let changed = |(at, length, before): &&(u64, usize, u64)| {
+            sum(*at, *length).is_some_and(|now| now != *before)
+        };
+        let (at, length, _) = digest.pieces.iter().find(changed)?;
+        Some(buffers::changed(*at, *length, stack::of(digest.site)))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
-#[cold]
-fn compare(qp: &Qp, wr_id: u64, ok: bool, call: &'static str) {
-    let digest = {
-        let mut digests = qp.digests.lock();
-        let place = digests.iter().position(|digest| digest.wr_id == wr_id);
-        place.and_then(|place| digests.remove(place))
-    };
-    let Some(digest) = digest.filter(|_| ok) else { return };
-    let changed = |(at, length, before): &&(u64, usize, u64)| {
-        sum(*at, *length).is_some_and(|now| now != *before)
-    };
-    let Some((at, length, _)) = digest.pieces.iter().find(changed) else { return };
-    let message = Message {
-        id: Id::Mr08,
-        call,
-        object: format!("{} wr_id {wr_id:#x}", qp.name()),
-        text: format!(
-            "bytes of [{at:#x}, {:#x}) are not what they were when the request was posted",
-            at.wrapping_add(*length as u64)
-        ),
-        remedy: "leave a buffer alone until its completion was polled: the device reads it when it sends, and again when it repeats".into(),
-        also: stack::of(digest.site).map(|stack| ("which was posted", stack)),
-    };
-    emit(&message, Some(qp));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::IBV_WR_SEND;
+
+    #[test]
+    fn a_buffer_that_changes_in_flight_is_found() {
+        let mut buffer = vec![1_u8; 2 * PIECE];
+        let sges = [ibv_sge { addr: buffer.as_ptr() as u64, length: 2 * PIECE as u32, lkey: 0 }];
+        let request = SendRequest { sges: Some(&sges), ..SendRequest::new(7, IBV_WR_SEND) };
+        let mut digests = Digests::default();
+        digests.record(&request, 8, 0);
+        digests.record(&request, 8, 0);
+        assert_eq!(digests.completed(7, true), None);
+        buffer[PIECE] = 2;
+        let found = digests.completed(7, true).expect("a finding");
+        assert!(
+            found.text.contains(&format!("[{:#x}", sges[0].addr + PIECE as u64)),
+            "{}",
+            found.text
+        );
+        assert_eq!(digests.completed(7, true), None, "each request is compared once");
+    }
+
+    #[test]
+    fn a_request_that_was_not_posted_is_forgotten() {
+        let request = SendRequest { sges: Some(&[]), ..SendRequest::new(7, IBV_WR_SEND) };
+        let mut digests = Digests::default();
+        digests.record(&request, 8, 0);
+        digests.take_back(&[7]);
+        assert!(digests.0.is_empty());
+    }
 }

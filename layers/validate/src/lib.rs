@@ -5,32 +5,40 @@
 //! and works with any device. `state` has the records of objects. Each family of checks is a
 //! module. `report` writes the messages. `docs/reference/checks/` has a text for each check.
 
+mod acknowledgements;
 mod advice;
-mod again;
+mod arguments;
 mod asan;
 mod builder;
+mod building;
+mod changes;
+mod channels;
 mod checks;
 mod cm;
+mod completions;
 mod cq;
 mod cq_ex;
 mod digest;
-mod explain;
+mod elements;
+mod flights;
 mod gid;
+mod iterator;
 mod memlock;
 mod mr;
 mod objects;
 mod other_end;
 mod others;
 mod overlap;
+mod patience;
 mod poison;
 mod qp;
 mod refusal;
-mod refused;
+mod regions;
 mod report;
 mod settings;
 mod stack;
 mod state;
-mod transitions;
+mod threads;
 mod waits;
 mod wr;
 
@@ -43,9 +51,9 @@ use abi::{
     verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_tap::{life, plugin, spin, table};
+use layer_tap::{life, plugin};
 
-use state::{AHS, CONTEXTS, CQS, Ctx, DESTROYED, PDS, QPS, REGIONS, SRQS};
+use state::{AHS, CONTEXTS, CQS, Ctx, PDS, QPS, SRQS};
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -100,12 +108,13 @@ unsafe extern "C" fn attach(
         let (device, ports) = limits(context, next);
         let at = context as usize;
         let ext = plugin::ext_of(next);
-        asan::begin(ext.is_some());
-        overlap::begin();
+        overlap::begin(ext.is_some());
         let waiting = ext.and_then(|ext| ext.waiting);
         let other_end = ext.and_then(|ext| ext.other_end);
         let vectors = (*context).num_comp_vectors;
-        let ctx = Ctx { at, next, device, waiting, other_end, ports, vectors };
+        let longest = ports.iter().map(|port| u64::from(port.max_msg_sz)).max();
+        let max_message = longest.unwrap_or(u64::MAX);
+        let ctx = Ctx { at, next, device, waiting, other_end, ports, vectors, max_message };
         CONTEXTS.insert(at, Arc::new(ctx));
         fill(&mut *mine);
     }
@@ -123,12 +132,7 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::ProcessHooks {
-        at_exit: report::at_exit,
-        objects,
-        hold,
-        in_child: waits::forked,
-    }) {
+    if life::begin(life::ProcessHooks { at_exit, objects, hold, in_child }) {
         let _ = settings::settings();
     }
 }
@@ -154,10 +158,12 @@ fn fill(mine: &mut verbs_context_ops) {
         close_xrcd = others::close_xrcd;
         cq_event = cq::cq_event;
         create_ah = objects::create_ah;
+        create_comp_cntr = others::create_comp_cntr;
         create_counters = others::create_counters;
         create_cq = cq::create_cq;
         create_cq_ex = cq::create_cq_ex;
         create_flow = others::create_flow;
+        create_flow_action_esp = others::create_flow_action_esp;
         create_qp = qp::create_qp;
         create_qp_ex = qp::create_qp_ex;
         create_rwq_ind_table = others::create_rwq_ind_table;
@@ -169,8 +175,10 @@ fn fill(mine: &mut verbs_context_ops) {
         dealloc_td = others::dealloc_td;
         dereg_mr = mr::dereg_mr;
         destroy_ah = objects::destroy_ah;
+        destroy_comp_cntr = others::destroy_comp_cntr;
         destroy_counters = others::destroy_counters;
         destroy_cq = cq::destroy_cq;
+        destroy_flow_action = others::destroy_flow_action;
         destroy_qp = qp::destroy_qp;
         destroy_rwq_ind_table = others::destroy_rwq_ind_table;
         destroy_srq = objects::destroy_srq;
@@ -181,8 +189,12 @@ fn fill(mine: &mut verbs_context_ops) {
         import_dm = others::import_dm;
         import_mr = mr::import_mr;
         import_pd = others::import_pd;
+        inc_comp_cntr = others::inc_comp_cntr;
+        inc_err_comp_cntr = others::inc_err_comp_cntr;
         modify_cq = others::modify_cq;
+        modify_flow_action_esp = others::modify_flow_action_esp;
         modify_qp = qp::modify_qp;
+        modify_qp_rate_limit = others::modify_qp_rate_limit;
         modify_srq = objects::modify_srq;
         modify_wq = others::modify_wq;
         open_qp = others::open_qp;
@@ -190,16 +202,30 @@ fn fill(mine: &mut verbs_context_ops) {
         poll_cq = cq::poll_cq;
         post_recv = ferroverbs_validate_entry_post_recv;
         post_send = ferroverbs_validate_entry_post_send;
+        post_srq_ops = others::post_srq_ops;
         post_srq_recv = ferroverbs_validate_entry_post_srq_recv;
+        qp_attach_comp_cntr = others::qp_attach_comp_cntr;
+        query_comp_cntr_caps = others::query_comp_cntr_caps;
+        query_device_ex = others::query_device_ex;
+        query_ece = others::query_ece;
         query_port = others::query_port;
+        query_port_speed = others::query_port_speed;
+        query_qp = others::query_qp;
+        query_rt_values = others::query_rt_values;
+        query_srq = others::query_srq;
+        read_comp_cntr = others::read_comp_cntr;
         read_counters = others::read_counters;
+        read_err_comp_cntr = others::read_err_comp_cntr;
         reg_dm_mr = mr::reg_dm_mr;
         reg_dmabuf_mr = mr::reg_dmabuf_mr;
         reg_mr = mr::reg_mr;
         reg_mr_ex = mr::reg_mr_ex;
-        rereg_mr = mr::rereg_mr;
         req_notify_cq = cq::req_notify_cq;
+        rereg_mr = mr::rereg_mr;
         resize_cq = cq::resize_cq;
+        set_comp_cntr = others::set_comp_cntr;
+        set_ece = others::set_ece;
+        set_err_comp_cntr = others::set_err_comp_cntr;
         unimport_mr = mr::unimport_mr;
     }
 }
@@ -240,7 +266,7 @@ fn objects(all: &mut life::LockedObjects) {
 
 fn hold() -> Vec<Guard> {
     advice::forks();
-    let [changing, channels] = waits::hold();
+    let [changing, channels] = channels::hold();
     vec![
         cm::hold(),
         changing,
@@ -251,9 +277,23 @@ fn hold() -> Vec<Guard> {
         CQS.hold(),
         QPS.hold(),
         AHS.hold(),
-        REGIONS.hold(),
-        DESTROYED.hold(),
+        regions::hold(),
+        state::hold_destroyed(),
         overlap::hold(),
         report::hold(),
     ]
+}
+
+/// Runs when the process exits by itself.
+extern "C" fn at_exit() {
+    if settings::settings().leaks {
+        objects::left_at_exit();
+    }
+    report::finish();
+}
+
+/// Runs in the child of a fork.
+fn in_child() {
+    waits::forked();
+    layer_tap::forked();
 }

@@ -1,5 +1,5 @@
-//! OB-01 and OB-02: domains, address handles and shared receive queues, and the dependencies
-//! between objects.
+//! OB-02, MR-13: domains, address handles and shared receive queues, and the objects that are left
+//! when a device is closed.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,76 +11,23 @@ use abi::{
     ibv_srq_init_attr_ex,
 };
 
-use crate::checks::Id;
-use crate::checks::others;
+use crate::acknowledgements;
+use crate::arguments::{live_pd, still_used};
+use crate::checks::events::Unacknowledged;
+use crate::checks::finding::Origin;
 use crate::checks::pairs::{self, Address};
 use crate::checks::queues::{self, WantedSrq, WantedSrqEx};
+use crate::checks::{Id, element, objects, others};
+use crate::flights;
 use crate::refusal::{Subject, WatchedCall};
-use crate::report::{Message, emit};
-use crate::spin::Spin;
+use crate::regions;
+use crate::report::report;
 use crate::stack;
 use crate::state::{
-    AHS, Ah, CONTEXTS, CQS, Cache, Ctx, PDS, Pd, QPS, SRQS, Srq, beneath, destroyed_at, gone,
+    AHS, Ah, CONTEXTS, CQS, Ctx, PDS, Pd, QPS, SRQS, Srq, context, gone, root_of, shared,
 };
-
-/// The context at this address. The chain passes only contexts that were attached.
-#[inline]
-pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
-    CONTEXTS.get(at as usize)
-}
-
-/// As [`context`], with shared ownership.
-pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
-    CONTEXTS.share(at as usize)
-}
-
-/// The domain in which the regions of a PD are registered.
-pub(crate) fn root_of(pd: usize) -> usize {
-    PDS.get(pd).map_or(pd, |known| known.root)
-}
-
-/// OB-01: reports an argument that is destroyed, or that belongs to another context.
-pub(crate) fn check_argument(
-    call: &str,
-    ctx: usize,
-    kind: &'static str,
-    at: usize,
-    of: Option<usize>,
-) {
-    let (text, also) = match of {
-        _ if at == 0 => return,
-        Some(other) if other == ctx => return,
-        Some(other) => (
-            format!("{kind} {at:#x} is of context {other:#x}, the call is for context {ctx:#x}"),
-            None,
-        ),
-        None => match destroyed_at(kind, at) {
-            Some(stack) => {
-                (format!("{kind} {at:#x} was destroyed"), Some(("it was destroyed", stack)))
-            }
-            None => return,
-        },
-    };
-    let remedy = "pass a live object of the same open device";
-    emit(
-        &Message {
-            id: Id::Ob01,
-            call,
-            object: format!("{kind} {at:#x}"),
-            text,
-            remedy: remedy.into(),
-            also,
-        },
-        None,
-    );
-}
-
-/// OB-01: reports a destroyed PD, as long as its memory is readable.
-pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
-    if PDS.get(pd as usize).is_none() {
-        check_argument(call, 0, "pd", pd as usize, None);
-    }
-}
+use layer_tap::beneath;
+use layer_tap::spin::Spin;
 
 pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     let Some(ctx) = context(at) else { return core::ptr::null_mut() };
@@ -140,54 +87,37 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if let Some(known) = known {
         PDS.insert(at, known);
     }
-    if let Some((holders, also)) = holders_of_pd(at) {
-        emit(
-            &Message {
-                id: Id::Ob02,
-                call: "ibv_dealloc_pd",
-                object: format!("pd {at:#x}"),
-                text: format!("it is still used by {holders}"),
-                remedy: "destroy these first".into(),
-                also,
-            },
-            None,
-        );
-    }
+    let (users, origin) = users_of_pd(at);
+    let found = objects::used_pd(&users, origin);
+    report("ibv_dealloc_pd", || format!("pd {at:#x}"), found, None);
     result
 }
 
-type Holders = (String, Option<(&'static str, stack::Stack)>);
-
-fn holders_of_pd(at: usize) -> Option<Holders> {
-    let (regions, windows) = crate::mr::of_pd(at);
-    let mut also = regions.first().map(|mr| ("that region was registered", mr.made));
+/// The names of the objects of a PD, and the place where the first was made.
+fn users_of_pd(at: usize) -> (Vec<String>, Option<Origin>) {
+    let (regions, windows) = regions::of_pd(at);
+    let mut origin = regions.first().map(|mr| ("that region was registered", mr.made));
     let mut names: Vec<String> =
         regions.iter().map(|mr| format!("mr {:#x} (lkey {:#x})", mr.at, mr.lkey)).collect();
     for qp in QPS.all().iter().filter(|qp| qp.pd == at) {
         names.push(qp.name());
-        also = also.or(Some(("that QP was created", qp.made)));
+        origin = origin.or(Some(("that QP was created", qp.made)));
     }
     for srq in SRQS.all().iter().filter(|srq| srq.pd == at) {
-        names.push(format!("srq {:#x}", srq.at));
-        also = also.or(Some(("that SRQ was created", srq.made)));
+        names.push(srq.name());
+        origin = origin.or(Some(("that SRQ was created", srq.made)));
     }
     for ah in AHS.all().iter().filter(|ah| ah.pd == at) {
         names.push(format!("ah {:#x}", ah.at));
     }
     for pd in PDS.all().iter().filter(|pd| pd.root == at && pd.at != at) {
         names.push(format!("parent domain {:#x}", pd.at));
-        also = also.or(Some(("that domain was made", pd.made)));
+        origin = origin.or(Some(("that domain was made", pd.made)));
     }
     if windows > 0 {
         names.push(format!("{windows} memory windows"));
     }
-    (!names.is_empty()).then(|| (list(&names), also))
-}
-
-/// The first names, and the number of further names.
-pub(crate) fn list(names: &[String]) -> String {
-    let shown = names.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > 4 { format!("{shown} and {} more", names.len() - 4) } else { shown }
+    (names, origin)
 }
 
 /// The last call of a context. Reports the objects that are left.
@@ -211,23 +141,24 @@ pub(crate) fn left_at_exit() {
 
 /// MR-13 and OB-02: reports the objects that are left in a context, and removes their records.
 fn left(ctx: &Ctx, call: &str) {
-    let (regions, windows) = crate::mr::of_context(ctx.at, true);
-    crate::mr::left(call, ctx, &regions);
+    let (regions, windows) = regions::of_context(ctx.at, true);
+    let object = || format!("context {:#x}", ctx.at);
+    report(call, object, element::left(&regions), None);
     let mut names: Vec<String> = Vec::new();
-    let mut also = None;
+    let mut origin = None;
     for qp in QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at) {
         names.push(qp.name());
-        also = also.or(Some(("that QP was created", qp.made)));
+        origin = origin.or(Some(("that QP was created", qp.made)));
         QPS.remove(qp.at);
     }
     for cq in CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at) {
-        names.push(format!("cq {:#x}", cq.at));
-        also = also.or(Some(("that CQ was created", cq.made)));
+        names.push(cq.name());
+        origin = origin.or(Some(("that CQ was created", cq.made)));
         CQS.remove(cq.at);
-        crate::waits::gone(cq);
+        cq.leave_channel();
     }
     for srq in SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at) {
-        names.push(format!("srq {:#x}", srq.at));
+        names.push(srq.name());
         SRQS.remove(srq.at);
     }
     for ah in AHS.all().iter().filter(|ah| ah.ctx == ctx.at) {
@@ -244,19 +175,7 @@ fn left(ctx: &Ctx, call: &str) {
     if windows > 0 {
         names.push(format!("{windows} memory windows"));
     }
-    if !names.is_empty() {
-        emit(
-            &Message {
-                id: Id::Ob02,
-                call,
-                object: format!("context {:#x}", ctx.at),
-                text: format!("these are left: {}", list(&names)),
-                remedy: "destroy them before ibv_close_device, which does not: their memory and numbers may stay taken".into(),
-                also,
-            },
-            None,
-        );
-    }
+    report(call, object, objects::left(&names, origin), None);
 }
 
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
@@ -302,7 +221,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's address handle is live.
     let Some(ctx) = context(unsafe { (*ah).context }) else { return libc::EINVAL };
     let at = ah as usize;
-    crate::wr::check_ah_in_flight(ctx, at);
+    flights::check_ah_in_flight(ctx, at);
     AHS.remove(at);
     gone("ah", at);
     // SAFETY: the caller's argument, passed on.
@@ -320,7 +239,7 @@ fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr
         basic,
         posted: AtomicU64::new(0),
         taken: AtomicU64::new(0),
-        cache: Spin::new(Cache::default()),
+        cache: Spin::new(regions::Cache::default()),
         async_got: AtomicU32::new(0),
         limit_passed: AtomicBool::new(false),
         made: stack::here(),
@@ -422,10 +341,7 @@ pub(crate) unsafe extern "C" fn modify_srq(
     if result != 0 {
         let known = SRQS.get(srq as usize);
         let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
-        let posted = known.map(|known| {
-            let taken = known.taken.load(Ordering::Relaxed);
-            known.posted.load(Ordering::Relaxed).saturating_sub(taken)
-        });
+        let posted = known.map(Srq::receives);
         let about = Subject::object(Id::Ob07, format!("srq {:#x}", srq as usize));
         // SAFETY: the caller's attributes are readable.
         let attr = unsafe { *attr };
@@ -456,8 +372,10 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     if let Some(known) = &known {
         // SAFETY: the SRQ is live, and has the count.
         unsafe {
-            let (object, acked) = (format!("srq {at:#x}"), &raw const (*srq).events_completed);
-            crate::cq::check_async("ibv_destroy_srq", &object, &known.async_got, acked);
+            let acked = &raw const (*srq).events_completed;
+            let events = Unacknowledged::Asynchronous;
+            let got = &known.async_got;
+            acknowledgements::waits(events, "ibv_destroy_srq", &known.name(), got, acked);
         }
         crate::advice::limit_is_over(known);
     }
@@ -469,11 +387,11 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             let users = QPS.all();
             let users: Vec<_> =
                 users.iter().filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.at == at)).collect();
-            crate::qp::still_used("ibv_destroy_srq", "srq", at, &users);
+            still_used("ibv_destroy_srq", "srq", at, &users);
             SRQS.insert(at, known);
         }
         _ => {
-            crate::overlap::shared_clear(at);
+            crate::overlap::clear_queue(at);
             gone("srq", at);
         }
     }

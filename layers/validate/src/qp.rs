@@ -1,29 +1,30 @@
 //! QP-02 to QP-15, OB-03: checks of the creation, change and destruction of QPs.
 
-use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPS_RTR,
-    IBV_QPT_DRIVER, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context,
-    ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_DRIVER,
+    IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
+use layer_tap::beneath;
+use layer_tap::spin::Spin;
 
-use crate::advice::{self, QpChange};
-use crate::builder::Builder;
-use crate::checks::Id;
+use crate::acknowledgements;
+use crate::advice;
+use crate::arguments::{check as check_argument, live_pd};
+use crate::builder;
+use crate::building::Builder;
+use crate::changes;
+use crate::checks::events::Unacknowledged;
 use crate::checks::pairs::{self, WantedQp};
-use crate::gid;
-use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
+use crate::checks::{Id, objects};
 use crate::refusal::{Subject, WatchedCall};
-use crate::refused;
-use crate::report::{Message, emit};
-use crate::spin::Spin;
+use crate::report::report;
 use crate::stack;
-use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, beneath, gone};
-use crate::transitions;
+use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, context, gone, root_of, shared};
 
 /// OB-01: checks the objects in the attributes.
 fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
@@ -108,7 +109,7 @@ fn remember(
         qkey: AtomicU32::new(0),
         send: Spin::new(Queue::new(cap.max_send_wr)),
         recv: Spin::new(Queue::new(cap.max_recv_wr)),
-        digests: Spin::new(crate::digest::Digests::new()),
+        digests: Spin::new(crate::digest::Digests::default()),
         failed: AtomicBool::new(false),
         explained: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
@@ -118,18 +119,12 @@ fn remember(
         builder: send_ops.map(|_| Box::new(Builder::new())),
         made: stack::here(),
     });
-    for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
-        let mut qps = cq.qps.lock();
-        // A CQ for both queues lists the QP once.
-        if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
-            qps.insert(place, known.clone());
-        }
-    }
+    known.cqs().for_each(|cq| cq.add(&known));
     QPS.insert(at, known.clone());
-    advice::made(call, &known, asked);
+    advice::created(call, &known, asked);
     if let (Some(ops), Some(builder)) = (send_ops, &known.builder) {
         // SAFETY: the QP was created with these operations, so the QP is extended.
-        unsafe { builder.replace(known.extended(), ops) };
+        unsafe { builder::replace(builder, known.extended(), ops) };
     }
 }
 
@@ -234,23 +229,6 @@ unsafe fn wanted_ex(
     WantedQp { has_xrcd: xrcd, spreads, ..wanted(first, pd) }
 }
 
-/// QP-13: reports the QPs that still use an object.
-pub(crate) fn still_used(call: &str, kind: &str, at: usize, users: &[&Arc<Qp>]) {
-    let Some(first) = users.first() else { return };
-    let names: Vec<String> = users.iter().map(|qp| qp.name()).collect();
-    emit(
-        &Message {
-            id: Id::Qp13,
-            call,
-            object: format!("{kind} {at:#x}"),
-            text: format!("it is still used by {}", list(&names)),
-            remedy: "destroy the QPs first".into(),
-            also: Some(("that QP was created", first.made)),
-        },
-        None,
-    );
-}
-
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's QP is live.
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
@@ -260,28 +238,19 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         return unsafe { beneath!(ctx.next, destroy_qp)(qp) };
     };
     let groups = known.groups.load(Ordering::Relaxed);
-    if groups > 0 {
-        emit(
-            &Message {
-                id: Id::Ob03,
-                call: "ibv_destroy_qp",
-                object: known.name(),
-                text: format!("it is attached to {groups} multicast groups"),
-                remedy: "ibv_detach_mcast first".into(),
-                also: Some(("the QP was created", known.made)),
-            },
-            Some(&known),
-        );
-    }
+    let found = objects::attached(groups, known.made);
+    report("ibv_destroy_qp", || known.name(), found, known.about());
     // SAFETY: the QP is live, and has the count.
     unsafe {
         let acked = &raw const (*qp).events_completed;
-        crate::cq::check_async("ibv_destroy_qp", &known.name(), &known.async_got, acked);
+        let events = Unacknowledged::Asynchronous;
+        let got = &known.async_got;
+        acknowledgements::waits(events, "ibv_destroy_qp", &known.name(), got, acked);
     }
     advice::destroyed(&known);
     // SAFETY: the context of a live QP is open.
     unsafe { advice::unread("ibv_destroy_qp", known.name(), (*qp).context) };
-    for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
+    for cq in known.cqs() {
         cq.qps.lock().retain(|qp| qp.at != at);
     }
     QPS.remove(at);
@@ -290,16 +259,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
     if result == 0 {
         for queue in [&known.send, &known.recv] {
-            crate::overlap::clear(&mut queue.lock());
+            queue.lock().clear();
         }
         gone("qp", at);
     } else {
-        for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
-            let mut qps = cq.qps.lock();
-            if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
-                qps.insert(place, known.clone());
-            }
-        }
+        known.cqs().for_each(|cq| cq.add(&known));
         if groups == 0 {
             let about = Subject::qp(Id::Qp21, &known);
             watch.refused(ctx, result, &about, |_| pairs::destroy_qp(groups));
@@ -318,14 +282,14 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     let mask = M::from_bits_retain(mask.cast_unsigned());
     let known = QPS.get(qp as usize);
-    let mut explained = false;
-    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
-        // SAFETY: members that the mask names are readable, and only they are read.
-        explained = unsafe { check_modify(known, attr, mask) };
-    }
-    let builder = known.and_then(|known| Some((known, known.builder.as_ref()?)));
+    let watched = known.filter(|known| known.kind != IBV_QPT_DRIVER);
+    // SAFETY: members that the mask names are readable.
+    let change = watched.map(|known| (known, unsafe { changes::read(attr, mask) }));
+    let is_explained = change.as_ref().is_some_and(|(known, change)| changes::check(known, change));
+    let builder = known.and_then(|known| Some((known, known.builder.as_deref()?)));
     // SAFETY: the QP is extended and live.
-    let before = builder.map(|(known, builder)| unsafe { builder.look(known.extended()) });
+    let before =
+        builder.map(|(known, builder)| unsafe { builder::look(builder, known.extended()) });
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
@@ -333,54 +297,27 @@ pub(crate) unsafe extern "C" fn modify_qp(
         unsafe { modified(known, attr, mask) };
         if let (Some((_, builder)), Some(before)) = (builder, &before) {
             // SAFETY: the QP is extended and live.
-            unsafe { builder.replace_again(known.extended(), before) };
+            unsafe { builder::replace_again(builder, known.extended(), before) };
         }
     }
-    if let (libc::EINVAL, false, Some(known)) = (result, explained, known)
-        // SAFETY: members that the mask names are readable.
-        && unsafe { needs_route(known, attr, mask) }
-    {
-        explained = true;
-    }
-    if let (0, _, _) | (_, true, _) | (_, _, None) = (result, explained, known) {
-        return result;
-    }
-    if let Some(known) = known {
-        // SAFETY: members that the mask names are readable, and the QP is live.
-        unsafe { refused::explain(known, qp, attr, mask, result) };
+    if let (true, false, Some((known, change))) = (result != 0, is_explained, &change) {
+        // SAFETY: the QP is live.
+        let actual = || unsafe { state_of(known, qp) };
+        changes::refused(known, change, result, actual);
     }
     result
 }
 
-/// QP-05: reports a refused address without a GRH. Returns whether the address is the cause.
+/// The state that the device reports. The QP may have gone to ERR by itself.
 ///
 /// # Safety
-/// `attr` is readable where `mask` names a member.
-#[cold]
-unsafe fn needs_route(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
-    if !mask.contains(M::AV) {
-        return false;
-    }
-    // SAFETY: the mask names the member.
-    let (address, port) = unsafe {
-        let port = if mask.contains(M::PORT) { (*attr).port_num } else { qp.attr.lock().port_num };
-        ((*attr).ah_attr, port)
-    };
-    let ctx = &qp.ctx;
-    let member = "ah_attr.is_global";
-    let Some(text) = pairs::local_address(&ctx.ports, port, address.is_global != 0, member) else {
-        return false;
-    };
-    let message = Message {
-        id: Id::Qp05,
-        call: "ibv_modify_qp",
-        object: qp.name(),
-        text: format!("EINVAL: {text}"),
-        remedy: pairs::NEEDS_GLOBAL.into(),
-        also: None,
-    };
-    emit(&message, Some(qp));
-    true
+/// `qp` is the live QP of `known`.
+unsafe fn state_of(known: &Qp, qp: *mut ibv_qp) -> Option<u32> {
+    let (mut now, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
+    let (mask, next) = (M::STATE.bits().cast_signed(), known.ctx.next);
+    // SAFETY: per the caller; both structures are local.
+    let result = unsafe { beneath!(next, query_qp)(qp, &raw mut now, mask, &raw mut init) };
+    (result == 0).then_some(now.qp_state)
 }
 
 /// Records the changed attributes.
@@ -436,176 +373,6 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
 }
 
-/// QP-02 to QP-08: checks a change before the call. Returns whether a check found a reason for a
-/// refusal.
-///
-/// # Safety
-/// `attr` is readable where `mask` names a member.
-unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
-    let mask = mask & !transitions::ignored(qp.kind);
-    let found = Cell::new(false);
-    let say = |id, text: String, remedy: &str| {
-        found.set(true);
-        let message = Message {
-            id,
-            call: "ibv_modify_qp",
-            object: qp.name(),
-            text,
-            remedy: remedy.into(),
-            also: None,
-        };
-        emit(&message, Some(qp));
-    };
-    macro_rules! member {
-        ($bit:ident, $($field:tt)+) => {
-            // SAFETY: the mask names the member.
-            mask.contains(M::$bit).then(|| unsafe { (*attr).$($field)+ })
-        };
-    }
-    let from = member!(CUR_STATE, cur_qp_state).unwrap_or(qp.state());
-    let to = member!(STATE, qp_state).unwrap_or(from);
-    let kind = transitions::kind_name(qp.kind);
-    let change = format!("{} -> {} of {kind}", transitions::name(from), transitions::name(to));
-    // The state is uncertain for a QP that other processes have open, and for a failed QP.
-    let sure = qp.kind != IBV_QPT_XRC_RECV && !qp.failed.load(Ordering::Relaxed);
-    match transitions::allowed(qp.kind, from, to) {
-        _ if !sure => {}
-        None => say(
-            Id::Qp02,
-            format!("there is no change {change}"),
-            "go RESET, INIT, RTR, RTS; from ERR only to RESET",
-        ),
-        Some((needs, allows)) => {
-            let given = mask & !(M::STATE | M::RATE_LIMIT);
-            let (missing, extra) = (needs & !given, given & !(needs | allows));
-            let mut parts = Vec::new();
-            if !missing.is_empty() {
-                parts.push(format!("{change} needs {} in attr_mask", transitions::bits(missing)));
-            }
-            if !extra.is_empty() {
-                parts.push(format!("{change} does not take {}", transitions::bits(extra)));
-            }
-            if !parts.is_empty() {
-                say(
-                    Id::Qp02,
-                    parts.join("; "),
-                    "set the attributes and their bits as ibv_modify_qp(3) lists them",
-                );
-            }
-        }
-    }
-    let ctx = &qp.ctx;
-    let port = member!(PORT, port_num).unwrap_or_else(|| qp.attr.lock().port_num);
-    let asked = QpChange {
-        address: member!(AV, ah_attr),
-        timeout: member!(TIMEOUT, timeout),
-        retries: member!(RETRY_CNT, retry_cnt),
-        rnr_retries: member!(RNR_RETRY, rnr_retry),
-        rnr_timer: member!(MIN_RNR_TIMER, min_rnr_timer),
-        to_rtr: to == IBV_QPS_RTR && from != to,
-    };
-    advice::modified(qp, &asked);
-    if let Some(address) = &asked.address
-        && gid::check("ibv_modify_qp", &qp.name(), ctx, port, address, Some(qp))
-    {
-        found.set(true);
-    }
-    let range = |name: &str, value: u32, most: u32, why: &str| {
-        if value > most {
-            say(
-                Id::Qp03,
-                format!("{name} {value:#x} is not in 0..={most:#x}{why}"),
-                "correct the value",
-            );
-        }
-    };
-    for (name, value, most, why) in [
-        ("timeout", member!(TIMEOUT, timeout), 31, " (4.096 us * 2^timeout)"),
-        ("retry_cnt", member!(RETRY_CNT, retry_cnt), 7, ""),
-        ("rnr_retry", member!(RNR_RETRY, rnr_retry), 7, " (7 is for ever)"),
-        ("min_rnr_timer", member!(MIN_RNR_TIMER, min_rnr_timer), 31, ""),
-    ] {
-        if let Some(value) = value {
-            range(name, u32::from(value), most, why);
-        }
-    }
-    for (name, value) in [
-        ("rq_psn", member!(RQ_PSN, rq_psn)),
-        ("sq_psn", member!(SQ_PSN, sq_psn)),
-        ("dest_qp_num", member!(DEST_QPN, dest_qp_num)),
-    ] {
-        if let Some(value) = value {
-            range(name, value, 0xff_ffff, " (24 bits)");
-        }
-    }
-    if mask.contains(M::PORT) && ctx.port(port).is_none() && !ctx.ports.is_empty() {
-        let ports = ctx.ports.len();
-        say(
-            Id::Qp03,
-            format!("port_num {port}: the device has ports 1..={ports}"),
-            "correct the value",
-        );
-    }
-    let Some(known) = ctx.port(port) else { return found.get() };
-    if let Some(index) = member!(PKEY_INDEX, pkey_index)
-        && index >= known.pkey_tbl_len
-    {
-        let most = known.pkey_tbl_len;
-        say(
-            Id::Qp03,
-            format!("pkey_index {index}: the table of port {port} has {most} entries"),
-            "0 is what most want",
-        );
-    }
-    if let Some(ah) = member!(AV, ah_attr)
-        && ah.is_global != 0
-        && i32::from(ah.grh.sgid_index) >= known.gid_tbl_len
-    {
-        say(
-            Id::Qp03,
-            format!(
-                "ah_attr.grh.sgid_index {}: the table of port {port} has {} entries",
-                ah.grh.sgid_index, known.gid_tbl_len
-            ),
-            "ibv_query_gid_table shows which entries there are",
-        );
-    }
-    if let Some(mtu) = member!(PATH_MTU, path_mtu)
-        && mtu > known.active_mtu
-    {
-        let bytes = |code: u32| 128_u32.checked_shl(code).unwrap_or(0);
-        say(
-            Id::Qp04,
-            format!(
-                "path_mtu {} > active_mtu {} of port {port}",
-                bytes(mtu),
-                bytes(known.active_mtu)
-            ),
-            "use ibv_port_attr.active_mtu, or raise the MTU of the network device",
-        );
-    }
-    let Some(device) = &ctx.device else { return found.get() };
-    for (name, value, most) in [
-        ("max_rd_atomic", member!(MAX_QP_RD_ATOMIC, max_rd_atomic), device.max_qp_init_rd_atom),
-        (
-            "max_dest_rd_atomic",
-            member!(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic),
-            device.max_qp_rd_atom,
-        ),
-    ] {
-        if let Some(value) = value
-            && i32::from(value) > most
-        {
-            say(
-                Id::Qp08,
-                format!("{name} {value} > {most}, what the device can"),
-                "ask ibv_query_device",
-            );
-        }
-    }
-    found.get()
-}
-
 pub(crate) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
@@ -614,21 +381,9 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     // SAFETY: the caller's QP is live.
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     let known = QPS.get(qp as usize);
-    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_UD) {
-        emit(
-            &Message {
-                id: Id::Ob03,
-                call: "ibv_attach_mcast",
-                object: known.name(),
-                text: format!(
-                    "it is {}: only UD takes part in multicast",
-                    transitions::kind_name(known.kind)
-                ),
-                remedy: "use a QP of type IBV_QPT_UD".into(),
-                also: Some(("the QP was created", known.made)),
-            },
-            Some(known),
-        );
+    if let Some(known) = known {
+        let found = objects::no_multicast(known.kind, known.made);
+        report("ibv_attach_mcast", || known.name(), found, known.about());
     }
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_attach_mcast");

@@ -1,29 +1,15 @@
 //! Explanation of calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY. If no check has
 //! reported the reason before, the functions of `checks` judge the arguments.
 
-use core::cell::Cell;
 use core::ffi::c_int;
 
 use cface::Errno;
 
 use crate::checks::Id;
 use crate::checks::given::{Facts, Judged, ObjectCounts, errno_name};
-use crate::report::{Message, emit};
+use crate::regions;
+use crate::report::{found, report};
 use crate::state::{AHS, CQS, Ctx, PDS, QPS, Qp, SRQS};
-
-thread_local! {
-    /// Number of findings of this thread, including those that were not shown.
-    static FOUND: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Counts a finding in a call of this thread.
-pub(crate) fn found() {
-    let _ = FOUND.try_with(|found| found.set(found.get().wrapping_add(1)));
-}
-
-fn count() -> u32 {
-    FOUND.try_with(Cell::get).unwrap_or(0)
-}
 
 /// A call that may be refused, from its beginning.
 pub(crate) struct WatchedCall {
@@ -60,8 +46,9 @@ impl<'a> Subject<'a> {
 
 impl WatchedCall {
     /// Begins before the checks of a call.
+    #[inline]
     pub(crate) fn begin(call: &'static str) -> Self {
-        Self { call, found: count() }
+        Self { call, found: found() }
     }
 
     /// Explains a call that was refused with `errno`; `judge` judges its arguments.
@@ -74,7 +61,7 @@ impl WatchedCall {
         judge: impl FnOnce(&Facts<'_>) -> Judged,
     ) {
         let Some(name) = errno_name(errno) else { return };
-        if count() != self.found {
+        if found() != self.found {
             return;
         }
         // Some callers read errno, which keeps the provider's value.
@@ -86,17 +73,8 @@ impl WatchedCall {
             counts: counts(ctx),
         };
         let remedy = "compare the arguments with the page of the call; a device may have rules of its own (dmesg)";
-        for (id, text, remedy) in judge(&facts).findings(name, about.id, remedy) {
-            let message = Message {
-                id,
-                call: self.call,
-                object: about.object.clone(),
-                text,
-                remedy,
-                also: None,
-            };
-            emit(&message, about.qp);
-        }
+        let findings = judge(&facts).findings(name, about.id, remedy);
+        report(self.call, || about.object.clone(), findings, about.qp.and_then(Qp::about));
         left.set();
     }
 
@@ -115,7 +93,7 @@ impl WatchedCall {
 
 /// Numbers of objects of the context whose creation this layer saw.
 fn counts(ctx: &Ctx) -> ObjectCounts {
-    let (regions, windows) = crate::mr::of_context(ctx.at, false);
+    let (regions, windows) = regions::of_context(ctx.at, false);
     ObjectCounts {
         qps: QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at).count(),
         cqs: CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at).count(),

@@ -1,6 +1,7 @@
 //! Messages for people and tools: check, call, object, values, place in the program, remedy, and
 //! the setting that silences the check.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::BTreeMap;
@@ -10,10 +11,10 @@ use std::io::Write as _;
 
 use cface::shared::Shared;
 
+use crate::checks::finding::{Finding, Findings};
 use crate::checks::{CHECKS, Id, Level};
 use crate::settings::settings;
 use crate::stack::{self, Stack};
-use crate::state::Qp;
 
 /// Most places of a check that are remembered.
 const PLACES: usize = 4096;
@@ -30,17 +31,24 @@ static COUNTS: Shared<Counts> =
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 
-/// A message of a check.
-#[derive(Debug)]
-pub(crate) struct Message<'a> {
-    pub(crate) id: Id,
-    /// The verb that the program called.
-    pub(crate) call: &'a str,
-    pub(crate) object: String,
-    pub(crate) text: String,
-    pub(crate) remedy: String,
-    /// A second stack, and its meaning.
-    pub(crate) also: Option<(&'a str, Stack)>,
+/// The queue pair of a message. Later messages about the QP may follow from its first message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    /// Address of the QP.
+    pub(crate) at: usize,
+    /// The number of the first message about the QP; 0 for none.
+    pub(crate) first_message: &'a AtomicU32,
+}
+
+thread_local! {
+    /// Number of findings of this thread, including those that were not shown.
+    static FOUND: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number of findings of this thread so far.
+#[inline]
+pub(crate) fn found() -> u32 {
+    FOUND.try_with(Cell::get).unwrap_or(0)
 }
 
 /// For a fork: no thread writes a message until the result is dropped.
@@ -54,16 +62,85 @@ pub(crate) fn wanted(id: Id) -> bool {
     settings().on[id as usize]
 }
 
-/// Writes a message, unless its place or its check was reported often enough. Returns the number
-/// of the message. `qp` is the QP of the message: later messages about the QP may follow from the
-/// first.
+/// The result of a check. Most calls have no finding, so the test for none is cheap and inlined.
+pub(crate) trait CheckResult {
+    fn has_findings(&self) -> bool;
+    fn each(&self, write: &mut dyn FnMut(&Finding));
+}
+
+impl CheckResult for Option<Finding> {
+    #[inline(always)]
+    fn has_findings(&self) -> bool {
+        self.is_some()
+    }
+
+    fn each(&self, write: &mut dyn FnMut(&Finding)) {
+        self.iter().for_each(write);
+    }
+}
+
+impl CheckResult for Findings {
+    #[inline(always)]
+    fn has_findings(&self) -> bool {
+        !self.is_empty()
+    }
+
+    fn each(&self, write: &mut dyn FnMut(&Finding)) {
+        self.iter().for_each(write);
+    }
+}
+
+impl CheckResult for [Finding; 1] {
+    #[inline(always)]
+    fn has_findings(&self) -> bool {
+        true
+    }
+
+    fn each(&self, write: &mut dyn FnMut(&Finding)) {
+        self.iter().for_each(write);
+    }
+}
+
+/// Writes the findings of a call. `object` is evaluated only if a check found something.
+#[inline(always)]
+pub(crate) fn report(
+    call: &str,
+    object: impl Fn() -> String,
+    findings: impl CheckResult,
+    qp: Option<About<'_>>,
+) {
+    if findings.has_findings() {
+        write_all(call, &object, &findings, qp);
+    }
+}
+
 #[cold]
-pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
+#[inline(never)]
+fn write_all(
+    call: &str,
+    object: &dyn Fn() -> String,
+    findings: &dyn CheckResult,
+    qp: Option<About<'_>>,
+) {
+    findings.each(&mut |finding| {
+        emit(call, &object(), finding, qp);
+    });
+}
+
+/// Writes a message, unless its place or its check was reported often enough. Returns the number of
+/// the message.
+#[cold]
+pub(crate) fn emit(
+    call: &str,
+    object: &str,
+    finding: &Finding,
+    qp: Option<About<'_>>,
+) -> Option<u32> {
     let settings = settings();
-    let check = message.id.check();
-    let is_wanted = wanted(message.id);
+    let check = finding.id.check();
+    let is_wanted = wanted(finding.id);
     if is_wanted || !check.optional {
-        crate::refusal::found();
+        let _ = FOUND.try_with(|found| found.set(found.get().wrapping_add(1)));
     }
     if !is_wanted {
         return None;
@@ -74,7 +151,7 @@ pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let stack = stack::here();
     let mut told = COUNTS.lock();
     // All completions are polled at one place, so the QP tells these messages apart.
-    let whose = match message.id {
+    let whose = match finding.id {
         Id::Cq03
         | Id::Mr11
         | Id::Mr15
@@ -85,10 +162,10 @@ pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
         | Id::Qp20
         | Id::Wr16 => qp.map_or(0, |qp| qp.at),
         // One call may close several devices.
-        Id::Mr13 => message.also.map_or(0, |(_, made)| made[1]),
+        Id::Mr13 => finding.origin.map_or(0, |(_, made)| made[1]),
         _ => stack[1],
     };
-    let place = (message.id, stack[0], whose);
+    let place = (finding.id, stack[0], whose);
     let room = told.places.len() < PLACES;
     let is_new = match told.places.get_mut(&place) {
         Some(count) => {
@@ -98,7 +175,7 @@ pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
         None if room => told.places.insert(place, 1).is_none(),
         None => false,
     };
-    let count = told.counts.entry(message.id).or_default();
+    let count = told.counts.entry(finding.id).or_default();
     count.1 += 1;
     if !(is_new || settings.repeat) || count.0 >= settings.max {
         return None;
@@ -114,9 +191,10 @@ pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
             qp.first_message.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         first.err().unwrap_or(0)
     });
-    write_text(message, number, follows, &stack);
+    let message = Message { call, object, finding };
+    write_text(&message, number, follows, &stack);
     if let Some(path) = &settings.json {
-        append(path, &json(message, number, follows, &stack));
+        append(path, &json(&message, number, follows, &stack));
     }
     drop(told);
     if settings.abort && check.level == Level::Error {
@@ -125,10 +203,19 @@ pub(crate) fn emit(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     Some(number)
 }
 
+/// A message, as it is written.
+struct Message<'a> {
+    /// The verb that the program called.
+    call: &'a str,
+    object: &'a str,
+    finding: &'a Finding,
+}
+
 fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
     let settings = settings();
-    let check = message.id.check();
-    let Message { call, object, text, remedy, .. } = message;
+    let Message { call, object, finding } = message;
+    let Finding { id, text, remedy, origin } = finding;
+    let check = id.check();
     let mut out =
         format!("ferroverbs validate: #{number} {} {}: {call}", check.id, check.level.name());
     if !object.is_empty() {
@@ -142,7 +229,7 @@ fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
         for line in stack::lines(stack) {
             let _ = writeln!(out, "    at {line}");
         }
-        if let Some((what, stack)) = &message.also {
+        if let Some((what, stack)) = origin {
             let _ = writeln!(out, "  {what}");
             for line in stack::lines(stack) {
                 let _ = writeln!(out, "    at {line}");
@@ -175,7 +262,8 @@ fn append(path: &std::path::Path, text: &str) {
 }
 
 fn json(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) -> String {
-    let check = message.id.check();
+    let Message { call, object, finding } = message;
+    let check = finding.id.check();
     let frames: Vec<String> = stack::lines(stack).iter().map(|line| quoted(line)).collect();
     format!(
         "{{\"id\":{},\"level\":{},\"number\":{number},\"follows\":{follows},\"program\":{},\"pid\":{},\"thread\":{},\
@@ -184,11 +272,11 @@ fn json(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) -> Stri
         quoted(check.level.name()),
         quoted(&program()),
         std::process::id(),
-        crate::state::thread(),
-        quoted(message.call),
-        quoted(&message.object),
-        quoted(&message.text),
-        quoted(&message.remedy),
+        layer_tap::thread(),
+        quoted(call),
+        quoted(object),
+        quoted(&finding.text),
+        quoted(&finding.remedy),
         frames.join(",")
     )
 }
@@ -220,11 +308,8 @@ fn quoted(text: &str) -> String {
 
 /// Runs at exit: reports the number of suppressed messages, and sets the exit status of the
 /// settings.
-pub(crate) extern "C" fn at_exit() {
+pub(crate) fn finish() {
     let settings = settings();
-    if settings.leaks {
-        crate::objects::left_at_exit();
-    }
     let told = COUNTS.lock();
     let mut out = String::new();
     for (id, (shown, all)) in &told.counts {

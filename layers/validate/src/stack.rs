@@ -4,13 +4,11 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Frames of a stack.
-pub(crate) const DEPTH: usize = 8;
+pub(crate) use crate::checks::finding::Stack;
+use crate::checks::finding::{DEPTH, Origin};
+
 /// Call sites that are remembered; a new site replaces an older one.
 const SITES: usize = 1024;
-
-/// Return addresses, the innermost first; 0 after the last.
-pub(crate) type Stack = [usize; DEPTH];
 
 /// A call site of the data path; 0 for none.
 pub(crate) type Site = u64;
@@ -102,6 +100,11 @@ pub(crate) fn of(site: Site) -> Option<Stack> {
         return None;
     }
     Some(core::array::from_fn(|i| slot.frames[i].load(Ordering::Relaxed)))
+}
+
+/// The place where a request was posted, as the second place of a message.
+pub(crate) fn posted(site: Site) -> Option<Origin> {
+    of(site).map(|stack| ("which was posted", stack))
 }
 
 /// One line for each function of each frame, including inlined functions: name, file and line.

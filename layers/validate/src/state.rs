@@ -3,20 +3,29 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use abi::{
-    IBV_QPS_RESET, ferroverbs_other_end, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp,
+    IBV_QPS_ERR, ferroverbs_other_end, ibv_context, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp,
     ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, verbs_context_ops,
 };
 use cface::shared::Shared;
-pub(crate) use layer_tap::beneath;
 use layer_tap::life::{HasLocks, Lock};
+use layer_tap::spin::Spin;
+use layer_tap::table::Table;
 
-use crate::spin::Spin;
-use crate::stack::{Site, Stack};
-use crate::table::Table;
+use crate::building::Builder;
+use crate::channels::Channel;
+use crate::checks::finding::Stack;
+use crate::checks::queue::RefusedList;
+use crate::checks::request::SendRequest;
+use crate::digest::Digests;
+use crate::iterator::Extended;
+use crate::overlap::{self, Fetches, KEYS, PostedTo};
+use crate::regions::{Cache, REMEMBERED};
+use crate::report::About;
+use crate::stack::Site;
 
 /// An open device.
 pub(crate) struct Ctx {
@@ -33,6 +42,8 @@ pub(crate) struct Ctx {
     pub(crate) ports: Vec<ibv_port_attr>,
     /// `num_comp_vectors` of the context.
     pub(crate) vectors: i32,
+    /// Bytes of the longest message of a port; 0 if unknown.
+    pub(crate) max_message: u64,
 }
 
 // SAFETY: the table lives as long as the context, and is only read, entry by entry.
@@ -46,6 +57,17 @@ impl Ctx {
     }
 }
 
+/// The context at this address. The chain passes only contexts that were attached.
+#[inline]
+pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
+    CONTEXTS.get(at as usize)
+}
+
+/// As [`context`], with shared ownership.
+pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
+    CONTEXTS.share(at as usize)
+}
+
 /// A protection domain.
 pub(crate) struct Pd {
     pub(crate) at: usize,
@@ -55,6 +77,11 @@ pub(crate) struct Pd {
     /// Whether the domain has a thread domain, so that one thread at a time may use its objects.
     pub(crate) single: bool,
     pub(crate) made: Stack,
+}
+
+/// The domain in which the regions of a PD are registered.
+pub(crate) fn root_of(pd: usize) -> usize {
+    PDS.get(pd).map_or(pd, |known| known.root)
 }
 
 /// A shared receive queue.
@@ -75,6 +102,18 @@ pub(crate) struct Srq {
     pub(crate) made: Stack,
 }
 
+impl Srq {
+    pub(crate) fn name(&self) -> String {
+        format!("srq {:#x}", self.at)
+    }
+
+    /// Number of posted receives that did not complete.
+    pub(crate) fn receives(&self) -> u64 {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.posted.load(Ordering::Relaxed).saturating_sub(taken)
+    }
+}
+
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) at: usize,
@@ -87,8 +126,8 @@ pub(crate) struct Cq {
     /// The QPs that complete here, ordered by number.
     pub(crate) qps: Spin<Vec<Arc<Qp>>>,
     pub(crate) got: AtomicU32,
-    /// The channel of its events. `arms` is the CQ's part of the channel's `arms`.
-    pub(crate) channel: Option<Arc<crate::waits::Channel>>,
+    /// The channel of its events. `arms` is the CQ's part of the channel's arms.
+    pub(crate) channel: Option<Arc<Channel>>,
     pub(crate) arms: AtomicU32,
     /// Whether the CQ is armed for solicited completions only.
     pub(crate) solicited: AtomicBool,
@@ -96,8 +135,49 @@ pub(crate) struct Cq {
     pub(crate) armed_again: AtomicBool,
     pub(crate) async_got: AtomicU32,
     /// The iterator of an extended CQ.
-    pub(crate) extended: Option<crate::cq_ex::Extended>,
+    pub(crate) extended: Option<Extended>,
     pub(crate) made: Stack,
+}
+
+impl Cq {
+    pub(crate) fn name(&self) -> String {
+        format!("cq {:#x}", self.at)
+    }
+
+    /// Adds a QP that completes here. A CQ for both queues lists the QP once.
+    pub(crate) fn add(&self, qp: &Arc<Qp>) {
+        let mut qps = self.qps.lock();
+        if let Err(place) = qps.binary_search_by_key(&qp.number, |known| known.number) {
+            qps.insert(place, qp.clone());
+        }
+    }
+
+    /// Notes that the CQ is being armed. Its event may come before the call returns.
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        if let Some(channel) = &self.channel {
+            channel.arm();
+            let is_first = self.arms.fetch_add(1, Ordering::Relaxed) == 0;
+            let solicited = solicited_only && (is_first || self.solicited.load(Ordering::Relaxed));
+            self.solicited.store(solicited, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the event of the CQ was read, or that arming failed.
+    pub(crate) fn disarm(&self) {
+        let less = |arms: u32| arms.checked_sub(1);
+        if let Some(channel) = &self.channel
+            && self.arms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        {
+            channel.disarm();
+        }
+    }
+
+    /// Leaves the channel after the destruction of the CQ.
+    pub(crate) fn leave_channel(&self) {
+        if let Some(channel) = &self.channel {
+            channel.leave(self.arms.swap(0, Ordering::Relaxed));
+        }
+    }
 }
 
 /// A queue pair.
@@ -125,7 +205,7 @@ pub(crate) struct Qp {
     pub(crate) send: Spin<Queue>,
     pub(crate) recv: Spin<Queue>,
     /// MR-08: checksums of signaled sends in flight.
-    pub(crate) digests: Spin<crate::digest::Digests>,
+    pub(crate) digests: Spin<Digests>,
     /// Whether a request failed or was missed, so that the requests in flight are unknown.
     pub(crate) failed: AtomicBool,
     /// Whether the first error other than a flush was explained.
@@ -137,11 +217,12 @@ pub(crate) struct Qp {
     pub(crate) first_message: AtomicU32,
     pub(crate) groups: AtomicU32,
     pub(crate) async_got: AtomicU32,
-    pub(crate) builder: Option<Box<crate::builder::Builder>>,
+    pub(crate) builder: Option<Box<Builder>>,
     pub(crate) made: Stack,
 }
 
 impl Qp {
+    #[inline]
     pub(crate) fn state(&self) -> u32 {
         self.state.load(Ordering::Relaxed)
     }
@@ -151,7 +232,7 @@ impl Qp {
         for queue in [&self.send, &self.recv] {
             let mut queue = queue.lock();
             queue.flights.clear();
-            crate::overlap::clear(&mut queue);
+            queue.clear();
             (queue.unsignaled, queue.due) = (0, 0);
         }
         self.digests.lock().clear();
@@ -163,19 +244,72 @@ impl Qp {
         format!("qp {:#x}", self.number)
     }
 
-    pub(crate) fn is_reset(&self) -> bool {
-        self.state() == IBV_QPS_RESET
+    /// The name of a request in messages.
+    pub(crate) fn request_name(&self, wr_id: u64) -> String {
+        format!("qp {:#x} wr_id {wr_id:#x}", self.number)
+    }
+
+    /// The QP of a message.
+    #[inline]
+    pub(crate) fn about(&self) -> Option<About<'_>> {
+        Some(About { at: self.at, first_message: &self.first_message })
+    }
+
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The CQs of the QP.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        [&self.send_cq, &self.recv_cq].into_iter().flatten()
     }
 
     pub(crate) fn extended(&self) -> *mut ibv_qp_ex {
         core::ptr::with_exposed_provenance_mut(self.at)
+    }
+
+    /// The record of a request that is posted now.
+    #[inline]
+    pub(crate) fn in_flight(&self, request: &SendRequest<'_>, due: bool, site: Site) -> InFlight {
+        let sges = request.sges.unwrap_or(&[]);
+        let (mut keys, mut count) = ([0; KEYS], 0);
+        // The device ignores the key of an element without bytes.
+        for (key, sge) in keys.iter_mut().zip(sges.iter().filter(|sge| sge.length != 0)) {
+            (*key, count) = (sge.lkey, count + 1);
+        }
+        InFlight {
+            wr_id: request.wr_id,
+            site,
+            remote: request.remote,
+            ah: request.ah,
+            keys,
+            rkey: request.rkey,
+            bytes: sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length)),
+            opcode: request.opcode as u8,
+            // Inline data need no buffer after posting.
+            count: if request.is_inline() { 0 } else { count },
+            due,
+            late: self.state() == IBV_QPS_ERR,
+        }
+    }
+
+    /// A queue of the QP, as the place of a request.
+    #[inline]
+    pub(crate) fn posted_to(&self, queue: &Queue) -> PostedTo {
+        PostedTo {
+            ctx: self.ctx.at,
+            queue: queue.address(),
+            qp: Some(self.number),
+            kind: self.kind,
+        }
     }
 }
 
 impl HasLocks for Qp {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         match (turn, &self.builder) {
-            (0, Some(builder)) => act(builder.lock()),
+            (0, Some(builder)) => act(builder.fork_lock()),
             (2, _) => {
                 act(&self.send);
                 act(&self.recv);
@@ -215,24 +349,76 @@ pub(crate) struct Queue {
     /// More requests than the queue can hold.
     pub(crate) most: usize,
     /// READs and atomics in flight.
-    pub(crate) sinks: crate::overlap::MemoryWriters,
+    pub(crate) fetches: Fetches,
     pub(crate) cache: Cache,
-    /// The last refused list, until the next list is posted.
-    pub(crate) refused: Option<Box<crate::again::RefusedList>>,
+    /// The last refused list and its place, until the next list is posted.
+    pub(crate) refused: Option<Box<(RefusedList, Site)>>,
 }
 
 impl Queue {
     pub(crate) fn new(length: u32) -> Self {
         // A list that is too long is checked before the provider refuses it.
         let most = 2 * (length as usize).min(1 << 16) + 64;
-        let flights = VecDeque::with_capacity(most);
-        let sinks = crate::overlap::MemoryWriters::new();
-        Self { flights, most, sinks, unsignaled: 0, due: 0, cache: Cache::default(), refused: None }
+        Self {
+            flights: VecDeque::with_capacity(most),
+            most,
+            fetches: Fetches::default(),
+            unsignaled: 0,
+            due: 0,
+            cache: Cache::default(),
+            refused: None,
+        }
+    }
+
+    /// The address by which `overlap` knows the queue.
+    #[inline]
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// Ends the use of a request's memory.
+    #[inline]
+    pub(crate) fn over(&mut self, flight: &InFlight) {
+        if !crate::checks::request::writes_memory(flight.opcode.into()) {
+            return;
+        }
+        self.fetches.over(flight.wr_id);
+        overlap::over(self.address(), flight.wr_id);
+    }
+
+    /// Ends the use of the memory of all requests.
+    pub(crate) fn clear(&mut self) {
+        self.fetches.clear();
+        overlap::clear_queue(self.address());
+    }
+
+    /// Adds a request. Returns false if the queue held more requests than it can, so that the
+    /// oldest was removed: its completion was missed.
+    #[inline]
+    pub(crate) fn push(&mut self, flight: InFlight) -> bool {
+        let has_room = self.flights.len() < self.most;
+        if !has_room && let Some(old) = self.flights.pop_front() {
+            self.over(&old);
+        }
+        self.flights.push_back(flight);
+        has_room
+    }
+
+    /// Removes requests that were not posted. Other threads may have added requests behind them.
+    pub(crate) fn take_back(&mut self, ids: &[u64]) {
+        for id in ids.iter().rev() {
+            let place = self.flights.iter().rposition(|flight| flight.wr_id == *id);
+            if let Some(flight) = place.and_then(|place| self.flights.remove(place)) {
+                self.over(&flight);
+                if flight.due {
+                    self.due = self.due.saturating_sub(1);
+                } else {
+                    self.unsignaled = self.unsignaled.saturating_sub(1);
+                }
+            }
+        }
     }
 }
-
-/// Keys of a request that are recorded.
-pub(crate) const KEYS: usize = 3;
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
@@ -252,83 +438,6 @@ pub(crate) struct InFlight {
     pub(crate) late: bool,
 }
 
-/// A memory region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mr {
-    pub(crate) at: usize,
-    pub(crate) ctx: usize,
-    pub(crate) pd: usize,
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
-    /// First and last address of the region, as requests name addresses; `None` if unknown.
-    pub(crate) range: Option<(u64, u64)>,
-    pub(crate) access: Option<u32>,
-    /// The difference of the address in the process to the address in a request; `None` if
-    /// unknown.
-    pub(crate) shift: Option<u64>,
-    pub(crate) made: Stack,
-}
-
-/// A memory window.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mw {
-    pub(crate) ctx: usize,
-    pub(crate) pd: usize,
-    pub(crate) rkey: u32,
-}
-
-/// The regions and windows of the process.
-pub(crate) struct Regions {
-    /// Regions by context and lkey.
-    pub(crate) live: BTreeMap<(usize, u32), Mr>,
-    pub(crate) windows: BTreeMap<usize, Mw>,
-    /// The last deregistered regions: context, lkey, stack of the deregistration.
-    pub(crate) gone: VecDeque<(usize, u32, Stack)>,
-    /// Replaced keys of windows: context, old key, new key.
-    pub(crate) stale: VecDeque<(usize, u32, u32)>,
-}
-
-/// Increases with each change of a region.
-pub(crate) static EPOCH: AtomicU64 = AtomicU64::new(1);
-pub(crate) static REGIONS: Shared<Regions> = Shared::new(Regions {
-    live: BTreeMap::new(),
-    windows: BTreeMap::new(),
-    gone: VecDeque::new(),
-    stale: VecDeque::new(),
-});
-/// Number of destroyed objects that are remembered.
-pub(crate) const REMEMBERED: usize = 512;
-
-/// The last two regions that a queue used, found without a lock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cache {
-    epoch: u64,
-    entries: [Option<Mr>; 2],
-    turn: usize,
-}
-
-impl Cache {
-    /// The region of a key.
-    #[inline]
-    pub(crate) fn find(&mut self, ctx: usize, lkey: u32) -> Option<&Mr> {
-        let epoch = EPOCH.load(Ordering::Acquire);
-        if epoch != self.epoch {
-            (self.epoch, self.entries) = (epoch, [None; 2]);
-        }
-        let known = self.entries.iter().position(|e| e.as_ref().is_some_and(|mr| mr.lkey == lkey));
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let found = *REGIONS.lock().live.get(&(ctx, lkey))?;
-                self.turn ^= 1;
-                self.entries[self.turn] = Some(found);
-                self.turn
-            }
-        };
-        self.entries[at].as_ref()
-    }
-}
-
 /// An address handle.
 pub(crate) struct Ah {
     pub(crate) at: usize,
@@ -344,8 +453,12 @@ pub(crate) static QPS: Table<Qp> = Table::new();
 pub(crate) static AHS: Table<Ah> = Table::new();
 
 /// Destroyed objects: kind, address, stack of the destruction.
-pub(crate) static DESTROYED: Shared<VecDeque<(&'static str, usize, Stack)>> =
-    Shared::new(VecDeque::new());
+static DESTROYED: Shared<VecDeque<(&'static str, usize, Stack)>> = Shared::new(VecDeque::new());
+
+/// For a fork: no thread records a destruction until the result is dropped.
+pub(crate) fn hold_destroyed() -> cface::lock::Guard {
+    DESTROYED.hold()
+}
 
 /// Records the destruction of an object.
 pub(crate) fn gone(kind: &'static str, at: usize) {
@@ -361,13 +474,4 @@ pub(crate) fn gone(kind: &'static str, at: usize) {
 pub(crate) fn destroyed_at(kind: &str, at: usize) -> Option<Stack> {
     let gone = DESTROYED.lock();
     gone.iter().rev().find(|(k, a, _)| *k == kind && *a == at).map(|(_, _, stack)| *stack)
-}
-
-/// The calling thread's number.
-pub(crate) fn thread() -> u32 {
-    thread_local! { static ID: u32 = {
-        // SAFETY: the call has no requirements.
-        unsafe { libc::gettid() }.cast_unsigned()
-    } }
-    ID.try_with(|id| *id).unwrap_or(0)
 }

@@ -1,6 +1,5 @@
 //! QP-18 to QP-20: differences of path MTU, READ depth and PSN between the ends of a connection
 //! (IBTA vol 1, 9.7.4.1, 9.7.5.1.2).
-#![forbid(unsafe_code)]
 
 use abi::{
     IBV_WC_BAD_RESP_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,

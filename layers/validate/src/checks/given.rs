@@ -1,6 +1,5 @@
 //! The arguments of a refused call: which are wrong, by which limit, and the remedy. Correct
 //! arguments are listed at the end of the message.
-#![forbid(unsafe_code)]
 
 use core::fmt::Display;
 use core::ops::RangeInclusive;
@@ -8,6 +7,7 @@ use core::ops::RangeInclusive;
 use abi::{ibv_device_attr, ibv_port_attr};
 
 use super::Id;
+use super::finding::{Finding, Findings};
 
 /// Facts about the device and the program's objects there.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct ObjectCounts {
 
 /// A wrong argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct Wrong {
     /// The check of the message; `None` for the usual check of the call.
     pub(crate) id: Option<Id>,
     pub(crate) text: String,
@@ -45,7 +45,7 @@ pub(crate) struct Finding {
 /// The judged arguments of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
-    pub(crate) wrong: Vec<Finding>,
+    pub(crate) wrong: Vec<Wrong>,
     /// `name value` of each argument without a known error.
     pub(crate) rest: Vec<String>,
 }
@@ -58,12 +58,12 @@ impl Judged {
 
     /// Adds a wrong argument.
     pub(crate) fn wrong(&mut self, text: impl Into<String>, remedy: impl Into<String>) {
-        self.wrong.push(Finding { id: None, text: text.into(), remedy: remedy.into() });
+        self.wrong.push(Wrong { id: None, text: text.into(), remedy: remedy.into() });
     }
 
     /// Adds a wrong argument that has its own check.
     pub(crate) fn wrong_by(&mut self, id: Id, text: String, remedy: &str) {
-        self.wrong.push(Finding { id: Some(id), text, remedy: remedy.into() });
+        self.wrong.push(Wrong { id: Some(id), text, remedy: remedy.into() });
     }
 
     /// Adds a number that must be in `range`; `limit` names the source of the range.
@@ -135,37 +135,32 @@ impl Judged {
         }
     }
 
-    /// The messages: check, text and remedy. `usual` is the check of the call.
-    pub(crate) fn findings(
-        self,
-        errno: &str,
-        usual: Id,
-        remedy: &str,
-    ) -> Vec<(Id, String, String)> {
+    /// The findings, one for each check. `usual` is the check of the call.
+    pub(crate) fn findings(self, errno: &str, usual: Id, remedy: &str) -> Findings {
         let Self { wrong, rest } = self;
-        let rest = if rest.is_empty() { String::new() } else { rest.join(", ") };
+        let rest = rest.join(", ");
         if wrong.is_empty() {
             let text = match rest.as_str() {
                 "" => format!("{errno}, and no check knows why"),
                 rest => format!("{errno}, and no check knows why; given were {rest}"),
             };
-            return vec![(usual, text, remedy.to_owned())];
+            return vec![Finding::new(usual, text, remedy)];
         }
-        let mut told: Vec<(Id, String, String)> = Vec::new();
-        for finding in wrong {
-            let id = finding.id.unwrap_or(usual);
-            match told.iter_mut().find(|(known, ..)| *known == id) {
-                Some((_, text, remedy)) => {
-                    *text = format!("{text}; {}", finding.text);
-                    *remedy = format!("{remedy}; {}", finding.remedy);
+        let mut found = Findings::new();
+        for Wrong { id, text, remedy } in wrong {
+            let id = id.unwrap_or(usual);
+            match found.iter_mut().find(|known| known.id == id) {
+                Some(known) => {
+                    known.text = format!("{}; {text}", known.text);
+                    known.remedy = format!("{}; {remedy}", known.remedy);
                 }
-                None => told.push((id, format!("{errno}: {}", finding.text), finding.remedy)),
+                None => found.push(Finding::new(id, format!("{errno}: {text}"), remedy)),
             }
         }
-        if let (Some((_, text, _)), false) = (told.last_mut(), rest.is_empty()) {
-            *text = format!("{text}; the rest is {rest}");
+        if let (Some(last), false) = (found.last_mut(), rest.is_empty()) {
+            last.text = format!("{}; the rest is {rest}", last.text);
         }
-        told
+        found
     }
 }
 
@@ -239,10 +234,10 @@ mod tests {
         given.fine("comp_vector", 0);
         assert_eq!(
             given.findings("EINVAL", Id::Cq14, ""),
-            [(
+            [Finding::new(
                 Id::Cq14,
-                "EINVAL: cqe 0 is not in 1..=1000 (max_cqe of ibv_query_device); the rest is comp_vector 0".into(),
-                "choose cqe in 1..=1000".into()
+                "EINVAL: cqe 0 is not in 1..=1000 (max_cqe of ibv_query_device); the rest is comp_vector 0",
+                "choose cqe in 1..=1000"
             )]
         );
     }
@@ -251,9 +246,15 @@ mod tests {
     fn where_nothing_is_wrong_all_that_was_given_is_told() {
         let mut given = Judged::default();
         given.flags("access", 3, 0xff);
-        let told = given.findings("ENOMEM", Id::Cq14, "ask less");
+        let found = given.findings("ENOMEM", Id::Cq14, "ask less");
         let text = "ENOMEM, and no check knows why; given were access 0x3";
-        assert_eq!(told, [(Id::Cq14, text.into(), "ask less".into())]);
+        assert_eq!(found, [Finding::new(Id::Cq14, text, "ask less")]);
+    }
+
+    #[test]
+    fn a_call_without_arguments_has_a_short_text() {
+        let found = Judged::default().findings("ENOMEM", Id::Cq14, "ask less");
+        assert_eq!(found[0].text, "ENOMEM, and no check knows why");
     }
 
     #[test]
@@ -262,9 +263,34 @@ mod tests {
         given.wrong("one", "mend one");
         given.wrong_by(Id::Mr16, "two".into(), "mend two");
         given.wrong("three", "mend three");
-        let told = given.findings("EINVAL", Id::Mr19, "");
-        assert_eq!(told[0], (Id::Mr19, "EINVAL: one; three".into(), "mend one; mend three".into()));
-        assert_eq!(told[1], (Id::Mr16, "EINVAL: two".into(), "mend two".into()));
+        let found = given.findings("EINVAL", Id::Mr19, "");
+        assert_eq!(found[0], Finding::new(Id::Mr19, "EINVAL: one; three", "mend one; mend three"));
+        assert_eq!(found[1], Finding::new(Id::Mr16, "EINVAL: two", "mend two"));
+    }
+
+    #[test]
+    fn a_pointer_that_is_needed_is_named() {
+        let mut given = Judged::default();
+        given.needed("pd", false, "set pd");
+        given.needed("cq", true, "set cq");
+        assert_eq!(given.wrong[0].text, "pd is NULL");
+        assert_eq!(given.rest, ["cq is set"]);
+    }
+
+    #[test]
+    fn a_number_without_a_known_limit_is_only_listed() {
+        let mut given = Judged::default();
+        given.limited("max_wr", 1 << 30, 1, None, "max_qp_wr");
+        assert!(given.wrong.is_empty());
+        assert_eq!(given.rest, ["max_wr 1073741824"]);
+    }
+
+    #[test]
+    fn only_four_errnos_are_explained() {
+        for errno in [libc::EINVAL, libc::EFAULT, libc::ENOMEM, libc::EBUSY] {
+            assert!(errno_name(errno).is_some());
+        }
+        assert_eq!(errno_name(libc::EPERM), None);
     }
 
     #[test]

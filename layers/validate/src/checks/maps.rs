@@ -1,6 +1,5 @@
 //! The page of a range that cannot be registered, from the text of /proc/PID/maps
 //! (proc_pid_maps(5)).
-#![forbid(unsafe_code)]
 
 /// The reason why a page cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Refusals of the remaining verbs: domains, ports, counters, steering rules, imported objects.
-#![forbid(unsafe_code)]
 
 use abi::{
-    IBV_FLOW_ATTR_SNIFFER, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
-    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
-    IBV_READ_COUNTERS_ATTR_PREFER_CACHED, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
-    IBV_XRCD_INIT_ATTR_RESERVED, ibv_flow_attr, ibv_xrcd_init_attr,
+    IBV_COMP_CNTR_TYPE_BYTES, IBV_FLOW_ACTION_ESP_MASK_ESN, IBV_FLOW_ATTR_SNIFFER,
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, IBV_READ_COUNTERS_ATTR_PREFER_CACHED,
+    IBV_VALUES_MASK_RAW_CLOCK, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
+    IBV_XRCD_INIT_ATTR_RESERVED, ibv_device_attr, ibv_flow_attr, ibv_xrcd_init_attr,
 };
 
 use super::given::{Facts, Judged};
@@ -79,6 +79,108 @@ pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Judged {
         }
         _ => given.fine("port_num", port),
     }
+    given
+}
+
+/// ibv_query_device_ex(3), for a structure of `size` bytes. `comp_mask` is that of the input;
+/// `None` without an input.
+pub(crate) fn query_device(size: usize, comp_mask: Option<u32>) -> Judged {
+    let mut given = Judged::default();
+    let least = size_of::<ibv_device_attr>();
+    if size < least {
+        given.wrong(
+            format!("attr_size {size} is less than {least}, the bytes of struct ibv_device_attr"),
+            "give sizeof(struct ibv_device_attr_ex)",
+        );
+    } else {
+        given.fine("attr_size", size);
+    }
+    if let Some(mask) = comp_mask {
+        given.flags("input.comp_mask", mask.into(), 0);
+    }
+    given
+}
+
+/// ibv_query_rt_values_ex(3).
+pub(crate) fn query_values(comp_mask: u32) -> Judged {
+    let mut given = Judged::default();
+    given.flags("comp_mask", comp_mask.into(), IBV_VALUES_MASK_RAW_CLOCK.into());
+    given
+}
+
+/// ibv_create_comp_cntr(3).
+pub(crate) fn create_counter(comp_mask: u32, kind: u32, flags: u32) -> Judged {
+    let mut given = Judged::default();
+    given.flags("comp_mask", comp_mask.into(), 0);
+    given.number("type", kind.into(), 0..=IBV_COMP_CNTR_TYPE_BYTES.into(), "ibv_comp_cntr_type");
+    given.flags("flags", flags.into(), 0);
+    given
+}
+
+/// ibv_set_comp_cntr(3), ibv_inc_comp_cntr(3) and their forms for errors. `name` is the argument.
+pub(crate) fn change_counter(name: &str, value: u64, errno: i32) -> Judged {
+    let mut given = Judged::default();
+    if errno == libc::EINVAL {
+        given.wrong(
+            format!("{name} {value} brings the counter above max_value"),
+            "ibv_query_comp_cntr_caps has max_value, the largest number that the device counts",
+        );
+    } else {
+        given.fine(name, value);
+    }
+    given
+}
+
+/// ibv_read_comp_cntr(3) and ibv_read_err_comp_cntr(3).
+pub(crate) fn read_counter(has_value: bool) -> Judged {
+    let mut given = Judged::default();
+    given.needed("value", has_value, "give an address for the number");
+    given
+}
+
+/// ibv_query_comp_cntr_caps(3).
+pub(crate) fn query_counter_limits(has_caps: bool) -> Judged {
+    let mut given = Judged::default();
+    given.needed("caps", has_caps, "give a struct ibv_comp_cntr_caps, which the call fills in");
+    given
+}
+
+/// The arguments of an ESP action.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EspAction {
+    pub(crate) comp_mask: u32,
+    pub(crate) has_attr: bool,
+    pub(crate) keymat_proto: u32,
+    pub(crate) keymat_len: u16,
+    pub(crate) has_keymat: bool,
+    pub(crate) replay_proto: u32,
+    pub(crate) replay_len: u16,
+    pub(crate) has_replay: bool,
+    pub(crate) esn: u32,
+}
+
+/// ibv_create_flow_action_esp(3) and ibv_modify_flow_action_esp(3).
+pub(crate) fn esp_action(action: &EspAction, creates: bool) -> Judged {
+    let mut given = Judged::default();
+    given.flags("comp_mask", action.comp_mask.into(), IBV_FLOW_ACTION_ESP_MASK_ESN.into());
+    if creates {
+        let remedy = "set esp_attr to a struct ib_uverbs_flow_action_esp";
+        given.needed("esp_attr", action.has_attr, remedy);
+    }
+    given.number("keymat_proto", action.keymat_proto.into(), 0..=0, "AES_GCM is 0");
+    if action.keymat_len != 0 {
+        given.needed("keymat_ptr", action.has_keymat, "set it to keymat_len bytes of the key");
+    } else if creates {
+        let remedy = "set keymat_ptr and keymat_len: a new action needs a key";
+        given.wrong("keymat_len is 0", remedy);
+    }
+    given.number("replay_proto", action.replay_proto.into(), 0..=1, "NONE is 0, BMP is 1");
+    if action.replay_len != 0 {
+        given.needed("replay_ptr", action.has_replay, "set it to replay_len bytes");
+    }
+    let is_used = action.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0;
+    let note = if is_used { "" } else { " (ignored without IBV_FLOW_ACTION_ESP_MASK_ESN)" };
+    given.fine("esn", format_args!("{}{note}", action.esn));
     given
 }
 
@@ -227,5 +329,108 @@ mod tests {
             ["indirection tables still use it"]
         );
         assert!(busy(libc::EINVAL, "indirection tables").wrong.is_empty());
+    }
+
+    #[test]
+    fn a_device_is_queried_into_a_structure_that_is_long_enough() {
+        let least = size_of::<ibv_device_attr>();
+        assert!(query_device(least, None).wrong.is_empty());
+        let text = format!("attr_size 8 is less than {least}, the bytes of struct ibv_device_attr");
+        assert_eq!(wrong(&query_device(8, None)), [text]);
+    }
+
+    #[test]
+    fn the_input_of_a_device_query_has_no_bits() {
+        assert!(query_device(4096, Some(0)).wrong.is_empty());
+        let given = query_device(4096, Some(2));
+        assert_eq!(wrong(&given), ["input.comp_mask 0x2 has the bits 0x2; there are 0x0"]);
+    }
+
+    #[test]
+    fn only_the_raw_clock_is_queried() {
+        assert!(query_values(1).wrong.is_empty());
+        assert_eq!(wrong(&query_values(6)), ["comp_mask 0x6 has the bits 0x6; there are 0x1"]);
+    }
+
+    #[test]
+    fn a_completion_counter_counts_requests_or_bytes() {
+        assert!(create_counter(0, 1, 0).wrong.is_empty());
+        assert_eq!(
+            wrong(&create_counter(0, 2, 0)),
+            ["type 2 is not in 0..=1 (ibv_comp_cntr_type)"]
+        );
+    }
+
+    #[test]
+    fn a_completion_counter_has_no_flags_and_no_mask() {
+        assert_eq!(create_counter(1, 0, 2).wrong.len(), 2);
+    }
+
+    #[test]
+    fn a_counter_has_no_number_above_the_largest() {
+        let given = change_counter("amount", 1 << 40, libc::EINVAL);
+        assert_eq!(wrong(&given), ["amount 1099511627776 brings the counter above max_value"]);
+        assert!(given.wrong[0].remedy.contains("ibv_query_comp_cntr_caps"));
+    }
+
+    #[test]
+    fn a_counter_that_is_refused_without_einval_has_no_wrong_number() {
+        assert!(change_counter("value", 3, libc::ENOMEM).wrong.is_empty());
+    }
+
+    #[test]
+    fn the_number_of_a_counter_needs_an_address() {
+        assert!(read_counter(true).wrong.is_empty());
+        assert_eq!(wrong(&read_counter(false)), ["value is NULL"]);
+        assert_eq!(wrong(&query_counter_limits(false)), ["caps is NULL"]);
+    }
+
+    const ESP: EspAction = EspAction {
+        comp_mask: 0,
+        has_attr: true,
+        keymat_proto: 0,
+        keymat_len: 32,
+        has_keymat: true,
+        replay_proto: 0,
+        replay_len: 0,
+        has_replay: false,
+        esn: 0,
+    };
+
+    #[test]
+    fn an_esp_action_with_a_key_is_good() {
+        assert!(esp_action(&ESP, true).wrong.is_empty());
+    }
+
+    #[test]
+    fn a_new_esp_action_needs_attributes_and_a_key() {
+        let bare = EspAction { has_attr: false, keymat_len: 0, ..ESP };
+        assert_eq!(wrong(&esp_action(&bare, true)), ["esp_attr is NULL", "keymat_len is 0"]);
+        assert!(esp_action(&bare, false).wrong.is_empty(), "a change may keep both");
+    }
+
+    #[test]
+    fn an_esp_action_has_bytes_where_it_says_so() {
+        let empty = EspAction { has_keymat: false, replay_proto: 1, replay_len: 8, ..ESP };
+        assert_eq!(wrong(&esp_action(&empty, true)), ["keymat_ptr is NULL", "replay_ptr is NULL"]);
+    }
+
+    #[test]
+    fn an_esp_action_has_known_protocols_and_bits() {
+        let odd = EspAction { comp_mask: 8, keymat_proto: 1, replay_proto: 2, ..ESP };
+        assert_eq!(
+            wrong(&esp_action(&odd, true)),
+            [
+                "comp_mask 0x8 has the bits 0x8; there are 0x1",
+                "keymat_proto 1 is not in 0..=0 (AES_GCM is 0)",
+                "replay_proto 2 is not in 0..=1 (NONE is 0, BMP is 1)",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_esn_without_its_bit_is_listed_as_ignored() {
+        let given = esp_action(&EspAction { esn: 7, ..ESP }, true);
+        assert!(given.rest.iter().any(|rest| rest.starts_with("esn 7 (ignored")));
     }
 }

@@ -1,18 +1,18 @@
 //! Refusals of queue pairs, address handles and multicast: ibv_create_qp(3), ibv_open_qp(3),
 //! ibv_create_ah(3), ibv_attach_mcast(3), ibv_detach_mcast(3).
-#![forbid(unsafe_code)]
 
 use core::net::Ipv6Addr;
 
 use abi::{
     IBV_LINK_LAYER_ETHERNET, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
-    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_UD, IBV_QPT_XRC_RECV,
-    IBV_QPT_XRC_SEND, ibv_port_attr, ibv_qp_cap,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS,
+    IBV_QPT_RAW_PACKET, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ece, ibv_port_attr,
+    ibv_qp_cap, ibv_qp_rate_limit_attr,
 };
 
 use super::Id;
 use super::given::{Facts, Judged};
-use crate::transitions::kind_name;
+use super::transitions::{ATTRIBUTES, kind_name, name};
 
 /// The arguments of a QP's creation.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +198,73 @@ pub(crate) fn multicast(
     given
 }
 
+/// ibv_query_qp(3).
+pub(crate) fn query_qp(mask: u32, has_attr: bool, has_init_attr: bool) -> Judged {
+    let mut given = Judged::default();
+    given.flags("attr_mask", mask.into(), ATTRIBUTES.into());
+    given.needed("attr", has_attr, "give a struct ibv_qp_attr, which the call fills in");
+    let remedy = "give a struct ibv_qp_init_attr, which the call fills in";
+    given.needed("init_attr", has_init_attr, remedy);
+    given
+}
+
+/// ibv_set_ece(3) and ibv_query_ece(3), for a QP in `state`.
+pub(crate) fn ece(state: Option<u32>, sets: bool, ece: &ibv_ece) -> Judged {
+    let mut given = Judged::default();
+    match state {
+        Some(state) if sets && !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) => given.wrong(
+            format!("the QP is in {}: options are set before RTR", name(state)),
+            "ibv_set_ece after the change to INIT, and before that to RTR",
+        ),
+        Some(state) => given.fine("state", name(state)),
+        None => {}
+    }
+    if sets {
+        given.fine("vendor_id", format_args!("{:#x}", ece.vendor_id));
+        given.fine("options", format_args!("{:#x}", ece.options));
+        given.fine("comp_mask", format_args!("{:#x}", ece.comp_mask));
+    }
+    given
+}
+
+/// ibv_modify_qp_rate_limit(3), for a QP in `state`.
+pub(crate) fn rate_limit(state: Option<u32>, attr: &ibv_qp_rate_limit_attr) -> Judged {
+    let mut given = Judged::default();
+    match state {
+        Some(state) if state != IBV_QPS_RTS => given.wrong(
+            format!("the QP is in {}, and only a QP in RTS has a rate", name(state)),
+            "ibv_modify_qp to RTS first",
+        ),
+        Some(state) => given.fine("state", name(state)),
+        None => {}
+    }
+    given.flags("comp_mask", attr.comp_mask.into(), 0);
+    given.fine("rate_limit", format_args!("{} kbit/s", attr.rate_limit));
+    given.fine("max_burst_sz", attr.max_burst_sz);
+    given.fine("typical_pkt_sz", attr.typical_pkt_sz);
+    given
+}
+
+/// Operations that a completion counter counts (`IBV_QP_ATTACH_COMP_CNTR_OP_*`).
+const COUNTED: u32 = 0x3f;
+
+/// ibv_qp_attach_comp_cntr(3).
+pub(crate) fn attach_counter(comp_mask: u32, op_mask: u32, errno: i32) -> Judged {
+    let mut given = Judged::default();
+    given.flags("comp_mask", comp_mask.into(), 0);
+    if op_mask == 0 {
+        let remedy = "set op_mask to the operations that the counter counts";
+        given.wrong("op_mask 0 names no operation", remedy);
+    } else {
+        given.flags("op_mask", op_mask.into(), COUNTED.into());
+    }
+    if errno == libc::EBUSY {
+        let remedy = "use one counter for each QP and kind of operation";
+        given.wrong("the counter, or the operation of the QP, is in use already", remedy);
+    }
+    given
+}
+
 /// EBUSY of ibv_destroy_qp(3).
 pub(crate) fn destroy_qp(groups: u32) -> Judged {
     let mut given = Judged::default();
@@ -358,5 +425,77 @@ mod tests {
     fn a_qp_that_is_busy_is_in_a_group_or_in_a_rule() {
         assert_eq!(destroy_qp(2).wrong[0].id, Some(Id::Ob03));
         assert!(wrong(&destroy_qp(0))[0].contains("ibv_create_flow"));
+    }
+
+    #[test]
+    fn a_qp_is_queried_by_known_bits() {
+        assert!(query_qp(1, true, true).wrong.is_empty());
+        let given = query_qp(1 << 30, true, true);
+        assert!(wrong(&given)[0].starts_with("attr_mask 0x40000000 has the bits 0x40000000"));
+    }
+
+    #[test]
+    fn a_query_of_a_qp_needs_both_structures() {
+        assert_eq!(wrong(&query_qp(1, false, false)), ["attr is NULL", "init_attr is NULL"]);
+    }
+
+    const ECE: ibv_ece = ibv_ece { vendor_id: 0x15b3, options: 3, comp_mask: 0 };
+
+    #[test]
+    fn ece_options_are_set_before_rtr() {
+        assert!(ece(Some(IBV_QPS_INIT), true, &ECE).wrong.is_empty());
+        assert_eq!(
+            wrong(&ece(Some(IBV_QPS_RTS), true, &ECE)),
+            ["the QP is in RTS: options are set before RTR"]
+        );
+        assert!(ece(Some(IBV_QPS_RTS), false, &ECE).wrong.is_empty(), "a query is always allowed");
+    }
+
+    #[test]
+    fn refused_ece_options_are_listed_with_their_vendor() {
+        let given = ece(None, true, &ECE);
+        assert_eq!(given.rest, ["vendor_id 0x15b3", "options 0x3", "comp_mask 0x0"]);
+    }
+
+    const RATE: ibv_qp_rate_limit_attr = ibv_qp_rate_limit_attr {
+        rate_limit: 1000,
+        max_burst_sz: 0,
+        typical_pkt_sz: 0,
+        comp_mask: 0,
+    };
+
+    #[test]
+    fn only_a_qp_in_rts_has_a_rate() {
+        assert!(rate_limit(Some(IBV_QPS_RTS), &RATE).wrong.is_empty());
+        assert_eq!(
+            wrong(&rate_limit(Some(IBV_QPS_INIT), &RATE)),
+            ["the QP is in INIT, and only a QP in RTS has a rate"]
+        );
+    }
+
+    #[test]
+    fn a_rate_has_no_mask() {
+        let odd = ibv_qp_rate_limit_attr { comp_mask: 1, ..RATE };
+        assert_eq!(
+            wrong(&rate_limit(None, &odd)),
+            ["comp_mask 0x1 has the bits 0x1; there are 0x0"]
+        );
+    }
+
+    #[test]
+    fn an_attached_counter_counts_known_operations() {
+        assert!(attach_counter(0, 0x3f, libc::EINVAL).wrong.is_empty());
+        assert_eq!(
+            wrong(&attach_counter(0, 0x41, libc::EINVAL)),
+            ["op_mask 0x41 has the bits 0x40; there are 0x3f"]
+        );
+        let none = attach_counter(0, 0, libc::EINVAL);
+        assert_eq!(wrong(&none), ["op_mask 0 names no operation"]);
+    }
+
+    #[test]
+    fn a_counter_in_use_is_told() {
+        let given = attach_counter(0, 1, libc::EBUSY);
+        assert_eq!(wrong(&given), ["the counter, or the operation of the QP, is in use already"]);
     }
 }

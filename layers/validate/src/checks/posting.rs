@@ -1,6 +1,5 @@
 //! Refused requests in which no check before the call found an error: ibv_post_send(3),
 //! ibv_post_recv(3).
-#![forbid(unsafe_code)]
 
 use super::given::Judged;
 

@@ -1,15 +1,16 @@
 //! Refusals of completion, shared receive and work queues: ibv_create_cq(3), ibv_create_cq_ex(3),
-//! ibv_resize_cq(3), ibv_modify_cq(3), ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3),
+//! ibv_resize_cq(3), ibv_modify_cq(3), ibv_req_notify_cq(3), ibv_create_srq(3),
+//! ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_ops(3),
 //! ibv_create_wq(3), ibv_create_rwq_ind_table(3).
-#![forbid(unsafe_code)]
 
 use abi::{
     IBV_CQ_ATTR_MODERATE, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
     IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
-    IBV_CREATE_CQ_SUP_WC_FLAGS, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD,
-    IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_LIMIT,
-    IBV_SRQ_MAX_WR, IBV_SRQT_TM, IBV_SRQT_XRC, IBV_WQ_ATTR_RESERVED, IBV_WQ_INIT_ATTR_RESERVED,
-    IBV_WQS_ERR, ibv_srq_attr, ibv_wq_attr,
+    IBV_CREATE_CQ_SUP_WC_FLAGS, IBV_OPS_SIGNALED, IBV_OPS_TM_SYNC, IBV_SRQ_INIT_ATTR_CQ,
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_TM, IBV_SRQT_XRC, IBV_WQ_ATTR_RESERVED,
+    IBV_WQ_INIT_ATTR_RESERVED, IBV_WQS_ERR, IBV_WR_TAG_ADD, IBV_WR_TAG_DEL, IBV_WR_TAG_SYNC,
+    ibv_srq_attr, ibv_wq_attr,
 };
 
 use super::given::{Facts, Judged};
@@ -100,6 +101,74 @@ pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Judged {
     given.flags("attr_mask", attr_mask.into(), IBV_CQ_ATTR_MODERATE.into());
     given.fine("moderate.cq_count", count);
     given.fine("moderate.cq_period", period);
+    given
+}
+
+/// ibv_req_notify_cq(3).
+pub(crate) fn req_notify_cq(has_channel: bool, solicited_only: i32) -> Judged {
+    let mut given = Judged::default();
+    let remedy = "give ibv_create_cq a channel: a CQ without one brings no events";
+    given.needed("channel of the CQ", has_channel, remedy);
+    given.fine("solicited_only", solicited_only);
+    given
+}
+
+/// ibv_query_srq(3).
+pub(crate) fn query_srq(has_attr: bool) -> Judged {
+    let mut given = Judged::default();
+    given.needed("srq_attr", has_attr, "give a struct ibv_srq_attr, which the call fills in");
+    given
+}
+
+/// A refused operation on the tag list of an SRQ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TagOperation {
+    pub(crate) opcode: u32,
+    pub(crate) flags: u32,
+    /// `tm.handle` of a deletion.
+    pub(crate) handle: u32,
+    /// `tm.add.num_sge` of an addition.
+    pub(crate) elements: i32,
+    pub(crate) has_list: bool,
+}
+
+/// ibv_post_srq_ops(3). `is_basic` tells whether the SRQ matches no tags, `most_elements` is its
+/// `max_sge`.
+pub(crate) fn post_srq_ops(
+    operation: &TagOperation,
+    is_basic: bool,
+    most_elements: u32,
+    errno: i32,
+) -> Judged {
+    let mut given = Judged::default();
+    if is_basic {
+        let remedy = "create the SRQ with srq_type IBV_SRQT_TM and tm_cap";
+        given.wrong("the SRQ is basic, and matches no tags", remedy);
+    }
+    if errno == libc::ENOMEM {
+        let remedy = "poll completions, or raise tm_cap.max_num_tags and tm_cap.max_ops";
+        given.wrong("the tag list is full, or max_ops operations are outstanding", remedy);
+    }
+    given.number("opcode", operation.opcode.into(), 0..=IBV_WR_TAG_SYNC.into(), "IBV_WR_TAG_*");
+    given.flags("flags", operation.flags.into(), (IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC).into());
+    match operation.opcode {
+        IBV_WR_TAG_ADD => {
+            let (count, limit) = (operation.elements, "max_sge of the SRQ");
+            given.number("tm.add.num_sge", count.into(), 0..=most_elements.into(), limit);
+            if count > 0 {
+                let remedy = "set tm.add.sg_list to an array of num_sge elements";
+                given.needed("tm.add.sg_list", operation.has_list, remedy);
+            }
+        }
+        IBV_WR_TAG_DEL if !is_basic && errno == libc::EINVAL => {
+            let handle = operation.handle;
+            given.wrong(
+                format!("tm.handle {handle}: the tag list has no such entry"),
+                "give the tm.handle that the call stored for the addition, once",
+            );
+        }
+        _ => {}
+    }
     given
 }
 
@@ -396,5 +465,64 @@ mod tests {
         assert_eq!(modify_wq(&attr).wrong.len(), 2);
         assert_eq!(create_table(40, false, 1).wrong.len(), 3);
         assert!(create_table(2, true, 0).wrong.is_empty());
+    }
+
+    #[test]
+    fn a_cq_without_a_channel_is_not_armed() {
+        assert!(req_notify_cq(true, 1).wrong.is_empty());
+        assert_eq!(wrong(&req_notify_cq(false, 0)), ["channel of the CQ is NULL"]);
+    }
+
+    #[test]
+    fn an_srq_is_queried_into_a_structure() {
+        assert_eq!(wrong(&query_srq(false)), ["srq_attr is NULL"]);
+    }
+
+    const ADD: TagOperation =
+        TagOperation { opcode: IBV_WR_TAG_ADD, flags: 0, handle: 0, elements: 1, has_list: true };
+
+    #[test]
+    fn a_basic_srq_matches_no_tags() {
+        let given = post_srq_ops(&ADD, true, 1, libc::EINVAL);
+        assert_eq!(wrong(&given), ["the SRQ is basic, and matches no tags"]);
+    }
+
+    #[test]
+    fn a_tag_operation_has_a_known_opcode_and_known_flags() {
+        let odd = TagOperation { opcode: 3, flags: 4, ..ADD };
+        assert_eq!(
+            wrong(&post_srq_ops(&odd, false, 1, libc::EINVAL)),
+            [
+                "opcode 3 is not in 0..=2 (IBV_WR_TAG_*)",
+                "flags 0x4 has the bits 0x4; there are 0x3",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_added_tag_has_elements_as_the_srq_takes() {
+        let many = TagOperation { elements: 2, ..ADD };
+        assert_eq!(
+            wrong(&post_srq_ops(&many, false, 1, libc::EINVAL)),
+            ["tm.add.num_sge 2 is not in 0..=1 (max_sge of the SRQ)"]
+        );
+        let none = TagOperation { has_list: false, ..ADD };
+        let given = post_srq_ops(&none, false, 1, libc::EINVAL);
+        assert_eq!(wrong(&given), ["tm.add.sg_list is NULL"]);
+    }
+
+    #[test]
+    fn an_unknown_tag_is_not_deleted() {
+        let delete = TagOperation { opcode: IBV_WR_TAG_DEL, handle: 9, ..ADD };
+        assert_eq!(
+            wrong(&post_srq_ops(&delete, false, 1, libc::EINVAL)),
+            ["tm.handle 9: the tag list has no such entry"]
+        );
+    }
+
+    #[test]
+    fn a_full_tag_list_is_told() {
+        let given = post_srq_ops(&ADD, false, 1, libc::ENOMEM);
+        assert!(wrong(&given)[0].contains("the tag list is full"));
     }
 }

@@ -1,9 +1,10 @@
 //! WR-11: lists of requests that form a ring. Also finds the refused part of a list.
 
-use crate::checks::Id;
-use crate::report::{Message, emit};
-use crate::state::Qp;
 use core::sync::atomic::Ordering;
+
+use crate::checks::queue;
+use crate::report::report;
+use crate::state::Qp;
 
 /// Requests of a list before it is checked for a ring.
 pub(super) const LONG: usize = 64;
@@ -31,15 +32,7 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
         // The number of requests that the provider takes is unknown.
         qp.failed.store(true, Ordering::Relaxed);
     }
-    let message = Message {
-        id: Id::Wr11,
-        call,
-        object,
-        text: "the list of requests returns to where it was".into(),
-        remedy: "set next = NULL on the last one".into(),
-        also: None,
-    };
-    emit(&message, qp);
+    report(call, || object.clone(), [queue::ring()], qp.and_then(Qp::about));
 }
 
 /// The request that a refused call names: `bad` if `bad` is among the first `count` requests, else
@@ -47,7 +40,7 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
 ///
 /// # Safety
 /// `first` is NULL or a live list of at least `count` requests.
-pub(super) unsafe fn named<T>(
+pub(crate) unsafe fn named<T>(
     first: *mut T,
     bad: *mut T,
     count: usize,

@@ -4,20 +4,20 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
-use abi::{IBV_QPT_DRIVER, IBV_QPT_UD, ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
+use abi::{IBV_QPT_UD, ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
+use layer_tap::beneath;
 
-use super::flight::{flight_of, take_back};
 use super::list::{LONG, is_ring, named, refused, ring};
-use super::request::{RECEIVE, RequestReport, SendRequest};
-use crate::checks::Id;
 use crate::checks::posting::{self, Posted};
-use crate::mr::{MemoryUse, check_sge};
-use crate::objects::context;
+use crate::checks::request::SendRequest;
+use crate::checks::{Id, queue as queues, transitions};
+use crate::elements::{self, MemoryUse};
+use crate::flights::{self, list_begins, list_was_refused};
+use crate::overlap::{self, PostedTo};
 use crate::refusal::{Subject, WatchedCall};
-use crate::report::{Message, emit};
+use crate::report::report;
 use crate::stack;
-use crate::state::{QPS, SRQS, beneath};
-use crate::{again, overlap, transitions};
+use crate::state::{QPS, SRQS, context, root_of};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ferroverbs_validate_post_recv(
@@ -37,17 +37,10 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
     let site = stack::site(caller as usize, frame as usize);
     // SAFETY: `wr` is NULL or the first request of the caller's list.
     let wr_id = unsafe { wr.as_ref() }.map_or(0, |wr| wr.wr_id);
-    let say = RequestReport { qp: known, call: CALL, wr_id };
     let watch = WatchedCall::begin(CALL);
-    if let Some(srq) = &known.srq {
-        say.say(Id::Ob05, format!("the QP receives from srq {:#x}", srq.at), "ibv_post_srq_recv");
-    } else if known.is_reset() && known.kind != IBV_QPT_DRIVER {
-        say.say(
-            Id::Qp01,
-            "the QP is in RESET, receives can be posted from INIT on".into(),
-            "ibv_modify_qp to INIT first",
-        );
-    }
+    let srq = known.srq.as_ref().map(|srq| srq.at);
+    let found = queues::receive_state(known.kind, known.state(), srq);
+    report(CALL, || known.request_name(wr_id), found, known.about());
     let mut count = 0;
     // Receives for the wrong queue are not checked further.
     if known.srq.is_none() {
@@ -61,36 +54,31 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 ring(CALL, Some(known), known.name());
                 break;
             }
-            let object = || format!("{} wr_id {:#x}", known.name(), this.wr_id);
-            let what = MemoryUse {
+            let object = || known.request_name(this.wr_id);
+            let memory = MemoryUse {
                 call: CALL,
                 object: &object,
-                qp: Some(known),
+                qp: known.about(),
+                ctx: known.ctx.at,
                 pd: known.root,
                 written: Some("what arrives"),
             };
             // SAFETY: the request is live, and its list has `num_sge` elements.
-            let sges = unsafe { receive(this, known.cap.max_recv_sge, &what) };
-            for (index, sge) in sges.iter().enumerate() {
-                check_sge(&known.ctx, &mut queue.cache, index, sge, &what);
-            }
+            let sges = unsafe { receive(this, known.cap.max_recv_sge, &memory) };
+            elements::check(&mut queue.cache, sges, &memory);
+            let request = SendRequest::receive(this.wr_id, sges);
             if known.kind == IBV_QPT_UD {
-                let bytes = sges.iter().map(|sge| u64::from(sge.length)).sum();
-                crate::advice::datagram(CALL, known, this.wr_id, bytes);
+                let found = queues::datagram_receive(request.bytes());
+                report(CALL, object, found, known.about());
             }
-            if queue.flights.len() >= queue.most {
-                if let Some(flight) = queue.flights.pop_front() {
-                    overlap::over(&mut queue, &flight);
-                }
+            if count == 1 {
+                list_begins(known, CALL, &mut queue, &request);
+            }
+            let flight = known.in_flight(&request, true, site);
+            if !queue.push(flight) {
                 known.failed.store(true, Ordering::Relaxed);
             }
-            let send = as_send(this.wr_id, sges);
-            if count == 1 {
-                again::begins(known, CALL, &mut queue, &send);
-            }
-            let flight = flight_of(known, &send, true, site);
-            queue.flights.push_back(flight);
-            overlap::receives(known, CALL, &mut queue, this.wr_id, sges, site);
+            flights::receives(known, CALL, &mut queue, &request, site);
             at = this.next;
         }
     }
@@ -100,23 +88,20 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         let mut queue = known.recv.lock();
-        take_back(&mut queue, &ids);
+        queue.take_back(&ids);
         // SAFETY: `wr` is NULL or the first request of the caller's list.
         if let Some(first) = unsafe { wr.as_ref() } {
             let most = known.cap.max_recv_sge;
             // SAFETY: the request is live, and its list has `num_sge` elements.
-            let sges = unsafe { elements(first, most) };
-            let first = as_send(first.wr_id, sges.unwrap_or(&[]));
-            again::refused(&mut queue, &first, &ids, count, result, site);
+            let sges = unsafe { elements_of(first, most) };
+            let first = SendRequest::receive(first.wr_id, sges.unwrap_or(&[]));
+            list_was_refused(&mut queue, &first, &ids, count, result, site);
         }
         let all = queue.flights.len();
         drop(queue);
         if result == libc::ENOMEM && all >= known.cap.max_recv_wr as usize {
-            say.say(
-                Id::Wr05,
-                format!("the receive queue is full: all {all} receives are posted"),
-                "poll the receive CQ before posting more, or raise cap.max_recv_wr",
-            );
+            let found = queues::receive_queue_is_full(all);
+            report(CALL, || known.request_name(wr_id), [found], known.about());
         }
         let (state, most) = (transitions::name(known.state()), known.cap.max_recv_wr);
         // SAFETY: the program's list is unchanged.
@@ -143,7 +128,7 @@ unsafe fn refused_receive<'a>(
     // SAFETY: per the caller.
     let wr = unsafe { wr.as_ref() };
     // SAFETY: the program's list has `num_sge` elements.
-    let sges = wr.and_then(|wr| unsafe { elements(wr, most_elements) }).unwrap_or(&[]);
+    let sges = wr.and_then(|wr| unsafe { elements_of(wr, most_elements) }).unwrap_or(&[]);
     Posted {
         opcode: "RECV",
         flags: None,
@@ -161,25 +146,11 @@ unsafe fn refused_receive<'a>(
 ///
 /// # Safety
 /// `wr` is live, and its list has `num_sge` elements.
-unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &MemoryUse<'_>) -> &'a [ibv_sge] {
+unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, memory: &MemoryUse<'_>) -> &'a [ibv_sge] {
     // SAFETY: per the caller.
-    unsafe { elements(wr, most) }.unwrap_or_else(|| {
-        let text = format!(
-            "num_sge {} (sg_list {:#x}), the queue was made for {most}",
-            wr.num_sge, wr.sg_list as usize
-        );
-        let remedy = "raise max_recv_sge (max_sge of an SRQ), or use fewer elements".into();
-        emit(
-            &Message {
-                id: Id::Wr01,
-                call: what.call,
-                object: (what.object)(),
-                text,
-                remedy,
-                also: None,
-            },
-            what.qp,
-        );
+    unsafe { elements_of(wr, most) }.unwrap_or_else(|| {
+        let found = queues::receive_elements(wr.num_sge, wr.sg_list as usize, most);
+        report(memory.call, memory.object, [found], memory.qp);
         &[]
     })
 }
@@ -188,29 +159,13 @@ unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &MemoryUse<'_>) -> &
 ///
 /// # Safety
 /// `wr` is live, and its list has `num_sge` elements.
-unsafe fn elements(wr: &ibv_recv_wr, most: u32) -> Option<&[ibv_sge]> {
+unsafe fn elements_of(wr: &ibv_recv_wr, most: u32) -> Option<&[ibv_sge]> {
     let count = usize::try_from(wr.num_sge).ok()?;
     match count {
         0 => Some(&[]),
         _ if count > most as usize || wr.sg_list.is_null() => None,
         // SAFETY: the program's list has `count` elements.
         _ => Some(unsafe { core::slice::from_raw_parts(wr.sg_list, count) }),
-    }
-}
-
-/// A receive in the form of a request.
-fn as_send(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
-    SendRequest {
-        wr_id,
-        opcode: RECEIVE,
-        flags: 0,
-        sges: Some(sges),
-        count: 0,
-        inline: None,
-        remote: 0,
-        rkey: 0,
-        ah: 0,
-        qkey: 0,
     }
 }
 
@@ -239,25 +194,26 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
             count += 1;
             // SAFETY: the requests of the program's list are live for the whole call.
             if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
-                ring(CALL, None, format!("srq {:#x}", known.at));
+                ring(CALL, None, known.name());
                 break;
             }
-            let object = || format!("srq {:#x} wr_id {:#x}", known.at, this.wr_id);
-            let pd = crate::objects::root_of(known.pd);
-            let what = MemoryUse {
+            let object = || format!("{} wr_id {:#x}", known.name(), this.wr_id);
+            let memory = MemoryUse {
                 call: CALL,
                 object: &object,
                 qp: None,
-                pd,
+                ctx: known.ctx.at,
+                pd: root_of(known.pd),
                 written: Some("what arrives"),
             };
             // SAFETY: the request is live, and its list has `num_sge` elements.
-            let sges = unsafe { receive(this, known.max_sge, &what) };
-            for (index, sge) in sges.iter().enumerate() {
-                check_sge(&known.ctx, &mut cache, index, sge, &what);
-            }
-            if known.basic {
-                overlap::shared_receives(&known.ctx, &mut cache, CALL, known.at, this.wr_id, sges);
+            let sges = unsafe { receive(this, known.max_sge, &memory) };
+            elements::check(&mut cache, sges, &memory);
+            if known.basic && overlap::is_kept() {
+                let to = PostedTo { ctx: known.ctx.at, queue: known.at, qp: None, kind: 0 };
+                // An SRQ's place of posting is not recorded.
+                let found = overlap::receives(to, &mut cache, this.wr_id, sges, 0);
+                report(CALL, object, found, None);
             }
             at = this.next;
         }
@@ -269,20 +225,12 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
     } else {
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
-        ids.iter().for_each(|id| overlap::shared_over(known.at, *id));
+        ids.iter().for_each(|id| overlap::over(known.at, *id));
         let posted = (count - ids.len()) as u64;
         let all = known.posted.fetch_add(posted, Ordering::Relaxed) + posted;
         let there = all.saturating_sub(known.taken.load(Ordering::Relaxed));
         if result == libc::ENOMEM && there >= u64::from(known.max_wr.load(Ordering::Relaxed)) {
-            let message = Message {
-                id: Id::Wr05,
-                call: CALL,
-                object: format!("srq {:#x}", known.at),
-                text: format!("the shared receive queue is full: {there} receives are posted"),
-                remedy: "poll the receive CQs before posting more, or raise max_wr".into(),
-                also: None,
-            };
-            emit(&message, None);
+            report(CALL, || known.name(), [queues::shared_queue_is_full(there)], None);
         }
         let most = known.max_wr.load(Ordering::Relaxed);
         let there = usize::try_from(there).unwrap_or(usize::MAX);
@@ -290,7 +238,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
         // SAFETY: `named` is NULL or a request of the program's list.
         let asked = unsafe { refused_receive(named, known.max_sge, "", there, most) };
-        let about = Subject::object(Id::Wr18, format!("srq {:#x}", known.at));
+        let about = Subject::object(Id::Wr18, known.name());
         watch.refused(&known.ctx, result, &about, |_| posting::post(&asked, result));
     }
     result

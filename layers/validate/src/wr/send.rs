@@ -7,19 +7,19 @@ use abi::{
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
 };
 
-use super::check::{check_send, check_send_state};
-use super::flight::{push, take_back};
+use layer_tap::beneath;
+
 use super::list::{LONG, is_ring, named, refused, ring};
-use super::request::{RequestReport, SendRequest, opcode_name};
-use crate::again;
-use crate::checks::Id;
 use crate::checks::posting::{self, Posted};
-use crate::mr::check_window;
-use crate::objects::context;
+use crate::checks::request::{SendRequest, opcode_name};
+use crate::checks::{Id, transitions};
+use crate::flights::{
+    check_send, check_send_state, check_window, list_begins, list_was_refused, not_posted, push,
+};
 use crate::refusal::{Subject, WatchedCall};
 use crate::stack;
-use crate::state::{QPS, Qp, beneath};
-use crate::transitions;
+use crate::state::{QPS, Qp, context};
+use crate::threads;
 
 /// Reads the request as the program wrote the request.
 ///
@@ -80,7 +80,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         return unsafe { beneath!(ctx.next, post_send)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
-    let _user = known.single.then(|| crate::cq::enter(&known.user, CALL, known.name()));
+    let _user = known.single.then(|| threads::enter(&known.user, CALL, || known.name()));
     let watch = WatchedCall::begin(CALL);
     let mut count = 0;
     {
@@ -98,11 +98,15 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
             let send = unsafe { read(known, this) };
             if count == 1 {
                 check_send_state(known, CALL, send.wr_id);
-                again::begins(known, CALL, &mut queue, &send);
+                list_begins(known, CALL, &mut queue, &send);
             }
             if this.opcode == IBV_WR_BIND_MW {
                 // SAFETY: a bind has this member, whose region is NULL or live.
-                unsafe { check_window(known, CALL, send.wr_id, &this.tail.bind_mw.bind_info) };
+                let (info, lkey) = unsafe {
+                    let info = &this.tail.bind_mw.bind_info;
+                    (info, info.mr.as_ref().map(|mr| mr.lkey))
+                };
+                check_window(known, CALL, send.wr_id, info, lkey);
             }
             check_send(known, CALL, &mut queue, &send);
             push(known, CALL, &mut queue, &send, site);
@@ -119,7 +123,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         if let Some(first) = unsafe { wr.as_ref() } {
             // SAFETY: the request is live, and its list has `num_sge` elements.
             let first = unsafe { read(known, first) };
-            again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
+            list_was_refused(&mut known.send.lock(), &first, &ids, count, result, site);
         }
         // SAFETY: the program's list is unchanged.
         let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
@@ -143,43 +147,13 @@ fn explain(qp: &Qp, watch: &WatchedCall, send: &SendRequest<'_>, in_flight: usiz
         flags: Some(send.flags),
         elements: send.count,
         most_elements: qp.cap.max_send_sge,
-        bytes: send.sges.unwrap_or(&[]).iter().map(|sge| u64::from(sge.length)).sum(),
+        bytes: send.bytes(),
         most_inline: qp.cap.max_inline_data,
         state: &state,
         in_flight,
         most_in_flight: qp.cap.max_send_wr,
     };
-    let object = format!("{} wr_id {:#x}", qp.name(), send.wr_id);
+    let object = qp.request_name(send.wr_id);
     let about = Subject { id: Id::Wr18, object, qp: Some(qp) };
     watch.refused(&qp.ctx, errno, &about, |_| posting::post(&asked, errno));
-}
-
-/// WR-03: reports a full send queue, and forgets the requests that were not posted.
-#[cold]
-pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64]) {
-    let mut queue = qp.send.lock();
-    let wr_id = ids.first().copied().unwrap_or(0);
-    take_back(&mut queue, ids);
-    crate::digest::take_back(qp, ids);
-    let (all, due) = (queue.flights.len(), queue.due);
-    drop(queue);
-    if error != libc::ENOMEM || all < qp.cap.max_send_wr as usize {
-        return;
-    }
-    let (why, remedy) = if due == 0 {
-        (
-            "none of them signaled",
-            "set IBV_SEND_SIGNALED on every n-th request and poll its completion",
-        )
-    } else {
-        (
-            "their completions not polled",
-            "poll the send CQ before posting more, or raise cap.max_send_wr",
-        )
-    };
-    RequestReport { qp, call, wr_id }.say(
-        Id::Wr03,
-        format!("the send queue is full: {all} requests outstanding ({due} signaled), {why}"),
-        remedy,
-    );
 }

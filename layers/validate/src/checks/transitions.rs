@@ -66,6 +66,9 @@ pub(crate) fn ignored(kind: u32) -> M {
     }
 }
 
+/// The bits of `attr_mask` that exist.
+pub(crate) const ATTRIBUTES: u32 = 0x021f_ffff;
+
 const NAMES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
 
 /// The name of a state.
@@ -90,7 +93,7 @@ pub(crate) fn kind_name(kind: u32) -> String {
 /// The C names of the bits in a mask.
 pub(crate) fn bits(mask: M) -> String {
     let names: Vec<String> = mask.iter_names().map(|(name, _)| format!("IBV_QP_{name}")).collect();
-    let unknown = mask.bits() & !0x021f_ffff;
+    let unknown = mask.bits() & !ATTRIBUTES;
     let mut text = names.join(", ");
     if unknown != 0 {
         text = [text, format!("{unknown:#x}")]
