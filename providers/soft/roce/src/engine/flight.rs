@@ -443,7 +443,7 @@ mod tests {
         for index in 1..4 {
             flight.resent(NOW, psn(index), 1);
         }
-        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0, "they are under path again");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0, "they are in flight again");
         flight.acknowledged(NOW, psn(8));
         flight.advance();
         assert!(flight.is_empty() && flight.bytes() == 0);

@@ -87,7 +87,7 @@ impl Child {
         wait_until("all threads are stopped", || {
             std::fs::read_dir(&tasks).unwrap().all(|task| {
                 let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-                status.lines().any(|line| line.starts_with("ChildState:\tT"))
+                status.lines().any(|line| line.starts_with("State:\tT"))
             })
         });
     }
@@ -304,7 +304,7 @@ fn switches() -> String {
                 let line = status.lines().find(|line| line.starts_with(name)).unwrap();
                 line.split_whitespace().nth(1).unwrap().to_owned()
             };
-            return format!("{} {}", field("ChildState:"), field("voluntary_ctxt_switches:"));
+            return format!("{} {}", field("State:"), field("voluntary_ctxt_switches:"));
         }
     }
     "no thread".into()
