@@ -173,8 +173,8 @@ impl Requester {
         }
     }
 
-    /// Makes sure that waiting requests are issued even if no thread polls: an acknowledgement wakes
-    /// the process or, if none is due, the service thread looks again.
+    /// Makes sure that waiting requests are issued even if no thread polls: an acknowledgement
+    /// wakes the process or, if none is due, the service thread looks again.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {
         if qp.kind.is_connected() && qp.state() == State::Rts && self.fate.is_going() {

@@ -115,8 +115,8 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     assert!(ended.is_ok(), "ending the helper hangs");
 }
 
-/// Makes the calling thread act as the helper of `b`: calls start no thread, and the thread that takes a
-/// piece counts as the helper.
+/// Makes the calling thread act as the helper of `b`: calls start no thread, and the thread that
+/// takes a piece counts as the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
     b.qp.adapter.helping.disable();
