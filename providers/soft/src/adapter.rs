@@ -327,7 +327,7 @@ impl Adapter {
     }
 
     /// Makes the service thread look at `qp` until it waits for nothing.
-    pub(crate) fn watch(&self, qp: &Qp) {
+    pub(crate) fn watch_qp(&self, qp: &Qp) {
         if !qp.watched.swap(true, Ordering::AcqRel) {
             self.watched.lock().push(qp.me());
             self.fabric.wake_self();
@@ -444,7 +444,7 @@ impl Adapter {
 
     /// Serves the QPs whose bells rang, and the datagram rings: all work for a thread woken while
     /// attention is up.
-    pub(crate) fn answer(&self) {
+    pub(crate) fn answer_peers(&self) {
         self.view.take_qp_bells(|index| {
             if let Some(qp) = self.qp(index) {
                 serve_cold(self, &qp, ServedBy::Library);
@@ -633,7 +633,7 @@ impl Handler for Service {
         #[cfg(test)]
         adapter.rounds.fetch_add(1, Ordering::Relaxed);
         adapter.attention.catch_up(|which| adapter.sweep(which));
-        adapter.answer();
+        adapter.answer_peers();
         adapter.xrc.run_tasks(&adapter);
         adapter.fail_qps_of_overrun_cqs();
         Helping::start_helper_if_called(&adapter);

@@ -29,7 +29,7 @@ impl Alarm {
     }
 
     /// Whether this alarm is a copy in a forked child.
-    pub(super) fn is_foreign(&self) -> bool {
+    pub(super) fn belongs_to_parent(&self) -> bool {
         self.adapter.fabric.is_foreign()
     }
 
@@ -92,7 +92,7 @@ pub(crate) fn end_sleep_by_alarm(adapter: &Adapter) {
     if let Ok(Some(mut asleep)) = slept {
         asleep.ended = true;
         drop(asleep);
-        adapter.answer();
+        adapter.answer_peers();
     }
 }
 

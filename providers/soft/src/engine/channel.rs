@@ -93,7 +93,7 @@ impl Channel {
         remind: impl Fn(usize) -> bool,
     ) -> Option<(*const AtomicU32, u32)> {
         // In a forked child no thread would ring the alarm.
-        let ours = self.alarm.as_ref().is_none_or(|alarm| !alarm.is_foreign());
+        let ours = self.alarm.as_ref().is_none_or(|alarm| !alarm.belongs_to_parent());
         if !ours || !self.blocks() {
             return None;
         }

@@ -270,7 +270,7 @@ impl Cq {
     ///
     /// # Errors
     /// `EINVAL` the queued completions do not fit; `ENOMEM` no memory.
-    pub(crate) fn resize(&self, capacity: usize) -> Result<(), Errno> {
+    pub(crate) fn change_capacity(&self, capacity: usize) -> Result<(), Errno> {
         let fits = self.ring.lock().resize(capacity).ok_or(Errno::ENOMEM)?;
         if fits { Ok(()) } else { Err(Errno::EINVAL) }
     }

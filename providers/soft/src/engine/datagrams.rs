@@ -143,7 +143,7 @@ impl Datagrams {
         let next = next.wrapping_add(RING_SLOTS);
         self.note_process(peer, view);
         // An earlier owner of the slot may have been hot, and its senders rang no bell.
-        from.hot.retain(|slot| *slot != peer.slot);
+        from.hot.retain_hot(|slot| *slot != peer.slot);
         ring.hot().store(0, Ordering::Relaxed);
         ring.acked().store(next, Ordering::Relaxed);
         // Release, after the store of `acked`. Pairs with the Acquire in `OutletState::room`: a
@@ -180,7 +180,7 @@ impl Datagrams {
         drop(to);
         let mut from = self.inlets.lock();
         while from.serve(self, adapter, slot, ServedBy::Library) == BUDGET {}
-        from.hot.retain(|s| *s != slot);
+        from.hot.retain_hot(|s| *s != slot);
         if let Some(inlet) = from.known.get(&slot) {
             inlet.ring.hot().store(0, Ordering::Relaxed);
         }
@@ -402,7 +402,7 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
 
 impl Outlet {
     /// The process slot of the receiver.
-    pub(crate) fn slot(&self) -> u16 {
+    pub(crate) fn peer_slot(&self) -> u16 {
         self.peer.slot
     }
 

@@ -63,7 +63,7 @@ impl Responder {
             qp.note_piggybacked_ack(head.ack());
         }
         let mut receives = qp.receives.lock();
-        let mut batch = pair.recv_cq.batch();
+        let mut batch = pair.recv_cq.completion_batch();
         let mut pushed = Pushed::Quiet;
         let mut served = 0;
         let mut region = CheckedLkey::default();

@@ -126,7 +126,7 @@ impl FaultyWire {
         };
         if !self.schedule.hold(n, &delay, now) {
             if self.schedule.held_until(n).is_some() {
-                qp.adapter.watch(qp);
+                qp.adapter.watch_qp(qp);
             }
             return AfterFault::Later;
         }

@@ -102,7 +102,7 @@ fn help(
         }
         std::hint::spin_loop();
     }
-    if leisure.keeps_helping(begun.since()) { left } else { HelpEnd::OtherWork }
+    if leisure.keeps_helping(begun.elapsed_and_busy()) { left } else { HelpEnd::OtherWork }
 }
 
 /// Whether the helper has a processor for itself. Otherwise its work slows the application down.
@@ -124,7 +124,7 @@ impl Stopwatch {
     }
 
     /// Elapsed time, and processor time of this thread in it.
-    fn since(&self) -> (Duration, Duration) {
+    fn elapsed_and_busy(&self) -> (Duration, Duration) {
         (self.0.elapsed(), Duration::from_nanos(clock::thread_ns().saturating_sub(self.1)))
     }
 }

@@ -66,7 +66,7 @@ impl HotReceivers {
     /// Unlists a QP that no longer receives.
     pub(crate) fn remove(&mut self, qp: &Qp) {
         qp.list_receiver(false);
-        self.qps.retain(|q| q.index != qp.index);
+        self.qps.retain_hot(|q| q.index != qp.index);
     }
 }
 

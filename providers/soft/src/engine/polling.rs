@@ -31,7 +31,7 @@ impl Cq {
     /// the position of the completion.
     #[inline]
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
-        let mut batch = self.batch();
+        let mut batch = self.completion_batch();
         let (_, position) = batch.ring.positions();
         let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);
         batch.end(pushed);
@@ -45,7 +45,7 @@ impl Cq {
 
     /// Locks the ring for several completions.
     #[inline]
-    pub(crate) fn batch(&self) -> Batch<'_> {
+    pub(crate) fn completion_batch(&self) -> Batch<'_> {
         Batch { cq: self, ring: self.ring.lock() }
     }
 

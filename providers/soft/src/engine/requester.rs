@@ -543,7 +543,7 @@ impl Requester {
                     && (pair.signals_all || entry.has(IBV_SEND_SIGNALED))
                 {
                     let cqe = done(qp, &entry.request, entry.len);
-                    let ring = batch.get_or_insert_with(|| pair.send_cq.batch());
+                    let ring = batch.get_or_insert_with(|| pair.send_cq.completion_batch());
                     position = self.unpolled.is_some().then(|| ring.next_position());
                     let pushed = ring.push(&cqe, false);
                     if pushed != Pushed::Quiet
@@ -610,7 +610,7 @@ impl Requester {
     pub(super) fn start_timeout(&mut self, qp: &Qp) {
         if self.unanswered_since.is_none() {
             self.unanswered_since = Some(Instant::now());
-            qp.adapter.watch(qp);
+            qp.adapter.watch_qp(qp);
         }
     }
 
@@ -619,7 +619,7 @@ impl Requester {
     #[cold]
     pub(super) fn watch_blocked(&mut self, qp: &Qp, n: u64) {
         if self.blocked_request.replace(n) != Some(n) {
-            qp.adapter.watch(qp);
+            qp.adapter.watch_qp(qp);
         }
     }
 

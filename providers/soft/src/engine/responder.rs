@@ -193,7 +193,7 @@ impl Responder {
                     // The end of the operation in flight gives no notice: the service thread tries
                     // again if no thread polls.
                     if self.blocked_piece.replace(self.next) != Some(self.next) {
-                        qp.adapter.watch(qp);
+                        qp.adapter.watch_qp(qp);
                     }
                     break;
                 }
@@ -308,7 +308,7 @@ impl Responder {
             return true;
         }
         if retries < 7 {
-            qp.adapter.watch(qp);
+            qp.adapter.watch_qp(qp);
         }
         false
     }

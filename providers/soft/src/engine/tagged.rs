@@ -181,7 +181,7 @@ impl Inbound {
     }
 
     /// The receive of the message.
-    fn target(&self) -> &Receive {
+    fn destination(&self) -> &Receive {
         match (&self.tag_match, &self.matched) {
             (TagMatch::Matched { .. }, Some(matched)) => matched,
             _ => &self.receive,
@@ -190,7 +190,7 @@ impl Inbound {
 
     /// The memory of the first `len` bytes of the message.
     fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges> {
-        let (mut ranges, list) = (Ranges::new(), &self.target().sges);
+        let (mut ranges, list) = (Ranges::new(), &self.destination().sges);
         let (regions, pd) = (&qp.adapter.regions, qp.receive_pd());
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, len) {
             return None;
@@ -211,7 +211,7 @@ impl Inbound {
         // The tag header of a matched message is dropped.
         let is_matched = matches!(self.tag_match, TagMatch::Matched { .. });
         let kept = message.total.saturating_sub(if is_matched { TMH_LEN } else { 0 });
-        if kept > self.target().room() {
+        if kept > self.destination().room() {
             return Err(PlaceError::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
         }
         let mut ranges = self.ranges(qp, kept).ok_or(prot)?;

@@ -98,14 +98,14 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         };
         adapter.groups.for_members(group, |qp| {
             if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
-                taken |= receive(qp, qkey, &headers, &datagram, careful);
+                taken |= place_datagram(qp, qkey, &headers, &datagram, careful);
             }
         });
         return taken;
     }
     let (_, index) = split_qpn(qpn);
     let qp = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
-    qp.is_some_and(|qp| receive(&qp, qkey, &headers, &datagram, inlet.careful))
+    qp.is_some_and(|qp| place_datagram(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
 /// Delivers a datagram from another host, which arrived by `route`. Returns false if it was
@@ -122,15 +122,21 @@ pub(crate) fn receive_from_other_host(
         return false;
     }
     let header = route_header(route, len);
-    let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
+    let packet = if uses_ipv4(route) { IPV4 } else { IPV6 } as u8;
     let headers = Headers { total: len + GRH, packet, ..headers };
     let datagram = Datagram { source: DatagramBytes::Packet(&header, payload), routed: true };
     // The transport compared the Q_Key.
-    receive(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
+    place_datagram(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
 
 /// Returns false if the datagram was dropped.
-fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, careful: bool) -> bool {
+fn place_datagram(
+    qp: &Qp,
+    qkey: u32,
+    headers: &Headers,
+    datagram: &Datagram<'_>,
+    careful: bool,
+) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
@@ -338,7 +344,7 @@ impl Requester {
     fn wait_for_room(&mut self, qp: &Qp) {
         self.datagrams_wait = true;
         qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
-        qp.adapter.watch(qp);
+        qp.adapter.watch_qp(qp);
     }
 }
 
@@ -391,7 +397,7 @@ fn send(
     let qkey = if to.qkey & QKEY_OWN != 0 { qp.qkey.load(Ordering::Relaxed) } else { to.qkey };
     let mut body = [0u64; BODY_WORDS];
     body[0] = halves(to.qpn, qkey);
-    let packet = to.grh.map_or(0, |route| if is_ipv4(&route) { IPV4 } else { IPV6 });
+    let packet = to.grh.map_or(0, |route| if uses_ipv4(&route) { IPV4 } else { IPV6 });
     body[1] = halves(len as u32, packet);
     let mut inline = None;
     if let Some(grh) = &to.grh {
@@ -421,7 +427,7 @@ fn send(
 }
 
 /// Whether packets of a route are IPv4.
-fn is_ipv4(route: &Route) -> bool {
+fn uses_ipv4(route: &Route) -> bool {
     let mapped = |gid: &[u8; 16]| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     mapped(&route.sgid) && mapped(&route.dgid)
 }
@@ -432,7 +438,7 @@ fn route_header(route: &Route, len: usize) -> [u8; GRH] {
     let mut header = [0u8; GRH];
     // UDP header, BTH, DETH, payload and ICRC.
     let below = (8 + 12 + 8 + len.next_multiple_of(4) + 4) as u16;
-    if is_ipv4(route) {
+    if uses_ipv4(route) {
         let ip = &mut header[20..];
         ip[0] = 0x45;
         ip[1] = route.traffic_class;

@@ -258,7 +258,7 @@ impl Xrc {
                 }
                 return false;
             }
-            Op::XrcBroke if split_qpn(by).0 == slot => match QpEvent::from_raw(high(word)) {
+            Op::XrcBroke if split_qpn(by).0 == slot => match QpEvent::of_raw(high(word)) {
                 Some(event) => XrcTask::EventReported { by, of, event },
                 None => return false,
             },

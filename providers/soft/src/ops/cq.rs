@@ -166,7 +166,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         // SAFETY: `cq` is a live queue of this provider: the application does not destroy a queue
         // while it resizes the queue.
         let queue = unsafe { Cq::of(cq) };
-        queue.resize(capacity)?;
+        queue.change_capacity(capacity)?;
         // SAFETY: the application resizes from a single thread at a time.
         unsafe { (*cq).cqe = cqe };
         Ok(())

@@ -58,7 +58,7 @@ impl Adapter {
         let _lost = self.datagrams.meet_all_processes(self);
         let own = self.fabric.slot();
         let others = self.datagrams.receivers(self, |view| has_members(view, &GSI_GROUP));
-        let others = others.iter().map(|outlet| outlet.slot()).filter(|slot| *slot != own);
+        let others = others.iter().map(|outlet| outlet.peer_slot()).filter(|slot| *slot != own);
         let mut taken = false;
         for slot in others {
             taken |= self.forward_packet(slot, received);

@@ -69,7 +69,7 @@ impl<T> HotSlots<T> {
     }
 
     /// Keeps only the hot rings selected by `keeps`.
-    pub(in crate::engine) fn retain(&mut self, keeps: impl FnMut(&T) -> bool) {
+    pub(in crate::engine) fn retain_hot(&mut self, keeps: impl FnMut(&T) -> bool) {
         self.taken.retain(keeps);
     }
 }
@@ -94,7 +94,7 @@ mod tests {
             assert_eq!(places.give(100 + oldest, true), HotSlot::Replaced(oldest));
         }
         assert_eq!(places.all()[..3], [100, 101, 2]);
-        places.retain(|ring| *ring != 2);
+        places.retain_hot(|ring| *ring != 2);
         assert_eq!(places.give(7, false), HotSlot::New);
     }
 }

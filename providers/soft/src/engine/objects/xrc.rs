@@ -89,7 +89,7 @@ pub(in crate::engine) enum XrcTask {
 pub(in crate::engine) struct QpEvent(pub(in crate::engine) u32);
 
 impl QpEvent {
-    pub(in crate::engine) const fn from_raw(raw: u32) -> Option<Self> {
+    pub(in crate::engine) const fn of_raw(raw: u32) -> Option<Self> {
         match raw {
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
