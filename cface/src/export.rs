@@ -1,10 +1,10 @@
 //! Versioned symbols of the shared libraries: from rows of an export table to assembler directives.
 //!
-//! rustc cannot put `@` into an exported name, so no exported function is `no_mangle`. Each row of an
-//! export table becomes a trampoline in assembly (one direct jump). A `.symver` directive renames the
-//! trampoline to `name@node` and removes the plain name. The build script gives the version map
-//! ([`crate::version_map`]) to the linker ([`crate::version_script`]). Assembler and map agree because
-//! both come from the same rows.
+//! rustc cannot put `@` into an exported name, so no exported function is `no_mangle`. Each row of
+//! an export table becomes a trampoline in assembly (one direct jump). A `.symver` directive
+//! renames the trampoline to `name@node` and removes the plain name. The build script gives the
+//! version map ([`crate::version_map`]) to the linker ([`crate::version_script`]). Assembler and
+//! map agree because both come from the same rows.
 //!
 //! All rows of a library must be in one object file, hence in one module.
 

@@ -1,11 +1,11 @@
 //! For build scripts: gives the linker the version map of a library (`ld(1)`, "VERSION").
 //!
 //! rustc gives the linker a list of what a library exports, too: a version script without a name.
-//! lld reads both. GNU ld and gold refuse a script without a name beside one with names. rustc has no
-//! option that leaves its script out. So the compiler driver that links (`cc`) finds the linkers
+//! lld reads both. GNU ld and gold refuse a script without a name beside one with names. rustc has
+//! no option that leaves its script out. So the compiler driver that links (`cc`) finds the linkers
 //! through a folder of ours (`-B`, gcc(1)) with a script for each of the two. The script leaves out
-//! version scripts without a name and becomes the linker. The map hides what it does not name, and all
-//! exported functions are in the map, so rustc's script adds nothing.
+//! version scripts without a name and becomes the linker. The map hides what it does not name, and
+//! all exported functions are in the map, so rustc's script adds nothing.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! Queries pages of application memory, and provides memory without content (`msync(2)`, `mmap(2)`).
+//! Queries pages of application memory, and provides memory without content (`msync(2)`,
+//! `mmap(2)`).
 
 use std::ffi::c_void;
 

@@ -12,8 +12,8 @@ use crate::pages::is_mapped;
 const MADV_POPULATE_READ: c_int = 22;
 const MADV_POPULATE_WRITE: c_int = 23;
 
-/// Brings the pages of a range into memory as a read or a write would. A page that is not mapped, or
-/// lacks the right, is found now and not when a message arrives.
+/// Brings the pages of a range into memory as a read or a write would. A page that is not mapped,
+/// or lacks the right, is found now and not when a message arrives.
 ///
 /// # Errors
 /// `EFAULT` a page is not mapped, or lacks the right; `EINVAL` the range wraps around.
@@ -54,8 +54,8 @@ fn advise(start: u64, len: usize, advice: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel has the advice: Linux before 5.14, gVisor, qemu-user and filters of seccomp(2)
-/// refuse it for any range, some of them only for a range with a length.
+/// Whether the kernel has the advice: Linux before 5.14, gVisor, qemu-user and filters of
+/// seccomp(2) refuse it for any range, some of them only for a range with a length.
 fn is_known(advice: c_int) -> bool {
     // The kernel refuses no page of a stack.
     let own = 0_u8;
@@ -65,7 +65,8 @@ fn is_known(advice: c_int) -> bool {
 
 /// As [`populate`] where the kernel lacks the advice: reads, or writes back, a word of each page.
 fn touch(start: u64, len: usize, write: bool) -> Result<(), Errno> {
-    // No page is touched that is not mapped, because a program may have taken the signal of a fault.
+    // No page is touched that is not mapped, because a program may have taken the signal of a
+    // fault.
     if !is_mapped(start, len) {
         return Err(Errno::EFAULT);
     }

@@ -237,11 +237,13 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Meets processes that were stopped when [`Self::meet_all_processes`] ran, once they are continued. The
-    /// service thread calls this; the result is the time until the next call, if one is needed.
+    /// Meets processes that were stopped when [`Self::meet_all_processes`] ran, once they are
+    /// continued. The service thread calls this; the result is the time until the next call, if one
+    /// is needed.
     pub(crate) fn meet_late(&self, adapter: &Adapter) -> Option<Duration> {
         let mut late = self.introductions.stopped.lock();
-        // Another thread meets a process, and the service thread then hears of it by `on_peer_joined`.
+        // Another thread meets a process, and the service thread then hears of it by
+        // `on_peer_joined`.
         late.retain(|slot| {
             adapter.fabric.known_peer(*slot).is_none()
                 && adapter.fabric.is_occupied(*slot)

@@ -362,8 +362,8 @@ impl Fabric {
         slot == self.slot() || self.core.lease.owner(slot).is_some()
     }
 
-    /// Whether the process in this slot is stopped and answers nothing. False if the state is unknown,
-    /// as in another pid namespace.
+    /// Whether the process in this slot is stopped and answers nothing. False if the state is
+    /// unknown, as in another pid namespace.
     pub fn is_stopped(&self, slot: u16) -> bool {
         let owner = self.core.lease.owner(slot).filter(|pid| *pid > 0);
         slot != self.slot() && owner.is_some_and(process::is_stopped)

@@ -70,8 +70,8 @@ pub unsafe fn is_readable(from: *const u8, len: usize) -> bool {
     true
 }
 
-/// Whether a word is writable now. The function replaces the word by itself, atomically. The address
-/// is a multiple of 8.
+/// Whether a word is writable now. The function replaces the word by itself, atomically. The
+/// address is a multiple of 8.
 ///
 /// # Safety
 /// As for [`store`].
