@@ -29,13 +29,6 @@ const fn limit(mean: f64, percent: f64, wide: usize) -> Limit {
 const LIMITS: &[(&str, Limit)] = &[
     ("bench", limit(0.125, 15.0, 75)),
     ("fuzz", limit(0.14, 16.0, 50)),
-    ("providers/soft/src/engine/host_qp", limit(0.07, 3.0, 0)),
-    ("providers/soft/src/host", limit(0.07, 3.0, 0)),
-    ("providers/soft/src", limit(0.14, 17.0, 1125)),
-    ("providers/soft/src/engine", GOAL),
-    ("providers/soft/src/fuzzing", GOAL),
-    ("providers/soft/src/hostile", GOAL),
-    ("providers/soft/src/ops", GOAL),
     ("system-tests", limit(0.14, 16.0, 250)),
     ("tests", limit(0.125, 14.0, 50)),
     ("xtask", limit(0.125, 15.0, 125)),
