@@ -17,6 +17,7 @@
 //! - [`reserve`]: the memory allocator and its reserve.
 //! - [`say!`]: a message on stderr, safe after fork(2) and with a closed reader.
 //! - [`sync`]: sleeping locks that stay usable after fork(2).
+//! - [`thread`]: threads that start without memory of the standard library.
 
 pub mod cancel;
 pub mod chars;
@@ -34,6 +35,7 @@ mod ret;
 pub mod shared;
 pub mod stand_in;
 pub mod sync;
+pub mod thread;
 pub mod version_map;
 pub mod version_script;
 

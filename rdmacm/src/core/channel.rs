@@ -11,11 +11,11 @@ use crate::sys::{descriptors, per_process};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
+use cface::thread;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// An event channel. The C object is the first field.
@@ -30,7 +30,7 @@ pub(crate) struct Channel {
     process: i32,
     queue: Mutex<VecDeque<Box<Event>>>,
     /// The thread that last acknowledged an event of the channel, and the time.
-    acknowledged: Mutex<Option<(ThreadId, Instant)>>,
+    acknowledged: Mutex<Option<(thread::Id, Instant)>>,
 }
 
 /// The time that a thread takes at most from the end of `rdma_ack_cm_event(3)` to the next
@@ -185,8 +185,8 @@ impl Channel {
         // SAFETY: by the contract above.
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
         let last = *channel.acknowledged.lock();
-        if last.is_some_and(|(thread, when)| {
-            thread != std::thread::current().id() && when.elapsed() < RETURN_TIME
+        if last.is_some_and(|(acknowledger, when)| {
+            acknowledger != thread::Id::own() && when.elapsed() < RETURN_TIME
         }) {
             std::thread::sleep(RETURN_TIME);
         }
@@ -194,7 +194,7 @@ impl Channel {
 
     /// Records that this thread acknowledged an event.
     pub(crate) fn note_acknowledged(&self) {
-        *self.acknowledged.lock() = Some((std::thread::current().id(), Instant::now()));
+        *self.acknowledged.lock() = Some((thread::Id::own(), Instant::now()));
     }
 
     /// The address that C code has.

@@ -4,6 +4,9 @@
 use cface::Errno;
 use std::ptr::null_mut;
 
+/// Address space for the stack of a thread. Only used pages take memory.
+const STACK_BYTES: usize = 2 << 20;
+
 /// Starts a thread of the library.
 ///
 /// # Errors
@@ -17,8 +20,8 @@ pub(crate) fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let started = std::thread::Builder::new().name(name.into()).spawn(what);
+    let started = cface::thread::spawn(name, STACK_BYTES, what);
     // SAFETY: the set was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
-    started.map(drop).map_err(Errno::from)
+    started.map(drop)
 }

@@ -46,7 +46,7 @@ pub(super) fn run_helper(adapter: &Adapter) {
             // Initiators read the value and work alone, until the rest is over or `stop` wakes the
             // thread.
             RESTING => {
-                std::thread::park_timeout(leisure.rest);
+                adapter.helping.rest(leisure.rest);
                 let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => {

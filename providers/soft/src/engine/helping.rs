@@ -136,6 +136,7 @@ impl Helping {
             is_stuck: AtomicBool::new(false),
             helper: Mutex::default(),
             leaving: AtomicBool::new(false),
+            called: AtomicU32::new(0),
             #[cfg(test)]
             helped: AtomicU32::new(0),
         }
@@ -308,6 +309,15 @@ impl Helping {
         }
     }
 
+    /// The helper sleeps for this time, or until `stop` calls it.
+    pub(super) fn rest(&self, most: Duration) {
+        // In this order: `stop` changes the word after the flag.
+        let called = self.called.load(Ordering::Acquire);
+        if !self.is_leaving() {
+            let _ = futex::wait_for(&self.called, called, most);
+        }
+    }
+
     /// Starts the helper thread at the first call. Called by the service thread.
     pub(crate) fn start_helper_if_called(adapter: &Arc<Adapter>) {
         let own = &adapter.helping;
@@ -341,12 +351,12 @@ impl Helping {
             place.take()
         };
         let Some(helper) = helper else { return };
-        let thread = helper.thread().clone();
         // Repeated, because any member may write the word or sleep on it.
         end_called(helper, || {
             wanted.store(LEAVING, Ordering::Release);
             futex::wake(wanted);
-            thread.unpark();
+            own.called.fetch_add(1, Ordering::Release);
+            futex::wake(&own.called);
         });
     }
 }

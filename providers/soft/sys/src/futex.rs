@@ -3,6 +3,7 @@
 
 use super::errno::{Errno, check_len};
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 unsafe extern "C-unwind" {
     /// `pthread_setcanceltype(3)`.
@@ -14,6 +15,21 @@ unsafe extern "C-unwind" {
 
 /// `PTHREAD_CANCEL_ASYNCHRONOUS` of glibc and musl.
 const ASYNCHRONOUS: libc::c_int = 1;
+
+/// As [`wait`], for the time `most` at most.
+///
+/// # Errors
+/// As `wait`, and `ETIMEDOUT`.
+pub fn wait_for(word: &AtomicU32, expected: u32, most: Duration) -> Result<(), Errno> {
+    let most = libc::timespec {
+        tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: most.subsec_nanos() as libc::c_long,
+    };
+    // SAFETY: a live word and a local variable, which the kernel only reads.
+    result(unsafe {
+        syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const most)
+    })
+}
 
 /// Sleeps until a thread calls [`wake`] for the word, unless its value differs from `expected`. May
 /// return spuriously.

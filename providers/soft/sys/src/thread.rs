@@ -1,13 +1,12 @@
 //! Threads of the library, which the application does not know. Signal handlers of the application
 //! do not run in them.
 
-use std::{
-    io,
-    mem::MaybeUninit,
-    ptr,
-    thread::{self, Builder, JoinHandle},
-    time::Duration,
-};
+use std::{mem::MaybeUninit, ptr, thread, time::Duration};
+
+use cface::thread::spawn;
+pub use cface::thread::{Id, Thread};
+
+use super::Errno;
 
 /// The first and the largest pause between two wake-ups of a thread that must end.
 const CALL_AGAIN: Duration = Duration::from_micros(20);
@@ -21,13 +20,14 @@ const CALL_AGAIN_MOST: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// `ENOMEM`: no memory. `EAGAIN`: the limit on threads is reached (`pthread_create(3)`).
-pub fn spawn_quiet<F>(name: &str, stack_bytes: usize, body: F) -> io::Result<JoinHandle<()>>
-where
-    F: FnOnce() + Send + 'static,
-{
+pub fn spawn_quiet(
+    name: &str,
+    stack_bytes: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<Thread, Errno> {
     cface::reserve::look_for_memory()?;
     let before = block_signals();
-    let thread = Builder::new().name(name.into()).stack_size(stack_bytes).spawn(body);
+    let thread = spawn(name, stack_bytes, body);
     // SAFETY: `before` was filled by the call that blocked the signals.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     thread
@@ -44,7 +44,7 @@ pub fn yield_to_others() {
 
 /// Waits until a thread has ended that ends when woken by `call`. Calls repeatedly: if other
 /// processes can write the wake-up object, or sleep on it, one wake-up may be lost.
-pub fn end_called(thread: JoinHandle<()>, call: impl Fn()) {
+pub fn end_called(thread: Thread, call: impl Fn()) {
     let mut pause = CALL_AGAIN;
     loop {
         call();
@@ -54,8 +54,7 @@ pub fn end_called(thread: JoinHandle<()>, call: impl Fn()) {
         thread::sleep(pause);
         pause = (pause * 2).min(CALL_AGAIN_MOST);
     }
-    // A panic of the thread was already reported.
-    let _ = thread.join();
+    thread.join();
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -136,7 +135,7 @@ mod tests {
             assert!(blocked(libc::SIGUSR1) && blocked(libc::SIGTERM));
             assert!(!blocked(libc::SIGSEGV));
         });
-        thread.unwrap().join().unwrap();
+        thread.unwrap().join();
         assert!(!blocked(libc::SIGUSR1));
     }
 }

@@ -51,7 +51,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -73,6 +72,8 @@ pub use self::{
     peer::Peer,
 };
 use cface::cancel::Uncancelled;
+#[cfg(test)]
+use std::thread;
 
 pub use handshake::FRONT;
 pub use hello::round_trip;
@@ -85,7 +86,7 @@ use soft_sys::{
     memfd::{Memfd, Seals},
     poll::Epoll,
     process,
-    thread::{end_called, spawn_quiet},
+    thread::{Id as ThreadId, Thread, end_called, spawn_quiet},
     unix::Socket,
 };
 
@@ -121,9 +122,9 @@ pub trait Handler: Send + Sync {
 pub struct Fabric {
     core: Arc<Core>,
     own: Arc<Peer>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
     /// The thread that meets a peer for a caller that must not wait.
-    meeting: Mutex<Option<JoinHandle<()>>>,
+    meeting: Mutex<Option<Thread>>,
 }
 
 impl Fabric {
@@ -215,7 +216,7 @@ impl Fabric {
         });
         let service = Service::new(Arc::clone(&core), handler);
         let thread = spawn_quiet("fv-soft", STACK_BYTES, move || service.run())
-            .map_err(|error| failed("a thread (clone)")(error.into()))?;
+            .map_err(|error| failed("a thread (clone)")(error))?;
         Ok(Arc::new(Self {
             core,
             own,
@@ -343,10 +344,10 @@ impl Fabric {
             return Err(self.core.missing(slot));
         }
         let mut meeting = lock(&self.meeting);
-        if meeting.as_ref().is_none_or(JoinHandle::is_finished) {
+        if meeting.as_ref().is_none_or(Thread::is_finished) {
             let core = Arc::clone(&self.core);
             let meet = move || drop(core.find(slot));
-            *meeting = Some(spawn_quiet("fv-meet", STACK_BYTES, meet).map_err(Errno::from)?);
+            *meeting = Some(spawn_quiet("fv-meet", STACK_BYTES, meet)?);
         }
         Ok(None)
     }
@@ -434,14 +435,14 @@ impl Fabric {
         // If the caller is the service thread, the thread ends at its next turn.
         self.wake_self();
         if let Some(thread) = lock(&self.thread).take()
-            && thread.thread().id() != thread::current().id()
+            && thread.id() != ThreadId::own()
         {
             // Wake repeatedly: every peer has the event counter and could drain it.
             end_called(thread, || self.wake_self());
         }
         // The meeting thread stops waiting once `stop` is set.
         if let Some(thread) = lock(&self.meeting).take() {
-            let _ = thread.join();
+            thread.join();
         }
         self.core.close_acceptor();
         let left_over = std::mem::take(&mut *lock(&self.core.inbox));

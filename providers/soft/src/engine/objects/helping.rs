@@ -4,10 +4,10 @@
 use cface::sync::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
+use soft_sys::thread::Thread;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 /// Values of `help_wanted`: the process is leaving; or its helper rests, because its processors
@@ -26,11 +26,13 @@ pub(crate) struct Helping {
     /// A helper holds a piece that was not waited for.
     pub(in crate::engine) is_stuck: AtomicBool,
     /// The helper thread, once started.
-    pub(in crate::engine) helper: Mutex<Option<JoinHandle<()>>>,
+    pub(in crate::engine) helper: Mutex<Option<Thread>>,
     /// No helper may run, or may run any longer.
     pub(in crate::engine) leaving: AtomicBool,
+    /// A word at which the helper rests; `stop` counts its calls in it.
+    pub(in crate::engine) called: AtomicU32,
     #[cfg(test)]
-    pub(crate) helped: std::sync::atomic::AtomicU32,
+    pub(crate) helped: AtomicU32,
 }
 
 /// The initiator's side: one shared operation at a time, for the first thread that needs it.

@@ -9,17 +9,17 @@ use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;
 use soft_sys::process;
+use soft_sys::thread::Thread;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// The control thread, and the event that ends it.
 #[derive(Debug)]
 pub(crate) struct ControlThread {
     pub(crate) stop: Arc<EventFd>,
-    pub(crate) thread: JoinHandle<()>,
+    pub(crate) thread: Thread,
 }
 
 /// The port behind all devices of a process.
