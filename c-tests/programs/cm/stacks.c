@@ -471,6 +471,16 @@ static void *with_small_stack(void *context)
 	return NULL;
 }
 
+/* Opens and closes the device. */
+static void *opening(void *device)
+{
+	struct ibv_context *context = ibv_open_device(device);
+
+	NEED(context != NULL);
+	NEED(!ibv_close_device(context));
+	return context;
+}
+
 /* The first address of an interface that the device has. */
 static void find_address(struct ibv_context *context)
 {
@@ -498,6 +508,10 @@ static int play(const char *name, int socket)
 	NEED(s.buffer != MAP_FAILED);
 	/* It loads plugins: how much stack that takes is the dynamic linker's. */
 	NEED((list = ibv_get_device_list(NULL)) != NULL && list[0]);
+	/* Opening needs more stack than other calls. */
+	NEED(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, STACK));
+	NEED(!pthread_create(&thread, &attributes, opening, list[0]) && !pthread_join(thread, NULL));
+	printf("ok: %s: a thread of 16 KiB can open and close the device\n", side);
 	NEED((context = ibv_open_device(list[0])) != NULL);
 	ibv_free_device_list(list);
 	find_address(context);

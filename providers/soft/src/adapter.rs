@@ -84,6 +84,22 @@ impl Adapter {
         let handler: Arc<dyn Handler> = service.clone();
         let identity = Identity::of(&config);
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
+        let adapter = Self::over(fabric, identity, needs_fence);
+        if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
+            adapter.datagrams.add_peer(&own, &adapter.view);
+        }
+        adapter.follow_interfaces();
+        adapter.publish_addresses();
+        // Processes that met us before now were not heard. Twice is harmless for those in between.
+        let _ = service.0.set(Arc::downgrade(&adapter));
+        adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
+        Ok(adapter)
+    }
+
+    /// The adapter over a fabric that the process has joined. A function of its own, because the new
+    /// adapter takes much of the stack for a moment, and so do other parts of [`Self::join`].
+    #[inline(never)]
+    fn over(fabric: Arc<Fabric>, identity: Identity, needs_fence: bool) -> Arc<Self> {
         // SAFETY: the fabric mapped both segments with these lengths. The adapter keeps the fabric,
         // and every copy of the view keeps the adapter.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
@@ -95,7 +111,7 @@ impl Adapter {
             helping.disable();
         }
         // Built in a box, so the value is on the stack only once.
-        let adapter = Arc::<Self>::from(Box::new(Self {
+        Arc::<Self>::from(Box::new(Self {
             view,
             identity,
             domains: Domains::new(view, fabric.slot()),
@@ -139,17 +155,7 @@ impl Adapter {
             channels: Mutex::default(),
             alarms: crate::engine::objects::channel::AlarmNumbers::default(),
             fabric,
-        }));
-        if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
-            adapter.datagrams.add_peer(&own, &adapter.view);
-        }
-        adapter.follow_interfaces();
-        adapter.publish_addresses();
-        // Peers that connected before this point were not recorded: record them now. A second call
-        // for a peer is harmless.
-        let _ = service.0.set(Arc::downgrade(&adapter));
-        adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
-        Ok(adapter)
+        }))
     }
 
     /// Ends a domain. Returns false if this process, or a living process that imported it, has

@@ -115,12 +115,13 @@ impl<T> TrackedLock for HalfLock<T> {
 /// The locks taken since the last deregistration.
 #[derive(Debug)]
 pub(crate) struct RecentLocks {
-    words: [AtomicU64; WORDS],
+    /// On the heap: an array of this size would pass through the stack of `ibv_open_device`.
+    words: Box<[AtomicU64]>,
     /// A bit for each word that may be nonzero.
     summary: [AtomicU64; WORDS / 64],
     /// Serialises deregistrations, and holds a copy of the taken bits. The next deregistration
     /// finds the locks that were held.
-    looking: Mutex<[u64; WORDS]>,
+    looking: Mutex<Box<[u64]>>,
     /// Number of locks inspected.
     #[cfg(test)]
     looked_at: std::sync::atomic::AtomicUsize,
@@ -129,9 +130,9 @@ pub(crate) struct RecentLocks {
 impl Default for RecentLocks {
     fn default() -> Self {
         Self {
-            words: [const { AtomicU64::new(0) }; WORDS],
+            words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
             summary: [const { AtomicU64::new(0) }; WORDS / 64],
-            looking: Mutex::new([0; WORDS]),
+            looking: Mutex::new(vec![0; WORDS].into()),
             #[cfg(test)]
             looked_at: Default::default(),
         }
@@ -161,12 +162,12 @@ impl RecentLocks {
         self.looked_at.fetch_add(count, Ordering::Relaxed);
         let with_barrier = count > BARRIER_ABOVE && membarrier::is_registered();
         if with_barrier {
-            bits(&*taken, |bit| half(bit).into_iter().for_each(TrackedLock::unlist));
+            bits(&taken, |bit| half(bit).into_iter().for_each(TrackedLock::unlist));
             // A thread that takes the lock after the barrier finds the key revoked, and lists the
             // lock again. A thread that took the lock before the barrier is seen as a holder.
             membarrier::heavy();
         }
-        bits(&*taken, |bit| {
+        bits(&taken, |bit| {
             let Some(half) = half(bit) else { return };
             let is_held = if with_barrier { half.is_held() } else { !half.unlist_if_free() };
             if is_held {
@@ -178,7 +179,7 @@ impl RecentLocks {
     }
 
     /// Moves all bits to `taken`. Returns their number.
-    fn take(&self, taken: &mut [u64; WORDS]) -> usize {
+    fn take(&self, taken: &mut [u64]) -> usize {
         let mut count = 0;
         for (at, summary) in self.summary.iter().enumerate() {
             protocol::take_bits(summary, |bit| {
