@@ -134,6 +134,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("faults", "faults_raw", &[], false),
     checked("faults", "faults_xrc", &[], true),
     checked("faults", "allocations", &[], false),
+    checked("faults", "calls", &["some", "all"], false),
     checked("faults", "ports", ONE_AND_TWO, true),
     checked("srq", "srq", ONE_AND_TWO, false),
     checked("xrc", "xrc", &["one", "two", "three"], true),

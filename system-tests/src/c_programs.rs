@@ -15,6 +15,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 const DATA_PATHS: &[&str] =
     &["data", "atomics", "errors", "mr", "mw", "bulk", "mapped", "unmapped", "matrix"];
 
+/// Runs of a program that also has shorter runs.
+const LONG: &[(&str, &str)] = &[("calls", "all")];
+
 pub(super) fn register(checks: &mut Checks) {
     for program in PROGRAMS {
         let name = format!("{}/{}", program.folder, program.name);
@@ -25,8 +28,10 @@ pub(super) fn register(checks: &mut Checks) {
         }
         for path in if program.each_path { &DataPath::ALL[..] } else { &DataPath::ALL[..1] } {
             let short = *path == DataPath::Default || DATA_PATHS.contains(&program.name);
-            checks.tier(if short { Tier::Short } else { Tier::Full }).load(Load::Pair);
+            checks.load(Load::Pair);
             for &argument in arguments(program) {
+                let short = short && !LONG.contains(&(program.name, argument));
+                checks.tier(if short { Tier::Short } else { Tier::Full });
                 let name = format!("{name} {argument} ({})", path.name());
                 checks.one(name, move |bench| one(bench, program, argument, *path));
             }

@@ -181,7 +181,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         name: "sanitizer",
-        what: "data races of the front-end",
+        what: "data races of the front-end, memory errors of a program under valgrind",
         seconds: 27,
         register: sanitizer::register,
     },

@@ -1,5 +1,5 @@
-//! The front-end under a thread sanitizer, while many threads list, open and close devices and make
-//! objects.
+//! A program under valgrind, and the front-end under a thread sanitizer, while many threads list, open
+//! and close devices and make objects.
 //!
 //! The toolchain's own sanitizer needs no nightly compiler, only the switch that admits unstable flags.
 //! The standard library comes without instrumentation, so the front-end's locks are C's, which the sanitizer
@@ -7,12 +7,13 @@
 //! the sanitizer knows (`realloc`, …) is left out by name.
 
 use super::checks::cargo;
-use crate::{Bench, Checks, Tally};
+use crate::{Bench, Checks, Load, Tally, Tier};
 use ferroverbs_c_tests::{PROGRAMS, rig_folder, sources::sources};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xtask::over::DataPath;
+use xtask::packages::find_program;
 use xtask::process::Job;
 
 /// A cold build on a slow machine fits.
@@ -25,7 +26,46 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 pub(super) fn register(checks: &mut Checks) {
     checks.many("front-end", all);
+    for path in [DataPath::Default, DataPath::Off] {
+        let name = format!("ibv_rc_pingpong under valgrind ({})", path.name());
+        checks.tier(Tier::Full).load(Load::Pair);
+        checks.many(&name, {
+            let name = name.clone();
+            move |bench, tally| under_valgrind(bench, tally, &name, path)
+        });
+    }
 }
+
+/// A ping-pong of two processes, each under valgrind: no invalid access, no use of an uninitialised
+/// value, and no lost block.
+fn under_valgrind(
+    bench: &Bench,
+    tally: &mut Tally,
+    name: &str,
+    path: DataPath,
+) -> crate::Result<()> {
+    if find_program("valgrind").is_none() {
+        tally.skip(name, "valgrind is missing");
+        return Ok(());
+    }
+    let fabric = bench.over(path)?;
+    let job = fabric.over.job("valgrind").args(VALGRIND).args(["ibv_rc_pingpong", "-c"]);
+    let clean = bench.pair(&fabric, job, RUN).and_then(|ended| {
+        let quiet = ended.server.stderr.is_empty() && ended.client.stderr.is_empty();
+        if quiet { Ok(()) } else { Err(format!("said\n{}", ended.report())) }
+    });
+    tally.record(name, clean);
+    Ok(())
+}
+
+/// An error of any kind makes the exit status 66.
+const VALGRIND: [&str; 5] = [
+    "--quiet",
+    "--error-exitcode=66",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite,possible",
+    "--num-callers=30",
+];
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = format!("{PROGRAM} under the thread sanitizer");

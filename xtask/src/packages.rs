@@ -169,7 +169,7 @@ const GROUPS: &[Group] = &[
     group("trace", &[]),
     group("stats", &[TERMINAL]),
     group("capture", &[CAPTURE]),
-    group("sanitizer", &[]),
+    Group { name: "sanitizer", short: &[], rest: &[VALGRIND] },
     group("programs", &[]),
     group("presence", &[PRESENCE]),
     group("pyverbs", &[]),

@@ -16,6 +16,7 @@ use soft_sys::thread::spawn_quiet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 const STACK: usize = 256 << 10;
 /// Limit of a line; longer input is discarded.
@@ -49,13 +50,21 @@ pub(crate) fn stop(adapter: &Adapter) {
         return;
     }
     control.stop.notify();
-    // A panic of the thread was already reported.
-    let _ = control.thread.join();
+    control.thread.join();
 }
 
 fn listen(fifo: &Fifo, stop: &EventFd, adapter: &Weak<Adapter>, path: &Path) {
     let mut text = vec![];
-    while let Ok([false, ready]) = poll::wait([stop.as_fd(), fifo.as_fd()], None) {
+    loop {
+        let ready = match poll::wait([stop.as_fd(), fifo.as_fd()], None) {
+            Ok([true, _]) => break,
+            Ok([false, ready]) => ready,
+            Err(_) => {
+                // The kernel is out of memory for a moment.
+                std::thread::sleep(Duration::from_millis(1));
+                false
+            }
+        };
         if !ready {
             continue;
         }

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 impl Channel {
     /// A channel for records of `words` 8-byte words (1 or 2). No service thread sends its backlog.
@@ -124,8 +123,8 @@ impl Channel {
     }
 
     pub(super) fn is_readable(&self) -> bool {
-        // If the poll fails, read(2) decides.
-        poll::wait([self.socket.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
+        // Without an answer the caller must not sleep on anything else than read(2).
+        poll::is_ready(self.socket.as_fd()).unwrap_or(true)
     }
 
     /// The descriptor that the application reads.

@@ -9,7 +9,7 @@ use std::{
 
 use cface::cancel::Uncancelled;
 
-use super::errno::{Errno, check};
+use super::errno::{Errno, check, retry};
 
 /// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: no timeout).
 /// Returns for each descriptor whether it is ready; after a signal none is.
@@ -20,6 +20,17 @@ pub fn wait<const N: usize>(
     let mut polled = fds.map(entry);
     wait_for(&mut polled, timeout)?;
     Ok(polled.map(|fd| fd.revents != 0))
+}
+
+/// Whether `fd` is readable or hung up now. A pending signal interrupts a call that does not sleep, too;
+/// the function asks again.
+///
+/// # Errors
+/// `ENOMEM` the kernel has no memory to find out.
+pub fn is_ready(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut polled = [entry(fd)];
+    retry(|| poll_once(&mut polled, Some(Duration::ZERO)))?;
+    Ok(polled[0].revents != 0)
 }
 
 /// As [`wait`], for a variable number of descriptors.
@@ -92,6 +103,16 @@ fn entry(fd: BorrowedFd<'_>) -> libc::pollfd {
 }
 
 fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
+    match poll_once(polled, timeout) {
+        Err(Errno::EINTR) => {
+            polled.iter_mut().for_each(|fd| fd.revents = 0);
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn poll_once(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
     let _whole = Uncancelled::begin();
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -103,14 +124,7 @@ fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<()
     let ret = unsafe {
         libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout, ptr::null())
     };
-    match check(ret) {
-        Ok(_) => Ok(()),
-        Err(Errno::EINTR) => {
-            polled.iter_mut().for_each(|fd| fd.revents = 0);
-            Ok(())
-        }
-        Err(other) => Err(other),
-    }
+    check(ret).map(drop)
 }
 
 #[cfg(test)]
@@ -126,6 +140,9 @@ mod tests {
         two.drain();
         let none = wait([one.as_fd(), two.as_fd()], Some(Duration::from_micros(10)));
         assert_eq!(none, Ok([false, false]));
+        assert_eq!(is_ready(one.as_fd()), Ok(false));
+        one.notify();
+        assert_eq!(is_ready(one.as_fd()), Ok(true));
     }
 
     #[test]
