@@ -6,7 +6,7 @@
 //! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and which contains panics.
 //! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`]
 //!   makes the linker's map of the same rows, and [`version_script`] gives the map to any linker,
-//! in a   build script.
+//!   in a build script.
 //! - [`stand_in`]: a stub library for linking, in place of a library that is built at the same
 //!   time.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.

@@ -72,8 +72,8 @@ fn probe() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether malloc(3) has some memory, for operations that cannot use the reserve: the C library gives
-/// a new thread its variables, and ends the process on failure.
+/// Whether malloc(3) has some memory, for operations that cannot use the reserve: the C library
+/// gives a new thread its variables, and ends the process on failure.
 ///
 /// # Errors
 /// `ENOMEM`: malloc(3) has no memory.

@@ -1,8 +1,9 @@
 //! Threads that a program does not know about (`pthread_create(3)`).
 //!
-//! The standard library starts a thread with memory of malloc(3) alone, and ends the process without
-//! it. It does the same where a thread first asks for its own handle (`std::thread::current`). So our
-//! libraries start threads by [`spawn`], and compare threads by [`Id`].
+//! The standard library starts a thread with memory of malloc(3) alone, and ends the process
+//! without it. It does the same where a thread first asks for its own handle
+//! (`std::thread::current`). So our libraries start threads by [`spawn`], and compare threads by
+//! [`Id`].
 
 use core::ffi::c_void;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -51,7 +52,8 @@ impl Thread {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Waits until the thread has ended. A panic of the thread was printed, and is otherwise ignored.
+    /// Waits until the thread has ended. A panic of the thread was printed, and is otherwise
+    /// ignored.
     pub fn join(self) {
         let this = ManuallyDrop::new(self);
         // SAFETY: the thread was neither joined nor detached, because both consume the handle, and

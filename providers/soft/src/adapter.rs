@@ -96,8 +96,8 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// The adapter over a fabric that the process has joined. A function of its own, because the new
-    /// adapter takes much of the stack for a moment, and so do other parts of [`Self::join`].
+    /// The adapter over a fabric that the process has joined. A function of its own, because the
+    /// new adapter takes much of the stack for a moment, and so do other parts of [`Self::join`].
     #[inline(never)]
     fn over(fabric: Arc<Fabric>, identity: Identity, needs_fence: bool) -> Arc<Self> {
         // SAFETY: the fabric mapped both segments with these lengths. The adapter keeps the fabric,

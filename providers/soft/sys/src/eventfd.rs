@@ -54,7 +54,8 @@ impl EventFd {
         // The caller may be a sender that holds locks, so defer cancellation.
         let _whole = Uncancelled::begin();
         let one = 1_u64.to_ne_bytes();
-        // A non-blocking counter otherwise fails with EAGAIN at its maximum, when its reader is awake.
+        // A non-blocking counter otherwise fails with EAGAIN at its maximum, when its reader is
+        // awake.
         let _ = retry(|| {
             // SAFETY: `one` is 8 bytes that live through the call.
             check_len(unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) })

@@ -22,8 +22,8 @@ pub fn wait<const N: usize>(
     Ok(polled.map(|fd| fd.revents != 0))
 }
 
-/// Whether `fd` is readable or hung up now. A pending signal interrupts a call that does not sleep, too;
-/// the function asks again.
+/// Whether `fd` is readable or hung up now. A pending signal interrupts a call that does not sleep,
+/// too; the function asks again.
 ///
 /// # Errors
 /// `ENOMEM` the kernel has no memory to find out.
