@@ -1,5 +1,6 @@
-//! Which folder of the front-end may import which, which library of ours may stand on which, and where unsafe code may be
-//! (docs/design/architecture.md, CONTRIBUTING.md): arrows go one way.
+//! Permitted imports between folders of the front-end, permitted dependencies between crates, and
+//! permitted places of unsafe code (docs/design/architecture.md, CONTRIBUTING.md): imports go one
+//! way.
 
 #[path = "arrows/imports.rs"]
 mod imports;
@@ -7,7 +8,8 @@ mod imports;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of `src/`, and the folders that it may import besides itself. What is not listed may import nothing.
+/// A folder of `src/`, and the further folders that it may import. A folder without a row may
+/// import nothing.
 const ARROWS: [(&str, &[&str]); 5] = [
     ("export", &["verbs", "kabi", "front", "sys"]),
     ("verbs", &["front", "sys"]),
@@ -82,7 +84,8 @@ fn the_folders_of_the_front_end_import_one_way() {
     assert!(seen > 200, "only {seen} imports found: does this test still read them?");
 }
 
-/// A library of ours by its folder, and the crates of this repository that it may stand on. What is not listed may stand on none.
+/// A crate by its folder, and its permitted dependencies in this repository. A crate without a row
+/// may have none.
 const CRATES: [(&str, &[&str]); 16] = [
     ("providers/soft/sys", &["cface"]),
     ("providers/soft/memory", &["cface", "soft-sys"]),
@@ -95,7 +98,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),
     ("layers/records", &["abi"]),
-    // Its packets are those of the wire between hosts.
+    // The layer's packets are those of the wire between hosts.
     ("layers/capture", &["abi", "cface", "layer-records", "layer-tap", "roce"]),
     ("layers/tap", &["abi", "cface", "layer-records"]),
     ("layers/stats", LAYER),
@@ -103,10 +106,10 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("layers/validate", LAYER),
 ];
 
-/// What a layer that records stands on.
+/// The dependencies of a recording layer.
 const LAYER: &[&str] = &["abi", "cface", "layer-records", "layer-tap"];
 
-/// Of these, those that forbid unsafe code as a whole.
+/// The crates in the list without unsafe code.
 const SAFE: [&str; 3] = ["providers/soft/semantics", "providers/soft/roce", "rdmacm/proto"];
 
 /// The crates of this repository among the dependencies of a manifest.
@@ -153,8 +156,8 @@ fn libraries_stand_on_each_other_one_way() {
     assert!(stands_on(&plugin).contains(&"soft-local"), "does this test still read manifests?");
 }
 
-/// Folders and files of the plugin that have unsafe code; in the others there is none. What an application's bytes need is in `memory`, and here is who
-/// answers for a range, a mapped segment or an object of C.
+/// Folders and files of the plugin with unsafe code. Access to an application's bytes is in
+/// `memory`; these files guarantee the validity of a range, a mapped segment or a C object.
 const UNSAFE: [&str; 33] = [
     "ops/",
     "hostile/",
@@ -351,7 +354,7 @@ fn the_wire_between_hosts_imports_no_queue() {
     }
 }
 
-/// Files that may import each other in a circle, at most; and in librdmacm and in the layers.
+/// The greatest number of files in a circle of imports: of soft, of librdmacm, and of the layers.
 const CIRCLE: usize = 8;
 const CM_CIRCLE: usize = 13;
 const LAYER_CIRCLES: [(&str, usize); 6] =
@@ -404,11 +407,11 @@ const ENTERED: [&str; 3] = ["post_send", "poll_cq", "start_poll"];
 fn calls(code: &str, function: &str) -> bool {
     let mut before: Vec<_> = code.split(&format!("{function}(")).collect();
     before.pop();
-    // A definition is no call, and the end of another name is none of this one.
+    // A definition is no call, and the end of a longer name is no use of this name.
     before.iter().any(|text| text.ends_with(['.', ':', ' ', '!', '(']) && !text.ends_with("fn "))
 }
 
-/// The rows of the table behind `heading` of docs/design/architecture.md: a file, and its functions.
+/// The rows of the table behind `heading` of docs/design/architecture.md: a file and its functions.
 fn walk<'a>(page: &'a str, heading: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     let (_, section) = page.split_once(heading).expect("the heading of a walk");
     let section = section.split("\n#").next().expect("a section");

@@ -61,7 +61,7 @@ fn prose(text: &str) -> String {
     kept.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-/// What links of a page lead to: the part between the parentheses of `[text](target)`.
+/// The targets of a page's links: the part between the parentheses of `[text](target)`.
 fn targets(text: &str) -> Vec<String> {
     let text = prose(text);
     let parts = text.split("](").skip(1);

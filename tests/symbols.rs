@@ -1,5 +1,5 @@
-//! The built `libibverbs.so` has every name that a release of rdma-core from 44 to 65 exports, under the
-//! same version node.
+//! The built `libibverbs.so` has every name that a release of rdma-core from 44 to 65 exports,
+//! under the same version node.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ fn library() -> PathBuf {
 #[test]
 fn every_versioned_name_of_every_release_is_there() {
     let file = CString::new(library().into_os_string().into_encoded_bytes()).expect("no NUL");
-    // SAFETY: our own library, whose constructors do nothing.
+    // SAFETY: the project's own library, whose constructors do nothing.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{file:?} does not load");
     let mut missing = Vec::new();

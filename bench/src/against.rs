@@ -1,7 +1,8 @@
-//! `cargo xtask bench against DIR`: this build beside another one, staged in DIR, in turns.
+//! `cargo xtask bench against DIR`: this build beside another build, staged in DIR, in turns.
 //!
-//! Each round asks both for every metric, and who is asked first alternates. A metric got worse, or better, where
-//! no round of one build overlaps with any of the other: what differs by less is noise of the machine.
+//! Each round measures every metric with both builds, in alternating order. A metric got worse or
+//! better if no round of one build overlaps with any round of the second build; a smaller
+//! difference is noise.
 
 use super::instructions;
 use super::metrics::{METRICS, Metric, Unit};
@@ -19,7 +20,7 @@ use xtask::table::{Align, Table};
 const BEFORE: usize = 0;
 const NOW: usize = 1;
 
-/// What two samples of one metric say.
+/// The comparison of two samples of one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Worse,

@@ -1,5 +1,6 @@
-//! `cargo xtask bench connections`: what a connection costs by librdmacm and by TCP (`c-tests/bench/connect.c`), and ten thousand at once;
-//! and in a virtual machine, beside the kernel's connection manager.
+//! `cargo xtask bench connections`: the cost of a connection by librdmacm and by TCP
+//! (`c-tests/bench/connect.c`), and of ten thousand at once; and in a virtual machine, beside the
+//! kernel's connection manager.
 
 mod guest;
 
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const COUNT: &str = "2000";
 /// Connections at once.
 const STORM: &str = "10000";
-/// What the client prints, in order.
+/// The client's numbers, in order.
 const NUMBERS: [&str; 4] = ["ready", "connect", "all", "rate"];
 
 /// Measures and prints; with `guest` in the virtual machine only, where `at_once` are made at once.
@@ -116,7 +117,7 @@ impl Bench<'_> {
         if self.hosts.is_some() { namespaces::SERVER } else { "127.0.0.1" }
     }
 
-    /// A command in the place of a side; each has a fabric of its own where they are two hosts.
+    /// A command on one side; between two hosts each side has its own fabric.
     fn job(&self, side: usize, words: &[&str]) -> crate::Result<Job> {
         let over = Over::new(&self.paths.stage(), &self.paths.target);
         let fabric = self.scratch.path().join(match self.hosts {
@@ -171,7 +172,7 @@ impl Bench<'_> {
         }
     }
 
-    /// All connections through one listener; how long it took from the client's start to its end, and its table.
+    /// All connections through one listener; returns the client's run time and its table.
     fn storm(&self) -> crate::Result<(Duration, String)> {
         let port = pair::free_port()?;
         let port_word = port.to_string();

@@ -1,4 +1,5 @@
-//! `cargo xtask bench fabric`: 256 hosts on a virtual clock (docs/reference/wire-simulation.md), as a table and as a picture over time. Nothing in it depends on the machine.
+//! `cargo xtask bench fabric`: 256 hosts on a virtual clock (docs/reference/wire-simulation.md), as
+//! a table and as a plot over time. The results do not depend on the machine.
 
 use plotters::prelude::*;
 use std::fs;
@@ -15,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const PAGE: &str = "docs/reference/wire-simulation.md";
 const PICTURE: &str = "docs/reference/wire-simulation.svg";
 
-/// What is drawn: several senders or answers for one link. Name and number of queue pairs, as the table has them, and what the picture calls it.
+/// The plotted cases, in which several senders or replies share one link: name and number of QPs in
+/// the table, and the name in the plot.
 const DRAWN: [(&str, &str, &str); 5] = [
     ("sharing a link", "32", "sharing a link, 32 QPs"),
     ("incast", "510", "incast, 510 QPs"),
@@ -24,7 +26,7 @@ const DRAWN: [(&str, &str, &str); 5] = [
     ("READ incast", "510", "READ incast, 510 QPs"),
 ];
 
-/// Samples that are one point: what changes within these milliseconds is no more than a blot.
+/// Samples of one point: shorter changes would not be visible.
 const OF_A_POINT: usize = 4;
 
 /// Milliseconds; and what each panel shows.
@@ -44,7 +46,7 @@ const PANELS: [(&str, f64); 3] = [
     ("queue in front of the receiver (KB)", 1.0 / 1024.0),
 ];
 
-/// Runs it, and prints the table; with `write` the page gets it, and the picture.
+/// Runs the simulation and prints the table; with `write` updates the page and the plot.
 pub(super) fn main(paths: &Paths, write: bool, progress: &Progress) -> crate::Result<ExitCode> {
     let scratch = Scratch::new()?;
     let samples = scratch.path().join("samples");
@@ -84,7 +86,7 @@ pub(super) fn main(paths: &Paths, write: bool, progress: &Progress) -> crate::Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page with this table in place of its first one.
+/// The page with this table in place of its first table.
 fn with_table(page: &str, table: &str) -> crate::Result<String> {
     let (before, rest) =
         page.split_once("\n| | QPs |").ok_or_else(|| format!("{PAGE} has no table"))?;
@@ -92,7 +94,7 @@ fn with_table(page: &str, table: &str) -> crate::Result<String> {
     Ok(format!("{before}\n{}\n\n{behind}", table.trim_end()))
 }
 
-/// What is to be drawn of the samples: lines of name, queue pairs, milliseconds, and what the panels show.
+/// The curves of the samples: lines of name, QPs, milliseconds, and the values of the panels.
 fn curves(samples: &str) -> crate::Result<Vec<Curve>> {
     let rows: Vec<Vec<_>> = samples.lines().map(|line| line.split('\t').collect()).collect();
     let drawn = DRAWN.iter().map(|&(scenario, qps, name)| {
@@ -120,7 +122,7 @@ fn mean(points: &[Point]) -> Point {
     (of(&|p| p.0), [of(&|p| p.1[0]), of(&|p| p.1[1]), of(&|p| p.1[2])])
 }
 
-/// A panel for each figure, one below the other.
+/// A panel for each figure, from top to bottom.
 fn svg(curves: &[Curve]) -> crate::Result<String> {
     let mut text = String::new();
     {

@@ -1,4 +1,5 @@
-//! Instructions of one operation on the fast paths, by callgrind: in all, and by whose code they are in.
+//! Instructions of one operation on the fast paths, by callgrind: the total, and the share of each
+//! library.
 
 use super::report::digits;
 use super::run::Runner;
@@ -43,7 +44,8 @@ impl Count {
     }
 }
 
-/// Function of `c-tests/bench/fastpath.c`, what it does, and how often it does that for each operation counted.
+/// Function of `c-tests/bench/fastpath.c`, its operation, and the number of executions for each
+/// counted operation.
 const MEASURED: [(&str, &str, u32); 8] = [
     ("measured_post_recv", "`ibv_post_recv`", 3),
     ("measured_post_send", "`ibv_post_send`, 8 bytes", 1),
@@ -111,8 +113,8 @@ fn profile(
     fs::read_to_string(&profile).map_err(|e| format!("cannot read {}: {e}", profile.display()))
 }
 
-/// The callgrind format: `ob=` names the object of the lines `position count` that follow; the line after
-/// `calls=` is the callee's, who tells it himself.
+/// The callgrind format: `ob=` names the object of the lines `position count` that follow. The line
+/// after `calls=` belongs to the callee, which lists its own cost.
 fn by_object(profile: &str) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let (mut object, mut is_call) = (String::new(), false);

@@ -1,5 +1,5 @@
-//! `cargo xtask bench layers`: what each layer costs, in turns with none. Only what is between two processes of this host: where a message takes longest
-//! to get over, a layer is nothing.
+//! `cargo xtask bench layers`: the cost of each layer, in turns with no layer. Only between two
+//! processes of this host: where messages take longer, the cost of a layer is negligible.
 
 use super::metrics::Unit;
 use super::page::with_section;
@@ -18,7 +18,7 @@ use xtask::table::{Align, Table};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const CPUS: [&str; 2] = ["0", "1"];
-/// What stands where no layer does.
+/// The name of a run without layers.
 const NONE: &str = "none";
 
 /// What is measured.
@@ -38,7 +38,8 @@ const QUESTIONS: &[Question] = &[
     Question {
         what: "SEND latency, 8 bytes",
         program: "ib_send_lat",
-        // Of microseconds it prints hundredths, which are some per cent of this. A processor's counter may go in steps of as much, so a median is one of few values.
+        // perftest prints hundredths of microseconds, some per cent of this value. A processor's
+        // counter may have steps of that size, so a median would be one of few values.
         args: &["-s", "8", "-n", "100000", "-C"],
         number: |row| row.value("t_avg"),
         unit: Unit::Us,
@@ -54,7 +55,7 @@ const QUESTIONS: &[Question] = &[
     },
 ];
 
-/// How many times as long a message may take at most, by the question's number: what others cost is as it is.
+/// The greatest permitted slowdown of a message, by question number; further costs have no goal.
 const GOALS: &[(usize, &str, f64)] = &[(0, "trace", 1.3), (0, "validate", 2.0)];
 
 /// The section of docs/reference/benchmarks.md.
@@ -141,7 +142,7 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
         let best = |sample: Sample| if unit.less_is_better() { sample.least } else { sample.most };
         let best_of_none = best(Sample::of(none.clone()));
         for (name, values) in names.iter().zip(values) {
-            // How many times as long it takes. Machines have times at which all takes twice as long: a round is short.
+            // The slowdown. Machines have phases at half speed, so a round is short.
             let of_rounds = values.iter().zip(&none).map(|(value, none)| unit.ratio(*none, *value));
             let times_as_long = Sample::of(of_rounds.collect()).median;
             let sample = Sample::of(values);

@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: how fast the software adapter is, beside other ways for two processes to talk and beside what
-//! the machine can do, all in one run.
+//! `cargo xtask bench`: the speed of soft, beside other ways of communication between two processes
+//! and the limits of the machine, in one run.
 //!
-//! The contenders take turns, so that what disturbs the machine disturbs them alike; of each the median of all rounds
-//! counts. Instruction counts of the fast paths are beside it, as they do not depend on noise.
+//! The contenders take turns, so disturbances of the machine affect all alike; the median of all
+//! rounds counts. Instruction counts of the fast paths are listed too, because they do not depend
+//! on noise.
 
 mod against;
 mod connections;
@@ -56,9 +57,9 @@ struct Args {
 enum Only {
     /// What grows with the number of QPs, CQs, regions and processes; what events cost
     Scale,
-    /// Messages within a process whose threads wait at one queue or at two
+    /// Messages within a process whose threads wait at one CQ or at two
     Queues,
-    /// What each layer costs, in turns with none
+    /// The cost of each layer, in turns with no layer
     Layers {
         /// How often each is asked
         #[arg(long, value_name = "N", default_value = "5")]
@@ -67,16 +68,18 @@ enum Only {
         #[arg(long)]
         write: bool,
     },
-    /// Connections by librdmacm and by TCP: one after the other, and ten thousand at once
+    /// Connections by librdmacm and by TCP: in sequence, and ten thousand at once
     Connections {
-        /// Only what is measured in a virtual machine, beside the kernel's connection manager
+        /// Only the part in a virtual machine, beside the kernel's connection manager
         #[arg(long)]
         guest: bool,
-        /// How many are made at once there; ten thousand take three minutes, on a busy machine fifteen
+        /// Number of simultaneous connections there; ten thousand take three minutes, on a busy
+        /// machine fifteen
         #[arg(long, value_name = "N", default_value = "100")]
         at_once: NonZeroUsize,
     },
-    /// Between two hosts (network namespaces, made by root) and on loopback, beside plain UDP and TCP, UCX and libfabric
+    /// Between two hosts (network namespaces, made by root) and on loopback, beside plain UDP and
+    /// TCP, UCX and libfabric
     Wire {
         /// How often each contender is asked
         #[arg(long, value_name = "N", default_value = "3")]
@@ -93,17 +96,18 @@ enum Only {
     },
     /// The wire between 256 hosts on a virtual clock: congestion and losses
     Fabric {
-        /// Write the table of docs/reference/wire-simulation.md, and docs/reference/wire-simulation.svg
+        /// Write the table of docs/reference/wire-simulation.md, and
+        /// docs/reference/wire-simulation.svg
         #[arg(long)]
         write: bool,
     },
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
-    /// This build beside another one, in turns: what got worse by more than its noise
+    /// This build beside another build, in turns: lists metrics that got worse by more than noise
     Against {
         /// The other build, as `cargo xtask stage` laid it out: .../target/stage
         stage: PathBuf,
-        /// How often each build is asked: of fewer than three rounds nobody can tell the noise
+        /// Rounds for each build; with fewer than three rounds the noise is unknown
         #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(3..))]
         rounds: u16,
     },
@@ -270,7 +274,8 @@ impl Bench {
         }
     }
 
-    /// Asks all contenders of a row; a peer that is in several rows with the same question, once a round: what it said is in `known`.
+    /// Measures all contenders of a row. A peer with the same question in several rows is measured
+    /// once a round; `known` holds its result.
     fn ask_all(
         &self,
         round: usize,
@@ -288,7 +293,8 @@ impl Bench {
             }
             self.progress
                 .step(&format!("round {round} of {}: {what}, {bytes} bytes, {name}", self.rounds));
-            // Who fails is told about and left out of this round; that ours failed is told again at the end.
+            // A failed contender is reported and left out of this round. A failure of Ferroverbs is
+            // reported again at the end.
             match self.runner.ask(*contender, *bytes, *unit) {
                 Ok(value) => {
                     known.insert(question, value);

@@ -1,6 +1,6 @@
-//! What is measured, and by which command each contender measures it.
+//! The metrics, and the command of each contender for them.
 
-/// Of a number.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Microseconds: less is better.
@@ -24,7 +24,7 @@ impl Unit {
         }
     }
 
-    /// What a line of perftest's says of it.
+    /// The value of this unit in a row of perftest.
     pub(super) fn of(self, row: &xtask::perftest::Row) -> Option<f64> {
         match self {
             Self::Us => row.typical_us(),
@@ -287,7 +287,7 @@ const fn bandwidth(
     limit: &'static [&'static str],
     goal: f64,
 ) -> Metric {
-    // Peers move messages of these sizes in their two-sided calls; each is asked once per size.
+    // Peers move messages of these sizes by two-sided calls; each is measured once for each size.
     let peers: &'static [Contender] = match bytes {
         KIB64 => &[
             Ucx("tag_bw", KIB64, 50_000),
@@ -300,15 +300,15 @@ const fn bandwidth(
     Metric { what, bytes, unit: Unit::GBs, ours: Ferroverbs(program, args), peers, limit, goal }
 }
 
-/// Messages between QPs of one process, of threads that wait at the queue of their sends and then at that of their receives: queues,
-/// pairs of QPs of each thread, threads.
+/// Messages between QPs of one process, whose threads wait at the send CQ and then at the receive
+/// CQ: number of CQs, QP pairs of each thread, threads.
 const fn queues(what: &'static str, [queues, pairs, threads]: [&'static str; 3]) -> Metric {
     let ours = FerroverbsQueues(["300000", queues, pairs, threads]);
     Metric { what, bytes: 8, unit: Unit::Us, ours, peers: &[], limit: &[], goal: 1.0 }
 }
 
 impl Metric {
-    /// Whether it is one of those of queues within a process.
+    /// Whether the metric concerns CQs within a process.
     pub(super) const fn is_of_queues(&self) -> bool {
         matches!(self.ours, FerroverbsQueues(..))
     }

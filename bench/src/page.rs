@@ -1,11 +1,12 @@
-//! Sections of docs/reference/benchmarks.md that commands of their own write.
+//! Sections of docs/reference/benchmarks.md that separate commands write.
 
 use super::layers;
 
-/// All of them, in their order.
+/// The sections, in their order.
 const SECTIONS: [&str; 1] = [layers::SECTION];
 
-/// The page with section `head` in place of the old one, or at its end. A section goes as far as the next head that is no smaller.
+/// The page with section `head` replaced, or appended. A section ends at the next heading of the
+/// same or a higher level.
 pub(super) fn with_section(page: &str, head: &str, text: &str) -> String {
     let level = head.bytes().take_while(|byte| *byte == b'#').count();
     let (before, behind) = match page.split_once(head) {
@@ -19,7 +20,7 @@ pub(super) fn with_section(page: &str, head: &str, text: &str) -> String {
     format!("{before}\n\n{head}\n{text}{behind}")
 }
 
-/// A new page with what the old one has of these sections.
+/// A new page with these sections of the old page.
 pub(super) fn carried(old: &str, new: &str) -> String {
     SECTIONS.iter().fold(new.to_owned(), |new, head| match old.split_once(head) {
         None => new,

@@ -78,7 +78,7 @@ fn draw(area: &Area<'_>, unit: Unit, curves: &[&Curve]) -> Result<(), Box<dyn st
     Ok(())
 }
 
-/// What a plot of this unit shows, and which way is good.
+/// The title of a plot of this unit, and the good direction.
 const fn axis(unit: Unit) -> &'static str {
     match unit {
         Unit::Us => "send latency, us (less is better)",

@@ -29,7 +29,7 @@ impl Sample {
     }
 }
 
-/// A metric with what came out.
+/// A metric with its results.
 #[derive(Debug)]
 pub(super) struct Row {
     metric: &'static Metric,
@@ -81,7 +81,8 @@ impl Row {
         Some(values.iter().sum())
     }
 
-    /// What became of the goal. Where not even the machine's limit reaches it, how much of the limit was reached says more.
+    /// The verdict on the goal. If even the machine's limit misses the goal, the share of the limit
+    /// is more informative.
     fn verdict(&self, ours: Option<f64>, limit: Option<f64>) -> &'static str {
         let Metric { unit, goal, .. } = *self.metric;
         let beyond = limit.is_some_and(|limit| unit.ratio(limit, goal) < 1.0);
@@ -94,7 +95,7 @@ impl Row {
     }
 }
 
-/// Everything that a run found out.
+/// All results of a run.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) rounds: usize,
@@ -111,7 +112,7 @@ impl Report {
         self.rows.iter().map(|row| self.rounds.saturating_sub(results(row))).sum()
     }
 
-    /// A line that says that other programs disturbed the measurements; empty on an idle machine.
+    /// A line about disturbances by other programs; empty on an idle machine.
     pub(super) fn busy(&self) -> String {
         let all = self.rows.iter().flat_map(|row| &row.limits);
         let disturbed = all.clone().filter(|limit| !limit.is_steady).count();
@@ -251,7 +252,7 @@ impl Report {
 const LEGEND: &str = "Ratios above 1 say that Ferroverbs is better. Latencies are one way; those of read and fetch-and-add are \
 whole operations. A goal is beyond the machine's limit where its bare system call, or cache line, does not reach it. Peers of writes and reads above 4 KiB move the same bytes in their two-sided calls.";
 
-/// What the numbers were taken on.
+/// The machine of the measurements.
 pub(super) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");

@@ -27,7 +27,7 @@ pub(super) struct Runner {
     limits: PathBuf,
     /// WRITE between segments that both sides can map.
     mapped: PathBuf,
-    /// What waits at one queue after the other.
+    /// The program that waits at one CQ after another.
     queues: PathBuf,
 }
 
@@ -67,7 +67,7 @@ impl Runner {
         Ok(limits::parse(&done.stdout))
     }
 
-    /// The number that a contender reaches this time.
+    /// One measurement of a contender.
     pub(super) fn ask(&self, contender: Contender, bytes: u64, unit: Unit) -> crate::Result<f64> {
         match contender {
             Contender::Ferroverbs(program, args) => self.perftest(program, args, bytes, unit),
@@ -149,8 +149,8 @@ impl Runner {
     }
 }
 
-/// The last line of `ucx_perftest -f`: iterations; latency median, average, overall; MiB/s average, overall;
-/// messages a second average, overall.
+/// The last line of `ucx_perftest -f`: iterations; latency median, average, overall; MiB/s average,
+/// overall; messages per second average, overall.
 pub(super) fn ucx_result(output: &str, unit: Unit) -> Option<f64> {
     let line =
         output.lines().rev().find(|l| l.split_whitespace().count() >= 8 && !l.contains('|'))?;

@@ -1,5 +1,6 @@
-//! `cargo xtask bench scale`: what grows with the number of queue pairs, completion queues, memory regions and processes,
-//! and what an event costs. Times depend on what else the machine does; instructions do not.
+//! `cargo xtask bench scale`: costs that grow with the number of QPs, CQs, memory regions and
+//! processes, and the cost of an event. Times depend on the load of the machine; instructions do
+//! not.
 
 use super::instructions;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ const OPERATIONS: usize = 1000;
 /// Messages that are timed.
 const MESSAGES: &str = "20000";
 
-/// Function of `c-tests/bench/scale.c`, and what it does once per operation.
+/// Function of `c-tests/bench/scale.c`, and its operation.
 const COUNTED: [(&str, &str); 5] = [
     ("measured_alternating", "a message and its completions, one QP after the other"),
     ("measured_together", "a message and its completions, all QPs at once"),
@@ -74,7 +75,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// What the program prints when it runs with these arguments.
+    /// The output of the program with these arguments.
     fn ask(&self, args: &[&str]) -> crate::Result<Answers> {
         self.progress.step(&format!("scale {}", args.join(" ")));
         let done = self.over.job(&self.program).args(args).run(&self.scratch, LIMIT)?;
@@ -221,7 +222,7 @@ impl Bench {
 struct Answers(String);
 
 impl Answers {
-    /// The number with this name; a dash if there is none.
+    /// The number with this name; a dash if missing.
     fn get(&self, name: &str) -> String {
         let value = self.0.lines().filter_map(|line| line.split_once(' '));
         value

@@ -1,11 +1,11 @@
-//! `cargo xtask bench start-up`: what it takes to list devices and to open one, over upstream's library and
-//! over ours, here and in a virtual machine that has kernel devices. Both libraries are found in the same
-//! way (by `LD_LIBRARY_PATH`), and runs of the two alternate.
+//! `cargo xtask bench start-up`: the cost of listing devices and opening one, over upstream's
+//! library and over Ferroverbs, here and in a virtual machine with kernel devices. Both libraries
+//! are found by `LD_LIBRARY_PATH`, and runs of the two alternate.
 //!
-//! Time in the virtual machine is counted in instructions. By the host's clock it would mostly tell how long
-//! the emulator takes to translate code that runs for the first time, and what else the host is doing: a
-//! program that does nothing takes half the time of `ibv_devices`. (Nor is `strace -r` a witness there: when
-//! it decodes netlink, it has the kernel load a module first.)
+//! Time in the virtual machine is counted in instructions. The host's clock would mostly measure
+//! the translation of new code by the emulator and the load of the host: an empty program takes
+//! half the time of `ibv_devices`. (`strace -r` is misleading there too: to decode netlink it makes
+//! the kernel load a module first.)
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -82,7 +82,7 @@ fn here_has_devices() -> bool {
     Path::new("/sys/class/infiniband_verbs/abi_version").exists()
 }
 
-/// The file that programs get without us.
+/// The library that programs use without Ferroverbs.
 fn upstream_library(scratch: &Scratch) -> crate::Result<PathBuf> {
     let job = Job::new("ldd").arg("/usr/bin/ibv_devices").env_remove("LD_LIBRARY_PATH");
     let done = job.run(scratch, LIMIT)?;
@@ -117,9 +117,9 @@ struct Sides {
 type Numbers = Vec<(&'static str, Option<f64>)>;
 
 impl Sides {
-    /// The same from the guest's memory: its files are the host's, and each look at one of those takes
-    /// longer than all that a library does. Configuration and plugins too are put where they cost what
-    /// they cost on a disk whose files are cached.
+    /// The same files in the guest's memory. The guest's disk is the host's file system, where each
+    /// access takes longer than all work of a library. Configuration and plugins are copied too, so
+    /// they cost as much as cached files on a disk.
     fn in_memory(&self, scratch: &Scratch) -> crate::Result<Self> {
         let sides = Self {
             program: "/dev/shm/bench/start_up".into(),
@@ -132,7 +132,7 @@ impl Sides {
         if done.ok() { Ok(sides) } else { Err(done.report("copying")) }
     }
 
-    /// `ibv_devices`, beside our program if it was copied there.
+    /// `ibv_devices`, beside the benchmark if copied there.
     fn devices(&self) -> PathBuf {
         let copy = self.program.with_file_name("ibv_devices");
         if copy.exists() { copy } else { "/usr/bin/ibv_devices".into() }
@@ -168,7 +168,8 @@ impl Sides {
     }
 }
 
-/// Program, upstream's library, ours. Each side finds all its libraries in its own folder.
+/// Arguments: program, upstream's library, Ferroverbs' library. Each side finds all its libraries
+/// in its own folder.
 const IN_MEMORY: &str = r#"
 cd /dev/shm; mkdir -p bench/upstream/lib bench/ours; cp "$1" bench/start_up
 cp -rL "$2"/. bench/upstream/lib; cp -r "$(dirname "$3")"/. bench/ours; cp -L /usr/bin/ibv_devices bench
@@ -211,7 +212,8 @@ fn run(program: &Path, library: &Path) -> crate::Result<Run> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a value of that type of plain numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: our own child, which nobody else waits for; both pointers are to live locals.
+    // SAFETY: a child of this process that no other code waits for; both pointers are to live
+    // locals.
     if unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } != pid {
         return Err(format!("{}: {}", program.display(), std::io::Error::last_os_error()));
     }
@@ -223,7 +225,7 @@ fn run(program: &Path, library: &Path) -> crate::Result<Run> {
     })
 }
 
-/// What all runs of one program over one library gave.
+/// The results of all runs of one program over one library.
 #[derive(Debug, Default)]
 struct Runs {
     wall: Vec<f64>,
@@ -272,7 +274,7 @@ fn parse(printed: &str) -> impl Iterator<Item = (String, f64)> + '_ {
     })
 }
 
-/// How often a program that opens its device once enters the kernel.
+/// The number of system calls of a program that opens its device once.
 fn system_calls(program: &Path, library: &Path, scratch: &Scratch) -> crate::Result<f64> {
     let file = scratch.fresh("strace");
     let launcher = Job::new("strace").args(["-f", "-qq", "-o"]).arg(&file);

@@ -1,16 +1,17 @@
-//! The kernel's side of plugins' commands: `ioctl` and `write` of this program stand in for those of the C library, and answer commands on one
-//! descriptor with bytes of the input. So the front-end is the one of the product, with no seam in it.
+//! The kernel's side of plugins' commands. This program's `ioctl` and `write` replace those of the
+//! C library, and answer commands on one descriptor with bytes of the input. The front-end under
+//! test is the product's, without changes.
 //!
-//! This kernel keeps to what a kernel cannot help: it writes only to memory that a command names as an answer, as far as the command says. What it
-//! writes there, which handles and numbers it gives, what it does to the attributes themselves, and with which error it refuses are
-//! the input's.
+//! This kernel keeps one rule: it writes only to memory that a command names for an answer, within
+//! the given length. The input chooses the written bytes, handles and numbers, changes of the
+//! attributes, and errors.
 
 use core::ffi::{c_int, c_ulong, c_void};
 use std::cell::RefCell;
 
 use abi::*;
 
-/// Where its commands go: no descriptor that a process can have.
+/// The descriptor of commands: a number that no process can have.
 const DEVICE: c_int = i32::MAX;
 /// `EIO` is not among them: no command fails with it but by a defect of ours.
 const ERRORS: [c_int; 8] = [
@@ -24,12 +25,12 @@ const ERRORS: [c_int; 8] = [
     libc::ENOSPC,
 ];
 
-/// No request of any device; and what our `ioctl` says to it.
+/// A request of no device, and this `ioctl`'s answer to it.
 const ARE_YOU_THERE: c_ulong = 0;
 const HERE: c_int = 7;
 
 thread_local! {
-    /// What is left of the input.
+    /// The rest of the input.
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -75,7 +76,7 @@ unsafe fn fill(to: u64, len: usize) {
     }
 }
 
-/// The error that the input wants, if it wants one.
+/// The error that the input demands, if any.
 fn refusal() -> Option<c_int> {
     let byte = byte();
     (byte & 0xc0 == 0xc0).then(|| ERRORS.get(usize::from(byte) & 7).copied().unwrap_or(0))
@@ -94,7 +95,7 @@ fn fail(error: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if fd != DEVICE {
-        // SAFETY: as the caller promised to the real one.
+        // SAFETY: the caller's promise to the real function.
         return unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) } as c_int;
     }
     if request == ARE_YOU_THERE {
@@ -102,7 +103,8 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     }
     assert_eq!(request, RDMA_VERBS_IOCTL);
     let header: *mut ib_uverbs_ioctl_hdr = argument.cast();
-    // SAFETY: the front-end names its message, a header and as many attributes as that says.
+    // SAFETY: the front-end passes its message: a header and the number of attributes in the
+    // header.
     let (header, attributes) = unsafe {
         let attributes = header.add(1).cast::<ib_uverbs_attr>();
         let copy = header.read();
@@ -118,7 +120,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
             // SAFETY: memory that the command lends for an answer of this length.
             unsafe { fill(attr.data, attr.len.into()) };
         }
-        // Handles are here; and a kernel that stores what it should not.
+        // Handles are stored here; sometimes this kernel stores a wrong value.
         if byte() & 1 != 0 {
             attr.data = number();
             let other = number();
@@ -135,7 +137,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize {
     if fd != DEVICE {
-        // SAFETY: as the caller promised to the real one.
+        // SAFETY: the caller's promise to the real function.
         return unsafe { libc::syscall(libc::SYS_write, fd, from, len) } as isize;
     }
     assert!(len >= size_of::<ib_uverbs_cmd_hdr>());
@@ -144,7 +146,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize 
     let (in_bytes, answer, room);
     if header.command & IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
         assert!(len >= size_of::<ex_hdr>());
-        // SAFETY: readable for `len` bytes, of which this longer header is the first, too (checked).
+        // SAFETY: readable for `len` bytes, which include this longer header (checked).
         let header = unsafe { from.cast::<ex_hdr>().read_unaligned() };
         let words = |core: u16, driver: u16| 8 * (usize::from(core) + usize::from(driver));
         in_bytes =
@@ -154,10 +156,11 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize 
     } else {
         in_bytes = 4 * usize::from(header.in_words);
         room = 4 * usize::from(header.out_words);
-        // SAFETY: readable for `len` bytes: a command that has room for an answer has its address behind the header.
+        // SAFETY: readable for `len` bytes: a command with room for an answer has its address
+        // behind the header.
         answer = if room == 0 { 0 } else { unsafe { from.cast::<u64>().add(1).read_unaligned() } };
     }
-    // What is no whole number of words the kernel does not see.
+    // The kernel ignores bytes beyond whole words.
     assert!(in_bytes <= len && len < in_bytes + 16, "{len} bytes are told as {in_bytes}");
     if let Some(error) = refusal() {
         return fail(error) as isize;
@@ -166,7 +169,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize 
         // SAFETY: memory that the command lends for an answer of this length.
         unsafe { fill(answer, room) };
     }
-    // Now and then a short one.
+    // Sometimes a short result.
     if byte() == 1 { len as isize - 1 } else { len as isize }
 }
 
@@ -263,7 +266,7 @@ fn is_answer(object: u16, method: u16, attr: u16) -> bool {
             &[UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE],
         ),
     ];
-    // Attributes of drivers: even ones, by the rule of `ibverbs::fuzzing::commands`.
+    // Attributes of drivers are even, by the rule of `ibverbs::fuzzing::commands`.
     let drivers_own = attr > UVERBS_ATTR_UHW_OUT && attr.is_multiple_of(2);
     attr == UVERBS_ATTR_UHW_OUT
         || drivers_own

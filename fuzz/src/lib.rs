@@ -1,4 +1,5 @@
-//! Fuzz targets: each takes any bytes as what a file, the kernel, a peer or a person wrote, and panics if something is wrong. See docs/design/fuzzing.md.
+//! Fuzz targets: each takes any bytes as the content of a file, or as input of the kernel, a peer
+//! or a person, and panics on a defect. See docs/design/fuzzing.md.
 
 mod kernel;
 
@@ -31,7 +32,7 @@ pub const TARGETS: &[(&str, Run)] = &[
 /// Runs a target on some bytes.
 ///
 /// # Panics
-/// There is no such target, or it found something.
+/// The target is unknown, or found a defect.
 pub fn run(target: &str, data: &[u8]) {
     let found = TARGETS.iter().find(|(name, _)| *name == target);
     let (_, run) = found.unwrap_or_else(|| panic!("no such target: {target}"));

@@ -1,4 +1,5 @@
-//! Every input of the corpora, among them what once was found: without libFuzzer, so on any toolchain.
+//! Runs every input of the corpora, earlier findings included, without libFuzzer, so on any
+//! toolchain.
 
 use std::path::Path;
 

@@ -164,7 +164,7 @@ fn nonsense() -> Vec<(&'static str, Option<Vec<u8>>)> {
     ]
 }
 
-/// A tree with one device, with one file at a time damaged.
+/// A tree with one device, and one damaged file at a time.
 fn sysfs(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
     let files = [
         ("class/infiniband_verbs/abi_version", "6\n"),

@@ -16,7 +16,7 @@ use xtask::progress::Progress;
 use xtask::scratch::{self, Scratch};
 use xtask::stage;
 
-/// The environment of one check. Shared parts are made by the first check that needs them.
+/// The environment of one check. The first check that needs a shared part makes the part.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     pub(crate) paths: Arc<Paths>,
@@ -203,7 +203,7 @@ impl Bench {
     pub(crate) fn over(&self, path: DataPath) -> crate::Result<Fabric> {
         let dir = self.private_folder("fabric")?;
         let work = self.private_folder("work")?;
-        // A file that cannot be removed shows in the tests that need it.
+        // A file that cannot be removed shows in the tests that need the file.
         let _ = clear_domains();
         let over = Over::new(self.prefix()?, &self.paths.target)
             .fabric(&dir)
@@ -230,8 +230,8 @@ impl Bench {
         if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
     }
 
-    /// Files in /dev/shm that may belong to this check: files of the test's user if no other check
-    /// runs, and files with the project's name.
+    /// Files in /dev/shm of this check: files of the test's user if no further check runs, and
+    /// files with the project's name.
     fn shared_memory(&self) -> Vec<String> {
         use std::os::unix::fs::MetadataExt;
         let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -246,7 +246,7 @@ impl Bench {
 }
 
 /// Removes the XRC domain files of perftest and ibv_xsrq_pingpong. These programs create the file
-/// under a fixed name, readable only by its owner, and leave it. A file of another user would
+/// under a fixed name, readable only by its owner, and leave the file. A file of another user would
 /// prevent the test.
 pub(crate) fn clear_domains() -> Result<(), String> {
     for name in ["xrc_domain", "xrc_domain_server", "xrc_domain_client"] {

@@ -84,7 +84,7 @@ fn arguments(program: &Program) -> &'static [&'static str] {
     if program.runs.is_empty() { &[""] } else { program.runs }
 }
 
-/// A program's own checks; the error lists the failed ones.
+/// A program's checks; the error lists the failed checks.
 pub(super) fn verdict(done: &Finished) -> Result<(), String> {
     if done.ok() && done.stderr.is_empty() {
         return Ok(());

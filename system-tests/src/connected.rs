@@ -61,7 +61,7 @@ fn between_hosts(bench: &Bench, tally: &mut Tally, words: &[&str]) -> crate::Res
     Ok(())
 }
 
-/// The job that runs the script, with its environment.
+/// The script's job, with its environment.
 fn script(bench: &Bench, job: Job) -> crate::Result<Job> {
     // The user of the programs may not be allowed to read the repository.
     let tools = bench.scratch.folder("tools", 0o755)?.join("tools");

@@ -124,8 +124,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A process that changed its user after it opened the device does not reach processes of its
-/// former user.
+/// A process that changed its user after opening the device does not reach processes of the former
+/// user.
 fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Result<()> {
     let name = "a process that changed its user after opening the device";
     if !process::is_root() {
@@ -152,7 +152,7 @@ fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Resul
     Ok(())
 }
 
-/// One line of the library that names `culprit`; the program may print lines of its own.
+/// One line of the library that names `culprit`; the program may print further lines.
 fn one_line(done: &Finished, culprit: &Path) -> Result<(), String> {
     let lines: Vec<_> = done.stderr.lines().filter(|l| !is_the_programs(l)).collect();
     let named = lines.first().is_some_and(|l| l.contains(&*culprit.to_string_lossy()));

@@ -267,8 +267,8 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
         let done = Job::new(program).args(args).run(&bench.scratch, LIMIT)?;
         if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
     };
-    // The new Debian uses the package sources of this machine. The packages fit the release that
-    // they were made on.
+    // The new Debian uses the package sources of this machine. Packages fit the release of the
+    // build machine.
     let running = ferroverbs_c_tests::debian::running()?;
     let targets =
         ask("apt-get", &["indextargets", "--format", "$(REPO_URI) $(CODENAME) $(CREATED_BY)"])?;

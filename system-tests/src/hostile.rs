@@ -10,7 +10,7 @@ use xtask::process::User;
 /// What each attack is given.
 const SECONDS: u64 = 5;
 
-/// C programs that run beside an attacker that writes only its own segments, on one data path each.
+/// C programs beside an attacker that writes only its own segments, on one data path each.
 const BYSTANDERS: &[(&str, &str)] = &[
     ("data", "two"),
     ("atomics", "two"),

@@ -1,4 +1,5 @@
-//! Unmodified programs of two hosts, by RoCE v2: two network namespaces with a cable between them, and processes that share nothing else.
+//! Unmodified programs of two hosts, over RoCE v2: two network namespaces with a cable between
+//! them, and processes that share nothing else.
 
 mod accidents;
 mod astray;
@@ -22,10 +23,11 @@ use std::time::Duration;
 use xtask::namespaces::Namespaces;
 use xtask::process::Job;
 
-/// Bytes of the packets of a cable, and whether only the programs that are marked so run over it.
+/// Packet size of each cable, and whether only programs marked for every cable run over it.
 const CABLES: &[(u32, bool)] = &[(1500, true), (9000, false)];
 
-/// Programs, and whether they run over every cable. The client gets the server's address as its last argument.
+/// Programs, and whether they run over every cable. The last argument of the client is the server's
+/// address.
 const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ibv_rc_pingpong", &["-g", "1", "-n", "500"], true),
     ("ibv_rc_pingpong", &["-g", "1", "-n", "500", "-e"], false),
@@ -49,7 +51,8 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_atomic_bw", &["-n", "200"], false),
     ("ib_atomic_bw", &["-n", "200", "-A", "CMP_AND_SWAP"], false),
     ("ib_read_lat", &["-n", "200", "-s", "8"], false),
-    // More queue pairs than anything is made for one by one, with more under way than a socket has room for. Timeouts are of four seconds.
+    // More QPs than lazily allocated resources, with more packets in flight than a socket buffer
+    // holds. The timeout is four seconds.
     (
         "ib_send_bw",
         &["-n", "20", "-s", "4096", "-q", "1000", "-t", "4", "-r", "8", "-u", "20"],
@@ -129,7 +132,7 @@ const LONG_PACKETS: &[(&str, &[&str])] = &[
     ("matrix", &["two"]),
 ];
 
-/// How long one of them may take.
+/// Time limit of one program.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The programs of the short tier, over packets of 1500 bytes.
@@ -250,7 +253,7 @@ pub(super) fn register(checks: &mut Checks) {
 
 type Part = fn(&Bench, &mut Tally, &Namespaces);
 
-/// A check that has two hosts of its own. Root alone can make them.
+/// A check with its own two hosts, which only root can make.
 pub(super) fn between(
     checks: &mut Checks,
     name: &str,
@@ -265,7 +268,7 @@ pub(super) fn between(
     });
 }
 
-/// Programs of others over a cable: all of them, or those that run over every cable.
+/// Foreign programs over a cable: all, or those that run over every cable.
 fn others(
     bench: &Bench,
     tally: &mut Tally,
@@ -309,7 +312,7 @@ fn storms(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result
         bench.step(&format!("hosts: {name}"));
         let place = Place::wired(bench, hosts, weather)?;
         let job = own(bench, &place, hosts, "storm", &[&seed, seconds])?;
-        // Of those that were killed it is told that they are gone, which is no news here.
+        // The processes report the death of killed peers, as expected.
         tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     }
     let weather = "loss=2% duplicate=1% reorder=5% seed=5";
@@ -351,7 +354,7 @@ fn own(
     Ok(of_both(job, place, hosts))
 }
 
-/// With its other process on the other host.
+/// Places the job's second process on the second host.
 fn of_both(job: Job, place: &Place<'_>, hosts: &Namespaces) -> Job {
     let network = format!("/run/netns/{}", hosts.names[1]);
     job.env("TEST_HOST", network).env("TEST_HOST_FABRIC", place.folder(1))

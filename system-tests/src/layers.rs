@@ -1,5 +1,5 @@
-//! Layers between a program and its provider, written in C with the installed header: the functions
-//! that they replace, and the message about an invalid layer.
+//! Layers between a program and its provider, written in C with the installed header: the replaced
+//! functions, and the message about an invalid layer.
 
 mod four;
 mod stepped;

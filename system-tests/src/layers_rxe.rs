@@ -137,7 +137,8 @@ fn placed(folder: &Path) -> crate::Result<()> {
     (first && case).then_some(()).ok_or(said)
 }
 
-/// `ferroverbs` with these arguments, of what a layer left in the folder of its name.
+/// The output of `ferroverbs` with these arguments, for the files of a layer in the folder of its
+/// name.
 fn told(bench: &Bench, folder: &Path, layer: &str, args: &[&str]) -> crate::Result<String> {
     let program = bench.prefix()?.join("bin/ferroverbs");
     let job = Job::new(program).args(args).arg(folder.join(layer));
@@ -150,7 +151,7 @@ fn said(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(format!("{name}.said"))).unwrap_or_default()
 }
 
-/// What both sides of a ping-pong said, if they ended well.
+/// The output of both sides of a ping-pong that succeeded.
 fn ended(folder: &Path, layer: &str) -> crate::Result<String> {
     let said = said(folder, layer);
     if said.lines().last() == Some("0 0") { Ok(said) } else { Err(said) }

@@ -1,7 +1,9 @@
-//! The tests of Ferroverbs from outside: programs over the staged libraries, hosts, packages, machines.
+//! The tests of Ferroverbs from outside: programs over the staged libraries, hosts, packages,
+//! machines.
 //!
-//! Each group is a module that registers its checks with `harness`. A check has a name (`group::name`), a tier,
-//! a load and a time limit. `cargo xtask test` installs what the groups need and runs the short tier.
+//! Each group is a module that registers its checks with `harness`. A check has a name
+//! (`group::name`), a tier, a load and a time limit. `cargo xtask test` installs the packages of
+//! the groups and runs the short tier.
 
 mod bad_input;
 mod bench;
@@ -317,7 +319,7 @@ const GROUPS: &[Group] = &[
 /// The number of failures that stops a check whose parts may each take the whole time limit.
 const ENOUGH: usize = 8;
 
-/// Runs what the command line asks for. In a virtual machine that a check has started, its scenarios.
+/// Runs the checks that the command line selects; in a virtual machine of a check, its scenarios.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);

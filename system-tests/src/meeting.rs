@@ -219,8 +219,8 @@ impl<'a> Place<'a> {
         Err(format!("{}{}", server.report("server"), client.report("client")))
     }
 
-    /// Several pairs connect at once between the same two hosts, so packets for one process also
-    /// reach others.
+    /// Several pairs connect at once between the same two hosts, so each process receives packets
+    /// for other processes.
     pub(super) fn crowd(&self, bench: &Bench, pairs: &[(&str, &[&str])]) -> Result<(), String> {
         let started: Result<Vec<_>, String> =
             pairs.iter().map(|(program, args)| self.start(bench, program, args)).collect();

@@ -32,7 +32,7 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_send_bw", &["-q", "24", "-s", "65536"]),
     ("ib_send_bw", &["--post_list", "16", "-s", "8"]),
     ("ib_send_bw", &["--use-srq", "-s", "1024"]),
-    // Receives that extend beyond their region, as Debian 13's perftest posts them.
+    // Receives that extend beyond their region, as in Debian 13's perftest.
     ("ib_send_bw", &["--use-srq", "-s", "512"]),
     ("ib_send_bw", &["-c", "XRC", "-s", "512"]),
     ("ib_send_bw", &["-c", "XRC", "--use-srq", "-b", "-q", "3", "-s", "30000"]),
@@ -277,7 +277,7 @@ fn one(
 
 fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
     let rows = perftest::parse(&ended.client.stdout);
-    // The transferring side measures; with --reversed that is the server.
+    // The transferring side measures; with --reversed the server.
     let sides = [&ended.server, &ended.client];
     let unclocked: usize =
         sides.map(|s| s.stderr.matches(PERFTEST_CLOCK.symptom).count()).iter().sum();

@@ -1,8 +1,8 @@
-//! Debian's perftest over RAW_PACKET: servers and clients that find each other by Ethernet
-//! addresses alone.
+//! Debian's perftest over RAW_PACKET: servers and clients find each other by Ethernet addresses
+//! alone.
 //!
-//! Not run: `raw_ethernet_burst_lat`. It refuses its own defaults before it opens a device ("SW
-//! Rate limiter cann't be executed on non-BW ... tests"), in perftest 4.5 of Debian 12.
+//! Not run: `raw_ethernet_burst_lat`. The program refuses its own defaults before the device is
+//! opened ("SW Rate limiter cann't be executed on non-BW ... tests"), in perftest 4.5 of Debian 12.
 
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const CLIENT: &str = "02:00:00:00:00:0b";
 /// The head of the server's table, printed when its rule is in effect.
 const READY: &str = "#bytes";
 
-/// Programs and what they are run with. For a time rather than a number of frames: a server that waits for a number waits
-/// for ever for one that was dropped, as frames may be when a CPU is taken away for long.
+/// Programs and their arguments. They run for a time, not for a number of frames: a server that
+/// waits for a number would wait for ever after a dropped frame.
 const PAIRS: &[(&str, &[&str])] = &[
     ("raw_ethernet_bw", &["-D", "2", "-s", "64"]),
     ("raw_ethernet_bw", &["-D", "2", "-s", "1500"]),
@@ -46,11 +46,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A server, and a client once the server's rule is made: frames sent before are for nobody.
+/// Starts a server, and a client once the server's rule is in effect: earlier frames would reach no
+/// QP.
 fn pair(bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
     let side = |role: &str, own: &str, other: &str| {
-        // Line by line, or the server would say that it is ready when it ends.
+        // Line buffering; otherwise the server's ready line would appear at its end.
         let job = fabric.over.job("stdbuf").args(["-oL", program, "-F", role]);
         job.args(["-B", own, "-E", other]).args(args).dir(&fabric.work)
     };

@@ -1,5 +1,6 @@
-//! Presence: programs that look for files before the first call of verbs find the software device, as
-//! root and as an ordinary user, and no other copy of libibverbs opens the device as one of the kernel.
+//! Presence: programs that look for files before the first call of verbs find the software device,
+//! as root and as an ordinary user. No other copy of libibverbs opens the device as a kernel
+//! device.
 
 use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally};
 use std::os::unix::fs::chown;
@@ -67,7 +68,7 @@ fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The users of this check, and what to call them.
+/// The users of this check, with names.
 fn users() -> Vec<(&'static str, Option<User>)> {
     match process::is_root() {
         true => vec![("root", None), ("an ordinary user", Some(NOBODY))],
@@ -75,8 +76,9 @@ fn users() -> Vec<(&'static str, Option<User>)> {
     }
 }
 
-/// A server and a client, which tries until the server listens. Their exit statuses say nothing: a thread of
-/// rping may use the event channel that its main thread has destroyed (docs/reference/programs.md).
+/// A server and a client, which tries until the server listens. The exit statuses are ignored: a
+/// thread of rping may use the event channel after the main thread has destroyed the channel
+/// (docs/reference/programs.md).
 const RPING: &str = "
     rping -s -a 127.0.0.1 -P & server=$!
     until rping -c -a 127.0.0.1 -C 3 -v 2>/dev/null | grep rdma-ping-2; do kill -0 $server; done
@@ -371,7 +373,7 @@ fn system(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let fabric = bench.scratch.folder("fabric", 0o700)?;
     let over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
-    // In a mount namespace of its own, and with a folder for nodes that goes with it.
+    // In a separate mount namespace, and with a folder for nodes.
     let text = "
         \"$1\" tree --system
         setpriv --reuid=65534 --regid=65534 --clear-groups ibstat

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use xtask::over::{DataPath, Way};
 use xtask::process::{Finished, PAUSE};
 
-/// A second where nobody else computes.
+/// A run takes a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(200);
 
 const PING_PONGS: &[(&str, &[&str])] = &[
@@ -24,8 +24,8 @@ const PING_PONGS: &[(&str, &[&str])] = &[
     ("ibv_xsrq_pingpong", &["-e", "-n", "100", "-s", "100000"]),
 ];
 
-/// What else they offer, and its combinations, by `LD_LIBRARY_PATH`. All but `-j` with `-o` or `-O`, which
-/// `ibv_rc_pingpong` itself refuses ("DM memory region can't be on demand").
+/// Further options and their combinations, over `LD_LIBRARY_PATH`, except `-j` with `-o` or `-O`,
+/// which `ibv_rc_pingpong` itself refuses ("DM memory region can't be on demand").
 const OPTIONS: &[(&str, &[&str])] = &[
     ("ibv_rc_pingpong", &["-o", "-c"]),
     ("ibv_rc_pingpong", &["-O", "-c"]),
@@ -130,7 +130,7 @@ fn exchange(
 fn watch(bench: &Bench) -> crate::Result<Result<(), String>> {
     bench.step("ibv_asyncwatch");
     let fabric = bench.over(DataPath::Default)?;
-    // It prints a line and goes on without flushing it.
+    // The program prints a line without flushing.
     let job = fabric.over.job("stdbuf").args(["-oL", "ibv_asyncwatch"]);
     let mut running = job.dir(&fabric.work).start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;

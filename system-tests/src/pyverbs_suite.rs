@@ -1,4 +1,5 @@
-//! rdma-core's own tests of pyverbs, as Debian's package rdma-core brings them, over Debian's pyverbs: whatever is not known to be left out passes.
+//! rdma-core's own tests of pyverbs, from Debian's package rdma-core, over Debian's pyverbs: every
+//! test passes, except known skips and failures.
 
 use super::pyverbs::PYTHON;
 use crate::{Bench, Checks, Tally, Tier};
@@ -16,7 +17,7 @@ const KNOWN: &str = "c-tests/data/pyverbs-suite.tsv";
 const RUNNER: &str = "c-tests/tools/pyverbs_suite.py";
 /// Where package rdma-core has them, unless dpkg was told to leave documentation out.
 const TESTS: &str = "usr/share/doc/rdma-core/tests";
-/// At least so many tests pass.
+/// The least number of passing tests.
 const MANY: usize = 100;
 
 pub(super) fn register(checks: &mut Checks) {
@@ -49,8 +50,8 @@ fn run(bench: &Bench, tally: &mut Tally, path: DataPath) -> crate::Result<()> {
     Ok(())
 }
 
-/// A folder with a command `rdma` that knows of no device of the kernel's: newer tests ask it which network interface belongs to
-/// theirs, and break off where it can't ask the kernel.
+/// A folder with a command `rdma` that lists no kernel device. Newer tests ask `rdma` for the
+/// network interface of their device, and abort if the command cannot ask the kernel.
 fn without_kernel(bench: &Bench) -> crate::Result<PathBuf> {
     let folder = bench.scratch.folder("commands", 0o755)?;
     let command = folder.join("rdma");
@@ -90,14 +91,15 @@ fn tests(bench: &Bench) -> Result<PathBuf, String> {
 struct Known {
     /// Beginning of the reason that a test gives, and ours.
     skips: Vec<(String, String)>,
-    /// A test's name, and our reason.
+    /// A test's name, and the reason.
     failures: BTreeMap<String, String>,
-    /// The same of tests that older releases do not have, or that pass there.
+    /// Explanations for tests that older releases lack or pass.
     newer: BTreeMap<String, String>,
 }
 
 impl Known {
-    /// Outcome, name or reason, our reason: with tabs between. Lines with `#` are remarks.
+    /// Parses lines of outcome, name or skip reason, and explanation, separated by tabs. Lines with
+    /// `#` are remarks.
     fn read(text: &str) -> Result<Self, String> {
         let mut known = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -120,7 +122,7 @@ impl Known {
     }
 }
 
-/// Records what the runner printed. Tests that are known to be left out are one line for each reason.
+/// Records the runner's output. Known skips are one line for each reason.
 fn count(known: &Known, done: &Finished, path: DataPath, tally: &mut Tally) {
     let (first, path) = (path == DataPath::Default, path.name());
     let mut left_out: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by our librdmacm.so.1 between two processes, of one host and of two.
+//! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by Ferroverbs'
+//! librdmacm.so.1 between two processes on one host and on two hosts.
 
 #[cfg(test)]
 mod documented;
@@ -32,7 +33,7 @@ struct Case {
     space: u64,
     /// What the client says when all went well.
     says: &'static str,
-    /// The only port that the program knows, where it has no option for one.
+    /// The fixed port of a program without a port option.
     port: Option<u16>,
     /// The server serves for ever.
     endless: bool,
@@ -63,7 +64,7 @@ const CASES: &[Case] = &[
         client: &["ucmatose", "-c", "8", "-C", "20", "-S", "5000", "-s", ADDRESS],
         ..PLAIN
     },
-    // The program moves its ids to other channels half-way.
+    // The program moves its ids to new channels half-way.
     Case {
         server: &["ucmatose", "-c", "4", "-m"],
         client: &["ucmatose", "-c", "4", "-m", "-s", ADDRESS],
@@ -118,7 +119,7 @@ const CASES: &[Case] = &[
         &["ib_atomic_bw", "-R", "-T", "32", "-n", "500"],
         &["ib_atomic_bw", "-R", "-T", "32", "-n", "500", ADDRESS],
     ),
-    // Of other kinds than RC it takes UD only.
+    // Besides RC the program supports UD only.
     Case {
         server: &["ib_send_bw", "-R", "-c", "UD", "-n", "500"],
         client: &["ib_send_bw", "-R", "-c", "UD", "-n", "500", ADDRESS],
@@ -131,7 +132,8 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// As many connections at once as a large cluster makes, all of them established, and ended; a few seconds.
+/// As many connections at once as a large cluster makes, all established and ended, in a few
+/// seconds.
 const TEN_THOUSAND: Case = Case {
     server: &["cmtime"],
     client: &["cmtime", "-c", "10000", "-s", ADDRESS],
@@ -140,7 +142,7 @@ const TEN_THOUSAND: Case = Case {
     ..PLAIN
 };
 
-/// perftest, whose client says nothing that the server does not.
+/// perftest: the client's output is contained in the server's.
 const fn perftest(server: &'static [&'static str], client: &'static [&'static str]) -> Case {
     Case { server, client, says: "#bytes", ..PLAIN }
 }
@@ -207,15 +209,15 @@ fn cases(
         bench.step(&format!("rdmacm: {name}"));
         let fabric = bench.over(path)?;
         let done = both(bench, &Site::here(&fabric), case);
-        // Who is killed leaves its socket to the next one.
+        // A killed process leaves its socket, which the next one removes.
         let left = if case.endless { Ok(()) } else { bench.nothing_left(&fabric) };
         tally.record(&name, done.and(left));
     }
     Ok(())
 }
 
-/// A process that is killed says nothing. Its peer hears of it by the event that a connection
-/// ended, unless rping ends before it reads the event ([`RPING_COMPLETION`], once in ten runs).
+/// A killed process sends no message. Its peer gets the event DISCONNECTED, unless rping ends
+/// before it reads the event ([`RPING_COMPLETION`], once in ten runs).
 fn told_of_a_kill(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
     let server = ["rping", "-s", "-C", "100000000", "-a", ADDRESS];
     let client = ["rping", "-c", "-C", "100000000", "-a", ADDRESS];
@@ -243,7 +245,8 @@ impl Site<'_> {
         Self { sides, namespaces: None, address: "127.0.0.1" }
     }
 
-    /// A program and its arguments; `port` behind the program, as the address is the last argument of perftest's, which takes no option behind it.
+    /// A program with its arguments. `port` comes first, because perftest takes the address as the
+    /// last argument.
     fn job(&self, side: usize, words: &[&str], port: Option<u16>) -> Result<Job, String> {
         let (program, args) = words.split_first().ok_or("there is no program")?;
         let args = args.iter().map(|&arg| if arg == ADDRESS { self.address } else { arg });
@@ -301,7 +304,8 @@ impl Site<'_> {
     }
 }
 
-/// Programs of ours with their arguments, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
+/// C programs of c-tests and their purposes, which no Debian program has. Names that end in `_tcp`
+/// are TCP programs.
 const PROGRAMS: [(&str, &str); 24] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
@@ -329,7 +333,7 @@ const PROGRAMS: [(&str, &str); 24] = [
     ("stacks far", "the same between hosts"),
 ];
 
-/// A server of one user, and a client of another one: they meet over soft by their group, and by the names of ports, too.
+/// A server and a client of two users: they connect over soft by their group, and by port names.
 fn users_of_a_group(bench: &Bench) -> Result<(), String> {
     /// Nobody's group, and two users that need not exist.
     const GROUP: u32 = 65534;
@@ -406,8 +410,7 @@ fn all_ok(bench: &Bench, job: Job) -> Result<(), String> {
     Err(done.report("the program"))
 }
 
-/// How long udpong may take that has its messages echoed: beyond it the program shows
-/// [`UDPONG_ECHO`].
+/// Time limit for udpong with echoed messages; beyond it the program shows [`UDPONG_ECHO`].
 const ECHO_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs server and client; again where rping or udpong shows a known defect of its own.
@@ -443,7 +446,7 @@ fn once(bench: &Bench, site: &Site<'_>, case: &Case, limit: Duration) -> Result<
 /// A client of nobody hears why, and does not wait.
 fn nobody(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let args = ["rping", "-c", "-C", "1", "-a", ADDRESS];
-    // 8: nobody listens on that service (IBTA vol 1, 12.6.7.2).
+    // 8: no listener at that service id (IBTA vol 1, 12.6.7.2).
     hears(bench, &site.job(1, &args, Some(pair::free_port()?))?, "RDMA_CM_EVENT_REJECTED, error 8")
 }
 

@@ -1,6 +1,6 @@
-//! soft against a kernel's rxe, by RoCE v2, each as server and as client: programs of the two in a virtual machine, where one is in a network namespace of
-//! its own (rxe of Debian's kernel holds the port in the first). What goes over the cable is captured, and must be well formed to tshark, if that is
-//! installed.
+//! soft against a kernel's rxe over RoCE v2, each as server and as client, in a virtual machine.
+//! One side is in its own network namespace, because rxe of Debian's kernel holds the port in the
+//! first. The cable is captured, and tshark, if installed, must find all packets well formed.
 
 mod errors;
 mod packets;
@@ -16,10 +16,11 @@ use xtask::vm::{Machine, Request, Stream};
 /// Ten minutes are usual.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// The release of Debian whose kernel is tried beside this one's.
+/// The Debian release whose kernel is tested besides the running one.
 const NEXT: &str = "trixie";
 
-/// Programs among the lines that have to be compiled, with their libraries: ours, in `c-tests`, and UCX's example.
+/// Programs of the lines that need compilation, with their libraries: programs of `c-tests`, and
+/// UCX's example.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("tools/messages.c", &["-libverbs"]),
     ("tools/group.c", &["-libverbs"]),
@@ -28,7 +29,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("/usr/share/doc/libucx-dev/examples/ucp_client_server.c", &["-lucp", "-lucs"]),
 ];
 
-/// Of the lines, those that each run of all tests has time for: one of each kind, also with losses, and a connection by IP addresses.
+/// The lines that every run of all tests includes: one of each kind, also with losses, and a
+/// connection by IP addresses.
 const SHORT: &[&str] = &[
     "ibv_rc_pingpong -g 2 -n 100",
     "ib_send_lat -x 1 -F -n 100 -s 8 -c UD",
@@ -87,7 +89,7 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
     let source = |name: &str| bench.paths.root.join("c-tests").join(name);
     let programs = folder.join("lines");
     std::fs::write(&programs, format!("{}\n", lines.trim_end())).map_err(|e| e.to_string())?;
-    // Below a folder that the guest sees as it is, whatever becomes of this one meanwhile.
+    // A folder that the guest sees unchanged, whatever happens to the original meanwhile.
     let stage = folder.join("stage");
     scratch::copy_tree(bench.prefix()?, &stage)?;
     for (file, libraries) in PROGRAMS {

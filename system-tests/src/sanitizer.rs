@@ -1,10 +1,10 @@
 //! A program under valgrind, and the front-end under a thread sanitizer, while many threads list, open
-//! and close devices and make objects.
+//! and close devices and create objects.
 //!
-//! The toolchain's own sanitizer needs no nightly compiler, only the switch that admits unstable flags.
-//! The standard library comes without instrumentation, so the front-end's locks are C's, which the sanitizer
-//! knows, and its cells are built on parking_lot, whose code is compiled here. The plugin is not instrumented: what it does inside calls that
-//! the sanitizer knows (`realloc`, …) is left out by name.
+//! The toolchain's own sanitizer needs no nightly compiler, only the switch for unstable flags. The
+//! standard library has no instrumentation. So the front-end's locks are C's, which the sanitizer
+//! knows, and its cells use parking_lot, which is compiled here. The plugin is not instrumented:
+//! its accesses inside calls that the sanitizer knows (`realloc`, …) are suppressed by name.
 
 use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally, Tier};
@@ -107,7 +107,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .dir(&folder)
         .run(&bench.scratch, RUN)?;
     if done.stderr.contains("FATAL: ThreadSanitizer") {
-        // Its memory layout and this kernel's do not go together.
+        // The sanitizer's memory layout does not suit this kernel.
         tally.skip(&name, done.stderr.lines().next().unwrap_or_default());
         return Ok(());
     }

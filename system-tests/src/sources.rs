@@ -1,5 +1,7 @@
-//! Sources of others compile against our headers, with the warnings that they have against upstream's and no others: rdma-core's examples, perftest, UCX's and
-//! libfabric's verbs transports, from Debian's source packages. Nothing is configured: c-tests/sources has what their scripts would find out.
+//! Sources of foreign projects compile against Ferroverbs' headers with the same warnings as
+//! against upstream's: rdma-core's examples, perftest, and the verbs transports of UCX and
+//! libfabric, from Debian's source packages. No configure script runs: c-tests/sources has the
+//! results.
 
 use crate::{Bench, Checks, Load, Tally, Tier};
 use ferroverbs_c_tests::{debian, release::RELEASES};
@@ -12,7 +14,7 @@ use xtask::process::{Finished, Job};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A source package, and what of it uses verbs.
+/// A source package and its parts that use verbs.
 struct Project {
     package: &'static str,
     /// Folders whose C files are compiled.
@@ -21,7 +23,7 @@ struct Project {
     include: &'static [&'static str],
     /// Files that are left out, and why.
     without: &'static [(&'static str, &'static str)],
-    /// At least so many are expected.
+    /// The least number of compiled files.
     files: usize,
 }
 

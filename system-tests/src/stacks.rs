@@ -1,7 +1,7 @@
-//! Unmodified programs and libraries of others that stand on verbs, all from Debian: qperf, uDAPL, Ceph, Gloo, TensorPipe, UCX, libfabric, and
-//! Open MPI (OpenSHMEM, too) and MPICH over these two.
+//! Unmodified programs and libraries above verbs, all from Debian: qperf, uDAPL, Ceph, Gloo,
+//! TensorPipe, UCX, libfabric, and Open MPI (with OpenSHMEM) and MPICH over the last two.
 //!
-//! UCX takes a device only if there is a node `/dev/infiniband/<device>`: it runs by `ferroverbs -n`.
+//! UCX needs a device node `/dev/infiniband/<device>`, so it runs by `ferroverbs -n`.
 
 mod ceph;
 mod dapl;
@@ -67,7 +67,7 @@ const PARTS: &[(&str, &[Package], Part)] = &[
     ("TensorPipe", packages::TENSORPIPE, |stacks, tally| stacks.tensorpipe(tally)),
 ];
 
-/// Those that look for device nodes.
+/// Programs that look for device nodes.
 const WITH_NODES: &[(&str, &[Package], Part)] = &[
     ("UCX", packages::UCX, |stacks, tally| stacks.ucx(tally)),
     ("HPC Challenge", packages::HPCC, |stacks, tally| stacks.hpcc(tally)),
@@ -104,7 +104,7 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// qperf's tests of verbs, all that it has for RC, UC and UD. Those with `ver_` look at the results.
+/// All of qperf's verbs tests for RC, UC and UD. Tests with `ver_` verify the data.
 const QPERF: [&str; 21] = [
     "rc_lat",
     "rc_bw",
@@ -144,7 +144,7 @@ const UCX: [(&str, u32); 11] = [
     ("ucp_cswap", 8),
 ];
 
-/// An MPI (or OpenSHMEM), and what it is run by.
+/// An MPI (or OpenSHMEM) library and its launcher.
 struct Mpi {
     name: &'static str,
     packages: &'static [Package],
@@ -174,11 +174,11 @@ struct MpiWay {
     name: &'static str,
     args: &'static [&'static str],
     ranks: u32,
-    /// `UCX_TLS`; empty: it does not stand on UCX.
+    /// `UCX_TLS`; empty: not over UCX.
     transport: &'static str,
 }
 
-/// Open MPI wants to be told that root may run it.
+/// Open MPI refuses root without these settings.
 const AS_ROOT: [(&str, &str); 2] =
     [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
@@ -203,7 +203,7 @@ const MPIS: [Mpi; 3] = [
                 args: &["--mca", "pml", "ucx", "--mca", "osc", "ucx"],
                 transport: "ud_v,self",
             },
-            // With three, ofi_rxd of libfabric 1.17 breaks off, over its UDP just so.
+            // With three ranks ofi_rxd of libfabric 1.17 aborts, over its UDP provider as well.
             MpiWay {
                 name: "libfabric, UD",
                 ranks: 2,
@@ -230,7 +230,8 @@ const MPIS: [Mpi; 3] = [
         packages: packages::OPEN_MPI,
         source: "shmem_ring.c",
         compiler: "oshcc",
-        // With its hook on free() Open MPI 4.1 calls into a component that it has unloaded, over whatever UCX stands on.
+        // With its hook on free(), Open MPI 4.1 calls into an unloaded component, over every device
+        // of UCX.
         command: &[
             "oshrun",
             "--oversubscribe",
@@ -300,7 +301,7 @@ impl Stacks<'_> {
         Ok(())
     }
 
-    /// Of libfabric the part that needs no rdma_cm: reliable datagrams over UD. It checks what it gets.
+    /// The part of libfabric without rdma_cm: reliable datagrams over UD, with verified data.
     fn libfabric(&self, tally: &mut Tally) -> crate::Result<()> {
         for path in PATHS {
             for size in ["1", "4096", "65536"] {
@@ -365,7 +366,8 @@ impl Stacks<'_> {
                     with_ucx(self.with_nodes(&fabric, "env")?, way.transport)
                 };
                 let job = job.args(mpi.command).arg("-n").arg(way.ranks.to_string());
-                // Open MPI 5 has no one-sided operations by messages any more, but by memory that a host's processes share.
+                // Open MPI 5 has one-sided operations only by memory that the processes of a host
+                // share, not by messages.
                 let args =
                     way.args.iter().map(|arg| if newer && *arg == "pt2pt" { "sm" } else { arg });
                 let job = job.args(args).arg(&program);
@@ -386,15 +388,16 @@ impl Stacks<'_> {
         if done.ok() { Ok(program) } else { Err(done.report(compiler)) }
     }
 
-    /// Runs a job in a folder of its own, where it keeps what it has to keep.
+    /// Runs a job in its own folder.
     fn finish(&self, fabric: &Fabric, job: Job) -> crate::Result<Finished> {
         let job = job.dir(&fabric.work).env("HOME", &fabric.work).env("TMPDIR", &fabric.work);
         job.run(&self.bench.scratch, LIMIT)
     }
 }
 
-/// By the adapter only, with this transport. By itself UCX 1.18 orders one-sided operations by a flush that its RC has on
-/// mlx5 only, and logs an error for each. Older ones do not know the setting and would warn.
+/// Only over soft, with this transport. By default UCX 1.18 orders one-sided operations by a flush
+/// that its RC supports on mlx5 only, and logs an error for each. Older releases do not know the
+/// setting and would warn.
 fn with_ucx(job: Job, transport: &str) -> Job {
     let job = job.env("UCX_TLS", transport).env("UCX_NET_DEVICES", "soft0:1");
     job.env("UCX_FENCE_MODE", "weak").env("UCX_WARN_UNUSED_ENV_VARS", "n")
@@ -410,7 +413,7 @@ fn good(done: &Finished, words: &str) -> Result<(), String> {
     {
         return Ok(());
     }
-    // What it was about comes before the trace of the stack.
+    // The cause precedes the stack trace.
     let all = format!("{}\n{}", done.stdout, done.stderr);
     let first = all.lines().find(|line| complains(line)).unwrap_or_default();
     Err(format!("{first}\n{}", done.report("the program")))

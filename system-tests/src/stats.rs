@@ -1,5 +1,6 @@
-//! The layer `stats`, `ferroverbs stats` and `ferroverbs top`: what programs did is counted and told, while they run, after they have ended or were
-//! killed; with threads and children; and files do not become more and more.
+//! The layer `stats`, `ferroverbs stats` and `ferroverbs top`: counters of programs, read while
+//! they run and after their end or kill, with threads and children; and the number of files stays
+//! limited.
 
 use super::{c_programs, layers, validate};
 use crate::{Bench, Checks, Fabric, Load, Tally, Tier};
@@ -15,7 +16,7 @@ const LAYERS: &str = "FERROVERBS_LAYERS";
 const SETTING: &str = "FERROVERBS_STATS";
 const HOME: &str = "XDG_RUNTIME_DIR";
 
-/// C programs of ours that reach what a layer does: both ways of posting and of polling, threads, children.
+/// C programs for layers: both ways of posting and of polling, threads, children.
 const PROGRAMS: &[&str] = &["builders", "cq_ex", "threads_post", "fork"];
 
 pub(super) fn register(checks: &mut Checks) {
@@ -41,13 +42,13 @@ fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Jo
     Ok(fabric.over.job(program).args(args).dir(&fabric.work))
 }
 
-/// What the files of a folder hold, as Prometheus reads it.
+/// The files of a folder in Prometheus format.
 fn samples(bench: &Bench, fabric: &Fabric, folder: &Path) -> crate::Result<Finished> {
     let job = ferroverbs(bench, fabric, &["stats", "show", "--prometheus"])?.arg(folder);
     job.run(&bench.scratch, LIMIT)
 }
 
-/// The values of a metric, of the lines that have all these labels.
+/// The values of a metric in lines with all these labels.
 fn values(text: &str, name: &str, labels: &[&str]) -> Vec<u64> {
     let begin = format!("ferroverbs_{name}{{");
     let lines = text.lines().filter(|line| line.starts_with(&begin));
@@ -130,13 +131,14 @@ fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
     }
     let count = files(&home.join("ferroverbs-stats")).len();
-    // Sixteen of those that are gone; the last process and its child may have looked at the same time.
+    // Sixteen files of ended processes remain; the last process and its child may have counted at
+    // the same time.
     let right = (2..=18).contains(&count);
     tally.record("old files go", right.then_some(()).ok_or(format!("{count} files")));
     Ok(())
 }
 
-/// `ferroverbs stats` runs a command, whose status is its own.
+/// `ferroverbs stats` runs a command and returns its status.
 fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let table = &["soft0", "POSTED", "ibv_open_device"][..];
     for (name, args, status, parts) in [
@@ -170,7 +172,7 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("programs that run are shown");
     let job = fabric.over.job("ib_send_bw").args(["-D", "100", "-s", "64"]).dir(&fabric.work);
     let job = job.env(LAYERS, "stats").env(HOME, &home);
-    // One that is gone, for the terminal.
+    // An ended process, for the display.
     let gone = fabric.over.job("ibv_devinfo").dir(&fabric.work).env(LAYERS, "stats");
     gone.env(HOME, &home).run(&bench.scratch, LIMIT)?;
     let mut started = Pair::of(job, LIMIT)?.start(&bench.scratch)?;
@@ -223,7 +225,7 @@ fn grows(
     }
 }
 
-/// Drives it as a person would.
+/// Drives the display by keys, as a person would.
 fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> Result<(), String> {
     let socket = bench.private_folder("tmux")?.join("socket");
     let tmux = |args: &[&str]| {
@@ -240,7 +242,7 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
     if !begun.ok() {
         return Err(begun.report("tmux"));
     }
-    // What is on the terminal until all of it is there, and none of what begins with `!`.
+    // Waits until the terminal shows all `parts`, and none that begins with `!`.
     let wait = |parts: &[&str]| loop {
         let seen = tmux(&["capture-pane", "-p", "-t", "top"])?;
         let is_right = |part: &&str| match part.strip_prefix('!') {
@@ -289,7 +291,7 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
     result
 }
 
-/// `ferroverbs report` says what there is, and nothing of what was planted.
+/// `ferroverbs report` shows the facts and none of the planted secrets.
 fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "ferroverbs report tells no secret";
     bench.step(name);
@@ -341,7 +343,7 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// Programs under the layer, and what was counted of all of them.
+/// Programs under the layer, and the sum of their counters.
 fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let folder = bench.private_folder("counted")?;
     c_programs::run_named(&bench.counted(&folder), tally, PROGRAMS)?;

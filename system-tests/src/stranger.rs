@@ -1,5 +1,5 @@
-//! Another user of the machine, who is no member of the fabric: neither a stranger beside processes that communicate, nor the caller of a program
-//! that has more rights than its caller.
+//! Another user of the machine, which is no member of the fabric: as a stranger beside
+//! communicating processes, and as the caller of a privileged program.
 
 use crate::bench::files_left;
 use crate::{Bench, Checks, NOBODY, Tally};
@@ -13,7 +13,8 @@ use xtask::over::Over;
 use xtask::process::{Finished, Job, User};
 use xtask::scratch;
 
-/// Users whom no distribution gives to anybody (Debian policy 9.2.2: 60000 to 64999 are given out by it, few of them; these are the last ones).
+/// Users that no distribution assigns (Debian policy 9.2.2 reserves 60000 to 64999, of which few
+/// are assigned; these are among the last).
 const OWNER: User = User { uid: 64_991, gid: 64_991 };
 const STRANGER: User = User { uid: 64_992, gid: 64_992 };
 
@@ -84,7 +85,8 @@ fn beside(bench: &Bench, stranger: &Path, program: &str, args: &[&str]) -> Resul
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
 }
 
-/// A stranger makes the default folder first: the line names the stranger and the remedy. A folder in `/run/user` helps.
+/// A stranger creates the default fabric folder first: the message names the stranger and the
+/// remedy. A folder in `/run/user` helps.
 fn made_first(bench: &Bench) -> Result<(), String> {
     let devinfo = || {
         let over = Over::new(bench.prefix()?, &bench.paths.target);
@@ -167,7 +169,8 @@ impl Kind {
     }
 }
 
-/// Gives a file the right to open raw sockets, effective at once: `struct vfs_cap_data` of `<linux/capability.h>`, revision 2.
+/// Gives a file the capability for raw sockets, effective at once: `struct vfs_cap_data` of
+/// `<linux/capability.h>`, revision 2.
 fn set_capability(file: &Path) -> Result<(), String> {
     const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
     const NET_RAW: u32 = 1 << 13;
@@ -182,7 +185,7 @@ fn set_capability(file: &Path) -> Result<(), String> {
     if set == 0 { Ok(()) } else { Err(format!("{}: {failed}", file.display())) }
 }
 
-/// A program of each kind, and an environment that names files for it.
+/// The test program, and an environment that names files for it.
 struct Privileged {
     program: PathBuf,
     prefix: PathBuf,
@@ -203,7 +206,7 @@ impl Privileged {
         Ok(Self { program: program.map_err(fail)?, prefix, evil })
     }
 
-    /// An ordinary program uses all that its environment names, and a privileged one nothing.
+    /// An ordinary program uses every file named by its environment, and a privileged one none.
     fn judge(&self, bench: &Bench, kind: Kind) -> Result<(), String> {
         let program = bench.scratch.fresh("privileged");
         fs::copy(&self.program, &program).map_err(|e| e.to_string())?;

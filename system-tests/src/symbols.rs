@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// A cold build on a slow machine fits.
 const BUILD: Duration = Duration::from_secs(1200);
 
-/// What is the same for two libraries that are the same to their users.
+/// The properties in which two compatible symbols agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Symbol {
     /// Whether new programs are linked to this version (`@@`), or only old ones have it (`@`).
@@ -25,8 +25,8 @@ struct Symbol {
 }
 
 impl Symbol {
-    /// Whether it does for users of `other`. Plugins name the version they want, so it does not matter
-    /// which of several private versions is the default.
+    /// Whether the symbol serves users of `other`. Plugins name a version, so the default among
+    /// several private versions is irrelevant.
     fn serves(&self, other: &Self, version: &str) -> bool {
         (is_private(version) || self.is_default == other.is_default)
             && self.kind == other.kind
@@ -87,8 +87,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         match release.unpacked(&bench.paths.target) {
             Ok(unpacked) => {
                 let listed = readelf(bench, &unpacked.libraries.join("libibverbs.so.1"))?;
-                // The oldest one's table is ours entry by entry; for the newer ones it is another
-                // version of a private name that is the default.
+                // The oldest release's table equals Ferroverbs' entry by entry. For newer releases
+                // another version of a private name is the default.
                 let exact = release.number == RELEASES[0].number;
                 tally.record(&name, missing(&read_dynamic(&listed), &ours, exact));
             }
@@ -108,7 +108,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record(&format!("all symbols of {name}"), missing(&theirs, &ours, false));
         known.extend(theirs);
     }
-    // There are more releases than lists: a private name may be in any generation.
+    // There are more releases than lists, so a private name may have any generation.
     let private: BTreeSet<_> =
         known.keys().filter(|(_, v)| is_private(v)).map(|(name, _)| name).collect();
     let extra: Vec<_> = ours
@@ -123,7 +123,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     connections(bench, tally)
 }
 
-/// librdmacm, which has no private versions: what we lack, and what no release has.
+/// librdmacm, which has no private versions: missing names, and names that no release has.
 fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let listed = readelf(bench, &bench.prefix()?.join("lib/librdmacm.so.1"))?;
     let soname = listed.contains("Library soname: [librdmacm.so.1]");
@@ -164,7 +164,7 @@ fn beside_upstreams(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let lacking = since_65.iter().find(|&&name| !preload.contains(name));
     let done = lacking.map_or(Ok(()), |name| Err(format!("missing: {name}")));
     tally.record("names that librspreload has since rdma-core 65", done);
-    // Alone in a folder, so that our libibverbs is not found.
+    // Alone in a folder, so the loader does not find Ferroverbs' libibverbs.
     let alone = bench.scratch.folder("alone", 0o755)?;
     let library = "librdmacm.so.1";
     std::fs::copy(bench.prefix()?.join("lib").join(library), alone.join(library))
@@ -256,7 +256,7 @@ fn read_list(text: &str) -> Symbols {
         .collect()
 }
 
-/// Names of functions that are defined, without their versions.
+/// Names of defined functions, without versions.
 fn read_names(text: &str) -> BTreeSet<String> {
     let functions = text.lines().filter_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! The layer `trace` and `ferroverbs trace`: what programs do is recorded and told, also when they are killed; programs work as without it, and files do
-//! not become more and more.
+//! The layer `trace` and `ferroverbs trace`: records of programs, also after a kill; programs work
+//! as without the layer, and the number of files stays limited.
 
 use super::{c_programs, programs, validate};
 use crate::{Bench, Checks, Fabric, Load, Tally, Tier};
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
 const SETTING: &str = "FERROVERBS_TRACE";
 
-/// C programs of ours that reach what a layer does: both ways of posting and of polling, threads, children.
+/// C programs for layers: both ways of posting and of polling, threads, children.
 const PROGRAMS: &[&str] = &["data", "builders", "cq_ex", "threads", "threads_post", "fork"];
 
 pub(super) fn register(checks: &mut Checks) {
@@ -91,7 +91,7 @@ fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// What c-tests/layers/rare.c asks for, by what a line has of it.
+/// The calls of c-tests/layers/rare.c, each with a part of its line.
 const RARE: &[(&str, &str)] = &[
     ("ibv_alloc_td", "comp_mask=0x0"),
     ("ibv_alloc_parent_domain", ", td=0x"),
@@ -129,7 +129,7 @@ const RARE: &[(&str, &str)] = &[
     ("rdma_get_devices", "num_devices=1)"),
 ];
 
-/// Calls that programs rarely make are told with their arguments, too.
+/// Rare calls are recorded with their arguments too.
 fn rare(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "arguments of rare calls";
     bench.step(name);
@@ -151,8 +151,8 @@ fn rare(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// What c-tests/layers/packets.c posts, by its arguments and a request's `wr_id`: what a line has of it behind the key of its element, with `N` for numbers
-/// that change.
+/// The requests of c-tests/layers/packets.c, by its arguments and `wr_id`: the rest of the line
+/// behind the key of the first piece, with `N` for variable numbers.
 const REQUESTS: &[(&str, &str, &str)] = &[
     ("all", "0x103", "remote_addr=N, rkey=N, remote_qp=N)"),
     ("all", "0x106", "remote_addr=N, rkey=N, compare_add=0x2, remote_qp=N)"),
@@ -161,7 +161,7 @@ const REQUESTS: &[(&str, &str, &str)] = &[
     ("xrc", "0x102", "remote_qp=N, remote_srqn=N, message=2)"),
 ];
 
-/// Requests have what their operation and their queue pair give them a meaning for, and nothing else.
+/// A request's line has exactly the fields that its operation and QP type use.
 fn requests(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let program = super::capture::packets(bench)?;
     for how in ["all", "xrc"] {
@@ -189,7 +189,7 @@ fn requests(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// What a line of a request has behind its first element, without addresses, keys and numbers of objects.
+/// The rest of a request's line behind its first piece, without addresses, keys and object numbers.
 fn behind_elements(line: &str) -> Option<String> {
     let (_, rest) = line.split_once(" sge0_lkey=")?;
     let (_, rest) = rest.split_once(", ")?;
@@ -252,7 +252,8 @@ fn killed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A completion with an error is told with what came before it; a program that ends well leaves nothing; and nor do many that do not leave more and more.
+/// A failed completion is reported with the calls before it. A program that succeeds leaves no
+/// file, and many failing programs leave a limited number.
 fn errors(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let misuse = validate::misuse(bench)?;
     let fabric = bench.over(DataPath::Default)?;
@@ -284,12 +285,12 @@ fn errors(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         run("wrong")?;
     }
     let count = files(&folder).len();
-    // Sixteen of those that are gone, and the last one.
+    // Sixteen files of ended processes, and the last one.
     tally.record("old files go", (count <= 17).then_some(()).ok_or(format!("{count} files")));
     Ok(())
 }
 
-/// `ferroverbs trace` runs a command, whose status is its own.
+/// `ferroverbs trace` runs a command and returns its status.
 fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let misuse = validate::misuse(bench)?;
     let misuse = misuse.to_string_lossy();
@@ -357,7 +358,7 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let has = |call: &str| told.stdout.contains(&format!("\"call\":\"{call}\""));
     let calls =
         ["ibv_post_send", "ibv_wr_post", "ibv_post_srq_recv", "completion", "ibv_get_cq_event"];
-    // What requests that are built have beside those that are posted as a list.
+    // Fields that built requests have in addition to posted lists.
     let built = |arg: &str| {
         let (call, arg) = ("\"call\":\"ibv_wr_post\"", format!("\"{arg}\":"));
         told.stdout.lines().any(|line| line.contains(call) && line.contains(&arg))

@@ -23,7 +23,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "--no-fail-fast",
         "--",
         "--format=pretty",
-        // What those that pass say, too: that they were skipped.
+        // Shows the output of passing tests too, which may say that they were skipped.
         "--show-output",
     ]);
     for release in RELEASES {
@@ -75,7 +75,8 @@ fn details(output: &str) -> String {
     lines.take_while(|l| !l.starts_with("test result")).take(80).collect::<Vec<_>>().join("\n")
 }
 
-/// Takes results from libtest's output; false if there are none. A test that passed and said `skipped: ` was skipped.
+/// Reads results from libtest's output; false without results. A test that passed and printed
+/// `skipped: ` was skipped.
 fn read(output: &str, tally: &mut Tally) -> bool {
     let mut any = false;
     let (mut is_success, mut speaker) = (false, None);

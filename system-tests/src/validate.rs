@@ -1,5 +1,5 @@
-//! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is told as what it is and as nothing else, its right twin hears nothing,
-//! and nor do programs that are right.
+//! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is reported by its id and
+//! no other; its right variant and correct programs get no report.
 
 mod other_end;
 mod pages;
@@ -16,40 +16,42 @@ use xtask::process::{End, Job};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is true and known of programs of others (docs/reference/programs.md), each by all of its parts.
+/// Known true findings in foreign programs (docs/reference/programs.md), each by all of its parts.
 const KNOWN: &[&[&str]] = &[
-    // They leave a completion queue behind on the side that only sends.
+    // perftest leaves a CQ behind on the side that only sends.
     &["\"program\":\"ib_send_bw\"", "\"message\":\"these are left: cq "],
     &["\"program\":\"raw_ethernet_bw\"", "\"message\":\"these are left: cq "],
-    // That of 25.01 posts receives to a shared queue that reach past their region.
+    // perftest 25.01 posts receives to an SRQ that extend beyond their region.
     &["\"id\":\"MR-02\"", "\"call\":\"ibv_post_srq_recv\"", "\"stack\":[\"ib_send_"],
-    // They close in an order that the calls refuse, and do not look at what these return.
+    // qperf closes objects in an order that the calls refuse, and ignores their results.
     &["\"program\":\"qperf\"", "\"id\":\"OB-02\""],
     &["\"program\":\"qperf\"", "\"id\":\"CM-02\"", "rdma_destroy_event_channel"],
     &["\"program\":\"qperf\"", "\"id\":\"QP-13\"", "ibv_destroy_cq"],
     &["\"program\":\"qperf\"", "\"id\":\"MR-06\"", "ibv_dereg_mr"],
     &["\"program\":\"fio\"", "\"id\":\"OB-02\"", "ibv_dealloc_pd"],
     &["\"program\":\"fio\"", "\"id\":\"QP-13\"", "ibv_destroy_cq"],
-    // It acknowledges as many events as it polled completions.
+    // fio acknowledges as many events as it polled completions.
     &["\"program\":\"fio\"", "\"id\":\"CQ-07\""],
-    // It hands attributes in again that name queues of the first id.
+    // cmtime reuses attributes that name CQs of the first id.
     &["\"program\":\"cmtime\"", "\"id\":\"QP-13\""],
     // The storm destroys what other threads still use, and tries again when the call says EBUSY.
     &["\"program\":\"storm\"", "\"id\":\"OB-09\"", "EBUSY"],
     &["\"program\":\"storm\"", "\"id\":\"QP-21\"", "EBUSY"],
     // Its unsignaled requests fill the send queue.
     &["\"program\":\"udaddy\"", "\"id\":\"WR-04\""],
-    // Their peers are killed on purpose.
+    // The test kills the peers of these programs.
     &["\"program\":\"rping\"", "\"id\":\"CQ-03\"", "RETRY_EXC_ERR", "no answer"],
     &["\"program\":\"rstream\"", "\"id\":\"CQ-03\"", "RETRY_EXC_ERR", "no answer"],
     // uDAPL's ucm: both regions go before the queue pair that has receives posted.
     &["\"program\":\"dtestsrq\"", "\"id\":\"MR-06\"", "ibv_dereg_mr", "libdaploucm"],
-    // UCX's datagrams: their peer's acknowledgement counts for it, and it gives the region back before it polls its own completion.
+    // UCX's UD transport: the peer's acknowledgement counts as completion, and UCX deregisters the
+    // region before it polls its own completion.
     &["\"id\":\"MR-06\"", "send requests of qp", "(UD) still use it", "uct_ib_dereg_mr"],
     // Ceph with rdma_cm closes the device while connections are there.
     &["\"id\":\"OB-02\"", "these are left: qp", "Infiniband"],
     &["\"id\":\"MR-13\"", "Infiniband"],
-    // libfabric looks for the largest `max_inline_data` by trying, and posts receives until that is refused.
+    // libfabric finds the largest `max_inline_data` by trial, and posts receives until a post is
+    // refused.
     &["\"id\":\"QP-15\"", "cap.max_inline_data", "libfabric"],
     &["\"id\":\"WR-05\"", "ibv_post_recv", "libfabric"],
     // The storm uses old keys, deallocates domains that have regions, and kills processes.
@@ -66,11 +68,12 @@ const KNOWN: &[&[&str]] = &[
     &["pyverbs pair.py", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
     &["pyverbs xrc.py", "\"id\":\"CQ-03\"", "REM_INV_RD_REQ_ERR"],
     &["pyverbs", "tm.py", "\"id\":\"CQ-03\"", "REM_INV_RD_REQ_ERR"],
-    // rdma-core's own tests, by their names: those of address handles and of MR-06 at the end do not do it on purpose.
+    // rdma-core's own tests, by name. The tests of address handles and those with MR-06 at the end
+    // do not misuse verbs on purpose.
     &["test_atomic_invalid_lkey", "\"id\":\"MR-01\""],
     &["test_atomic_invalid_qp_access", "\"id\":\"QP-09\""],
     &["test_atomic_invalid_rkey", "\"id\":\"CQ-03\""],
-    // One more than the rkey is what it takes, and so is the lkey where keys are distinct.
+    // The test uses rkey + 1, which is the lkey when keys differ.
     &["test_atomic_invalid_rkey", "\"id\":\"MR-11\""],
     &["test_atomic_invalid_mr_access", "\"id\":\"CQ-03\""],
     &["test_atomic_non_aligned_addr", "\"id\":\"WR-07\""],
@@ -90,9 +93,10 @@ const KNOWN: &[&[&str]] = &[
     &["test_post_send_qp_state_bad_flow", "\"id\":\"QP-01\""],
     &["test_qp_ex_rc_bind_mw", "\"id\":\"CQ-03\""],
     &["test_rq_with_larger_sgl_bad_flow", "\"id\":\"WR-01\""],
-    // The address handle goes before the datagrams that nobody polled.
+    // The test destroys the address handle before the completions of its datagrams are polled.
     &["test_resize_cq", "\"id\":\"WR-09\""],
-    // What all tests with traffic share leaves a receive posted on each side, and these have the region go before the queue pair.
+    // The traffic helper of these tests leaves a receive posted on each side, and the tests
+    // deregister the region before they destroy the QP.
     &["test_cq_events_", "\"id\":\"MR-06\""],
     &["_traffic_cq_ex", "\"id\":\"MR-06\""],
     &["_prefetch_rc_traffic", "\"id\":\"MR-06\""],
@@ -103,7 +107,8 @@ fn is_known(line: &str) -> bool {
     KNOWN.iter().any(|parts| parts.iter().all(|part| line.contains(part)))
 }
 
-/// What was told, without what is known. Before it is the name of the test, where `test NAME` was written for its beginning.
+/// Reports that are not known findings. A line `test NAME` in the file precedes the reports of that
+/// test.
 fn unknown(told: &str) -> Vec<String> {
     let (mut test, mut lines) = ("", Vec::new());
     for line in told.lines() {
@@ -116,11 +121,12 @@ fn unknown(told: &str) -> Vec<String> {
     lines
 }
 
-/// C programs of ours that misuse nothing: the others try what must be refused.
+/// C programs without misuse: further programs provoke refusals.
 const RIGHT: &[&str] =
     &["data", "builders", "atomics", "threads", "threads_post", "many_qps", "fork"];
 
-/// Those of which only some runs are for here, once each: the ones that misuse nothing, or, of the storm, what is known.
+/// Programs of which only some runs are tested, once each: runs without misuse, or, of the storm,
+/// with known findings.
 const RIGHT_RUNS: &[(&str, &[&str])] =
     &[("tm", &["rendezvous one", "rendezvous two", "eager two"]), ("storm", &["2 2"])];
 
@@ -162,7 +168,7 @@ pub(super) fn register(checks: &mut Checks) {
 
 type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
-/// The programs with twins, and a layer that lies beneath them.
+/// The programs with wrong and right variants, and a layer below them.
 pub(super) struct Files {
     pub(super) misuse: PathBuf,
     pub(super) cm: PathBuf,
@@ -192,7 +198,8 @@ pub(super) fn compile(bench: &Bench) -> crate::Result<Files> {
     })
 }
 
-/// A program or a layer of c-tests, compiled once in a run. Not optimized: the stacks that pages show are those of `gcc -g`.
+/// A program or layer of c-tests, compiled once in a run. Not optimised: pages show the stacks of
+/// `gcc -g`.
 fn compiled(
     bench: &Bench,
     source: &str,
@@ -299,7 +306,7 @@ fn explained(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<(
     Ok(())
 }
 
-/// What the settings do to one misuse.
+/// The effect of settings on one misuse.
 fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     for (settings, status, part) in [
         ("", 0, "MR-05 error: ibv_reg_mr"),
@@ -330,7 +337,7 @@ struct Variant {
     how: &'static str,
     variable: (&'static str, &'static str),
     settings: &'static str,
-    /// How many messages there are, and what is in them.
+    /// The number of messages, and parts of them.
     told: (usize, &'static [&'static str]),
 }
 
@@ -410,7 +417,7 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
     Ok(())
 }
 
-/// Other ways to do what checks tell of (c-tests/validate/ways.c), each told by its check and by no other.
+/// Further ways to trigger checks (c-tests/validate/ways.c), each reported by its check alone.
 fn ways(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let program = compiled(bench, "validate/ways.c", "ways", &[])?;
     let ways = ids_of(bench, &program)?;
@@ -445,7 +452,8 @@ pub(super) fn sanitized(bench: &Bench, tally: &mut Tally) -> Option<PathBuf> {
     None
 }
 
-/// MR-10: a program of `-fsanitize=address`, by itself and with the software device's own writes suppressed or not.
+/// MR-10: a program built with `-fsanitize=address`, alone and with soft's own writes suppressed or
+/// not.
 fn poisoned(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let Some(program) = sanitized(bench, tally) else { return Ok(()) };
     let suppressions = bench.private_folder("suppressions")?.join("suppressions");

@@ -1,8 +1,9 @@
-//! Which file of a crate imports from which, read from the code itself.
+//! The imports between files of a crate, read from the code itself.
 //!
-//! An import is a path that ends in another file: of a `use`, a type, an expression, a pattern, an attribute-free macro call. A name that a
-//! module passes on (`pub use`) leads to the file that defines it. A module declares its children; that is no import. Tests are left out,
-//! and so is what a path does not say: a call of a method names nobody.
+//! An import is a path into another file: in a `use`, a type, an expression, a pattern, or a macro
+//! call. A name that a module re-exports (`pub use`) leads to the file that defines it. A module's
+//! declaration of its children is no import. Tests are excluded, and so are method calls, which
+//! name no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,27 +13,27 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Macro, UseTree};
 
-/// What a name means in a module.
+/// The meaning of a name in a module.
 #[derive(Clone, Debug)]
 enum Meaning {
     Module(usize),
-    /// Something that this module's file defines.
+    /// Defined in this module's file.
     Defined,
-    /// What this path leads to.
+    /// The target of this path.
     Passed(Vec<String>),
 }
 
-/// A module, whether it has a file of its own or not.
+/// A module, with or without a file of its own.
 struct Module {
     parent: usize,
     file: usize,
     names: BTreeMap<String, Meaning>,
-    /// Modules all of whose names it has.
+    /// Modules whose names are all imported.
     globs: Vec<Vec<String>>,
     items: Vec<Item>,
 }
 
-/// The files of a crate and who imports from whom, with the paths that say so.
+/// The files of a crate, and the imports between them with their paths.
 #[derive(Default)]
 pub(crate) struct Imports {
     pub(crate) files: Vec<PathBuf>,
@@ -41,7 +42,7 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    /// Those of the library whose `src` folder this is.
+    /// The imports of the library with this `src` folder.
     pub(crate) fn of(src: &Path) -> Self {
         let mut this = Self::default();
         let root = src.join("lib.rs");
@@ -60,7 +61,7 @@ impl Imports {
         parsed.items
     }
 
-    /// Adds a module whose children are in `folder`; returns its number.
+    /// Adds a module with its children in `folder`; returns its number.
     fn add(&mut self, parent: usize, file: usize, items: Vec<Item>, folder: &Path) -> usize {
         let here = self.modules.len();
         let empty = Module { parent, file, names: BTreeMap::new(), globs: vec![], items: vec![] };
@@ -107,7 +108,8 @@ impl Imports {
         for (path, name) in leaves(path, tree) {
             match name {
                 Some(name) => {
-                    // A module and a function may have one name; the module is looked up by its own declaration.
+                    // A module and a function may share a name; a module is looked up by its own
+                    // declaration.
                     self.modules[here].names.entry(name).or_insert(Meaning::Passed(path));
                 }
                 None => self.modules[here].globs.push(path),
@@ -115,7 +117,8 @@ impl Imports {
         }
     }
 
-    /// The file where `path`, said in module `from`, ends; `None`: in another crate, in a module as such, or nowhere.
+    /// The file in which `path`, used in module `from`, ends; `None` in another crate, at a module
+    /// itself, or for an unknown path.
     fn target(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
         match self.resolve(from, path, depth)? {
             End::File(file) => Some(file),
@@ -138,7 +141,8 @@ impl Imports {
         match module.names.get(first) {
             Some(Meaning::Module(child)) => self.resolve(*child, rest, depth + 1),
             Some(Meaning::Defined) => Some(End::File(module.file)),
-            // A `use` of another crate begins with its name, which is none of ours, unless it is in the same module's list.
+            // A `use` of another crate begins with its name, which is no local name unless the same
+            // module lists it.
             Some(Meaning::Passed(to)) if to.first() == Some(first) => None,
             Some(Meaning::Passed(to)) => match self.resolve(from, to, depth + 1)? {
                 End::Module(child) => self.resolve(child, rest, depth + 1),
@@ -177,7 +181,7 @@ impl Imports {
         }
     }
 
-    /// The circles: sets of more than one file each of which leads to all others of its set.
+    /// The circles: sets of several files in which each file leads to all others.
     pub(crate) fn circles(&self) -> Vec<Vec<usize>> {
         let count = self.files.len();
         let mut next = vec![vec![]; count];
@@ -216,7 +220,7 @@ enum End {
     File(usize),
 }
 
-/// The paths that a piece of code says.
+/// The paths in a piece of code.
 #[derive(Default)]
 struct Said {
     paths: BTreeSet<Vec<String>>,
@@ -231,7 +235,7 @@ impl<'ast> Visit<'ast> for Said {
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         if !matches!(item.vis, syn::Visibility::Inherited) {
-            // It passes names on. If it uses one itself, some other path says so.
+            // A re-export. A use of the name in this module has its own path.
             return;
         }
         self.paths.extend(leaves(&mut vec![], &item.tree).into_iter().map(|(path, _)| path));
@@ -261,7 +265,7 @@ impl<'ast> Visit<'ast> for Said {
 }
 
 impl Said {
-    /// Names with `::` between them, in what only a macro can parse.
+    /// Names joined by `::`, in tokens that only a macro can parse.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = vec![];
         let mut colons = 0;
@@ -289,7 +293,7 @@ impl Said {
     }
 }
 
-/// The paths of a `use`, each with the name that it gets here, or none where it brings all names of a module.
+/// The paths of a `use`, each with its local name; without a name for a glob.
 fn leaves(path: &mut Vec<String>, tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
     match tree {
         UseTree::Path(inner) => {
@@ -317,7 +321,7 @@ fn with(path: &[String], name: &str) -> Vec<String> {
     path.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// Whether it exists in tests only.
+/// Whether the item exists in tests only.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string() == "test",
@@ -325,7 +329,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The file that an attribute `path` names.
+/// The file in an attribute `path`.
 fn said_path(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find_map(|attribute| match &attribute.meta {
         syn::Meta::NameValue(said) if said.path.is_ident("path") => match &said.value {
@@ -357,7 +361,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The name that an item defines.
+/// The name of an item.
 fn defined(item: &Item) -> Option<String> {
     let name = match item {
         Item::Const(item) => &item.ident,

@@ -1,5 +1,5 @@
-//! Packages of this workspace that a command hands over to: the benchmarks and the system tests. `xtask` does not link
-//! them, so that `stage`, `run` and `headers` need not build what they stand on.
+//! Starts the benchmarks and the system tests by cargo. `xtask` does not link these packages, so
+//! `stage`, `run` and `headers` need not build them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,8 @@ pub fn run(package: &str, args: &[OsString]) -> crate::Result<ExitCode> {
     become_cargo(&["run", "--quiet", "--package", package, "--"], args)
 }
 
-/// Becomes `cargo test` of one test target that has a harness of its own: `args` are for that harness.
+/// Replaces this process by `cargo test` of one test target with its own harness; `args` are for
+/// that harness.
 ///
 /// # Errors
 /// Cargo cannot be started.
@@ -24,7 +25,7 @@ pub fn test(package: &str, target: &str, args: &[OsString]) -> crate::Result<Exi
 fn become_cargo(words: &[&str], args: &[impl AsRef<OsStr>]) -> crate::Result<ExitCode> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // `cargo run` has set the variables of this package for this process.
+    // `cargo run` set the variables of this package for this process.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

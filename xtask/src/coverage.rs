@@ -1,5 +1,6 @@
-//! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-tests.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
-//! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
+//! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-tests.md: the tests of
+//! each verb, opcode, flag, event and status of verbs.h over soft. `cargo xtask matrix` writes
+//! both. A name without a test needs a line with the reason in `c-tests/data/not-exercised.tsv`.
 
 use crate::files::{is_current, read};
 use ferroverbs_c_tests::{PROGRAMS, Program, sources::files};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the table is, from the repository's top.
 const FILE: &str = "docs/reference/soft-coverage.md";
-/// Where its summary is, between these lines.
+/// The file of the summary, and the lines around it.
 const SUMMARY_FILE: &str = "docs/reference/soft-tests.md";
 const SUMMARY: [&str; 2] =
     ["<!-- by cargo xtask matrix: begin -->\n", "<!-- by cargo xtask matrix: end -->\n"];
@@ -50,7 +51,7 @@ const ENUMS: &[(&str, &str)] = &[
     ("ibv_flow_flags", "Flags of steering rules"),
 ];
 
-/// Writes the table and its summary; an error says which names have neither test nor explanation.
+/// Writes the table and its summary; an error names entries with neither test nor explanation.
 pub fn write(root: &Path) -> crate::Result<()> {
     for (file, text) in generate(root)? {
         let file = root.join(file);
@@ -67,7 +68,7 @@ pub fn check(root: &Path) -> crate::Result<()> {
     Ok(())
 }
 
-/// One program, or a header that programs share.
+/// One program, or a file of several programs.
 #[derive(Debug)]
 struct Test {
     name: String,
@@ -85,7 +86,7 @@ struct Section {
     across: bool,
 }
 
-/// The files, and what is in them.
+/// The two files and their text.
 fn generate(root: &Path) -> crate::Result<[(&'static str, String); 2]> {
     let sections = sections(&read(&root.join(HEADER))?)?;
     let reasons = read(&root.join(EXPLANATIONS))?;
@@ -139,13 +140,13 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// Whether a program is run with several processes: an argument says so, or it forks by itself.
+/// Whether a program runs several processes: by an argument, or by fork().
 fn is_across(program: &Program, source: &str) -> bool {
     let asked = |run: &&str| run.split(' ').any(|word| ["two", "three"].contains(&word));
     program.runs.iter().any(asked) || source.contains("fork()")
 }
 
-/// C without its comments and literals.
+/// C without comments and literals.
 fn code(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut chars = source.chars().peekable();
@@ -192,7 +193,7 @@ fn words(code: &str) -> BTreeSet<String> {
     code.split(|c| !is_word(c)).filter(|w| !w.is_empty()).map(str::to_string).collect()
 }
 
-/// What the header declares, in its order.
+/// The declarations of the header, in its order.
 fn sections(header: &str) -> crate::Result<Vec<Section>> {
     let header = code(header);
     let (mut verbs, mut inlines) = (Vec::new(), Vec::new());
@@ -358,7 +359,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let tests = tests(&root).expect("the programs");
         let of = |name: &str| tests.iter().find(|t| t.name == name);
-        // In a source of its own, and in one that others have, too.
+        // Names in a source of one program, and in a source of several.
         assert!(of("storm").is_some_and(|t| t.words.contains("ibv_create_rwq_ind_table")));
         assert!(of("storm").is_some_and(|t| !t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
         assert!(of("rig/rules.c").is_some_and(|t| t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));

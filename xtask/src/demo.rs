@@ -16,13 +16,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The time that one step may take.
+/// The time limit of one step.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// After so many failures the rest would only be more of the same.
 const ENOUGH: usize = 4;
 
-/// One pair of perftest processes and what its number means.
+/// One pair of perftest processes and the meaning of its number.
 struct Measurement {
     program: &'static str,
     args: &'static [&'static str],
@@ -216,7 +216,7 @@ struct Demo {
     limits: Option<PathBuf>,
     /// The number of measurements that other programs disturbed.
     disturbed: usize,
-    /// How often threads of other programs were running, and how often the demo looked.
+    /// The number of samples with running threads of other programs, and the number of samples.
     busy_moments: [usize; 2],
     failures: Vec<String>,
 }
@@ -233,7 +233,7 @@ impl Demo {
             }
             println!("$ {program}");
             for line in done.stdout.lines().filter(|l| !l.trim().is_empty()) {
-                // A fifth of ibv_devinfo's lines tell what there is.
+                // A fifth of ibv_devinfo's lines describe the device.
                 let told = ["hca_id", "fw_ver", "state:", "active_mtu", "link_layer"];
                 if program == "ibv_devices" || told.iter().any(|t| line.trim().starts_with(t)) {
                     println!("{line}");
@@ -282,7 +282,7 @@ impl Demo {
         }
     }
 
-    /// Says that other programs disturbed the measurements, if they did.
+    /// Prints a line if other programs disturbed the measurements.
     fn say_if_busy(&self) {
         let [busy, looks] = self.busy_moments;
         if self.disturbed > 0 || busy * 2 > looks {
@@ -294,7 +294,8 @@ impl Demo {
         }
     }
 
-    /// A step that gave `result`, or an explanation; a measurement's limit and how much of it was reached.
+    /// Records a step with its `result` or an explanation; for a measurement also the limit and the
+    /// share reached.
     fn record(
         &mut self,
         what: &str,
@@ -336,7 +337,7 @@ impl Demo {
         self.record(what, "", Default::default(), result);
     }
 
-    /// rping, whose ends find each other by IP address and check every byte.
+    /// rping, whose ends connect by IP address and check every byte.
     fn connection(&mut self) {
         let what = "rping, one host";
         if self.give_up(what) {
@@ -380,7 +381,8 @@ impl Demo {
         self.record(m.what, &m.bytes.to_string(), cells, result.map(|v| m.number.show(v)));
     }
 
-    /// Both ways to use librdmacm once more, between two hosts in a box (`ferroverbs cluster`), which needs no root.
+    /// Both uses of librdmacm again, between two simulated hosts (`ferroverbs cluster`), without
+    /// root.
     fn between_hosts(&mut self, paths: &Paths) {
         let pings = |said: &str| said.contains("rdma-ping-99:").then(|| "ok".to_owned());
         let bandwidth = |said: &str| {
@@ -397,7 +399,7 @@ impl Demo {
         self.hosts(paths, "ib_send_bw -R, between two hosts", &bytes, &ends, &bandwidth);
     }
 
-    /// A server in one host, and its client, whose output has the result, in another one.
+    /// A server in one host, and in another host its client, whose output has the result.
     fn hosts(
         &mut self,
         paths: &Paths,
@@ -459,7 +461,7 @@ fn client_of(said: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// From `1000 iters in 0.01 seconds = 8.32 usec/iter`; half of it is one way.
+/// Half of the time per iteration is one way: `1000 iters in 0.01 seconds = 8.32 usec/iter`.
 fn time_per_iteration(output: &str) -> Option<String> {
     let line = output.lines().find(|l| l.contains("usec/iter"))?;
     let us: f64 = line.rsplit_once('=')?.1.trim().strip_suffix("usec/iter")?.trim().parse().ok()?;
@@ -470,7 +472,7 @@ fn time_per_iteration(output: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The program measures the limits that its arguments name, and no other.
+    /// The program measures exactly the limits that its arguments name.
     #[test]
     fn the_program_of_limits_measures_the_named_limits() {
         let folder = std::env::temp_dir().join(format!("ferroverbs-limits-{}", std::process::id()));
@@ -496,7 +498,7 @@ mod tests {
         assert_eq!(Number::Bandwidth.ratio(8.0, 16.0), 0.5);
     }
 
-    /// Every limit that the table names is one that the program measures.
+    /// The program measures every limit that the table names.
     #[test]
     fn the_program_of_limits_has_the_names() {
         let source = include_str!("../../c-tests/bench/limits.c");

@@ -1,4 +1,4 @@
-//! Files and folders of the repository, with errors that name them; files that are written from other files.
+//! Files and folders of the repository, with errors that name them; generated files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ pub fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What of it ends in `.extension`.
+/// The entries that end in `.extension`.
 pub fn entries_with(folder: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
     let mut paths = entries(folder)?;
     paths.retain(|path| path.extension().is_some_and(|e| e == extension));
     Ok(paths)
 }
 
-/// Whether a file that `command` writes from others holds what would be written now. The error names a line that is new.
+/// Whether a file that `command` generates is up to date. The error names a new line.
 pub fn is_current(root: &Path, file: &str, new: &str, command: &str) -> crate::Result<()> {
     let old = fs::read_to_string(root.join(file)).unwrap_or_default();
     if old == new {

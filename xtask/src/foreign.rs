@@ -4,7 +4,7 @@
 /// A defect that ends a run of a foreign program, whatever the library below does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// The program, and what is wrong in it.
+    /// The program and its defect.
     pub what: &'static str,
     /// The file and the functions of the program's source.
     pub source: &'static str,
@@ -20,7 +20,7 @@ pub const RPING_CHANNEL: Defect = Defect {
     symptom: "rdma_get_cm_event: Bad file descriptor",
 };
 
-/// A run ends before it reads the event that its connection ended.
+/// A run ends before it reads the event of its disconnection.
 pub const RPING_COMPLETION: Defect = Defect {
     what: "rping: the thread for completions ends the program on a failed request before the \
            thread for events has read the event DISCONNECTED",
@@ -28,7 +28,7 @@ pub const RPING_COMPLETION: Defect = Defect {
     symptom: "completion failed",
 };
 
-/// A run never ends. The symptom is the time limit, so that it needs a limit of its own.
+/// A run never ends. The symptom is the time limit, so the program gets a separate limit.
 pub const UDPONG_ECHO: Defect = Defect {
     what: "udpong: after a millisecond without an answer it sends its request again from the \
            buffer of answers; an old answer in it makes the program ask for that one for ever",

@@ -1,5 +1,6 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/` under libFuzzer, on the stable toolchain: what `cargo fuzz` asks of a nightly compiler for
-//! coverage are passes of LLVM that any rustc takes. docs/design/fuzzing.md tells what the targets are.
+//! `cargo xtask fuzz`: the targets of `fuzz/` under libFuzzer, on the stable toolchain. The
+//! coverage passes that `cargo fuzz` requests from a nightly compiler are LLVM passes that any
+//! rustc accepts. docs/design/fuzzing.md describes the targets.
 
 use crate::paths::Paths;
 use crate::process::{Finished, Job, PAUSE, Running};
@@ -12,17 +13,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What tells libFuzzer where the program has been, and what it compared.
+/// Instrumentation for libFuzzer: coverage and compared values.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 /// Seconds for each target in the tests.
 const SECONDS_VARIABLE: &str = "FERROVERBS_FUZZ_SECONDS";
-/// Seconds for all targets together in the tests, of one processor: a new target takes its share from the others.
+/// Seconds for all targets together in the tests, on one processor; a new target reduces the share
+/// of each.
 const SECONDS_OF_ALL: u64 = 240;
 /// libFuzzer and everything else, cold, on a slow machine.
 const BUILD: Duration = Duration::from_secs(1800);
-/// What a target may take to end when its time is over.
+/// Time for a target to end after its run.
 const GRACE: Duration = Duration::from_secs(120);
 /// Bytes of an input at most.
 const LONGEST: u32 = 4096;
@@ -30,7 +32,7 @@ const LONGEST: u32 = 4096;
 /// What the command line says.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which targets; all of them without a name
+    /// Target names; all targets without a name
     targets: Vec<String>,
     /// How long each target is run
     #[arg(long, default_value_t = 10)]
@@ -56,7 +58,7 @@ pub struct Outcome {
     pub result: Result<u64, String>,
 }
 
-/// How long each of so many targets is run in the tests: as the setting says, or its share of what all have.
+/// The run time of each target in the tests: the setting, or an equal share of the total.
 pub fn seconds_of_each(targets: usize) -> crate::Result<u64> {
     match std::env::var(SECONDS_VARIABLE) {
         Ok(text) => text.parse().map_err(|_| format!("{SECONDS_VARIABLE}={text} is no number")),
@@ -64,7 +66,7 @@ pub fn seconds_of_each(targets: usize) -> crate::Result<u64> {
     }
 }
 
-/// The share of one of so many targets.
+/// The share of one target.
 fn share(targets: usize) -> u64 {
     // Zero seconds would be no limit for libFuzzer.
     u64::try_from(targets).ok().and_then(|n| SECONDS_OF_ALL.checked_div(n)).unwrap_or(0).max(1)
@@ -142,7 +144,8 @@ impl<'a> Fuzz<'a> {
     }
 
     fn start(&self, target: &str, seconds: u64) -> crate::Result<Running> {
-        // What it finds interesting goes here, and is forgotten; what it was given stays as it is.
+        // libFuzzer writes new inputs to this folder, which is discarded; the given corpus stays
+        // unchanged.
         let found = self.scratch.folder(&format!("corpus-{target}"), 0o700)?;
         Job::new(self.programs.join(target))
             .arg(format!("-max_total_time={seconds}"))

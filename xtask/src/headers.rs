@@ -1,5 +1,6 @@
-//! `cargo xtask headers`: writes `include/` from the abi crate and from templates (docs/design/headers.md). The generator is a crate of its
-//! own, so that nobody else has to build what it stands on.
+//! `cargo xtask headers`: writes `include/` from the abi crate and from templates
+//! (docs/design/headers.md). The generator is a separate crate, so other commands need not build
+//! its dependencies.
 
 use crate::paths::Paths;
 use crate::process::{End, Finished, Job};
@@ -19,7 +20,8 @@ pub struct Args {
     check: bool,
 }
 
-/// Writes them and says which changed; with `--check` only says which would.
+/// Writes the headers and prints the changed ones; with `--check` only prints the ones that would
+/// change.
 pub fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("headers");
@@ -33,7 +35,7 @@ pub fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
     }
 }
 
-/// Whether they are what the generator would write.
+/// Whether the headers equal the generator's output.
 pub fn check(paths: &Paths, scratch: &Scratch) -> Result<(), String> {
     let done = generator(paths, true, scratch)?;
     match done.end {

@@ -1,5 +1,5 @@
-//! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on programs that should not mind. What each attack may do to
-//! them is in docs/reference/threat-model.md.
+//! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on unrelated programs.
+//! docs/reference/threat-model.md states the permitted effects of each attack.
 
 use crate::over::{DataPath, Over};
 use crate::paths::Paths;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// A cold build on a slow machine fits.
 const BUILD: Duration = Duration::from_secs(1200);
-/// When a victim hangs, after the time that it was given.
+/// Time after the end of a victim's run until the victim counts as hung.
 const GRACE: Duration = Duration::from_secs(120);
 /// How long an attacker may take to join.
 const JOINING: Duration = Duration::from_secs(60);
 /// How often a victim runs at most until the attacker has met it. A victim that fails runs no more.
 const RUNS_UNTIL_MET: u32 = 5;
-/// What one attack of `soak --hostile` is given.
+/// Seconds of one attack of `soak --hostile`.
 const SECONDS: u64 = 30;
 /// For how long an attacker runs that is stopped when its victim has ended.
 const UNTIL_STOPPED: u64 = 3600;
@@ -28,9 +28,9 @@ const UNTIL_STOPPED: u64 = 3600;
 /// Which words the attacker writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Those that are its own: nothing that others have among themselves suffers.
+    /// Its own segments: nothing between other processes suffers.
     Own,
-    /// All that it has mapped writable: they may lose data and connections, and nothing else.
+    /// All its writable mappings: victims may lose data and connections, and nothing else.
     All,
 }
 
@@ -48,7 +48,7 @@ impl Reach {
 pub enum Victim<'a> {
     /// Two processes that exchange data, and are connected to the attacker, too.
     Besieged,
-    /// The storm, or any other C program that judges itself, with its arguments.
+    /// The storm, or any other checked C program, with its arguments.
     Program(&'a Program, &'a str),
 }
 
@@ -82,12 +82,13 @@ impl Attack<'_> {
     }
 }
 
-/// What an attack came to that its victims stood.
+/// The result of an attack after which the victims were intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survived {
     /// What victims and attacker did, for people.
     pub summary: String,
-    /// The attacker did not end by itself, and was killed. That is no defect of its victims.
+    /// True if the attacker did not end by itself and was killed, which is no defect of its
+    /// victims.
     pub hung: bool,
 }
 
@@ -108,7 +109,7 @@ impl<'a> HostileRun<'a> {
         let fail = |e: ferroverbs_c_tests::CompileError| e.to_string();
         let attacker = scratch.path().join("attacker");
         let built = test_program(paths, scratch)?;
-        // Where any user can read it.
+        // A folder that any user can read.
         fs::copy(&built, &attacker).map_err(|e| format!("cannot copy {}: {e}", built.display()))?;
         scratch::set_mode(&attacker, 0o755)?;
         let besieged = ferroverbs_c_tests::compile_besieged(scratch.path()).map_err(fail)?;
@@ -169,7 +170,7 @@ impl<'a> HostileRun<'a> {
             }
         };
         let limit = Duration::from_secs(attack.seconds) + GRACE;
-        // Whoever is connected to a process that says nonsense of itself, or to a killed one, may be told of it.
+        // Messages about hostile or killed peers are expected.
         let job = grouped(job).env("FERROVERBS_QUIET", "1").dir(&work);
         let mut victim = job.run(self.scratch, limit)?;
         // A short program may be over before the attacker looks for new processes.
@@ -219,7 +220,7 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Survive
     };
     // At the end, or a second before it was killed.
     let did = said(attacker, "@done ").or_else(|| said(attacker, "@doing "));
-    // Programs that were not written for it are connected to each other only.
+    // Programs without knowledge of the attack are connected to each other only.
     let pieces =
         did.as_deref().is_some_and(|did| !did.contains(", 0 pieces to connections of ours"));
     if !was_met(&attacker.stdout) || chosen && !pieces {
@@ -230,7 +231,7 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Survive
     Ok(Survived { summary: summary.join("; "), hung })
 }
 
-/// Whether an attacker that printed this has met a victim.
+/// Whether the attacker's output says that it met a victim.
 fn was_met(printed: &str) -> bool {
     let mut told = printed.lines().filter(|line| line.contains("@do"));
     told.any(|line| line.ends_with(" processes met") && !line.ends_with(" 0 processes met"))

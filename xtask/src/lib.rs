@@ -1,6 +1,6 @@
-//! What the commands of `cargo xtask`, the system tests and the benchmarks share: how programs are started
-//! over a staged tree and watched, which packages they need, and how an installed tree, packages, headers
-//! and matrices are made.
+//! Shared parts of the commands of `cargo xtask`, the system tests and the benchmarks: starting and
+//! watching programs over a staged tree, their packages, and the making of installed trees,
+//! packages, headers and matrices.
 
 pub mod cargo;
 pub mod clean;

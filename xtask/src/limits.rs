@@ -1,7 +1,9 @@
-//! The limits of this machine, by `c-tests/bench/limits.c`, and how much of a limit a measurement reaches.
+//! The limits of this machine, by `c-tests/bench/limits.c`, and the share of a limit that a
+//! measurement reaches.
 //!
-//! A limit is measured just before and just after the measurement that is compared with the limit. If other
-//! programs use the processors meanwhile, the limits differ, or the measurement exceeds the limit.
+//! Each limit is measured just before and just after the measurement that is compared with the
+//! limit. If other programs use the processors meanwhile, the limits differ, or the measurement
+//! exceeds the limit.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +30,13 @@ impl Limit {
         Some(Self { value, is_steady: most <= least * STEADY })
     }
 
-    /// True if other programs disturbed the limits or the measurement, which reached `ratio` of the limit.
+    /// True if further programs disturbed the limits or the measurement, which reached `ratio` of
+    /// the limit.
     pub fn is_disturbed(self, ratio: f64) -> bool {
         !self.is_steady || ratio > MOST_REACHED
     }
 
-    /// The cell of a table: how much of the limit was reached. A share above the limit is no figure, only noise.
+    /// The table cell: the share of the limit. A share above the limit is noise.
     pub fn show_reached(self, ratio: f64) -> String {
         match self.is_disturbed(ratio) {
             _ if ratio > MOST_REACHED => "busy".to_owned(),
@@ -58,7 +61,7 @@ pub fn sum(limits: &BTreeMap<String, f64>, names: &[&str]) -> Option<f64> {
     values.filter(|values| !values.is_empty()).map(|values| values.iter().sum())
 }
 
-/// The number of threads of other programs that run at this moment (proc(5), `/proc/loadavg`).
+/// The number of threads of other programs at this moment (proc(5), `/proc/loadavg`).
 pub fn other_threads() -> u32 {
     running_threads(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default()).saturating_sub(1)
 }

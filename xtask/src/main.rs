@@ -19,14 +19,14 @@ enum Command {
     Demo,
     /// Run every test there is, or the groups that are named, then a summary
     Test(test::Args),
-    /// Random operations over the soft adapter, checked, one seed after the other
+    /// Random operations over the soft adapter, checked, with a new seed each time
     Soak(soak::Args),
-    /// Run fuzz targets: everything that reads what others write (docs/design/fuzzing.md)
+    /// Run fuzz targets: everything that reads foreign bytes (docs/design/fuzzing.md)
     Fuzz(fuzz::Args),
     /// Measure the soft adapter beside its peers and the machine's limits
     #[command(disable_help_flag = true)]
     Bench {
-        /// What the benchmark is asked for: `cargo xtask bench --help`
+        /// Arguments of the benchmark: `cargo xtask bench --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
@@ -34,7 +34,7 @@ enum Command {
     Run(run::Args),
     /// Run a command in a virtual machine with RDMA devices of the kernel's own
     Vm(vm::Args),
-    /// Print the apt-get line that installs what any of the commands needs
+    /// Print the apt-get line for the packages of all commands
     Packages,
     /// Lay an installed tree under target/stage
     Stage,

@@ -1,5 +1,5 @@
-//! Manual pages as the staged tree and their tests need them: the names that a page describes, its sections, the
-//! declarations of its SYNOPSIS, and its example. Pages are mdoc(7), one file for all names that belong together.
+//! Manual pages for the staged tree and its tests: names, sections, the declarations in the
+//! SYNOPSIS, and the example of a page. Pages are mdoc(7), one file for a group of names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Prototype {
     pub result: String,
     /// Its name.
     pub name: String,
-    /// Its parameters, as they are written.
+    /// The parameters as written.
     pub parameters: Vec<String>,
 }
 
@@ -69,14 +69,14 @@ impl Page {
         self.macros("Sh").map(|(_, rest)| rest.replace('"', "")).collect()
     }
 
-    /// The names that the page describes: those of its NAME section.
+    /// The names of the page's NAME section.
     pub fn names(&self) -> Vec<String> {
         let name = self.section_lines("NAME").filter_map(|(_, line)| line.strip_prefix(".Nm "));
         name.map(|rest| rest.trim_end_matches(" ,").trim().to_string()).collect()
     }
 
-    /// All that man(1) finds the page by: its names, and titles of upstream's pages that are no function's
-    /// (`also:` remarks).
+    /// All titles by which man(1) finds the page: its names, and titles of upstream's pages that
+    /// name no function (`also:` remarks).
     pub fn titles(&self) -> Vec<String> {
         let mut titles = self.names();
         titles.extend(self.remarks("also:"));
@@ -110,7 +110,7 @@ impl Page {
                     continue;
                 }
                 for word in words.by_ref() {
-                    // Another macro ends what this one marks.
+                    // Another macro ends the marked words.
                     let is_macro = word.len() == 2
                         && word.starts_with(char::is_uppercase)
                         && word.ends_with(char::is_lowercase);
@@ -196,7 +196,7 @@ impl Page {
         found
     }
 
-    /// The headers that the SYNOPSIS names.
+    /// The headers in the SYNOPSIS.
     pub fn headers(&self) -> Vec<String> {
         let lines = self.section_lines("SYNOPSIS");
         lines.filter_map(|(_, l)| l.strip_prefix(".In ")).map(|h| h.trim().to_string()).collect()

@@ -1,5 +1,5 @@
-//! `cargo xtask matrix`: writes docs/reference/abi-matrix.md, which says of each name that libibverbs and librdmacm export under
-//! which versions it is there, what implements it, and which tests mention it.
+//! `cargo xtask matrix`: writes docs/reference/abi-matrix.md. The page lists, for each exported
+//! name of libibverbs and librdmacm, its versions, its implementation, and the tests with the name.
 
 use crate::files::{is_current, read};
 use crate::paths::Paths;
@@ -26,7 +26,8 @@ pub struct Args {
     check: bool,
 }
 
-/// Writes the file, and the one of [`crate::coverage`]; with `--check` only says whether they are up to date.
+/// Writes the file and the one of [`crate::coverage`]; with `--check` only reports whether both are
+/// up to date.
 pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let root = Paths::find()?.root;
     if args.check {
@@ -103,9 +104,9 @@ fn variable() -> impl Iterator<Item = Entry> {
 /// What upstream's releases export.
 #[derive(Debug, Default)]
 struct Upstream {
-    /// First release we know that has a name under a public version, or under any private one.
+    /// The first known release that has a name under a public version, or under any private one.
     since: BTreeMap<(String, String), u32>,
-    /// What the newest has.
+    /// The names of the newest release.
     newest: BTreeSet<(String, String)>,
     newest_release: u32,
 }
@@ -147,7 +148,7 @@ impl Upstream {
     }
 }
 
-/// All private versions are one to whoever asks for the first release.
+/// All private versions count as one for the first release.
 fn group(version: &str) -> &str {
     if version.starts_with(PRIVATE) { PRIVATE } else { version }
 }
@@ -157,13 +158,13 @@ fn group(version: &str) -> &str {
 struct Tests {
     /// Where the library's own sources are.
     sources: &'static str,
-    /// Programs and tests from outside: file, and the identifiers in it.
+    /// Programs and tests outside the library: file and identifiers.
     outside: Vec<(String, BTreeSet<String>)>,
-    /// Source files of the library with what they have behind `#[cfg(test)]`.
+    /// Source files of the library with their text behind `#[cfg(test)]`.
     unit: Vec<(PathBuf, String)>,
 }
 
-/// Not a test: it stands in for the library.
+/// A stand-in for the library, not a test.
 const STAND_IN: &str = "c-tests/cm-shim/verbs.c";
 
 impl Tests {
@@ -188,8 +189,8 @@ impl Tests {
         Ok(Self { sources, outside, unit })
     }
 
-    /// The files that mention an entry. Programs get the default version of a name. A unit test
-    /// calls the function, in the function's own file or, by its module, in one beside it.
+    /// The files that mention an entry. Programs use the default version of a name. A unit test
+    /// calls the function in the function's own file or, by its module, in a file beside it.
     fn of(&self, entry: &Entry) -> Vec<String> {
         let plain = entry.name.trim_start_matches('_');
         let mentions =
@@ -230,7 +231,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// All files below a folder with one of these endings, sorted; none if there is no such folder.
+/// All files below a folder with one of these endings, sorted; empty without the folder.
 fn files(folder: &Path, endings: &[&str]) -> crate::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -275,7 +276,7 @@ fn generate(root: &Path) -> crate::Result<String> {
     Ok(verbs + &connections(&all, &upstream, |entry| tests.of(entry)))
 }
 
-/// What librdmacm exports. Each name has one version, and every one is for applications.
+/// The names of librdmacm. Each has one version, and all are for applications.
 fn connections(
     all: &[Entry],
     upstream: &Upstream,

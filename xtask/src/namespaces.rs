@@ -21,10 +21,10 @@ pub const CLIENT: &str = "10.99.0.2";
 pub const SECOND: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
 
 impl Namespaces {
-    /// Both, joined.
+    /// Two connected network namespaces.
     ///
     /// # Errors
-    /// They cannot be made: for people.
+    /// The reason why they cannot be made, as a message.
     pub fn new() -> crate::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         // There may be two pairs at a time.
@@ -40,7 +40,7 @@ impl Namespaces {
             format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
             format!("-n {a} address add {SERVER}/24 dev {x}"),
             format!("-n {b} address add {CLIENT}/24 dev {y}"),
-            // Without waiting for somebody else who might have it.
+            // Without duplicate address detection.
             format!("-n {a} address add fd99::1/64 dev {x} nodad"),
             format!("-n {b} address add fd99::2/64 dev {y} nodad"),
             format!("-n {a} link set {x} up"),
@@ -81,10 +81,11 @@ impl Namespaces {
         Ok(address.ok_or_else(|| format!("{device} has no link-local address"))?.to_owned())
     }
 
-    /// Has the cable carry packets of `mtu` bytes, and lose, delay or reorder them by `netem` (tc-netem(8)); empty: it does not.
+    /// Sets the packet size `mtu` of the cable, and its impairment `netem` (tc-netem(8)); empty:
+    /// none.
     ///
     /// # Errors
-    /// It cannot: for people.
+    /// The failed command, as a message.
     pub fn set_cable(&self, mtu: u32, netem: &str) -> crate::Result<()> {
         for (name, device) in self.names.iter().zip(&self.devices) {
             ip(&format!("-n {name} link set {device} mtu {mtu}"))?;
@@ -97,10 +98,10 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Lays a second cable, whose ends have addresses of their own.
+    /// Lays a second cable with its own addresses.
     ///
     /// # Errors
-    /// It cannot: for people.
+    /// The failed command, as a message.
     pub fn lay_second(&self) -> crate::Result<()> {
         let ([a, b], [x, y]) = (&self.names, self.second());
         ip(&format!("link add {x} netns {a} type veth peer name {y} netns {b}"))?;

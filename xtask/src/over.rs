@@ -79,15 +79,15 @@ impl Over {
         }
     }
 
-    /// The command `ferroverbs` shows device files. Without it a command gets no namespace of its own, which some machines
-    /// refuse.
+    /// The command `ferroverbs` shows device files. Without the option a command gets no namespace
+    /// of its own, which some machines refuse.
     pub fn tree(mut self) -> Self {
         self.tree = true;
         self
     }
 
-    /// Other hosts are reached, too. Without it nothing leaves this one, and no port is opened, so that tests side by side do not
-    /// meet.
+    /// Enables the wire to other hosts. Without this call no packet leaves the host and no port is
+    /// opened, so parallel tests do not meet.
     pub fn wired(mut self) -> Self {
         self.wired = true;
         self
@@ -118,19 +118,19 @@ impl Over {
         self
     }
 
-    /// Under the layer that checks how verbs are used; what it tells goes to `file`, as JSON.
+    /// Runs programs under the layer `validate`, which writes JSON to `file`.
     pub fn validated(mut self, file: Option<&Path>) -> Self {
         self.told = file.map(Path::to_path_buf);
         self
     }
 
-    /// Under the layer that records what programs do, in `folder`, and the one that checks it.
+    /// Runs programs under the layers `trace`, which writes into `folder`, and `validate`.
     pub fn traced(mut self, folder: Option<&Path>) -> Self {
         self.traced = folder.map(Path::to_path_buf);
         self
     }
 
-    /// Under the layer that counts what programs do, in `folder`.
+    /// Runs programs under the layer `stats`, which writes into `folder`.
     pub fn counted(mut self, folder: Option<&Path>) -> Self {
         self.counted = folder.map(Path::to_path_buf);
         self
@@ -171,7 +171,7 @@ impl Over {
             let mut settings = OsString::from("keep=1:dumps=0:dir=");
             settings.push(folder);
             job = job.env("FERROVERBS_LAYERS", "trace,validate").env("FERROVERBS_TRACE", settings);
-            // It has nothing to say of most; what programs do wrong on purpose is not the matter here.
+            // Programs misuse verbs on purpose here, so reports are discarded.
             job = job.env("FERROVERBS_VALIDATE", "log=/dev/null");
         }
         if let Some(folder) = &self.counted {

@@ -1,6 +1,7 @@
-//! Debian packages that the commands need: how to see that they are there, and how to get them.
+//! Debian packages that the commands need: their presence, and their installation.
 //!
-//! dpkg is asked what is installed: a file of the right name proves nothing, because another package may bring it.
+//! dpkg reports the installed packages: a file of the right name proves nothing, because another
+//! package may bring it.
 
 use crate::process::{self, Job};
 use crate::progress::Progress;
@@ -10,10 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The name of a package. A bar separates names that it has in different releases.
+/// The name of a package. A bar separates names in different releases.
 pub type Package = &'static str;
 
-/// What the demo runs.
+/// Packages of the demo.
 pub const DEMO: &[Package] = &[
     "gcc",
     "libc6-dev",
@@ -24,7 +25,7 @@ pub const DEMO: &[Package] = &[
     "iproute2",
 ];
 
-/// What most groups of tests run, apart from what the demo runs.
+/// Packages of most groups of tests, besides those of the demo.
 pub const TEST: &[Package] = &[
     "binutils",
     "clang",
@@ -40,10 +41,10 @@ pub const TEST: &[Package] = &[
 /// A C compiler for aarch64, which build scripts run.
 pub const AARCH64: &[Package] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 
-/// What unpacks sources and packages of others.
+/// Packages that unpack foreign sources and packages.
 pub const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
 
-/// Whom the adapter is measured beside, and with what.
+/// The programs that the adapter is measured against, and measuring tools.
 pub const BENCH: &[Package] = &[
     "ucx-utils",
     "libfabric-bin",
@@ -59,7 +60,7 @@ pub const BENCH: &[Package] = &[
 pub const BENCH_WIRE: &[Package] =
     &["ucx-utils", "libfabric-bin", "libfabric-dev", "util-linux", "nftables", "ethtool"];
 
-/// Programs that make their connections by librdmacm.
+/// Programs that connect by librdmacm.
 pub const RDMACM: &[Package] = &[
     "rdmacm-utils",
     "librdmacm1|librdmacm1t64",
@@ -70,9 +71,9 @@ pub const RDMACM: &[Package] = &[
     "nftables",
 ];
 
-/// Programs of others that connect by it, but for those of the stacks.
+/// Foreign programs that connect by librdmacm, except those of the stacks.
 pub const CONNECTED: &[Package] = &["fio", "libucx-dev"];
-/// The same, of those that only `cargo xtask test connected` runs.
+/// Further ones, of `cargo xtask test connected` only.
 pub const LARGE: &[Package] = &["qemu-system-x86", "python3"];
 
 /// qperf.
@@ -100,10 +101,10 @@ pub const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 pub const PRESENCE: &[Package] =
     &["infiniband-diags", "hwloc-nox", "rdmacm-utils", "iproute2", "util-linux"];
 
-/// A terminal for programs that draw on one.
+/// A terminal for full-screen programs.
 pub const TERMINAL: &[Package] = &["tmux"];
 
-/// Who reads captures.
+/// Readers of captures.
 pub const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perftest"];
 
 /// What makes hosts of namespaces.
@@ -112,33 +113,33 @@ pub const HOSTS: &[Package] = &["iproute2", "util-linux", "ibverbs-utils", "perf
 /// What packages are made with.
 pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils", "python3-wheel"];
 
-/// What installs the wheel, and the program that the check runs over it.
+/// The installer of the wheel, and the program for the check over the wheel.
 pub const WHEEL: &[Package] = &["python3-venv", "ibverbs-utils"];
 
-/// What judges them.
+/// Checkers of packages.
 pub const LINT: &[Package] = &["lintian"];
 
-/// What makes a Debian beside this one.
+/// Packages that make another Debian on this machine.
 pub const CHROOT: &[Package] = &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
 
-/// What the examples of docs/guide/debugging*.md need.
+/// Packages for the examples of docs/guide/debugging*.md.
 pub const VALGRIND: &[Package] = &["valgrind"];
 
-/// What `bench start-up` runs, apart from what the demo runs.
+/// Packages of `bench start-up`, besides those of the demo.
 pub const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "ibverbs-providers"];
 
-/// What a virtual machine with RDMA devices is made of, and what its first process runs; its kernel is downloaded, not
-/// installed.
+/// The parts of a virtual machine with RDMA devices, and the programs of its first process. Its
+/// kernel is downloaded, not installed.
 pub const VM: &[Package] =
     &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "procps", "mount"];
 
-/// What a group of system tests needs, apart from what all of them need.
+/// Packages of one group of system tests, besides those of all groups.
 struct Group {
     /// The group's name in `system-tests`.
     name: &'static str,
-    /// What its checks of the short tier need.
+    /// Packages of its short-tier checks.
     short: &'static [&'static [Package]],
-    /// What its other checks need as well.
+    /// Further packages of its remaining checks.
     rest: &'static [&'static [Package]],
 }
 
@@ -146,7 +147,7 @@ const fn group(name: &'static str, short: &'static [&'static [Package]]) -> Grou
     Group { name, short, rest: &[] }
 }
 
-/// The one table of what tests need. A group that is not in it is no group.
+/// The one table of packages for tests. Every group has a row.
 const GROUPS: &[Group] = &[
     group("fmt", &[]),
     group("licences", &[]),
@@ -206,7 +207,7 @@ const GROUPS: &[Group] = &[
     Group { name: "layers-rxe", short: &[], rest: &[VM, CAPTURE] },
 ];
 
-/// What the system tests of a group need in any tier; `None` if there is no such group.
+/// Packages of a group of system tests in any tier; `None` without such a group.
 pub fn of_group(name: &str) -> Option<Vec<&'static [Package]>> {
     let group = GROUPS.iter().find(|group| group.name == name)?;
     Some([group.short, group.rest].concat())
@@ -223,10 +224,11 @@ pub fn groups() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().map(|group| group.name)
 }
 
-/// What the commands other than `test` need.
+/// Packages of the commands other than `test`.
 const COMMANDS: &[&[Package]] = &[DEMO, TEST, BENCH, BENCH_WIRE, START_UP, DIST, CHROOT, VM];
 
-/// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.
+/// `cargo xtask packages`: prints the line that installs the packages of all commands, under the
+/// names of this release.
 pub fn main() -> crate::Result<ExitCode> {
     // Root needs no sudo, and a small system has none.
     let sudo = if process::is_root() { "" } else { "sudo " };
@@ -237,8 +239,8 @@ pub fn main() -> crate::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs what is missing of `wanted`, as far as there are such packages, all at once. A run begins with it;
-/// who needs a package asks for it by [`ensure`], which says what is still missing.
+/// Installs the missing packages of `wanted` that exist, all at once, at the start of a run.
+/// [`ensure`] later reports a package that is still missing.
 pub fn prepare(wanted: &[&[Package]], progress: &Progress) {
     let Ok(missing) = missing(wanted) else { return };
     if missing.is_empty() {
@@ -255,10 +257,7 @@ pub fn prepare(wanted: &[&[Package]], progress: &Progress) {
     }
 }
 
-/// Installs those of `wanted` that are missing. Only root can; anybody else gets the line to run.
-///
-/// # Errors
-/// What is missing, and how to get it.
+/// Installs the missing packages of `wanted`. Only root can; further users get the command line.
 pub fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
     let missing = match missing(wanted) {
         Ok(missing) => missing,
@@ -291,10 +290,10 @@ pub fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
     }
 }
 
-/// Whether there is a dpkg, which knows what is installed.
+/// Whether dpkg, which knows the installed packages, is available.
 ///
 /// # Errors
-/// Why nobody can be asked.
+/// The reason why dpkg cannot be asked.
 pub fn known() -> crate::Result<()> {
     installed().map(drop)
 }
@@ -304,7 +303,7 @@ const LIMIT: Duration = Duration::from_secs(2400);
 /// How often a log that is no terminal gets a line.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The names that are needed and not there.
+/// The needed names that are not installed.
 fn missing(wanted: &[&[Package]]) -> crate::Result<Vec<Package>> {
     let installed = installed()?;
     let mut names = without_repetition(wanted);
@@ -331,7 +330,7 @@ fn line(names: &[String]) -> String {
     format!("apt-get install -y --no-install-recommends {}", names.join(" "))
 }
 
-/// What dpkg says is installed, and what that stands for.
+/// The installed packages and the names that they provide, by dpkg.
 fn installed() -> crate::Result<BTreeSet<String>> {
     if find_program("dpkg-query").is_none() {
         return Err("there is no dpkg here to ask what is installed".into());
@@ -363,16 +362,17 @@ fn read_installed(text: &str) -> BTreeSet<String> {
 /// What apt can do about missing packages.
 #[derive(Debug, PartialEq, Eq)]
 struct Apt {
-    /// For each package the name that it has in this release.
+    /// For each package its name in this release.
     names: Vec<String>,
-    /// What this release does not have.
+    /// Packages that this release lacks.
     unknown: Vec<String>,
 }
 
 impl Apt {
     fn ask(missing: &[Package]) -> Self {
         let names = missing.iter().flat_map(|package| package.split('|'));
-        // With the one that every Debian has: where not even that is known there are no lists.
+        // Includes a package of every Debian: if apt does not know that package, there are no
+        // lists.
         let job =
             Job::new("apt-cache").args(["policy", "base-files"]).args(names).env("LC_ALL", "C");
         let done = Scratch::new().and_then(|scratch| job.run(&scratch, LIMIT));
@@ -408,7 +408,7 @@ fn candidates(text: &str) -> BTreeSet<String> {
     names
 }
 
-/// Installs packages, as root: as many as there are, and says which this release lacks.
+/// Installs packages as root, and reports packages that this release lacks.
 fn install(missing: &[Package], progress: &Progress) -> crate::Result<()> {
     let scratch = Scratch::new()?;
     let apt = |args: &[&str]| {
@@ -419,7 +419,7 @@ fn install(missing: &[Package], progress: &Progress) -> crate::Result<()> {
             .env("LC_ALL", "C")
     };
     progress.step("apt-get update");
-    // A mirror that is down need not matter: the lists we have may do.
+    // The present lists may suffice when a mirror is down.
     let update = apt(&["update"]).run(&scratch, LIMIT)?;
     let Apt { names, unknown } = Apt::ask(missing);
     let mut done = Ok(());
@@ -454,7 +454,7 @@ fn install(missing: &[Package], progress: &Progress) -> crate::Result<()> {
     done
 }
 
-/// How far `apt-get install` has come, from what it has printed.
+/// The progress of `apt-get install`, from its output.
 fn stage_of_installation(printed: &str) -> String {
     let count = |prefix: &str| printed.lines().filter(|line| line.starts_with(prefix)).count();
     let summary = printed.lines().find_map(|line| line.split_once(" newly installed"));

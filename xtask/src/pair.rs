@@ -1,4 +1,4 @@
-//! Two programs that talk to each other: a server that listens on a TCP port, and its client.
+//! A pair of programs: a server that listens on a TCP port, and its client.
 
 use crate::process::{End, Finished, Job, PAUSE, Running};
 use crate::scratch::Scratch;
@@ -68,7 +68,8 @@ impl Pair {
         Self::at("127.0.0.1", server, client, options, limit)
     }
 
-    /// As [`Pair::told`], with the server at another address: it may be in a network namespace of its own.
+    /// As [`Pair::told`], with the server at another address, possibly in its own network
+    /// namespace.
     pub fn at(
         address: &str,
         server: Job,
@@ -106,7 +107,7 @@ impl Pair {
         Ok(Ok(server))
     }
 
-    /// Runs both to their ends, however these are; no client when the server never listened.
+    /// Runs both to their ends; no client if the server never listened.
     pub fn outcome(&self, scratch: &Scratch) -> crate::Result<(Finished, Option<Finished>)> {
         let deadline = Instant::now() + self.limit;
         let server = match self.start_server(scratch)? {
@@ -162,8 +163,9 @@ impl Pair {
 /// How long the second side may take to end after the first has failed.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A port that nobody listens on, and that nobody else gets before the caller's program has it: the kernel gives ports of
-/// `ip_local_port_range` (32768 and more) to clients that ask for none, so this one is below, and each is given once.
+/// A free port that no other program gets before the caller's program. The kernel gives ports of
+/// `ip_local_port_range` (32768 and more) to clients, so this port lies below, and each port is
+/// given once.
 pub fn free_port() -> crate::Result<u16> {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 22_000;
@@ -182,8 +184,8 @@ pub fn free_port() -> crate::Result<u16> {
     Err(format!("all TCP ports from {FIRST} on are taken"))
 }
 
-/// Whether any process of this network namespace listens on `port`, by TCP or by our librdmacm. Asking by a connection would use
-/// up the one that the server accepts.
+/// Whether a process of this network namespace listens on `port`, by TCP or by Ferroverbs'
+/// librdmacm. A probing connection would use up the server's only accept.
 fn listening(port: u16) -> bool {
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     listening_at("/proc/net", port) || serves(&sockets, TCP_SPACE, port)
@@ -192,9 +194,10 @@ fn listening(port: u16) -> bool {
 /// The space of ports of connections (`enum rdma_port_space`).
 pub const TCP_SPACE: u64 = 0x0106;
 
-/// Whether, by the text of /proc/net/unix, a process takes requests of our librdmacm's clients for a port: such a one has a socket of that name.
+/// Whether /proc/net/unix shows a process that accepts librdmacm requests for a port, by the name
+/// of its socket.
 pub fn serves(sockets: &str, space: u64, port: u16) -> bool {
-    // The address follows.
+    // The address follows the name.
     let name = format!("/listen/{:#x}/", space << 16 | u64::from(port));
     sockets.lines().any(|line| line.contains(&name))
 }

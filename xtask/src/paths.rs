@@ -35,7 +35,7 @@ impl Paths {
     }
 }
 
-/// `LD_LIBRARY_PATH` as it was before `cargo run` put its own folders in front.
+/// The caller's `LD_LIBRARY_PATH`, without the folders that `cargo run` adds.
 pub fn callers_library_path(target: &Path) -> OsString {
     let value = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let cargo_home = env::var_os("CARGO_HOME");

@@ -5,13 +5,13 @@ use crate::pair::Ended;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Whether a line is one that perftest prints or not as the processor's clock seems to it in this run.
+/// Whether a line of perftest depends on the processor's clock in this run.
 pub fn is_about_the_clock(line: &str) -> bool {
     PERFTEST_CLOCK.shows_in(line) || line.starts_with("Conflicting CPU frequency")
 }
 
-/// Lets a pair of perftest processes run, again where they had no clock, and takes a number from the
-/// row for messages of `bytes`.
+/// Runs a pair of perftest processes, again if they had no clock, and takes a number from the row
+/// for messages of `bytes`.
 pub fn measure<T>(
     pair: impl FnMut() -> Result<Ended, String>,
     bytes: u64,
@@ -57,20 +57,20 @@ impl Row {
         self.measured("MsgRate").map(|millions| millions * 1e6)
     }
 
-    /// Whether there is a bandwidth, a rate or a latency. Some hundred messages of two bytes that had to wait for a processor are 0.00 MiB
-    /// a second.
+    /// Whether the row has a bandwidth, a rate or a latency. A few small messages that wait for a
+    /// processor may show as 0.00 MiB/s.
     pub fn is_measured(&self) -> bool {
         self.bandwidth().or_else(|| self.rate()).or_else(|| self.typical_us()).is_some()
     }
 
-    /// The value of a column, if it is one: without a clock all times are infinite, and all rates zero.
+    /// The value of a column, if valid: without a clock all times are infinite, and all rates zero.
     fn measured(&self, head: &str) -> Option<f64> {
         self.value(head).filter(|value| value.is_finite() && *value > 0.0)
     }
 }
 
-/// `ucx_perftest` as one side of two that meet by themselves. Where it is built over MPI (Debian 13) it otherwise takes itself for
-/// a rank of an MPI job as soon as no terminal is its input.
+/// `ucx_perftest` as one side of a pair without MPI. A build with MPI (Debian 13) otherwise takes
+/// itself for an MPI rank when its input is no terminal.
 pub fn ucx() -> &'static [&'static str] {
     static WORDS: OnceLock<&[&str]> = OnceLock::new();
     WORDS.get_or_init(|| {
@@ -82,7 +82,7 @@ pub fn ucx() -> &'static [&'static str] {
     })
 }
 
-/// Whether its help names the option that leaves MPI alone.
+/// Whether the help lists the option that disables MPI.
 fn knows_mpi(help: &str) -> bool {
     help.lines().any(|line| line.trim_start().starts_with("-P <0|1>"))
 }

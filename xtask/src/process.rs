@@ -1,5 +1,5 @@
-//! External programs with a time limit, their outputs in files (so that nobody has to drain pipes),
-//! in a process group of their own (so that nothing of them survives).
+//! External programs with a time limit. Outputs go to files, so no pipe needs draining. Each
+//! program has its own process group, which is killed as a whole.
 
 use crate::scratch::Scratch;
 use std::ffi::{OsStr, OsString};
@@ -129,11 +129,11 @@ impl Job {
         if let Some(user) = self.user {
             command.gid(user.gid).uid(user.uid);
         }
-        // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call
-        // with constant arguments; it touches no memory of the parent.
+        // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system
+        // call with constant arguments, without access to the parent's memory.
         unsafe {
             command.pre_exec(|| {
-                // Nothing outlives us, not even when we are killed.
+                // The child is killed when this process ends, even by a kill.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
@@ -161,7 +161,7 @@ pub struct Running {
 impl Running {
     /// Whether it has ended.
     pub fn ended(&mut self) -> bool {
-        // An error means that there is no such child any more.
+        // An error means that the child no longer exists.
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
@@ -175,12 +175,12 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some_and(|status| !status.success()))
     }
 
-    /// What it complained about so far.
+    /// The standard error so far.
     pub fn complained(&self) -> String {
         read(&self.err)
     }
 
-    /// Whether anybody in its network namespace listens on `port`.
+    /// Whether a process in its network namespace listens on `port`.
     pub fn listens_on(&self, port: u16) -> bool {
         crate::pair::listening_at(&format!("/proc/{}/net", self.child.id()), port)
     }
@@ -190,13 +190,13 @@ impl Running {
         read(&self.out)
     }
 
-    /// Sends SIGKILL to it and to everything that it started.
+    /// Sends SIGKILL to the program and its process group.
     pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         let _ = self.child.kill();
     }
 
-    /// Stops it and everything that it started, as a debugger does, or has them go on.
+    /// Stops the program and its process group, as a debugger does, or continues them.
     pub fn stop(&self, on: bool) {
         self.signal(if on { libc::SIGSTOP } else { libc::SIGCONT });
     }
@@ -211,7 +211,7 @@ impl Running {
 
     /// Waits until `deadline`, then kills.
     pub fn finish(mut self, deadline: Instant) -> Finished {
-        // Who is given no time is ended on purpose, and nobody asks what it did.
+        // A program without time is ended on purpose, and needs no report.
         let waits = Instant::now() < deadline;
         let mut stuck = String::new();
         let end = loop {
@@ -230,7 +230,7 @@ impl Running {
             }
         };
         let elapsed = self.start.elapsed();
-        // Helpers that it left behind would hold on to its files and ports.
+        // Remaining helpers would hold files and ports.
         self.kill();
         let finished = Finished {
             line: std::mem::take(&mut self.line),
@@ -265,7 +265,7 @@ pub enum End {
     Exited(i32),
     /// This signal killed it.
     Signalled(i32),
-    /// It was killed at its time limit.
+    /// The program was killed at its time limit.
     TimedOut,
 }
 
@@ -292,7 +292,7 @@ impl std::fmt::Display for End {
 /// A command that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// The line that a person would type to repeat it.
+    /// The command line that repeats the run.
     pub line: String,
     /// How it ended.
     pub end: End,
@@ -300,14 +300,14 @@ pub struct Finished {
     pub stdout: String,
     /// What it complained about.
     pub stderr: String,
-    /// What its threads did when its time was over; empty if it ended before.
+    /// The state of its threads at the time limit; empty if it ended earlier.
     pub stuck: String,
     /// From start to end.
     pub elapsed: Duration,
 }
 
 impl Finished {
-    /// Whether it ended with status 0.
+    /// Whether the program ended with status 0.
     pub fn ok(&self) -> bool {
         self.end == End::Exited(0)
     }

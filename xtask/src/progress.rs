@@ -1,12 +1,12 @@
-//! What a person sees while something runs: on a terminal one line that is replaced, with the time counting; otherwise a plain
-//! line for each step. All of it goes to stderr, so that stdout holds results only.
+//! Progress output. A terminal shows one line, which is replaced, with a running clock; any further
+//! output gets a plain line for each step. Progress goes to stderr, so stdout holds results only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The line at the bottom of the terminal. A terminal has one, whoever writes to it.
+/// The line at the bottom of the terminal, shared by all reporters.
 static LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A reporter of steps.
@@ -30,7 +30,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Writes to stderr, the way that suits it.
+    /// A reporter on stderr, with the style of its output.
     pub fn new() -> Self {
         let kind = if std::io::stderr().is_terminal() { Kind::Terminal } else { Kind::Plain };
         Self { kind, start: Instant::now() }
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Removes the line of the last step from a terminal, so that other output can follow.
+    /// Removes the line of the last step from a terminal before other output.
     pub fn clear(&self) {
         if let Some(bar) = line().take() {
             bar.finish_and_clear();

@@ -1,5 +1,6 @@
-//! Builds that do not tell where they were made: compilers name sources in binaries, and the names are the same on every machine.
-//! `cargo xtask dist --verify` builds a second time, elsewhere, and compares.
+//! Builds independent of their place: compilers name sources in binaries, and the names are equal
+//! on every machine. `cargo xtask dist --verify` builds a second time in another place and
+//! compares.
 
 use crate::files::entries;
 use crate::paths::Paths;
@@ -14,11 +15,11 @@ use std::time::Duration;
 /// A whole build on a slow machine.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Folders of this machine, and what stands for them; of several that fit the last counts.
+/// Folders of this machine and their replacements; the last match counts.
 fn names(paths: &Paths) -> Vec<(PathBuf, &'static str)> {
     let mut names = Vec::new();
     names.extend(cargo_home().map(|home| (home, "/usr/src/cargo")));
-    // Where the standard library's sources are installed, they are named instead of those that it was built from.
+    // An installed standard library source is named instead of the original one.
     names.extend(sysroot().map(|root| (root.join("lib/rustlib/src/rust"), "/usr/src/rust")));
     names.push((paths.root.clone(), "/usr/src/ferroverbs"));
     names.push((paths.target.clone(), "/usr/src/ferroverbs/target"));
@@ -30,7 +31,7 @@ pub fn private_folders(paths: &Paths) -> Vec<PathBuf> {
     names(paths).into_iter().map(|(folder, _)| folder).collect()
 }
 
-/// `cargo` with settings by which the binaries do not depend on where it runs; the caller's own settings stay.
+/// `cargo` with settings that make binaries independent of their place; the caller's settings stay.
 pub fn settle(job: Job, paths: &Paths) -> Job {
     let names = names(paths);
     let mut rust: Vec<String> = match env::var("CARGO_ENCODED_RUSTFLAGS") {
@@ -40,14 +41,15 @@ pub fn settle(job: Job, paths: &Paths) -> Job {
     let mut c = words("CFLAGS");
     for (folder, name) in names {
         rust.push(format!("--remap-path-prefix={}={name}", folder.display()));
-        // A folder with a blank cannot be said here; then debug information of some lines of C tells it.
+        // The option cannot express a folder with a blank; debug information of some C lines then
+        // contains the folder.
         let map = format!("-ffile-prefix-map={}={name}", folder.display());
         c.extend((!map.contains(char::is_whitespace)).then_some(map));
     }
     job.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "))
 }
 
-/// What a variable holds, at blanks.
+/// The words of a variable, separated by blanks.
 fn words(variable: &str) -> Vec<String> {
     let value = env::var(variable).unwrap_or_default();
     value.split_whitespace().map(str::to_owned).collect()
@@ -64,8 +66,9 @@ fn sysroot() -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8(done.stdout).ok()?.trim()))
 }
 
-/// Makes the packages again from a copy of the sources in another folder with another `CARGO_HOME`: whether all come out the same.
-/// `sums` are the checksums of the first time, `time` the date of all files.
+/// Makes the packages again from a copy of the sources, in another folder with another
+/// `CARGO_HOME`, and compares. `sums` are the checksums of the first build, `time` the date of all
+/// files.
 pub fn verify(paths: &Paths, time: &str, sums: &str, progress: &Progress) -> crate::Result<()> {
     let scratch = Scratch::new()?;
     progress.step("a copy of the sources");

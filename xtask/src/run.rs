@@ -14,8 +14,8 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Stages if a source is newer than the staged tree, then becomes the command: its streams and its
-/// exit status are untouched.
+/// Stages if a source is newer than the staged tree, then becomes the command, with its streams and
+/// exit status untouched.
 pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
     let paths = Paths::find()?;

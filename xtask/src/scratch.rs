@@ -18,7 +18,7 @@ impl Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("ferroverbs-xtask-{}-{n}", std::process::id()));
-        // A leftover of a killed process that had our id.
+        // Remains of a killed process with the same id.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
         set_mode(&dir, 0o755)?;
@@ -30,7 +30,7 @@ impl Scratch {
         &self.dir
     }
 
-    /// A name in it that was not given out before.
+    /// A name in the folder that was not returned before.
     pub fn fresh(&self, stem: &str) -> PathBuf {
         self.dir.join(format!("{stem}.{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
@@ -56,7 +56,7 @@ pub fn set_mode(path: &Path, mode: u32) -> crate::Result<()> {
         .map_err(|e| format!("cannot set permissions of {}: {e}", path.display()))
 }
 
-/// Copies a tree: folders, files with their permissions, symbolic links as they are.
+/// Copies a tree: folders, files with permissions, symbolic links.
 pub fn copy_tree(from: &Path, to: &Path) -> crate::Result<()> {
     let fail = |e: std::io::Error| format!("cannot copy {}: {e}", from.display());
     fs::create_dir_all(to).map_err(fail)?;

@@ -1,5 +1,7 @@
-//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/stress/storm.c` for as long as wanted, a seed after the other,
-//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`); with `--hosts`, it and another program between two hosts.
+//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/stress/storm.c` for any time, with
+//! successive seeds, over each data path in turn. With `--hostile`, attacks on the storm and
+//! another program (`crate::hostile`). With `--hosts`, the storm and another program between two
+//! hosts.
 
 mod hosts;
 
@@ -27,11 +29,11 @@ pub struct Args {
     minutes: u64,
     /// The first seed; those behind it follow [default: from the clock]
     seed: Option<NonZeroU64>,
-    /// Beside a hostile process, which writes whatever it can into whatever it can write
+    /// Beside a hostile process, which writes anything into all memory that it can write
     #[arg(long)]
     hostile: bool,
-    /// Between two hosts (network namespaces, made by root), by RoCE v2, with packets that get lost: random operations on both memories and
-    /// a model of them, and in turn the storm
+    /// Between two hosts (network namespaces, made by root), by RoCE v2 with packet losses: random
+    /// operations against a model of both memories, and in turn the storm
     #[arg(long, conflicts_with = "hostile")]
     hosts: bool,
 }
@@ -67,7 +69,7 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
         let fabric = scratch.folder("fabric", 0o700)?;
         let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric).path(*path, &launcher);
         let job = over.own_job(&exe).args([seed.to_string(), SECONDS.to_string()]);
-        // Of those that were killed it is told that they are gone, which is no news here.
+        // Messages about killed peers are expected.
         let job = job.env("FERROVERBS_QUIET", "1");
         let done = job.dir(scratch.path()).run(&scratch, LIMIT)?;
         let left = std::fs::read_dir(&fabric).map_or(0, Iterator::count);
@@ -86,7 +88,7 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
     Ok(outcome(&progress, &format!("{runs} seeds from {first}"), &failed))
 }
 
-/// Prints what `did` and what of it failed, and says it by the exit status.
+/// Prints the work done and the failures; returns the exit status.
 pub fn outcome(progress: &Progress, did: &str, failed: &[String]) -> ExitCode {
     progress.clear();
     println!("{did}, {} failed", failed.len());

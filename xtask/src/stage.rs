@@ -1,5 +1,5 @@
-//! `cargo xtask stage`: an installed tree under target/stage. The library finds its plugins and its
-//! configuration relative to itself, so the tree works wherever it is put.
+//! `cargo xtask stage`: an installed tree under target/stage. The library finds plugins and
+//! configuration relative to its own path, so the tree works in any place.
 
 use crate::files::entries;
 use crate::manpage::Page;
@@ -71,7 +71,8 @@ const SOURCES: &[&str] = &[
     "xtask/src/stage.rs",
 ];
 
-/// Touched last; as old as the start of the build, so that a source saved meanwhile counts as newer.
+/// Written last, with the time of the build's start, so a source saved during the build counts as
+/// newer.
 fn stamp(paths: &Paths) -> PathBuf {
     paths.target.join("stage.stamp")
 }
@@ -86,7 +87,7 @@ fn is_current(paths: &Paths) -> bool {
             .all(|source| source < staged)
 }
 
-/// The latest modification in a tree; `None` if there is no such file.
+/// The latest modification in a tree; `None` without the file.
 fn newest(path: &Path) -> Option<SystemTime> {
     let meta = fs::symlink_metadata(path).ok()?;
     let mut latest = meta.modified().ok()?;
@@ -101,7 +102,7 @@ fn newest(path: &Path) -> Option<SystemTime> {
 /// The inline functions of verbs.h as functions.
 pub const INLINES: &str = "lib/libferroverbs-inlines.so.1";
 
-/// What TCP programs are run over rsockets with, where upstream has it, too.
+/// The library that runs TCP programs over rsockets, in upstream's place.
 pub const PRELOAD: &str = "lib/rsocket/librspreload.so";
 
 fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
@@ -153,7 +154,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
 }
 
-/// Compiles [`INLINES`] from our header, against our library.
+/// Compiles [`INLINES`] from Ferroverbs' header, against its library.
 fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
     let release = paths.target.join("release");
     let file = release.join("libferroverbs-inlines.so.1");
@@ -191,8 +192,8 @@ pub const SOFT_DRIVER: &str = "\
 driver soft
 ";
 
-/// `Version` is what programs compare with: the pkg-config version of the upstream release whose
-/// public interface we offer.
+/// `Version` is the number that programs compare: the pkg-config version of the upstream release
+/// whose public interface Ferroverbs offers.
 const PKG_CONFIG: &str = "\
 prefix=${pcfiledir}/../..
 libdir=${prefix}/lib
@@ -219,8 +220,8 @@ Libs: -L${libdir} -lrdmacm
 Cflags: -I${includedir}
 ";
 
-/// A tree in which each file is replaced as a whole, so that running programs keep what they have
-/// mapped and starting ones see the old or the new, never half of it.
+/// A tree in which each file is replaced as a whole. Running programs keep their mapped files, and
+/// starting programs see the old or the new file.
 #[derive(Debug)]
 struct Tree {
     root: PathBuf,

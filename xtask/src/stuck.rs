@@ -1,4 +1,4 @@
-//! What the threads of a command do that has not ended in time: what a person would look at who still had it.
+//! The state of the threads of a command that exceeded its time limit, for the report.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,8 @@ const DEBUGGER: &str = "20";
 /// Frames of each thread.
 const FRAMES: &str = "thread apply all backtrace 12";
 
-/// A line for each thread of each process of the process group `group`: where the kernel has it wait; and, where there is a gdb(1), the stacks.
+/// A line for each thread of each process in process group `group`, with the place where the kernel
+/// waits; and, with gdb(1), the stacks.
 pub fn describe(group: u32) -> String {
     let mut text = String::new();
     for pid in members(group) {
@@ -23,7 +24,7 @@ pub fn describe(group: u32) -> String {
     text
 }
 
-/// One thread: its name, its state, the processor time it took, the system call that it is in, and where the kernel has it wait.
+/// One thread: name, state, CPU time, system call, and the place where the kernel waits.
 fn thread(pid: u32, task: u32) -> String {
     let folder = Path::new("/proc").join(pid.to_string()).join("task").join(task.to_string());
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -41,7 +42,7 @@ fn thread(pid: u32, task: u32) -> String {
     )
 }
 
-/// The stacks of a process; nothing where there is no debugger.
+/// The stacks of a process; empty without a debugger.
 fn stacks(pid: u32) -> String {
     let pid = pid.to_string();
     let args = ["-k", "5", DEBUGGER, "gdb", "--batch", "-nx", "-p", &pid, "-ex", FRAMES];

@@ -1,4 +1,5 @@
-//! Plain text tables: comfy-table in the one style that we use. Nothing is wrapped or cut, so that a line of a table can be searched for.
+//! Plain text tables: comfy-table in one style. No cell is wrapped or cut, so a line of a table can
+//! be searched for.
 
 use comfy_table::{Cell, CellAlignment, ContentLineStyle, LineStyle, TableStyle};
 

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: installs what the chosen groups need, then hands over to the crate `system-tests`.
+//! `cargo xtask test`: installs the packages of the chosen groups, then starts the crate
+//! `system-tests`.
 
 use crate::progress::Progress;
 use crate::{cargo, clean, packages};
@@ -8,26 +9,29 @@ use std::process::ExitCode;
 /// What the command line says.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show the groups, their tiers, and how long they take
+    /// Show the groups with their tiers and run times
     #[arg(long)]
     list: bool,
-    /// Run more than the short tier: everything that takes no foreign stack or kernel (`full`), or that as well (`long`)
+    /// Run more than the short tier: everything without foreign stacks and kernels (`full`), or
+    /// everything (`long`)
     #[arg(long, value_name = "TIER", num_args = 0..=1, require_equals = true, default_missing_value = "full",
         value_parser = ["full", "long"])]
     all: Option<String>,
-    /// Run the tests in a fresh Debian that has what the README demands and nothing else (takes root)
+    /// Run the tests in a fresh Debian with the README's requirements and nothing else (takes root)
     #[arg(long)]
     clean: bool,
     /// Which Debian that is
     #[arg(long, requires = "clean", default_value = "bookworm", value_name = "NAME", value_parser = release)]
     release: String,
-    /// Run the programs of the groups that are named under a layer, which may report known faults of these programs only
+    /// Run the programs of the named groups under a layer, which may report known faults of these
+    /// programs only
     #[arg(long, value_name = "LAYER", value_parser = ["validate"], requires = "wanted", conflicts_with = "clean")]
     under: Option<String>,
     /// Write the results as JUnit XML
     #[arg(long, value_name = "FILE", conflicts_with = "clean")]
     junit: Option<String>,
-    /// Groups (`hosts`) or parts of checks' names (`hosts::losses`) to run, in every tier [default: the short tier]
+    /// Groups (`hosts`) or parts of checks' names (`hosts::losses`) to run, in every tier [default:
+    /// the short tier]
     #[arg(value_name = "GROUP[::CHECK]")]
     wanted: Vec<String>,
 }

@@ -1,5 +1,6 @@
-//! The same in a virtual machine, beside the kernel's connection manager, which has its rxe there. Times are instructions, the kernel's included, one a nanosecond:
-//! by the host's clock they would mostly tell how the emulator fares.
+//! Connections in a virtual machine, beside the kernel's connection manager with rxe. Times are
+//! instructions, kernel included, one a nanosecond: times by the host's clock would mostly measure
+//! the emulator.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -15,7 +16,7 @@ use xtask::vm;
 const LIMIT: Duration = Duration::from_secs(7200);
 /// Connections one after the other: fewer than outside, as the emulator counts.
 const COUNT: &str = "100";
-/// The names that the script has for the ways to connect, and what they are.
+/// The script's names for the connection methods, and their titles.
 const WAYS: [(&str, &str); 4] = [
     ("debian", "Debian's librdmacm, rxe"),
     ("kernel", "ours, rxe"),

@@ -27,13 +27,15 @@ pub(super) struct Hosts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Said {
     pub(super) value: f64,
-    /// Nanoseconds of processors, of both sides from start to end, for a KiB; where bytes were counted.
+    /// CPU nanoseconds of both sides from start to end for each KiB, if bytes were counted.
     pub(super) cpu: Option<f64>,
 }
 
-/// Hundredths of a second (proc_pid_stat(5)): what the kernel counts for programs, whatever its own clock is.
+/// Hundredths of a second (proc_pid_stat(5)): the kernel's unit for programs, whatever its own
+/// clock.
 const TICK_NS: f64 = 1e7;
-/// Bytes of memory that [`warm`] touches: at least what a question moves, up to which the kernel may take new pages for packets.
+/// Bytes of memory that [`warm`] touches: at least as many as a question moves, up to which the
+/// kernel may take new pages for packets.
 const WARM: usize = 1 << 30;
 /// Seconds for which `c-tests/bench/wire.c` sends.
 const SOCKET_SECONDS: f64 = 0.5;
@@ -126,7 +128,7 @@ impl Hosts {
         count: u64,
         more: &[&str],
     ) -> crate::Result<f64> {
-        // Two hosts share nothing. Two processes of one do, but the wire is forced between them.
+        // Two hosts share nothing. For two processes of one host the wire is forced between them.
         let folders =
             [self.scratch.folder("fabric", 0o700)?, self.scratch.folder("fabric", 0o700)?];
         let job = |side: usize| {
@@ -180,7 +182,7 @@ impl Hosts {
         self.pair_of(cable, [ip.clone(), ip.clone()], words, options)
     }
 
-    /// Lets the words of both sides run, each behind its `ip`, in its namespace, on its CPU.
+    /// Runs the commands of both sides, each in its namespace, on its CPU.
     fn pair_of(
         &self,
         cable: Cable,
@@ -205,18 +207,19 @@ fn streamed(output: &str) -> Option<(f64, u64)> {
     Some((rate.parse().ok().filter(|rate| *rate > 0.0)?, bytes.parse().ok()?))
 }
 
-/// Has the machine's memory at hand before somebody is measured.
+/// Makes the machine's memory available before a measurement.
 ///
-/// In a virtual machine that gives its free pages back to its host (`VIRTIO_BALLOON_F_REPORTING`), each page that the kernel takes
-/// anew costs a fault in the host, some 6 us. Packets take new pages as soon as data goes the other way than in the question before,
-/// as pages are freed on the receiver's processor: READ, which alone is answered from the server's, had a third of its bandwidth.
-/// What was freed last is taken first, so it is enough to touch and free as much as will be moved.
+/// In a virtual machine that returns free pages to its host (`VIRTIO_BALLOON_F_REPORTING`), each
+/// page that the kernel takes anew costs a fault in the host, some 6 us. Packets take new pages
+/// when data changes its direction, because pages are freed on the receiver's processor. READ,
+/// whose data alone comes from the server, had a third of its bandwidth. The kernel takes the most
+/// recently freed pages first, so touching and freeing as much as a question moves is enough.
 fn warm() {
     // A page of zeros would not be touched.
     drop(std::hint::black_box(vec![1_u8; WARM]));
 }
 
-/// What our children that have ended used, in hundredths of a second.
+/// CPU time of ended children, in hundredths of a second.
 fn children_ticks() -> u64 {
     ticks(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default()).unwrap_or(0)
 }

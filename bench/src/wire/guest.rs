@@ -1,5 +1,6 @@
-//! soft and the kernel's rxe beside each other in a virtual machine, where there are both. Times are instructions of both ends and their kernel, one a nanosecond:
-//! by the host's clock they would mostly tell how the emulator fares.
+//! soft and the kernel's rxe in a virtual machine, which has both. Times are instructions of both
+//! ends and their kernel, one a nanosecond: times by the host's clock would mostly measure the
+//! emulator.
 
 use crate::report::size;
 use std::fmt::Write;
@@ -13,10 +14,10 @@ use xtask::{packages, vm};
 const LIMIT: Duration = Duration::from_secs(1800);
 const SCRIPT: &str = "c-tests/tools/wire_in_guest.sh";
 
-/// Where in the section it begins.
+/// The heading of this part of the section.
 pub(super) const HEAD: &str = "### Beside rxe\n";
 
-/// What the script asks, in its order: its word for it, bytes, and what that is.
+/// The script's questions in order: its word, bytes, and title.
 const ASKED: [(&str, u64, &str); 15] = [
     ("latency", 8, "round trip, us"),
     ("latency", 4096, "round trip, us"),
@@ -35,10 +36,10 @@ const ASKED: [(&str, u64, &str); 15] = [
     ("read-list", 8, "READ, lists of 16, M/s"),
 ];
 
-/// The part of the section that is about it.
+/// Measures this part of the section.
 ///
 /// # Errors
-/// There is no virtual machine, or something in it failed: for people.
+/// The reason why there is no virtual machine, or the failure in it, as a message.
 pub(super) fn measure(paths: &Paths, progress: &Progress) -> crate::Result<String> {
     packages::ensure(&[packages::HOSTS, packages::RDMACM], progress)?;
     let scratch = Scratch::new()?;
@@ -54,7 +55,7 @@ pub(super) fn measure(paths: &Paths, progress: &Progress) -> crate::Result<Strin
     Ok(text(&said))
 }
 
-/// What the script said, as markdown, without its head.
+/// The script's output as markdown, without the heading.
 fn text(said: &str) -> String {
     let mut text = String::from(
         "\nIn a virtual machine, each over a cable with MTU 1500 and with one processor, on which both ends and their kernel take turns; all sleep until an event comes. SEND is perftest's, which has no events for WRITE; \

@@ -1,14 +1,16 @@
-//! A cable that loses packets, whosever they are: by nft's random numbers where they come to a host, as not every kernel has netem.
+//! A cable that loses packets of every contender, by nft's random numbers at their arrival, because
+//! not every kernel has netem.
 //!
-//! What the kernel has not cut yet, or has merged, is one packet to nft and would be lost as a whole: up to 64 KiB of TCP's or of ours at
-//! once. So the ends of the cable have no offloads meanwhile, and what is longer than a packet may be is counted.
+//! A packet that the kernel has not segmented yet, or has merged, is one packet to nft and would be
+//! lost as a whole, up to 64 KiB of TCP or soft at once. So offloads are off at the ends of the
+//! cable, and packets that are too long are counted.
 
 use crate::run::LIMIT;
 use xtask::namespaces::Namespaces;
 use xtask::process::Job;
 use xtask::scratch::Scratch;
 
-/// Packets are lost both ways; no more when this is dropped.
+/// Packets are lost in both directions; the losses end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Losses<'a> {
     hosts: &'a Namespaces,
@@ -24,7 +26,7 @@ pub(super) struct Counted {
     merged: u64,
 }
 
-/// What ethtool(8) calls the ways to carry several packets as one.
+/// ethtool(8)'s names of the offloads that combine packets.
 const OFFLOADS: [&str; 4] = ["tso", "gso", "gro", "tx-udp-segmentation"];
 /// The counters, in the order of [`Counted`].
 const COUNTERS: [&str; 3] = ["came", "lost", "merged"];
@@ -48,10 +50,10 @@ impl<'a> Losses<'a> {
         Ok(losses)
     }
 
-    /// Of both ends since it began.
+    /// The counters of both ends since the start.
     ///
     /// # Errors
-    /// nft does not say: for people.
+    /// nft's failure, as a message.
     pub(super) fn counted(&self) -> crate::Result<Counted> {
         let mut all = [0; COUNTERS.len()];
         for name in &self.hosts.names {
@@ -84,10 +86,10 @@ impl<'a> Losses<'a> {
 impl Drop for Losses<'_> {
     fn drop(&mut self) {
         for name in &self.hosts.names {
-            // What is not there need not go.
+            // A missing table needs no removal.
             let _gone = self.inside(name, &["nft", "delete", "table", "inet", "losses"]);
         }
-        // As a cable has them; of GRO the kernel turns on none by itself.
+        // The defaults of a cable; the kernel enables no GRO by default.
         for (name, device) in self.hosts.names.iter().zip(&self.hosts.devices) {
             let words = ["tso", "on", "gso", "on", "tx-udp-segmentation", "on"];
             let words = ["ethtool", "-K", device].into_iter().chain(words).collect::<Vec<_>>();
@@ -97,8 +99,10 @@ impl Drop for Losses<'_> {
 }
 
 impl Counted {
+    /// Checks the measured losses.
+    ///
     /// # Errors
-    /// It was not what it is said to be: for people.
+    /// The deviation, as a message.
     pub(super) fn check(self, thousandths: u32) -> crate::Result<()> {
         let Self { came, lost, merged } = self;
         if merged > 0 {

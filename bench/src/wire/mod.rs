@@ -1,7 +1,9 @@
-//! `cargo xtask bench wire`: how fast soft is between two hosts, beside what plain sockets reach, UCX and libfabric, all in one run.
+//! `cargo xtask bench wire`: the speed of soft between two hosts, beside plain sockets, UCX and
+//! libfabric, in one run.
 //!
-//! The hosts are two network namespaces with a cable between them, which root can make; on loopback they are two processes of one. libfabric is asked for latency
-//! by `fi_pingpong`, and for bandwidth by a program of ours, as Debian has none of its other programs (fabtests).
+//! The hosts are two network namespaces with a cable, which need root; on loopback they are two
+//! processes of one host. libfabric's latency is measured by `fi_pingpong`, and its bandwidth by
+//! `c-tests/bench/fabric.c`, because Debian lacks its further programs (fabtests).
 
 mod ask;
 mod guest;
@@ -77,7 +79,8 @@ fn ask_all(
     for question in questions {
         let (name, what) = (cable.name(), question.what);
         progress.step(&format!("{round}: {name}: {}", question.who));
-        // Who fails is told about and left out of this round; that ours failed is told again at the end.
+        // A failed contender is reported and left out of this round. A failure of Ferroverbs is
+        // reported again at the end.
         match hosts.ask(cable, question) {
             Ok(said) => answers.add(cable, what, question.who, said),
             Err(why) => progress.note(&format!("{name}: {what:?}, {}: {why}", question.who)),
@@ -94,7 +97,7 @@ fn ended(failures: usize) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The part about a cable that loses alone; with `write` it takes the place of the old one.
+/// Only the part about a cable with losses; with `write` replaces the old part.
 pub(super) fn losses(
     paths: &Paths,
     rounds: usize,
@@ -111,7 +114,7 @@ pub(super) fn losses(
     Ok(ended(answers.lacks(rounds, JUMBO, &questions)))
 }
 
-/// The part in the virtual machine alone; with `write` it takes the place of the old one.
+/// Only the part in the virtual machine; with `write` replaces the old part.
 pub(super) fn beside_rxe(
     paths: &Paths,
     write: bool,

@@ -1,8 +1,8 @@
-//! What is asked of whom, over which cable.
+//! The questions, the contenders and the cables.
 
 use crate::metrics::Unit;
 
-/// What lies between the two ends.
+/// The path between the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cable {
     /// Two processes of a host, with its own address.
@@ -14,7 +14,7 @@ pub(super) enum Cable {
 /// All of them, in the order of the tables.
 pub(super) const CABLES: [Cable; 3] = [Cable::Veth(9000), Cable::Veth(1500), Cable::Loopback];
 
-/// The one that the goals of bandwidth, and the plot, are of.
+/// The cable of the bandwidth goals and of the plot.
 pub(super) const JUMBO: Cable = CABLES[0];
 
 impl Cable {
@@ -39,7 +39,7 @@ impl Cable {
 pub(super) enum What {
     /// Half a round trip of a message of so many bytes.
     Latency(u64),
-    /// Of messages of so many bytes; 0: of a stream that has none.
+    /// Of messages of so many bytes; 0: of a stream without messages.
     Bandwidth(u64),
     /// Messages of 8 bytes.
     Rate,
@@ -62,7 +62,7 @@ impl What {
 /// How a contender measures.
 #[derive(Clone, Debug)]
 pub(super) enum How {
-    /// A pair of perftest programs over Ferroverbs: messages of so many bytes, and so many of them.
+    /// A pair of perftest programs over Ferroverbs: bytes of a message, and number of messages.
     Perftest { program: &'static str, bytes: u64, count: u64, more: &'static [&'static str] },
     /// `c-tests/bench/wire.c`: mode and bytes.
     Socket(&'static str, u64),
@@ -74,13 +74,13 @@ pub(super) enum How {
     FabricStream(&'static str, u64),
 }
 
-/// One number that somebody is asked for.
+/// One number, of one contender.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) what: What,
     pub(super) who: &'static str,
     pub(super) how: How,
-    /// What soft does to the packets that it sends; empty: nothing.
+    /// Packet impairment of soft itself; empty: none.
     pub(super) weather: &'static str,
 }
 
@@ -90,24 +90,24 @@ pub(super) const UDP_OFFLOADS: &str = "UDP, offloads";
 pub(super) const UDP_SINGLY: &str = "UDP, one by one";
 pub(super) const TCP: &str = "TCP, one stream";
 pub(super) const UCX: &str = "UCX tcp";
-/// Those of libfabric whose messages are reliable, with their providers.
+/// libfabric's providers with reliable messages.
 pub(super) const FABRIC: [(&str, &str); 2] =
     [("libfabric tcp", "tcp"), ("libfabric udp;ofi_rxd", "udp;ofi_rxd")];
 pub(super) const SEND: &str = "Ferroverbs send";
 pub(super) const WRITE: &str = "Ferroverbs write";
 pub(super) const READ: &str = "Ferroverbs read";
 pub(super) const LISTS: &str = "Ferroverbs send, lists of 64";
-/// Those of ours, by their programs.
+/// The contenders of Ferroverbs, by program.
 pub(super) const OURS: [(&str, &str); 3] =
     [(SEND, "ib_send_bw"), (WRITE, "ib_write_bw"), (READ, "ib_read_bw")];
 
 /// Sizes of messages whose bandwidth has a goal.
 pub(super) const SIZES: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 8 << 20];
-/// What one call of a stream sends.
+/// Bytes of one call of a stream.
 const STREAM: u64 = 256 << 10;
-/// What is looked at in other tables: one of them.
+/// The message size of further tables.
 pub(super) const MIB: u64 = 1 << 20;
-/// Packets of a thousand that are lost, and how soft is told to lose them.
+/// Lost packets of a thousand, and the setting by which soft loses them.
 pub(super) const LOSSES: [(u32, &str); 3] =
     [(0, ""), (1, "loss=0.1% seed=14"), (10, "loss=1% seed=14")];
 
@@ -159,7 +159,8 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
     all
 }
 
-/// Whoever sends again what is lost, over a cable that loses; over one alone, as they take their time.
+/// Contenders that retransmit, over a cable with losses; over one cable only, because they take
+/// long.
 pub(super) fn dropped() -> Vec<Question> {
     let mut all = vec![];
     for (lost, _) in LOSSES {
@@ -172,7 +173,8 @@ pub(super) fn dropped() -> Vec<Question> {
     all
 }
 
-/// One of ours with a timeout of four seconds, so that who waits for it shows.
+/// A program of Ferroverbs with a timeout of four seconds, which makes a wait for the timeout
+/// visible.
 fn patient(program: &'static str) -> How {
     How::Perftest { program, bytes: MIB, count: count(MIB), more: &["-u", "20"] }
 }

@@ -9,16 +9,17 @@ use crate::report::{Sample, digits, machine, size};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What came out, by cable (its place), question and contender.
+/// The results, by cable (its index), question and contender.
 #[derive(Debug, Default)]
 pub(super) struct Answers(BTreeMap<(usize, What, &'static str), Vec<Said>>);
 
 /// The section of docs/reference/benchmarks-wire.md.
 pub(crate) const SECTION: &str = "## Between hosts\n";
-/// The part of it about a cable that loses packets of all.
+/// The part about a cable with losses for all contenders.
 pub(super) const DROPPED: &str = "### Losses on the cable\n";
 
-/// What a figure is to be, at least or, of latencies, at most: ours, that many times another's.
+/// A goal: Ferroverbs' figure must be at least, or for latencies at most, that many times the
+/// figure of a contender.
 struct Goal {
     what: What,
     who: &'static str,
@@ -159,7 +160,7 @@ impl Answers {
         }
     }
 
-    /// The part about a cable that loses, without its head.
+    /// The part about a cable with losses, without its heading.
     pub(super) fn dropped(&self) -> String {
         let mut text = String::from(
             "\nMessages of 1 MiB over veth with MTU 9000, GB/s, and what is left of that without losses. Each host loses packets where they come to it, by chance (nft's `numgen random`), whosever they are: data, acknowledgements, and \
@@ -176,7 +177,7 @@ impl Answers {
         text
     }
 
-    /// Bandwidth where packets are lost, and what part that is of the one where none are.
+    /// Bandwidth with losses, and its share of the bandwidth without losses.
     fn left(&self, what: fn(u32) -> What, lost: u32, who: &'static str) -> String {
         let of = |lost| self.median(JUMBO, what(lost), who);
         match (of(lost), of(0)) {
@@ -210,7 +211,7 @@ fn name(what: What) -> String {
     }
 }
 
-/// Of so many of a thousand.
+/// A number of thousandths in per cent.
 fn percent(thousandths: u32) -> String {
     format!("{} %", f64::from(thousandths) / 10.0)
 }

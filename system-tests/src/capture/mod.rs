@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
 const SETTING: &str = "FERROVERBS_CAPTURE";
 
-/// C programs that exercise a layer: both ways of posting and of polling, memory of all kinds,
-/// threads, children.
+/// C programs for layers: both ways of posting and of polling, memory of all kinds, threads,
+/// children.
 const PROGRAMS: &[&str] = &[
     "data",
     "atomics",

@@ -190,8 +190,7 @@ fn of_one_queue_pair(bench: &Bench, program: &Path) -> Result<(), String> {
     right.then_some(()).ok_or_else(|| format!("{own} of {wanted} of {begin}: {all:?}"))
 }
 
-/// tshark's view of a file that the program left, over this device; `numbers` is the program's
-/// output.
+/// tshark's view of the program's file over this device; `numbers` is the program's output.
 pub(super) fn judge(bench: &Bench, tally: &mut Tally, file: &Path, numbers: &[u64], device: &str) {
     tally.record("tshark sees each operation as it was", seen(bench, file, numbers));
     let count = sound(bench, file).and_then(|count| {

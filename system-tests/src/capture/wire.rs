@@ -122,7 +122,7 @@ fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
     let [a, b] = files else { return Err(format!("{files:?}")) };
     for (from, to) in [(a, b), (b, a)] {
         let (went, came) = (of(from, 2)?, of(to, 1)?);
-        // A program does not see packets that arrive after its end.
+        // Packets after a program's end are not captured.
         let lost: Vec<_> = went.iter().filter(|packet| !came.contains(packet)).collect();
         let made_up: Vec<_> = came.iter().filter(|packet| !went.contains(packet)).collect();
         if !made_up.is_empty() || lost.len() > 4 || came.len() < 50 {

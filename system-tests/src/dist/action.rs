@@ -1,5 +1,5 @@
-//! The setup action for continuous integration (`action/`): its script runs as a runner runs it, and
-//! a later step of the job finds the device without a further word.
+//! The setup action for continuous integration (`action/`): the test runs its script as a runner
+//! does, and a later step of the job finds the device without further settings.
 
 use super::LIMIT;
 use crate::{Bench, Tally};

@@ -9,7 +9,7 @@ use xtask::dist;
 use xtask::packages;
 use xtask::process::Job;
 
-/// What `wheel.py` prints for a check that passed, and for one that did not.
+/// The words of `wheel.py` for a passed check and for a failed check.
 const PASSED: &str = "ok: ";
 const FAILED: &str = "FAILED: ";
 

@@ -35,8 +35,8 @@ pub(crate) enum Load {
     One,
     /// Two processes that poll: a pair of processors.
     Pair,
-    /// No other check may run, because this check counts events of the machine or changes what
-    /// others see.
+    /// No further check may run, because this check counts events of the machine or changes shared
+    /// state.
     Alone,
 }
 

@@ -1,8 +1,8 @@
-//! The harness: definition of a check, its tier, its load on the machine, and the display of its
-//! result.
+//! The harness: definition of a check, its tier, load and result.
 //!
-//! Groups register checks ([`Checks`]). `libtest-mimic` runs them, so names, filters and `--list`
-//! are those of `cargo test`. The [`gate`] starts a check when the machine has free processors.
+//! Groups register checks ([`Checks`]). `libtest-mimic` runs the checks, so names, filters and
+//! `--list` are those of `cargo test`. The [`gate`] starts a check when the machine has free
+//! processors.
 
 mod check;
 mod gate;

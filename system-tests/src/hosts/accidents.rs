@@ -1,4 +1,6 @@
-//! A cable that is pulled for a second, and ends that are killed: what is there goes on, whoever is left hears of it, and a pair beside them does not.
+//! A cable that is unplugged for a second, and processes that are killed, between two hosts. Pairs
+//! with an unplugged cable continue, the survivor of a kill gets an error, and a bystander pair is
+//! not affected.
 
 use super::super::meeting::Place;
 use super::cables;
@@ -10,12 +12,14 @@ use xtask::process::{End, Job, PAUSE, Running};
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How often one side is killed; `KILLS_VARIABLE` says otherwise.
+/// Number of kills; the variable overrides it.
 const KILLS: u64 = 8;
 const KILLS_VARIABLE: &str = "FERROVERBS_HOST_KILLS";
 
-/// Far more iterations than fit into the time before the kill. What one side alone sends with tells the other by its socket of TCP that it is gone.
-/// Programs of ping-pong are none of them: who waits for an answer when the other is killed has nothing outstanding, and hears of it from no adapter. Nor are those that post receives: which of two failures is told first is chance.
+/// Programs with far more iterations than fit before the kill. Where one side alone sends, the peer
+/// learns of the death by its TCP socket. Ping-pong programs are excluded: a side that waits for an
+/// answer has nothing outstanding, so no adapter reports the death. Programs that post receives are
+/// excluded as well: the first reported failure would be random.
 const KILLED: &[(&str, &[&str])] = &[
     ("ib_write_bw", &["-b", "-n", "20000000"]),
     ("ib_write_bw", &["-n", "20000000"]),
@@ -24,7 +28,8 @@ const KILLED: &[(&str, &[&str])] = &[
     ("ib_atomic_bw", &["-n", "50000000"]),
 ];
 
-/// A pair beside those that lose a side, which goes on as long as anybody needs it, and sleeps most of the time. Its packets come by the same port.
+/// A bystander pair, which runs as long as needed and sleeps most of the time. Its packets use the
+/// same port.
 pub(super) const BESIDE: (&str, &[&str]) =
     ("ibv_rc_pingpong", &["-g", "1", "-e", "-n", "2000000000"]);
 
@@ -56,7 +61,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
     hosts.plug(true)
 }
 
-/// How many kills somebody asked for.
+/// The number of kills in the environment.
 pub(super) fn asked() -> Option<u64> {
     std::env::var(KILLS_VARIABLE).ok()?.parse().ok()
 }
@@ -76,7 +81,7 @@ pub(super) fn wait(
     Ok(())
 }
 
-/// What a process counted, by `ferroverbs counters`; 0: nothing, or nothing yet.
+/// Counters of a process, by `ferroverbs counters`; 0 before the first count.
 pub(super) fn counted(bench: &Bench, of: &Running, counters: &[&str]) -> Result<u64, String> {
     let command = bench.prefix()?.join("bin/ferroverbs");
     let job = Job::new(command).args(["counters", "--all", &of.id().to_string()]);
@@ -92,7 +97,7 @@ pub(super) fn counted(bench: &Bench, of: &Running, counters: &[&str]) -> Result<
     sum.ok_or_else(|| format!("{counters:?} are not all told\n{}", done.report("counters")))
 }
 
-/// A pair that nothing happens to.
+/// A pair that must not be disturbed.
 pub(super) struct Bystanders([Running; 2]);
 
 impl Bystanders {
@@ -156,7 +161,7 @@ fn kill(
     let left = left.finish(Instant::now() + LIMIT);
     let gone = gone.finish(Instant::now() + LIMIT);
     let failed = matches!(left.end, End::Exited(status) if status != 0);
-    // Who only answers learns it otherwise.
+    // A responder learns of the death by TCP only.
     let asks = victim == 0 || args.contains(&"-b");
     let told = format!("{}{}", left.stdout, left.stderr).contains(RETRY_EXCEEDED);
     if failed && (told || !asks) {
@@ -168,7 +173,7 @@ fn kill(
 /// Programs go on where they were when the cable is back, and hear of both.
 fn pull(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
-    // So that each line can be read when it is written.
+    // Line buffering, so each line is readable at once.
     let watch = place.job(bench, 0, "stdbuf", &["-oL", "ibv_asyncwatch"])?;
     let mut watcher = watch.start(&bench.scratch)?;
     wait("ibv_asyncwatch", || {

@@ -1,4 +1,5 @@
-//! Packets that come to a process of their host that has nothing to do with them, and should not be lost with it. The kernel is not told whose they are.
+//! Packets that the kernel gives to a process of the host without their QP, because packet steering
+//! is off. Such packets must reach the right process.
 
 use super::super::meeting::{Place, both_end_well};
 use super::accidents::{BESIDE, Bystanders, counted, wait};
@@ -8,9 +9,10 @@ use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 use xtask::process::{Job, Running};
 
-/// Sixteen queue pairs, of whose packets a kernel that knows nothing gives some to each process of the host.
+/// Sixteen QPs: without steering the kernel gives some of their packets to each process of the
+/// host.
 pub(super) const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
-/// The same by IPv6, beside a pair that sleeps and one that polls, both by IPv4 alone.
+/// The same over IPv6, beside a pair that sleeps and a pair that polls, both over IPv4 only.
 const MANY_6: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200", "-x", "2"]);
 const POLLS: (&str, &[&str]) = ("ibv_rc_pingpong", &["-g", "1", "-n", "2000000000"]);
 
@@ -32,7 +34,7 @@ fn unsteered(job: Job) -> Job {
     job.env(SWITCH, "off")
 }
 
-/// Many connections end well beside what is there.
+/// Many connections succeed beside the present processes.
 fn many(bench: &Bench, place: &Place<'_>, (program, args): (&str, &[&str])) -> Result<(), String> {
     both_end_well(place.start_with(bench, program, args, unsteered)?)
 }
@@ -66,7 +68,7 @@ fn elsewhere(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     if forwarded == 0 { Err("nothing came to who polls other queues".into()) } else { Ok(()) }
 }
 
-/// Processes of both hosts have no queue pair of the family of addresses by which others are connected.
+/// Processes of both hosts have no QP of the address family that the tested connections use.
 fn other_family(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     for (program, args) in [BESIDE, POLLS] {
         let place = Place::wired(bench, hosts, "")?;
@@ -81,7 +83,8 @@ fn other_family(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     Ok(())
 }
 
-/// A process of each host was killed, and a child of it lives: nobody has its sockets, so that not even another fabric finds the port taken.
+/// A process of each host was killed, and its child lives on. The child holds no sockets, so even
+/// another fabric finds the port free.
 fn child(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let mut children = start(bench, &place, &["child"], "lives")?;

@@ -1,4 +1,5 @@
-//! Two cables between the hosts, of which one goes: who works over the other one does not notice, and programs hear what happened.
+//! Two cables between the hosts, one of which is unplugged. Connections over the second cable
+//! continue, and programs get the events.
 
 use super::super::meeting::Place;
 use super::accidents::{Bystanders, RETRY_EXCEEDED, counted, wait};
@@ -12,13 +13,13 @@ use xtask::process::{Job, Running};
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What goes on as long as anybody needs it.
+/// A transfer that runs as long as needed.
 const ENDLESS: &[&str] = &["-s", "65536", "-n", "20000000"];
 /// Timeouts of a second, and of a thirtieth, eight times over.
 const PATIENT: &str = "18";
 const HASTY: &str = "13";
 
-/// Events by their names (ibv_event_type_str(3)), as `gid_watch` has them.
+/// Events by name (ibv_event_type_str(3)), as `gid_watch` prints them.
 const GID_CHANGE: &str = "GID_table_change";
 const PORT_ERR: &str = "port_error";
 const PORT_ACTIVE: &str = "port_active";
@@ -34,7 +35,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 /// A program that prints the GID table of a side, and each event with what the table is then.
 struct Watcher(Running);
 
-/// A GID table without link-local addresses: the kernel asks who else has those, and they come later.
+/// A GID table without link-local addresses, which appear later because the kernel first checks for
+/// duplicates.
 type Table = BTreeMap<u8, String>;
 
 impl Watcher {
@@ -46,7 +48,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// The events so far, each with the table after it.
+    /// The events so far, each with the GID table after it.
     fn lines(&self) -> Result<Vec<(String, Table)>, String> {
         let printed = self.0.printed();
         // The last one may not be whole.
@@ -135,7 +137,7 @@ fn both(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
             return Err(format!("a host with a cable left was told {events:?}"));
         }
     }
-    // The last one of a host that has no other.
+    // Unplugs the last cable of the host.
     hosts.plug_second(0, false)?;
     hosts.plug(false)?;
     let told = |wanted: &str| {

@@ -1,4 +1,5 @@
-//! `ferroverbs cluster`: hosts in a box, without root and by root; MPI across them; and nothing left of one that was killed.
+//! `ferroverbs cluster`: simulated hosts on one machine, with and without root; MPI across the
+//! hosts; and no remains of a killed cluster.
 
 use super::super::stacks::hpcc;
 use crate::{Bench, Tally};
@@ -11,10 +12,10 @@ use xtask::process::{Finished, Job, User};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// HPC Challenge's problem: the smallest that its other parts, which choose theirs by it, can do with.
+/// HPC Challenge's problem size: the smallest that all its parts accept.
 const HPCC_SIZE: u32 = 200;
 
-/// Options of `cluster`, what of `cluster.sh` runs in the hosts, and the lines that it prints.
+/// Options of `cluster`, the part of `cluster.sh` in the hosts, and the lines of its output.
 const WITHIN: &[(&[&str], &str, &[&str])] = &[
     (&["3"], "plugged", &["[host1] host1 is plugged in", "[host3] host3 is plugged in"]),
     (&["4"], "plugged", &["[host1] host1 is plugged in", "[host4] host4 is plugged in"]),
@@ -28,7 +29,7 @@ const WITHIN: &[(&[&str], &str, &[&str])] = &[
     (&["--mtu", "9000", "2"], "pair ib_write_bw -x 1 -n 100", &["Mtu             : 4096[B]"]),
 ];
 
-/// What of `cluster.sh` runs around a cluster, and what is said.
+/// Parts of `cluster.sh` that run around a cluster, and their output.
 const AROUND: &[(&str, &str)] = &[
     ("killed", "nothing is left"),
     ("told", "it was passed on"),
@@ -75,7 +76,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.skip("ferroverbs cluster", first.stderr.trim());
         return Ok(());
     }
-    // Besides, by whoever runs the tests.
+    // As the user who runs the tests, too.
     let others = bench.user.is_some().then_some(None);
     for user in std::iter::once(bench.user).chain(others) {
         let who = if user.is_some() || !xtask::process::is_root() { "a user" } else { "root" };
@@ -246,7 +247,8 @@ impl<'a> Cluster<'a> {
         said(&self.run(self.bench.user, job, &["-n", "2"])?, &["[host2] Final:"])
     }
 
-    /// Linear algebra, transposition, FFT and random access of two ranks, which check what they compute.
+    /// Linear algebra, transposition, FFT and random access of two ranks, which check their
+    /// results.
     fn hpcc(&self, input: &str) -> Result<(), String> {
         let work = self.work(self.bench.user)?;
         let write = std::fs::write(work.join(hpcc::INPUT), input);
@@ -260,7 +262,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// What runs a program's ranks, each in a host of its own.
+    /// The launcher of a program's ranks, each in its own host.
     fn launch(&self, mpi: &Mpi, ranks: u32) -> crate::Result<Job> {
         let ranks = ranks.to_string();
         let job = self.over(self.bench.user)?.job(&self.program);
@@ -304,7 +306,7 @@ fn with_ucx(job: Job) -> Job {
     job.env("UCX_WARN_UNUSED_ENV_VARS", "n")
 }
 
-/// With what soft does to the packets that it sends; empty: nothing.
+/// With packet impairment of soft itself; empty: none.
 fn in_weather(job: Job, weather: &str) -> Job {
     if weather.is_empty() { job } else { job.env("FERROVERBS_SOFT_WEATHER", weather) }
 }
@@ -313,7 +315,7 @@ fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
     Job::new(compiler).args(["-O1", "-o"]).arg(program).arg(source)
 }
 
-/// It ended well and printed these.
+/// The program succeeded and printed these lines.
 pub(super) fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
     let missing = lines.iter().find(|line| !done.stdout.contains(**line));
     match missing {
@@ -323,7 +325,7 @@ pub(super) fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
     }
 }
 
-/// It said this, on whichever output.
+/// The program printed the words on stdout or stderr.
 fn heard(done: &Finished, words: &str) -> Result<(), String> {
     if done.stdout.contains(words) || done.stderr.contains(words) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The commands of README.md and docs/guide/cluster.md that make a cluster, as they stand there.
+//! Runs the cluster commands of README.md and docs/guide/cluster.md verbatim.
 
 use super::cluster::{Cluster, MPIS, said};
 use crate::Tally;
@@ -11,7 +11,7 @@ const DOCUMENTS: [(&str, &str); 2] = [
     ("docs/guide/cluster.md", include_str!("../../../docs/guide/cluster.md")),
 ];
 
-/// What a command says when all went well, by a word of it, or of what is typed there.
+/// The expected output of a command, selected by a word of the command or of its shell input.
 const SAID: &[(&str, &[&str])] = &[
     ("ibv_rc_pingpong", &["[host1] 1000 iters in", "[host2] 1000 iters in"]),
     ("ib_send_bw", &[" 65536      1000 "]),
@@ -23,7 +23,7 @@ const SAID: &[(&str, &[&str])] = &[
 /// say that they do. A second is too short on a busy machine, so that `sleep` takes longer here.
 const PATIENT_SLEEP: &str = "#!/bin/sh\nexec /bin/sleep 5\n";
 
-/// A command, and what is typed into its shell.
+/// A command, and the input of its shell.
 #[derive(Clone, Debug, PartialEq)]
 struct Command {
     line: String,

@@ -9,14 +9,14 @@ use xtask::process::Job;
 
 const PEERS: &str = "FERROVERBS_SOFT_PEERS";
 const INTERFACES: &str = "FERROVERBS_SOFT_INTERFACES";
-/// The network of both, and one that nobody is of.
+/// The network of both hosts, and a network without hosts.
 const NETWORK: &str = "10.99.0.0/24,fd99::/64";
 const STRANGERS: &str = "192.0.2.0/24";
-/// What is said of a host with which a process does not talk.
+/// The message about a host that is not allowed as peer.
 const LINE: &str = "is none of those that FERROVERBS_SOFT_PEERS names";
-/// What is said of packets that do not fit.
+/// The message about packets longer than the route allows.
 const TOO_LONG: &str = "do not fit the route to 10.99.0.";
-/// How long is waited for the first packet that is refused.
+/// Time limit for the first refused packet.
 const UNHEARD: Duration = Duration::from_secs(20);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
@@ -58,7 +58,7 @@ fn stranger(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
         .ok_or_else(|| format!("{}{}", server.report("server"), client.report("client")))
 }
 
-/// The server's queue pair for datagrams takes those of anybody who has its Q_Key, unless its host is not named.
+/// The server's UD QP accepts datagrams of any host with its Q_Key, unless the host is not allowed.
 fn unheard(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let args = ["-c", "UD", "-n", "20", "-x", "1"];

@@ -48,7 +48,8 @@ fn pair(
     place.together(bench, program, &args)
 }
 
-/// The indices of the link-local addresses of both cables, which both hosts have at the same places. The kernel looks whether somebody else has them first.
+/// The GID indexes of the link-local addresses of both cables, equal on both hosts. The kernel
+/// first checks for duplicate addresses.
 fn indices(bench: &Bench, hosts: &Namespaces) -> Result<[String; 2], String> {
     let place = Place::wired(bench, hosts, "")?;
     let mut found = None;
@@ -67,7 +68,8 @@ fn indices(bench: &Bench, hosts: &Namespaces) -> Result<[String; 2], String> {
     indices.ok_or_else(|| "there are none".into())
 }
 
-/// Where they are in what `ibv_devinfo -v` prints. The first GID is soft's own, and looks like one.
+/// Their indexes in the output of `ibv_devinfo -v`. The first GID is soft's own and looks like a
+/// link-local one.
 fn link_local(table: &str) -> Vec<String> {
     let entries = table.lines().filter_map(|line| {
         let (index, gid) = line.trim().strip_prefix("GID[")?.split_once("]:")?;

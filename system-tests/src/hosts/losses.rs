@@ -1,5 +1,6 @@
-//! Packets that are lost, doubled and reordered on their way: by netem where the kernel has it, and by soft itself, with a seed that
-//! each test's name tells. Data are verified by programs of ours, whose ends are on both hosts.
+//! Lost, duplicated and reordered packets between two hosts: by netem where the kernel has it, and
+//! by soft itself with the seed in the test's name. C programs with ends on both hosts verify the
+//! data.
 
 use super::super::meeting::Place;
 use crate::{Bench, Tally};
@@ -28,8 +29,9 @@ const CABLES: &[Cable] = &[
     },
 ];
 
-/// With a timeout of four seconds: whoever waits for it at every loss does not end in time. All meet by TCP before they end. `ibv_rc_pingpong` does
-/// not: where its last acknowledgement is lost, the other end is gone when it is asked again.
+/// Programs with a timeout of four seconds: a program that waited for the timeout at every loss
+/// would exceed the time limit. All meet by TCP before their end. `ibv_rc_pingpong` does not: if
+/// its last acknowledgement is lost, the peer has ended before the retransmission.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("ib_send_lat", &["-n", "100", "-u", "20"]),
     ("ib_send_bw", &["-n", "20", "-s", "262144", "-u", "20"]),
@@ -38,7 +40,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("ib_atomic_lat", &["-n", "50", "-u", "20"]),
 ];
 
-/// Programs of ours that judge themselves; all draw their work from a seed of their own or `TEST_SEED`.
+/// Checked C programs; all draw their work from a seed of their own or `TEST_SEED`.
 const OWN: &[(&str, &[&str])] =
     &[("random_ops", &["two"]), ("srq", &["two"]), ("tm_random", &["history", "two"])];
 
@@ -55,7 +57,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
     hosts.set_cable(1500, "")
 }
 
-/// Unreliable kinds and IPv6 (GID 2), with 5 % lost. What comes twice or late is no matter for `lossy`: on UC it may be taken for what is new.
+/// Unreliable transports and IPv6 (GID 2), with 5 % losses. `lossy` runs without duplicates and
+/// reordering, because UC may accept an old packet as new.
 fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> crate::Result<()> {
     let own = format!("loss=5% seed={seed}");
     let weather = if hosts.set_cable(1500, "loss 5%").is_ok() { "" } else { &own };
@@ -76,7 +79,8 @@ fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> cra
     Ok(())
 }
 
-/// Runs the programs over one cable; without `weather` soft makes its own.
+/// Runs the programs over one cable. `weather`: `Some("")` if netem impairs the packets, `None` if
+/// soft does so itself.
 fn over(
     bench: &Bench,
     tally: &mut Tally,

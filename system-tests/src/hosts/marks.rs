@@ -1,4 +1,5 @@
-//! Switches that mark packets instead of losing them (ECN, RFC 3168): who gets a marked packet tells its sender, and that one goes slower.
+//! Switches that mark packets instead of dropping them (ECN, RFC 3168): the receiver of a marked
+//! packet notifies its sender, which slows down.
 
 use super::super::meeting::{Place, both_end_well};
 use super::accidents::{counted, wait};
@@ -6,7 +7,7 @@ use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 use xtask::process::Running;
 
-/// Of what soft sends; what cannot be marked goes as it is.
+/// Marks soft's packets; packets that cannot carry a mark stay unmarked.
 const WEATHER: &str = "mark=5% seed=1";
 
 /// Messages of many packets, by both families.
@@ -14,9 +15,9 @@ const PROGRAM: &str = "ib_write_bw";
 const ARGS: [&[&str]; 2] =
     [&["-D", "2", "-s", "65536", "-x", "1"], &["-D", "2", "-s", "65536", "-x", "2"]];
 
-/// What either counts: packets that came marked, and notifications of it that went.
+/// Counters of the receiver: marked packets, and notifications sent.
 const TOLD: [&str; 2] = ["np_ecn_marked_roce_packets", "np_cnp_sent"];
-/// And notifications that came, at the one who sends.
+/// Counter of the sender: notifications received.
 const HEARD: &str = "rp_cnp_handled";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {

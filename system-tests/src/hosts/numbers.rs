@@ -1,4 +1,5 @@
-//! How the kernel numbers IPv4 packets (their identification), which the ICRC covers: packets that go alone take a shortcut, a connected socket, whose packets are numbered.
+//! The kernel's identification of IPv4 packets, which the ICRC covers. Single packets take the
+//! shortcut, a connected socket whose packets the kernel numbers.
 
 use super::super::capture::icrc;
 use super::super::meeting::{Place, both_end_well};
@@ -54,7 +55,8 @@ fn numbered(file: &Path) -> Result<usize, String> {
     for (frame, _) in icrc::frames(&bytes) {
         let ip = frame.get(ETHERNET..).unwrap_or_default();
         let length = ip.get(2..4).map_or(0, |b| usize::from(u16::from_be_bytes([b[0], b[1]])));
-        // Without a number: by the lane, perhaps several packets that nobody has cut yet. Without a packet: those that asked how the kernel numbers.
+        // Without identification: packets of the lane, possibly a datagram before segmentation.
+        // Without payload: soft's probes of the kernel's numbering.
         if length <= HEADERS || ip.get(4..6) == Some(&[0, 0]) {
             continue;
         }

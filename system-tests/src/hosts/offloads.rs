@@ -1,13 +1,14 @@
-//! Kernels and interfaces that cut no datagrams into packets: soft sends these singly then. Linux has cut for every interface since 6.11, so that there is none here;
-//! c-tests/tools/no_offloads.c refuses what others refuse.
+//! Kernels and interfaces without segmentation of datagrams: soft then sends single packets. Linux
+//! segments for every interface since 6.11, so c-tests/tools/no_offloads.c simulates the refusals.
 
 use super::super::meeting::Place;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 use xtask::process::Finished;
 
-/// The packets of a datagram that is refused go singly, and so do all that come after. Those of the same batch were made already: a batch has so many datagrams at most. Where it is not
-/// remembered, twice as many are refused.
+/// The datagrams in one batch. After a refusal soft sends the packets of that datagram and of all
+/// later ones singly, but the rest of the batch is already built. If soft did not remember the
+/// refusal, twice as many would be refused.
 const BATCH: u32 = 128;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
@@ -23,7 +24,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
     Ok(())
 }
 
-/// What is wrong with the options and sends that a process was refused.
+/// The error in the numbers of refused options and sends.
 type Verdict = fn(u32, u32) -> Option<&'static str>;
 
 /// It is found out by the first datagrams, and remembered.
@@ -44,7 +45,7 @@ fn by_kernel(options: u32, sends: u32) -> Option<&'static str> {
     }
 }
 
-/// Every byte arrives, and both sides were refused what they should be.
+/// Every byte arrives, and both sides had the expected refusals.
 fn refused(
     bench: &Bench,
     hosts: &Namespaces,

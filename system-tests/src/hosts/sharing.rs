@@ -1,4 +1,5 @@
-//! Who has the port of a host: the processes of one fabric, of whatever users. Those of another fabric are told whose it is, and disturb nobody.
+//! Ownership of a host's port. The processes of one fabric share the port, for all users of the
+//! fabric. Processes of another fabric get a message with the owner's id, and disturb no pair.
 
 use super::super::meeting::{Place, both_end_well};
 use super::accidents::{BESIDE, Bystanders};
@@ -10,10 +11,11 @@ use xtask::scratch;
 /// What comes, works, and ends.
 const GUEST: (&str, &[&str]) = ("ib_send_bw", &["-n", "200", "-s", "65536"]);
 
-/// What is said to those who come second.
+/// The message for the second fabric.
 const LINE: &str = "UDP port 4791 is had by process ";
 
-/// Members of a group: Debian's `nobody`, and its `daemon` in the same one (/usr/share/base-passwd/passwd.master).
+/// Members of a group: Debian's `nobody`, and its `daemon` with the group of `nobody`
+/// (/usr/share/base-passwd/passwd.master).
 const MEMBERS: [User; 2] = [NOBODY, User { uid: 1, gid: NOBODY.gid }];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
@@ -38,7 +40,8 @@ fn second(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     other.together(bench, program, args)
 }
 
-/// Users of whom the second ones get what the first one passes on, until that one is gone.
+/// Users of one group: the second process gets packets that the first one forwards, until the first
+/// one ends.
 fn group(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     for side in 0..2 {

@@ -1,5 +1,5 @@
-//! Three pairs of the same two hosts, whose processes share a port: with steering nearly all packets come to the right process at once, and without it
-//! they are passed on.
+//! Three pairs between the same two hosts, whose processes share a port. With packet steering
+//! nearly all packets reach the right process at once; without it they are forwarded.
 
 use super::super::meeting::Place;
 use super::accidents::{counted, wait};
@@ -11,7 +11,8 @@ use xtask::process::{Job, Running};
 /// Far more iterations than anybody waits for.
 const PROGRAM: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
 const PAIRS: usize = 3;
-/// Packets that each side gets before places are known, when a window of them may be under way, and those of all after.
+/// Packets that each side receives before the owners are known, when a window of packets may be in
+/// flight, and packets after that.
 const BEFORE: u64 = 3_000;
 const AFTER: u64 = 30_000;
 pub(super) const SWITCH: &str = "FERROVERBS_SOFT_STEERING";

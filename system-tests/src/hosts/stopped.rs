@@ -1,5 +1,6 @@
-//! Processes that are stopped, as by a debugger, and have the port with others: they pass nothing on, and answer nobody. What the kernel would give them of
-//! others' is not lost with them.
+//! Processes that are stopped, as by a debugger, and share the port with running processes. A
+//! stopped process forwards and answers nothing. Packets that the kernel would give to a stopped
+//! process, but that belong to another one, must not be lost.
 
 use super::super::meeting::{Place, both_end_well};
 use super::accidents::{BESIDE, Bystanders};
@@ -7,7 +8,7 @@ use super::astray::MANY;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 
-/// Each end sends requests, and finds out that nobody answers.
+/// Both ends send requests, and detect that the peer is silent.
 const BOTH_WAYS: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
 
 /// How who came first ends.
@@ -31,7 +32,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
     });
 }
 
-/// The first of them finds the kernel without a word of whose packets are whose.
+/// The first process finds no steering program in the kernel.
 fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let mut stopped = pair(bench, &place)?;
@@ -46,7 +47,7 @@ fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     Ok(())
 }
 
-/// The sockets of the third pair take the places of the first one's, and the second one says nothing of it.
+/// The sockets of the third pair replace those of the first one, while the second pair is stopped.
 fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let first = match how {

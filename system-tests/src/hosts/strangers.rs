@@ -1,4 +1,5 @@
-//! Somebody else on the network sends a host what it should not believe: pairs go on, nothing is answered that should not be, and it is counted.
+//! A hostile machine in the network sends forged packets to a host: pairs continue, forged packets
+//! get no answer, and counters record them.
 
 use super::super::meeting::Place;
 use super::accidents::{Bystanders, counted, wait};
@@ -7,15 +8,17 @@ use crate::{Bench, Tally};
 use xtask::namespaces::{CLIENT, Namespaces, SERVER};
 use xtask::process::Running;
 
-/// A pair with so many packets that nobody can tell their numbers, and one whose numbers stay near the first ones. Both lines are read when they are written.
+/// A pair with so many packets that its PSNs are unpredictable, and a pair with PSNs near the first
+/// PSN. Line buffering makes each line readable at once.
 const BUSY: &[&str] = &["-oL", "ib_write_bw", "-b", "-s", "65536", "--run_infinitely"];
 const SLOW: &[&str] =
     &["-oL", "ib_send_lat", "-s", "64", "--latency_gap=1000", "-n", "1000000", "-x", "1"];
 
-/// What comes to each of them when nobody disturbs it.
+/// A pair that starts later and is not disturbed.
 const LATE: (&str, &[&str]) = ("ib_send_bw", &["-n", "100", "-s", "65536"]);
 
-/// Counters that must rise by this: `strangers` sends 500 of each kind, of which a full socket may lose some.
+/// The least increase of counters: `strangers` sends 500 packets of each kind, and a full socket
+/// may lose some.
 const AT_LEAST: u64 = 100;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
@@ -48,7 +51,7 @@ fn attacked(bench: &Bench, hosts: &Namespaces, program: &str, foreign: &str) -> 
     if !done.ok() || !done.stdout.contains(" sent, 0 answers\n") {
         return Err(done.report("the stranger"));
     }
-    // What they were told last may not have been counted yet.
+    // The latest reports may not be counted yet.
     busy.go_on(bench)?;
     slow.go_on(bench)?;
     Counts::read(bench, &busy, &slow)?.since(&before)?;
@@ -58,7 +61,7 @@ fn attacked(bench: &Bench, hosts: &Namespaces, program: &str, foreign: &str) -> 
     place.together(bench, program, args)
 }
 
-/// What perftest says of a queue pair's end, without the 0x before it.
+/// A value in perftest's description of a QP, without the leading 0x.
 fn told(of: &Running, line: &str, what: &str) -> Result<String, String> {
     let mut value = None;
     wait(&format!("`{line} ... {what}`"), || {
@@ -77,7 +80,7 @@ fn number(text: &str, line: &str, what: &str) -> Option<String> {
 /// What the client's processes counted.
 #[derive(Debug)]
 struct Counts {
-    /// Of both: whoever gets a packet of nobody's counts it.
+    /// Of both processes: a packet for an unknown QP is counted by its receiver.
     of_both: Vec<(&'static str, u64)>,
     /// Of the slow pair's process.
     of_slow: Vec<(&'static str, u64)>,
@@ -103,7 +106,7 @@ impl Counts {
                 .map(|name| of(&[slow], name))
                 .into_iter()
                 .collect::<Result<_, _>>()?,
-            // In this order: what goes after what came is not taken for too much.
+            // In this order: an answer sent in between is not taken for an excess.
             went: of(&[slow], "sent_pkts")?.1,
             came: of(&[slow], "rcvd_pkts")?.1,
         })

@@ -1,4 +1,4 @@
-//! All four layers at once, under four threads, a fork and a kill: no layer disturbs another one,
+//! All four layers at once, under four threads, a fork and a kill: no layer disturbs another layer,
 //! and each writes its output.
 
 use super::super::validate;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// One member of a structure with its path and type, or one enumerator with its value if given.
+/// A member of a structure with its path and type, or an enumerator with its value if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     /// `wr.rdma.remote_addr: uint64_t`, `IBV_X = 1 << 3`.

@@ -1,5 +1,5 @@
-//! Whether docs/guide/connections.md and the tests have the same commands: each command of its tables of connections is a part of one that a test runs, and each program that these
-//! tests run has a command there.
+//! docs/guide/connections.md and the tests have the same commands: each command in the page's
+//! tables is part of a tested command, and each program of these tests has a command there.
 
 use super::rsockets::{DATAGRAMS, STREAMS};
 use super::{CASES, Case};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 const DOCUMENT: &str = include_str!("../../../docs/guide/connections.md");
 /// Beside the cases: commands that are made up line by line.
 const SOURCES: [&str; 2] = [include_str!("hosts.rs"), include_str!("rsockets.rs")];
-/// And those of the group `connected`.
+/// The scripts of the group `connected`.
 const SCRIPTS: [&str; 2] = [
     include_str!("../../../c-tests/tools/connected.sh"),
     include_str!("../../../c-tests/tools/live_migration.sh"),
@@ -17,7 +17,8 @@ const SCRIPTS: [&str; 2] = [
 
 type Words = BTreeSet<String>;
 
-/// The tables' commands: what stands first in each of their cells, and the programs that a cell says are used in the same way.
+/// The commands of the tables: the first one in each cell, and programs that a cell calls
+/// equivalent.
 fn documented() -> Vec<Words> {
     let from = DOCUMENT.find("## Connections by IP addresses").expect("the section");
     let section = &DOCUMENT[from..];
@@ -30,16 +31,16 @@ fn documented() -> Vec<Words> {
                 all.extend(quoted.map(|program| words(&format!("{program} -R"))));
                 continue;
             }
-            // What a command is built by stands before it.
+            // The words before a command show how to start it.
             all.extend(quoted.find(|command| command.contains("ferroverbs")).map(words));
         }
     }
     all
 }
 
-/// What of a command has to be the same: neither how it is started, nor numbers, addresses, and names of files.
+/// The words of a command that must match, without its launcher, numbers, addresses and file names.
 fn words(command: &str) -> Words {
-    // Who migrates by hand gives orders at a terminal, and the test by a socket.
+    // A person who migrates by hand types at a terminal, and the test uses a socket.
     let is_free = |word: &str| {
         let starter = ["ferroverbs", "-n", "env", "sh", "ADDRESS", "FILE", "-monitor", "stdio"];
         starter.contains(&word)
@@ -56,7 +57,7 @@ fn words(command: &str) -> Words {
     words.map(str::to_owned).collect()
 }
 
-/// A script's name, wherever it is.
+/// The name of a script, without its folder.
 fn script(word: &str) -> Option<&str> {
     if word.ends_with(".sh") { word.rsplit('/').next() } else { None }
 }

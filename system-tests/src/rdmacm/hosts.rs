@@ -40,7 +40,7 @@ const CASES6: &[Case] = &[
     },
 ];
 
-/// Over a cable that loses packets.
+/// Cases over a cable that loses packets.
 const LOSSY: &[Case] = &[
     Case {
         server: &["udpong", "-T", "e", "-C", "50", "-S", "1000", "-b", ADDRESS],
@@ -70,7 +70,7 @@ const LOSSY: &[Case] = &[
     },
 ];
 
-/// What is looked at after one side was killed.
+/// The check after one side was killed.
 type Killed<'a> = fn(&Bench, &Site<'a>, usize) -> Result<(), String>;
 
 pub(super) fn register(checks: &mut Checks) {
@@ -118,7 +118,7 @@ fn clean(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<
 }
 
 fn nobody_there(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
-    // It takes ten seconds, in which nobody of that host may begin.
+    // The timeout is ten seconds, in which no other process of the host may start.
     let at = site(bench, hosts, SERVER)?;
     let asks = at.job(1, &["rping", "-c", "-C", "1", "-a", ADDRESS], None)?;
     let asks = asks.start(&bench.scratch)?;
@@ -194,7 +194,7 @@ fn lossy(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<
     Ok(())
 }
 
-/// A server and its client that share nothing but the cable.
+/// A server and its client that share only the cable.
 pub(super) fn site<'a>(
     bench: &Bench,
     hosts: &'a Namespaces,
@@ -208,10 +208,10 @@ pub(super) fn site<'a>(
     Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })
 }
 
-/// Addresses of the cable's networks that nobody has.
+/// Addresses in the cable's networks without a machine.
 const ABSENT: [&str; 2] = ["10.99.0.77", "fd99::77"];
 
-/// Who is not there is not resolved: nobody answers in time, or the kernel has given up (110 and 113).
+/// An absent peer is not resolved: no answer in time, or the kernel gave up (errors 110 and 113).
 fn not_there(bench: &Bench, hosts: &Namespaces, absent: &str) -> Result<(), String> {
     let site = site(bench, hosts, SERVER)?;
     let client = site.job(1, &["rping", "-c", "-C", "1", "-a", absent], None)?;
@@ -224,7 +224,8 @@ fn not_there(bench: &Bench, hosts: &Namespaces, absent: &str) -> Result<(), Stri
     super::all_ok(bench, site.job(1, &[exe, absent], None)?)
 }
 
-/// A client of a side and a server, each at the link-local address of its interface: a listener at that address, and one at all.
+/// A client of one side and a server, each at the link-local address of its interface; the listener
+/// binds that address, then any address.
 fn link_local(bench: &Bench, hosts: &Namespaces, client: usize) -> Result<(), String> {
     let site = site(bench, hosts, SERVER)?;
     let own = hosts.link_local(0)?;
@@ -259,10 +260,10 @@ fn addresses(bench: &Bench, hosts: &Namespaces, other: &str) -> Result<(), Strin
     super::all_ok(bench, site.job(0, &[exe, SERVER, other], None)?)
 }
 
-/// One host sends datagrams to a group, and the other one, a member, gets them all.
+/// One host sends datagrams to a group, and the member on the second host receives all.
 fn multicast(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let (group, file, shown, other) = match site.address {
-        // As the kernel shows them, in its own byte order and as it is.
+        // As the kernel shows them: in its byte order, and verbatim.
         SERVER => ("239.77.1.2", "igmp", "02014DEF", "10.99.0.2"),
         _ => ("ff1e::7712", "igmp6", "ff1e0000000000000000000000007712", "fd99::2"),
     };

@@ -1,4 +1,5 @@
-//! Between two hosts: each kind of MAD is lost once in a while, and either side is killed at each step of a connection.
+//! Between two hosts: each kind of MAD is lost sometimes, and either side is killed at each step of
+//! a connection.
 
 use super::hosts::site;
 use super::{ADDRESS, Case, LIMIT, PLAIN, Site, TCP, UDP, both, compiled, nobody};
@@ -8,7 +9,7 @@ use xtask::namespaces::{Namespaces, SERVER};
 use xtask::pair;
 use xtask::process::{Job, PAUSE};
 
-/// Three connections, so that the first of every two messages of a kind is lost and others are not.
+/// Three connections: the first of every two messages of a kind is lost.
 const CONNECTIONS: Case = Case {
     server: &["ucmatose", "-c", "3", "-C", "2"],
     client: &["ucmatose", "-c", "3", "-C", "2", "-s", ADDRESS],
@@ -23,12 +24,12 @@ const DATAGRAMS: Case = Case {
     ..PLAIN
 };
 
-/// Who sends a kind of MAD.
+/// The sender of a kind of MAD.
 enum Sender {
     Pair(&'static Case),
-    /// Who answers for a port that nobody listens at.
+    /// The process that answers for a port without listener.
     Nobody,
-    /// A server that is slow.
+    /// A slow server.
     Slow,
 }
 
@@ -48,7 +49,7 @@ const READY: u16 = 0x14;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     let at = site(bench, hosts, SERVER)?;
-    // On both sides somebody has ids beside the two that connect.
+    // On both sides a further process has ids beside the connecting pair.
     let mut others = vec![];
     for side in 0..2 {
         let port = pair::free_port()?;
@@ -74,7 +75,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 const FIRST_OF_TWO: &str = "numgen inc mod 2 0";
 const EACH: &str = "";
 
-/// Some packets are counted where they come to a host, and lost, if they are to be; no more when this is dropped.
+/// Counts some packets on their arrival at a host and drops them if asked; ends when dropped.
 pub(super) struct Losses<'a> {
     bench: &'a Bench,
     hosts: &'a Namespaces,
@@ -108,7 +109,8 @@ impl<'a> Losses<'a> {
         Self::rule(bench, hosts, &format!("{opcode:#x}"), "accept")
     }
 
-    /// `which`: the opcode, and what else it is about, in the words of nft(8), where offsets are bits, from UDP's header on.
+    /// `which`: the opcode and further conditions in the language of nft(8), with bit offsets from
+    /// the UDP header.
     fn rule(
         bench: &'a Bench,
         hosts: &'a Namespaces,
@@ -151,13 +153,13 @@ impl<'a> Losses<'a> {
 impl Drop for Losses<'_> {
     fn drop(&mut self) {
         for name in &self.hosts.names {
-            // What is not there need not go.
+            // A missing table needs no removal.
             let _gone = self.nft(name, &["delete", "table", "inet", "losses"]);
         }
     }
 }
 
-/// Some are lost, and nobody minds.
+/// Some messages are lost without effect on the programs.
 fn lost(
     bench: &Bench,
     at: &Site<'_>,
@@ -193,7 +195,7 @@ fn slow(bench: &Bench, at: &Site<'_>, losses: &Losses<'_>) -> Result<(), String>
     Err(format!("{}{}", server.report("server"), client.report("client")))
 }
 
-/// Each step at which one of the two is killed, and what the other one says of it.
+/// Each step at which one side is killed, and the report of its peer.
 fn killed(
     bench: &Bench,
     tally: &mut Tally,
@@ -211,8 +213,8 @@ fn killed(
         let name = format!("two hosts, one is killed: {step}");
         bench.step(&format!("rdmacm: {name}"));
         let mut done = killed_once(bench, at, hosts, &exe, step);
-        // Another process of the host speaks for the killed one. It can do so only if it had met the
-        // killed process before, and no program can see whether it had.
+        // Another process of the host answers for the killed process, but only if both met before.
+        // No program can observe that.
         for _ in 1..RUNS {
             if done.is_ok() || !step.starts_with("connected") {
                 break;
@@ -230,7 +232,7 @@ fn killed(
 /// hears of the end by its own retries only.
 const RUNS: u32 = 3;
 
-/// One of the two is killed, and the other one says what it should have heard.
+/// Kills one side; the survivor reports what it learned.
 fn killed_once(
     bench: &Bench,
     at: &Site<'_>,

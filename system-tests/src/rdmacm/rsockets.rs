@@ -1,4 +1,4 @@
-//! rsockets: the programs of rdmacm-utils that use them, and what one end hears when the other one is killed.
+//! rsockets: programs of rdmacm-utils, and the error at one end when the peer process is killed.
 
 use super::hosts::site;
 use super::losses::Losses;
@@ -10,7 +10,7 @@ use xtask::over::DataPath;
 use xtask::pair;
 use xtask::process::{End, Finished, Job, PAUSE, Running};
 
-/// A case of a program that takes the same options on both sides, and verifies what it gets (`-T v`).
+/// A case with the same options on both sides, which verifies its data (`-T v`).
 macro_rules! stream {
     ($($word:literal),*) => {
         Case {
@@ -22,7 +22,8 @@ macro_rules! stream {
     };
 }
 
-/// Blocking, not blocking, by poll; sizes that do and do not fit a request, a buffer and a half of one.
+/// Blocking, non-blocking and by poll; sizes that do and do not fit a request, a buffer, and half a
+/// buffer.
 pub(super) const STREAMS: &[Case] = &[
     stream!("rstream", "-T", "v", "-T", "b", "-S", "100000", "-C", "20", "-I", "20"),
     stream!("rstream", "-T", "v", "-T", "n", "-S", "1000000", "-C", "5", "-I", "5"),
@@ -33,7 +34,7 @@ pub(super) const STREAMS: &[Case] = &[
     stream!("riostream", "-T", "v", "-T", "n", "-S", "4096", "-C", "20", "-I", "20", "-i", "0"),
 ];
 
-/// The same of one that answers for ever, by datagrams, at the address that it is told.
+/// The same with a datagram server that answers for ever at a given address.
 macro_rules! datagrams {
     ($($word:literal),*) => {
         Case {
@@ -54,7 +55,7 @@ pub(super) const DATAGRAMS: &[Case] = &[
     datagrams!("-T", "b", "-T", "a", "-T", "e", "-C", "100", "-S", "500", "-B", "65536"),
 ];
 
-/// Who has used so much processor time since it listened talks to its client; in clock ticks of the system.
+/// CPU time in clock ticks since the listen that shows an active exchange.
 const TALK: u64 = 10;
 
 /// Processor time of a process (proc(5): utime and stime).
@@ -93,7 +94,7 @@ fn all() -> impl Iterator<Item = &'static Case> {
 /// A TCP program, or a server and its client.
 type Program<'a> = fn(&Bench, &Site<'a>) -> Result<(), Web>;
 
-/// Files, and what TCP programs send; `place` is behind each name.
+/// Files, and the traffic of TCP programs; `place` follows each name.
 pub(super) fn files(bench: &Bench, tally: &mut Tally, site: &Site<'_>, place: &str) {
     bench.step(&format!("rdmacm: files and TCP programs{place}"));
     tally.record(&format!("rcopy{place}"), copy(bench, site));
@@ -112,7 +113,7 @@ pub(super) fn files(bench: &Bench, tally: &mut Tally, site: &Site<'_>, place: &s
     }
 }
 
-/// A file arrives as it is.
+/// A file arrives unchanged.
 fn copy(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let port = pair::free_port()?;
     let mut server = site.serve(bench, &site.job(0, &["rcopy"], Some(port))?, TCP, port)?;
@@ -135,7 +136,7 @@ fn copy(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
 
 /// How the test of TCP programs did not succeed.
 enum Web {
-    /// Without these programs there is nothing to test.
+    /// Programs that are not installed.
     Missing(String),
     Failed(String),
 }
@@ -157,7 +158,7 @@ fn find(bench: &Bench, programs: &[&str]) -> Result<(), Web> {
     Ok(())
 }
 
-/// iperf3, which knows no RDMA: one direction, then the other one by four streams.
+/// iperf3, a TCP program: one direction, then the reverse direction by four streams.
 fn throughput(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
     find(bench, &["iperf3"])?;
     let library = bench.prefix()?.join(xtask::stage::PRELOAD);
@@ -203,7 +204,8 @@ asyncio.run(main())";
     served(bench, site, |port| vec!["python3", "-c", SERVER, site.address, port])
 }
 
-/// A command serves a file at a port, and curl gets it by librspreload. A curl without it finds nobody, so that it was not TCP.
+/// A command serves a file at a port, and curl fetches the file by librspreload. A curl without
+/// librspreload finds no server, which excludes TCP.
 fn served(
     bench: &Bench,
     site: &Site<'_>,
@@ -236,7 +238,8 @@ fn served(
     Err(Web::Failed(format!("{}{}", server.report("server"), client.report("client"))))
 }
 
-/// One end is killed while both talk; the other one hears that the connection is over, and does not wait for ever.
+/// One end is killed while both exchange data; its peer gets the end of the connection, and does
+/// not wait for ever.
 pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
     talking(bench, site, victim)?.hears()
 }
@@ -248,7 +251,7 @@ fn talking(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<Left, String
     Left::of(bench, site, victim, [&talk, &client])
 }
 
-/// Runs a server and a client, and kills one of them while they talk. How the other one ended.
+/// Runs a server and a client, and kills one during the exchange; returns how its peer ended.
 pub(super) fn killed_while(
     bench: &Bench,
     site: &Site<'_>,
@@ -266,7 +269,7 @@ struct Left {
 }
 
 impl Left {
-    /// Runs a server and a client, and kills one of them while they talk.
+    /// Runs a server and a client, and kills one during the exchange.
     fn of(
         bench: &Bench,
         site: &Site<'_>,
@@ -301,7 +304,7 @@ impl Left {
         Ok(done)
     }
 
-    /// It hears that the connection is over.
+    /// The survivor gets the end of the connection.
     fn hears(self) -> Result<(), String> {
         let who = self.who;
         let done = self.end()?;
@@ -310,14 +313,15 @@ impl Left {
     }
 }
 
-/// What takes all retries of an adapter, most of a minute, and goes on beside other tests, each between two hosts of its own.
+/// Tests that take all retries of an adapter, most of a minute. They run beside further tests, each
+/// between its own two hosts.
 pub(super) struct Patient {
     widowed: Result<(Left, Namespaces), String>,
     idle: Result<Idle, String>,
 }
 
 impl Patient {
-    /// One side has to do; on one host both are tried.
+    /// Between hosts one victim suffices; on one host both sides are tried.
     const VICTIM: usize = 0;
 
     pub(super) fn begin(bench: &Bench, tally: &mut Tally) -> Self {
@@ -340,7 +344,7 @@ impl Patient {
     }
 }
 
-/// A stream that nobody uses, between two hosts of its own, whose cable was cut.
+/// An idle stream between its own two hosts, whose cable was cut.
 struct Idle {
     server: Running,
     _client: Running,
@@ -348,10 +352,10 @@ struct Idle {
 }
 
 impl Idle {
-    /// Makes it, sees that the peer is asked for on the wire, and cuts the cable.
+    /// Makes the stream, checks that keepalive packets go over the wire, and cuts the cable.
     ///
     /// # Errors
-    /// There is none, or nobody asks: for people.
+    /// No stream, or no keepalive packet, as a message.
     fn begin(bench: &Bench, tally: &mut Tally) -> Result<Self, String> {
         /// The opcode of an RDMA WRITE of one packet, without immediate data (IBTA vol 1, 9.2).
         const WRITE: u8 = 0x0a;
@@ -381,10 +385,10 @@ impl Idle {
         Ok(Self { server, _client: client, _hosts: hosts })
     }
 
-    /// Its server has seen that its peer is gone.
+    /// The server noticed the loss of its peer.
     ///
     /// # Errors
-    /// It has not: for people.
+    /// The server's report otherwise.
     fn end(self) -> Result<(), String> {
         let server = self.server.finish(Instant::now() + LIMIT);
         if server.ok() { Ok(()) } else { Err(server.report("server")) }

@@ -1,5 +1,6 @@
-//! Calls, their errors and their events by the kernel's connection manager over its rxe: programs of `c-tests/connections` say the same through Debian's librdmacm, through ours, and over soft,
-//! whose manager is ours.
+//! Calls, errors and events by the kernel's connection manager over rxe: programs of
+//! `c-tests/programs/cm` print the same through Debian's librdmacm, through Ferroverbs', and over
+//! soft with Ferroverbs' manager.
 
 use super::LIMIT;
 use crate::rdmacm::compiled;
@@ -18,7 +19,7 @@ const PROGRAMS: &[(&str, bool)] = &[
     ("killed", true),
     ("silent", true),
     ("crowd", true),
-    // It wants two addresses of devices, which one soft has not.
+    // Needs two device addresses; soft has one.
     ("addresses", false),
 ];
 

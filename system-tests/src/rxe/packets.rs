@@ -1,4 +1,5 @@
-//! What went over the cable: well formed to tshark, and each packet with the right ICRC, computed without any code of ours that emits them.
+//! Packets on the cable: well formed to tshark, each with the correct ICRC, computed independently
+//! of the code that emits packets.
 
 use super::LIMIT;
 use crate::Bench;
@@ -6,8 +7,8 @@ use crate::capture::icrc;
 use std::path::Path;
 use xtask::process::Job;
 
-/// All packets are RoCE's and none is malformed. Payload that looks like another protocol's is not looked into, and empty datagrams are no packets: librdmacm asks
-/// so whether a host that is silent has anybody at the port.
+/// All packets are RoCE packets, and none is malformed. Payload that resembles another protocol is
+/// not dissected. Empty datagrams do not count: librdmacm probes a silent host with them.
 pub(super) fn dissect(bench: &Bench, capture: &Path) -> Result<(), String> {
     let job = Job::new("tshark").args(["--disable-protocol", "rpcordma"]);
     let job = job.args(["--disable-heuristic", "eth_over_ib", "-n", "-r"]).arg(capture);
@@ -23,19 +24,21 @@ pub(super) fn dissect(bench: &Bench, capture: &Path) -> Result<(), String> {
     }
 }
 
-/// What was checked of the packets of one family of IP.
+/// The checked packets of one IP version.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Checked {
     /// Those of soft, and those of rxe.
     from: [usize; 2],
-    /// Those that the kernel numbered when it cut a datagram of soft's; only IPv4 has such numbers.
+    /// Packets that the kernel numbered when it segmented a datagram of soft; only IPv4 has such
+    /// numbers.
     cut: usize,
-    /// Packets in datagrams that nobody had cut yet.
+    /// Packets in unsegmented datagrams.
     uncut: usize,
 }
 
-/// The ICRCs of all packets are right: of both sides, by IPv4 and IPv6, of those that the kernel cut from a larger datagram (UDP_SEGMENT), and in larger datagrams that
-/// veth passed on whole. There are enough of each.
+/// The ICRCs of all packets are correct: of both sides, over IPv4 and IPv6, of packets that the
+/// kernel segmented (UDP_SEGMENT), and in unsegmented datagrams that veth passed on. There are
+/// enough packets of each kind.
 pub(super) fn icrcs(capture: &Path) -> Result<String, String> {
     let bytes = std::fs::read(capture).map_err(|e| format!("{}: {e}", capture.display()))?;
     let (mut ipv4, mut ipv6) = (Checked::default(), Checked::default());
@@ -102,13 +105,13 @@ impl<'a> Packet<'a> {
         self.ip.get(if self.head == IPV4 { 15 } else { 23 }) == Some(&2)
     }
 
-    /// Whether a switch said that its queue grows (RFC 3168).
+    /// Whether a switch marked congestion (RFC 3168).
     fn is_marked(&self) -> bool {
         let class = |byte: &u8| if self.head == IPV4 { *byte } else { *byte >> 4 };
         self.ip.get(1).map(class).is_some_and(|class| class & 3 == 3)
     }
 
-    /// Whether it is a notification of that (RoCE v2, annex A17.9.3).
+    /// Whether the packet is a congestion notification (RoCE v2, annex A17.9.3).
     fn is_notification(&self) -> bool {
         self.ip.get(self.head + UDP) == Some(&0x81)
     }

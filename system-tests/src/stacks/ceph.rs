@@ -1,11 +1,11 @@
-//! Ceph's messenger `async+rdma`: a monitor, and clients that store values in it and get them back.
+//! Ceph's messenger `async+rdma`: a monitor, and clients that store and read values.
 
 use super::{PATHS, Stacks, good, script};
 use crate::Tally;
 use xtask::pair;
 
 impl Stacks<'_> {
-    /// RC with a shared receive queue, completion events, asynchronous events; addresses are exchanged by TCP.
+    /// RC with an SRQ, completion events and asynchronous events; addresses are exchanged by TCP.
     pub(super) fn ceph(&self, tally: &mut Tally) -> crate::Result<()> {
         for path in PATHS {
             let name = format!("Ceph, a monitor and its clients ({})", path.name());

@@ -1,6 +1,7 @@
-//! uDAPL (dapl2-utils): its test programs over both of its ways to connect without rdma_cm. `scm` does so by TCP, `ucm` by datagrams.
+//! uDAPL (dapl2-utils): its test programs over both connection methods without rdma_cm: `scm` by
+//! TCP, `ucm` by datagrams.
 //!
-//! Most end with status 0 whatever happens, so what they print counts.
+//! Most programs end with status 0 in every case, so the test checks their output.
 
 use super::{LIMIT, PATHS, Stacks};
 use crate::{Fabric, Tally};
@@ -15,15 +16,16 @@ soft-s u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"soft0 1\" \"\"
 soft-u u2.0 nonthreadsafe default libdaploucm.so.2 dapl.2.0 \"soft0 1\" \"\"
 ";
 
-/// Ports that cannot be chosen: the last ones that the servers listen on before a client may come.
+/// Fixed ports: the last ones on which the servers listen before a client may connect.
 const DTEST: u16 = 15828;
 const DTESTSRQ: u16 = 46248;
-/// It could be chosen, but the ports behind it are used, too: those are not where the kernel gives ports to others.
+/// A free choice, but dapltest also uses the ports behind it; the kernel must not assign those to
+/// further programs.
 const DAPLTEST: u16 = 63000;
 
-/// Programs of which both sides get the same arguments, the client `-h` too: the port that the server listens on, and what the two
-/// print together, so many times. Not `dtestx`: it tells its client to come before it listens, and fails when that is quick; with `-u`
-/// it wants a host for each side.
+/// Programs with equal arguments on both sides (the client has `-h` too): the server's port, the
+/// common output, and its count. Not `dtestx`: its client may connect before the listen and then
+/// fails; with `-u` the program needs two hosts.
 const SAME: [(&str, u16, &str, usize); 7] = [
     ("dtest", DTEST, "DAPL Test Complete. PASSED", 2),
     ("dtest -c -b 1000", DTEST, "DAPL Test Complete. PASSED", 2),
@@ -34,11 +36,12 @@ const SAME: [(&str, u16, &str, usize); 7] = [
     ("dtestsrq -S 0 -c 4 -B 3", DTESTSRQ, "DAPL RC none SRQ Test Complete.", 2),
 ];
 
-/// One connection: the library takes for granted that receives of a shared queue complete in the order in which they were posted, which
-/// nobody promises for several QPs. It fails now and then where two threads serve two of them.
+/// One connection: the library assumes that receives of an SRQ complete in posting order, which
+/// verbs do not promise for several QPs. The program sometimes fails when two threads serve two
+/// QPs.
 const SRQ: &str = "dtestsrq -c 1 -B 8";
 
-/// Tests of `dapltest`, and what their clients print. `-V` has it check all data.
+/// Tests of `dapltest`, and the output of their clients. `-V` makes it check all data.
 const TESTS: [(&str, &str); 6] = [
     ("-T T -i 100 client SR 4096 2 server SR 4096 2", "----- Stats ----"),
     (
@@ -100,7 +103,8 @@ impl Stacks<'_> {
         Ok(fabric)
     }
 
-    /// The client is told the number of the QP that takes the datagrams, which the server prints. (Its LID is 0, on Ethernet.)
+    /// The client gets the number of the QP for datagrams, which the server prints. (The LID is 0
+    /// on Ethernet.)
     fn ucm(&self, fabric: &Fabric) -> crate::Result<Result<(), String>> {
         let server = with_dapl(fabric, "stdbuf").arg("-oL").args(SRQ.split(' '));
         let server = server.args(["-P", "soft-u"]);
@@ -108,7 +112,7 @@ impl Stacks<'_> {
         let deadline = Instant::now() + LIMIT;
         let qpn = loop {
             let printed = server.printed();
-            // It listens when it says on what.
+            // The server prints the line when it listens.
             let ready = printed.contains("server ready");
             if let Some(qpn) = qpn_of(&printed).filter(|_| ready) {
                 break qpn.to_string();
@@ -140,11 +144,12 @@ fn qpn_of(printed: &str) -> Option<&str> {
     rest.split_once(',').map(|(qpn, _)| qpn)
 }
 
-/// It ended well, said `words` so many times, and complained about nothing.
+/// The program succeeded, printed `words` that many times, and printed no error.
 fn said(done: &Finished, words: &str, times: usize) -> Result<(), String> {
     let complains = |line: &str| {
         ["ERR", "Error", "error", "FAILED", "Warning", "mismatch"].iter().any(|w| line.contains(w))
-            // dtestsrq says the one always, and dtestcm the other one now and then, when the peer's disconnecting comes first.
+            // Harmless lines: dtestsrq always prints the first; dtestcm sometimes prints the
+            // second, when the peer disconnects first.
             && !["ERR: Checking ASYNC EVD", "Error disconnect_eps: DAT_INVALID_HANDLE"]
                 .iter()
                 .any(|harmless| line.contains(harmless))

@@ -1,13 +1,14 @@
-//! HPC Challenge over Open MPI: linear algebra, transposition, FFT, and random access to the memory of others, which check what they compute.
+//! HPC Challenge over Open MPI: linear algebra, transposition, FFT, and random remote access; the
+//! programs check their results.
 
 use super::{AS_ROOT, Stacks, good, with_ucx};
 use crate::Tally;
 use std::fs;
 use xtask::over::DataPath;
 
-/// Its own example of an input; without the package's documentation there is none.
+/// The package's example input; missing without the package's documentation.
 const EXAMPLE: &str = "/usr/share/doc/hpcc/examples/_hpccinf.txt";
-/// Where it looks for its input, and writes what came out.
+/// The names of its input and output files.
 pub(crate) const INPUT: &str = "hpccinf.txt";
 pub(crate) const OUTPUT: &str = "hpccoutf.txt";
 /// The size of the problem, which takes seconds.
@@ -42,10 +43,10 @@ impl Stacks<'_> {
     }
 }
 
-/// Its example of an input, for a problem of this size, on so many by so many processes.
+/// The example input for a problem of this size on a grid of processes.
 ///
 /// # Errors
-/// There is no example: for people.
+/// The example is not installed, as a message.
 pub(crate) fn input(size: u32, [rows, columns]: [u32; 2]) -> Result<String, String> {
     let example = fs::read_to_string(EXAMPLE).map_err(|_| format!("{EXAMPLE} is not installed"))?;
     // The first line of each kind is of the linear algebra.
@@ -63,7 +64,7 @@ pub(crate) fn input(size: u32, [rows, columns]: [u32; 2]) -> Result<String, Stri
     if told.is_empty() { Ok(lines) } else { Err(format!("{EXAMPLE} has no line of {told:?}")) }
 }
 
-/// What its summary says, and that nothing before it failed.
+/// The verdict of the summary; no line before it may report a failure.
 pub(crate) fn verdict(output: &str) -> Result<(), String> {
     if let Some(failed) = output.lines().find(|line| line.contains("FAILED")) {
         return Err(failed.to_string());

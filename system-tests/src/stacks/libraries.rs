@@ -1,4 +1,4 @@
-//! Programs of ours over libraries of others that use verbs by themselves: Gloo and TensorPipe, which PyTorch stands on.
+//! Test programs over libraries that use verbs directly: Gloo and TensorPipe of PyTorch.
 
 use super::{LIMIT, PATHS, Stacks};
 use crate::Tally;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use xtask::process::{Finished, Job, PAUSE};
 
-/// How long the others may take to end after one has failed.
+/// Time for the remaining processes to end after a failure.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl Stacks<'_> {
@@ -24,7 +24,7 @@ impl Stacks<'_> {
         })
     }
 
-    /// TensorPipe's transport `ibv`: RC with a shared receive queue, RDMA WRITE with immediate data, all by polling.
+    /// TensorPipe's transport `ibv`: RC with an SRQ, RDMA WRITE with immediate, all by polling.
     pub(super) fn tensorpipe(&self, tally: &mut Tally) -> crate::Result<()> {
         let program = self.compile("g++", "tensorpipe_echo.cc", &["-std=c++17", "-ltensorpipe"])?;
         self.crowd("TensorPipe, 4 pipes", &program, tally, |folder| {
@@ -35,7 +35,8 @@ impl Stacks<'_> {
         })
     }
 
-    /// Processes of one program that find each other by a folder, over each data path. Each has arguments, and what it shall print.
+    /// Processes of one program that meet by a folder, over each data path, each with its arguments
+    /// and expected output.
     fn crowd(
         &self,
         name: &str,
@@ -58,7 +59,7 @@ impl Stacks<'_> {
             });
             let report = || done.iter().map(|done| done.report("a process")).collect::<String>();
             tally.record(&name, if good { Ok(()) } else { Err(report()) });
-            // As they are many, and each makes files of its own.
+            // Removes the folder at once, because many processes each create files.
             fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
         Ok(())

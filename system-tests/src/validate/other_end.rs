@@ -1,12 +1,12 @@
-//! What the layer says of requests that fail because of the other end, which is another process (c-tests/validate/other_end.c), and of those that go to
-//! another host.
+//! Reports about requests that fail because of the peer, which is another process
+//! (c-tests/validate/other_end.c), and about requests to another host.
 
 use super::{LIMIT, compiled, ids, ids_of};
 use crate::{Bench, Tally};
 use xtask::over::DataPath;
 use xtask::process::Job;
 
-/// Which message each case has, and what stands in it.
+/// The message of each case, and parts of it.
 const CASES: &[(&str, &str, &[&str])] = &[
     ("receive", "CQ-03", &["RNR_RETRY_EXC_ERR", "had no receive posted", "(other_end), in RTS"]),
     (

@@ -1,4 +1,4 @@
-//! What pages say that the layer prints is what it prints.
+//! Output of the layer that pages show must be the real output.
 
 use super::{Files, LIMIT};
 use crate::{Bench, Tally};
@@ -38,7 +38,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Res
     Ok(())
 }
 
-/// The messages in a page that name a place of our program: their ids and lines.
+/// The messages of a page with a source line of the test program: their ids and lines.
 fn messages(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut within = false;

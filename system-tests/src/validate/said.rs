@@ -1,5 +1,5 @@
-//! What settings do to what is told, what is told of attributes that are refused (c-tests/validate/refused.c), of flushes (flushed.c), of misuse that is done
-//! often (often.c), and what poison=1 does (poison.c).
+//! Reports with settings, about refused attributes (c-tests/validate/refused.c), flushes
+//! (flushed.c), repeated misuse (often.c), and poison=1 (poison.c).
 
 use super::{LIMIT, compiled, ids};
 use crate::{Bench, Tally};
@@ -7,7 +7,7 @@ use std::path::Path;
 use xtask::over::DataPath;
 use xtask::process::{End, Job};
 
-/// One run, and what comes of it.
+/// One run and its expected report.
 struct Run {
     program: &'static str,
     args: &'static [&'static str],
@@ -92,7 +92,7 @@ const RUNS: &[Run] = &[
         parts: &["a receive was flushed", "where the program did not take it"],
         ..PLAIN
     },
-    // An error that is polled after what was flushed for it is explained all the same.
+    // An error that is polled after its flushed completions still explains them.
     Run {
         program: "flushed",
         args: &["QP-17", "wrong"],
@@ -170,7 +170,7 @@ const RUNS: &[Run] = &[
         absent: &["warning"],
         ..PLAIN
     },
-    // Not at the warning that comes before it.
+    // Ends at the error, not at the warning before it.
     Run {
         program: "often",
         args: &["warning"],

@@ -1,4 +1,4 @@
-//! What runs in the virtual machine: this program again, with the guest's devices.
+//! The part that runs in the virtual machine: this program again, with the guest's devices.
 
 use super::scenarios::{Comes, How, SCENARIOS, Scenario};
 use super::{Side, rsockets};
@@ -20,8 +20,8 @@ pub(crate) const INSIDE: &str = "test-inside-vm";
 /// For one scenario; emulation is slow, and slower when the machine has other work.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs all scenarios over both libraries: `FOLDER LIB RELEASE=PLUGINS...`, where programs are and records
-/// go, where our library is, and where plugins of other releases are.
+/// Runs all scenarios over both libraries: `FOLDER LIB RELEASE=PLUGINS...`, the folder of programs
+/// and records, the folder of Ferroverbs' library, and the plugins of further releases.
 pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
     let usage = || format!("{INSIDE} FOLDER LIB RELEASE=PLUGINS...");
     let (folder, lib, newer) = match args {
@@ -67,7 +67,8 @@ pub(super) const MIXED: &str = "mixed";
 /// The file in which it is told whether the cables of a cluster can lose and delay.
 pub(super) const CABLES: &str = "cables";
 
-/// Hosts of `ferroverbs cluster` with bad cables, for which many kernels lack a module that this one has.
+/// Hosts of `ferroverbs cluster` with bad cables; the guest's kernel has the needed module, which
+/// many kernels lack.
 fn cables(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
     let modules = Job::new("modprobe").args(["-a", "bridge", "veth", "sch_netem"]);
     let done = modules.run(scratch, LIMIT)?;
@@ -91,7 +92,7 @@ fn cables(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
     Ok(if right && done.ok() { WELL.into() } else { done.report("the cluster") })
 }
 
-/// A server at all addresses has clients by the software adapter and by the kernel's devices, in turn.
+/// A server at all addresses serves clients over soft and over kernel devices, in turn.
 fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
     let fabric = scratch.folder("fabric", 0o700)?;
     let job = |line: &str| {
@@ -124,8 +125,8 @@ fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
 /// What the file says when all is well.
 pub(super) const WELL: &str = "well";
 
-/// Where the kernel has devices, the plugin that serves them is the only one that is opened, unless
-/// somebody asks for the software adapter; which comes when the kernel's devices have gone.
+/// With kernel devices, only their plugin is opened, unless the user asks for soft. soft appears
+/// when the kernel devices have gone.
 fn lazily(ours: &Over, folder: &Path, scratch: &Scratch) -> crate::Result<String> {
     for (told, wanted) in
         [(None, &["librxe-rdmav"][..]), (Some("on"), &["libsoft-rdmav", "librxe-rdmav"])]
@@ -179,7 +180,7 @@ impl Over {
         }
     }
 
-    /// Makes sure that it is this library and this plugin, not one that is compared with itself.
+    /// Checks that the program really uses this library and this plugin.
     fn check(&self, scratch: &Scratch) -> crate::Result<()> {
         let job = self.job("/usr/bin/ibv_devices").env("LD_DEBUG", "files");
         let done = job.run(scratch, LIMIT)?;
@@ -199,7 +200,7 @@ impl Over {
         if !right {
             return Err(format!("{self:?} is not so\n{}", done.stderr));
         }
-        // And this librdmacm. What the program says to that option does not matter.
+        // Checks that the program uses this librdmacm. rping's answer to the option is irrelevant.
         let done = self.job("/usr/bin/rping -?").env("LD_DEBUG", "files").run(scratch, LIMIT)?;
         let mut begun = done.stderr.lines().filter_map(|l| l.split_once("calling init: "));
         let file = begun.find(|(_, file)| file.contains("/librdmacm.so.1"));
@@ -212,7 +213,7 @@ impl Over {
 }
 
 impl Scenario {
-    /// The record: how each part ended, and what it printed.
+    /// The record: the end and the output of each part.
     fn run(&self, folder: &Path, over: &Over, scratch: &Scratch) -> crate::Result<String> {
         let job = |line: &str| over.job(line).dir(folder);
         let pair = |line: &str, more: &[&str]| {
@@ -267,8 +268,8 @@ fn connect(server: &Job, client: &Job, comes: Comes, scratch: &Scratch) -> crate
     Ok(record)
 }
 
-/// Waits until a client has somebody to come to, or the server has ended. The kernel shows who listens a little before it lets anybody in, so that
-/// this is asked twice.
+/// Waits until a server expects a client, or has ended. The kernel shows a listener slightly before
+/// it accepts requests, so the state is read twice.
 pub(super) fn wait_until_expected(
     server: &mut Running,
     deadline: Instant,
@@ -282,7 +283,7 @@ pub(super) fn wait_until_expected(
     Ok(())
 }
 
-/// Whether a client has somebody to come to. Servers that were there before have ended, and with them what they listened by.
+/// Whether a server expects a client. Earlier servers have ended, and their listeners too.
 fn is_expected(comes: Comes, scratch: &Scratch) -> crate::Result<bool> {
     match comes {
         Comes::Alone => Ok(true),
@@ -313,7 +314,7 @@ fn add(record: &mut String, who: &str, done: &Finished) {
     }
 }
 
-/// What a record has before every line that came on standard error.
+/// The prefix of lines of standard error in a record.
 const STDERR: &str = "stderr: ";
 
 /// Whether all parts of a record ended well.

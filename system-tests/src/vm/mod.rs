@@ -1,6 +1,6 @@
-//! The kernel path on real devices: Debian's unmodified librxe plugin over upstream's library and over
-//! ours, in one boot of a virtual machine, and a part of it with the librxe of newer releases. Whatever a program prints must be the same, once what changes
-//! from run to run is taken out.
+//! The kernel path on real devices: Debian's unmodified librxe plugin over upstream's library and
+//! over Ferroverbs, in one boot of a virtual machine, and partly with librxe of newer releases. The
+//! output of each program must be equal, without values that vary between runs.
 
 mod inside;
 mod normal;
@@ -21,7 +21,7 @@ use xtask::vm::{Machine, Request, Stream};
 /// How long everything inside may take. It takes two minutes on two quiet cores.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// Whose library a program runs over, and with whose plugin.
+/// The library and the plugin of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// The system's both.
@@ -49,7 +49,7 @@ impl Side {
     }
 }
 
-/// A virtual machine; if there is none, everything is skipped for that reason.
+/// A virtual machine; without one, every check is skipped for that reason.
 pub(super) fn machine(bench: &Bench, tally: &mut Tally) -> Option<Machine> {
     Machine::prepare(&bench.paths, &bench.progress)
         .map_err(|why| {
@@ -118,7 +118,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// Compares the record of a scenario with what upstream's library made of it.
+/// Compares the record of a scenario with that of upstream's library.
 fn judge(scenario: &Scenario, folder: &Path, index: usize, side: Side, tally: &mut Tally) {
     let [theirs, ours] = [Side::Theirs, side]
         .map(|side| fs::read_to_string(side.record(folder, index)).unwrap_or_default());

@@ -1,5 +1,5 @@
-//! What changes from run to run, taken out of what ping-pongs and perftest print: numbers and keys that
-//! are drawn by lot, times and what is computed from them.
+//! Removes values that vary between runs from the output of ping-pongs and perftest: random numbers
+//! and keys, times, and values computed from times.
 
 /// The first line in which two records differ otherwise.
 pub(super) fn first_difference(theirs: &str, ours: &str) -> Option<String> {
@@ -18,7 +18,8 @@ fn lines(record: &str) -> impl Iterator<Item = String> + '_ {
     record.lines().filter(|line| !is_a_race(line)).map(normal)
 }
 
-/// What a thread of rping says or does not, depending on whether another one has ended the program before.
+/// A line of an rping thread that appears only if the thread runs before another one ends the
+/// program.
 fn is_a_race(line: &str) -> bool {
     let line = line.strip_prefix("stderr: ").unwrap_or(line);
     line.ends_with(" DISCONNECT EVENT...")

@@ -1,4 +1,5 @@
-//! rsockets over the kernel's devices: ours at both ends, upstream's at either, and at both. What the programs print is the same but for times.
+//! rsockets over kernel devices: Ferroverbs at both ends, upstream at either end, and upstream at
+//! both. The output of programs is equal except for times.
 
 use super::inside::{LIMIT, Over, WELL, wait_until_expected};
 use std::collections::HashMap;
@@ -9,20 +10,21 @@ use xtask::pair;
 use xtask::process::{Job, PAUSE};
 use xtask::scratch::Scratch;
 
-/// The file in which it is told how it went.
+/// The file with the result.
 pub(super) const FILE: &str = "rsockets";
 
 /// The address of the first device.
 const ADDRESS: &str = "10.77.0.1";
 
-/// Programs that take the same options on both sides, and verify what they get.
+/// Programs with the same options on both sides, which verify their data.
 const LINES: &[&str] = &[
     "rstream -T v -T b -S 20000 -C 10 -I 10",
     "rstream -T v -T n -S 300000 -C 3 -I 3",
     "riostream -T v -S 20000 -C 10 -I 5",
 ];
 
-/// What upstream's library cannot do as it should: its rpoll says POLLHUP before everything was read, and its datagrams want address handles that RoCE does not have.
+/// Programs that fail over upstream's library: its rpoll reports POLLHUP before all data was read,
+/// and its datagrams need address handles that RoCE lacks.
 const OURS: &[&str] = &["rstream -T v -T a -S 64 -C 20 -I 10 -i 0", "udpong -T e -C 20 -S 1000"];
 
 const BOTH_OURS: &str = "ours with ours";
@@ -77,14 +79,15 @@ pub(super) fn run(
 struct Printed(HashMap<&'static str, (&'static str, String)>);
 
 impl Printed {
-    /// What is to be said if a program prints now what it did not print before.
+    /// A report if a program's output differs from its earlier output.
     fn differs(&mut self, line: &'static str, names: &'static str, now: String) -> Option<String> {
         let (first, then) = self.0.entry(line).or_insert_with(|| (names, now.clone()));
         (*then != now).then(|| format!("{line}, {first}\n{then}{line}, {names}\n{now}"))
     }
 }
 
-/// A server and its client, who has more to say: what they printed, without times, or what they said if it did not go well.
+/// A server and its client: their output without times, or their report after a failure. The client
+/// prints more.
 fn meet(
     overs: [&Over; 2],
     line: &str,

@@ -2,7 +2,7 @@
 
 use How::{Alone, Connect, Perftest, PingPong, Program};
 
-/// One command, or two that talk to each other.
+/// One command, or two communicating commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scenario {
     pub(super) how: How,
@@ -11,7 +11,7 @@ pub(super) struct Scenario {
     pub(super) newer: bool,
 }
 
-/// How it ends over upstream's library.
+/// The expected end over upstream's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// Well.
@@ -33,7 +33,8 @@ pub(super) enum How {
     Perftest(&'static str),
     /// A C program of ours.
     Program(&'static str),
-    /// A server and its client, who connect by librdmacm. A server that serves for ever is not in the record.
+    /// A server and its client, which connect by librdmacm. The record excludes a server that never
+    /// ends.
     Connect { server: &'static str, client: &'static str, comes: Comes },
 }
 
@@ -44,7 +45,8 @@ pub(super) enum Comes {
     Listening,
     /// Likewise; the server serves for ever.
     Endless,
-    /// When the kernel's interface takes the group's packets (the address is that of `/proc/net/dev_mcast`).
+    /// When the kernel's interface receives the group's packets (the address is that of
+    /// `/proc/net/dev_mcast`).
     Joined(&'static str),
     /// At once: there is no server.
     Alone,
@@ -81,7 +83,7 @@ const fn lacks(why: &'static str, how: How) -> Scenario {
     Scenario { how, expect: Expect::Lacks(why), newer: false }
 }
 
-/// In the order in which they are run; those that take devices away come last.
+/// In order of execution; scenarios that remove devices come last.
 pub(super) const SCENARIOS: &[Scenario] = &[
     works(Alone("ibv_devices")),
     works(Alone("ibv_devinfo")),
@@ -126,7 +128,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     connect("rping -s -V -C 20 -a 10.77.0.1", "rping -c -V -v -C 20 -a 10.77.0.1"),
     connect("rping -s -V -C 5 -a fd77::1", "rping -c -V -v -C 5 -a fd77::1"),
     connect("ucmatose -c 4 -C 5", "ucmatose -c 4 -C 5 -s 10.77.0.1"),
-    // The program moves its ids to other channels half-way.
+    // The program moves its ids to new channels half-way.
     connect("ucmatose -c 2 -m", "ucmatose -c 2 -m -s 10.77.0.1"),
     connect("udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s 10.77.0.1"),
     connect("rdma_server", "rdma_client -s 10.77.0.1"),

@@ -1,4 +1,5 @@
-//! What a room takes over from the machine around it: how to reach Debian's mirrors and crates.io, and the Rust toolchain.
+//! The settings that a clean room takes over from its machine: Debian's mirrors, crates.io, and the
+//! Rust toolchain.
 
 use crate::packages::find_program;
 use crate::paths::Paths;
@@ -15,20 +16,22 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Where a machine gets Debian from when it is no Debian itself.
 const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// The bundle of certificates that the machine trusts, inside. Packages of the room's own do not touch it.
+/// The machine's trusted certificates, as a file in the room. The room's own packages do not touch
+/// the file.
 pub(super) const CERTIFICATES: &str = "/usr/local/share/certificates-of-the-machine.crt";
 
 /// Where Debian's archives are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Archives {
-    /// The one that the release is in.
+    /// The archive of the release.
     pub(super) mirror: String,
-    /// Lines of `sources.list` for the release, its updates and its security fixes, as far as this machine uses such.
+    /// Lines of `sources.list` for the release, its updates and its security fixes, as far as this
+    /// machine uses them.
     pub(super) sources: String,
 }
 
 impl Archives {
-    /// As this machine's apt has them, but of another release.
+    /// The archives of this machine's apt, for another release.
     pub(super) fn of(release: &str) -> crate::Result<Self> {
         let format = "$(ORIGIN) $(REPO_URI) $(CODENAME) $(COMPONENT) $(CREATED_BY)";
         let targets = || {
@@ -37,7 +40,7 @@ impl Archives {
         };
         let mut text = if find_program("apt-get").is_some() { targets()? } else { String::new() };
         if find_program("apt-get").is_some() && !text.contains("Debian ") {
-            // An image of a container has no lists, so that apt does not know what it has.
+            // A container image has no package lists, so apt does not know its archives.
             Job::new("apt-get").args(["-q", "update"]).run(&Scratch::new()?, LIMIT)?;
             text = targets()?;
         }
@@ -88,12 +91,12 @@ impl Archives {
 pub(super) struct Toolchain {
     /// Its folder here.
     pub(super) here: PathBuf,
-    /// Its folder in the room, as rustup would name it.
+    /// The toolchain's folder in the room, as rustup would name it.
     pub(super) inside: PathBuf,
 }
 
 impl Toolchain {
-    /// The one that this program was started by.
+    /// The toolchain that started this program.
     pub(super) fn find(paths: &Paths) -> crate::Result<Self> {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let job = Job::new(rustc).args(["--print", "sysroot"]).dir(&paths.root);
@@ -115,11 +118,11 @@ impl Toolchain {
     }
 }
 
-/// Copies into the room's folder `root` by what means this machine reaches the network: names, certificates, apt's and
-/// cargo's settings. Passwords and tokens are left out.
+/// Copies this machine's network settings into the room's folder `root`: names, certificates, and
+/// the settings of apt and cargo, without passwords and tokens.
 pub(super) fn network(root: &Path, paths: &Paths) -> crate::Result<()> {
     for file in ["etc/resolv.conf", "etc/hosts", "etc/hostname"] {
-        // Whatever is not there was not needed.
+        // A missing file was not needed.
         if let Ok(content) = fs::read(Path::new("/").join(file)) {
             let _ = fs::remove_file(root.join(file));
             write(root, file, &content)?;
@@ -127,7 +130,8 @@ pub(super) fn network(root: &Path, paths: &Paths) -> crate::Result<()> {
     }
     if let Some(bundle) = certificates() {
         write(root, CERTIFICATES, &bundle)?;
-        // Where settings of apt or cargo may look for it. The package ca-certificates writes it anew.
+        // Where settings of apt or cargo may look for the bundle. The package ca-certificates
+        // writes the file anew.
         write(root, "etc/ssl/certs/ca-certificates.crt", &bundle)?;
     }
     let own = Path::new("/usr/local/share/ca-certificates");
@@ -163,7 +167,7 @@ pub(super) fn cargo_home() -> Option<PathBuf> {
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
 }
 
-/// Variables of this machine that hold inside as well.
+/// Variables of this machine that the room keeps.
 pub(super) fn variables() -> Vec<(OsString, OsString)> {
     let mut kept: Vec<_> =
         std::env::vars_os().filter(|(name, _)| kept(&name.to_string_lossy())).collect();

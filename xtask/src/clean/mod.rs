@@ -1,5 +1,5 @@
-//! `cargo xtask test --clean`: the tests in a fresh Debian that has what the README demands and nothing else
-//! (docs/design/clean-room.md).
+//! `cargo xtask test --clean`: the tests in a fresh Debian with the README's requirements and
+//! nothing else (docs/design/clean-room.md).
 
 mod host;
 mod room;
@@ -12,7 +12,7 @@ use room::Room;
 use std::fs::{self, File};
 use std::process::ExitCode;
 
-/// The exit status when there can be no room here, whatever the tests would say. No group of tests ends with it.
+/// The exit status if no room can be made here. No group of tests ends with it.
 const NO_ROOM: u8 = 77;
 
 /// Runs `groups` (all, if there are none) in a fresh Debian `release`.

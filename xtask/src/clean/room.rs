@@ -1,5 +1,5 @@
-//! A fresh Debian in a folder, and the tests in it. All mounts are in a namespace of its own, and all its processes in
-//! another: both are gone when its first process ends, which ends with this one, whatever happens.
+//! A fresh Debian in a folder, and the tests in it. The room has its own mount and process
+//! namespaces. Both end with the room's first process, which ends with this process.
 
 use super::host::{self, Archives, Toolchain};
 use crate::paths::Paths;
@@ -21,12 +21,12 @@ const BOOTSTRAP: Duration = Duration::from_secs(1800);
 /// Where the clone of the repository is, inside.
 const CLONE: &str = "root/ferroverbs";
 
-/// The first process of the room, which mounts what belongs there.
+/// The room's first process, which mounts file systems.
 const ENTER: &str = include_str!("enter.sh");
-/// What goes on in it.
+/// The commands inside the room.
 const INSIDE: &str = include_str!("inside.sh");
 
-/// Namespaces of its own, for what follows.
+/// The command line that makes the room's namespaces.
 const UNSHARE: [&str; 7] =
     ["--mount", "--propagation=private", "--pid", "--ipc", "--fork", "--kill-child", "--"];
 
@@ -34,16 +34,16 @@ const UNSHARE: [&str; 7] =
 #[derive(Debug)]
 pub(super) struct Room {
     root: PathBuf,
-    /// Packages that apt has downloaded once.
+    /// Packages that apt downloaded earlier.
     archives: PathBuf,
     toolchain: Toolchain,
 }
 
 impl Room {
-    /// Makes a room in `folder`, which keeps what makes the next one quick.
+    /// Makes a room in `folder`, which keeps downloads for the next room.
     ///
     /// # Errors
-    /// Why there can be none here.
+    /// The reason why no room can be made here.
     pub(super) fn make(
         paths: &Paths,
         folder: &Path,
@@ -52,7 +52,7 @@ impl Room {
     ) -> crate::Result<Self> {
         let toolchain = Toolchain::find(paths)?;
         let root = folder.join("room");
-        // What a run left behind that was killed.
+        // Remains of a killed run.
         remove(&root);
         let archives = folder.join("archives");
         fs::create_dir_all(&archives).map_err(|e| format!("{}: {e}", archives.display()))?;
@@ -115,12 +115,12 @@ impl Room {
         host::write(&self.root, "etc/apt/sources.list.main-only", main.as_bytes())?;
         // It lives for an hour: nothing need survive a failure of power.
         host::write(&self.root, "etc/dpkg/dpkg.cfg.d/room", b"force-unsafe-io\n")?;
-        // Nobody would stop a service that a package starts.
+        // The room's first process would not stop a service that a package starts.
         host::write(&self.root, "usr/sbin/policy-rc.d", b"#!/bin/sh\nexit 101\n")?;
         set_mode(&self.root.join("usr/sbin/policy-rc.d"), 0o755)
     }
 
-    /// The clone, and what helps to reach what it needs.
+    /// Clones the repository, and copies settings and downloads.
     fn repository(&self, paths: &Paths, progress: &Progress) -> crate::Result<()> {
         let scratch = Scratch::new()?;
         host::network(&self.root, paths)?;
@@ -136,7 +136,7 @@ impl Room {
                 "{changed} files are changed and not committed: the room has what is committed"
             ));
         }
-        // Crates that cargo has downloaded once; it checks their sums.
+        // Crates that cargo downloaded earlier; cargo checks their sums.
         for part in ["registry/index", "registry/cache"] {
             let Some(from) = host::cargo_home().map(|home| home.join(part)) else { continue };
             if !from.is_dir() {
@@ -177,13 +177,13 @@ impl Room {
             .envs(host::variables())
             .envs([("HOME", "/root"), ("USER", "root"), ("PATH", &path)])
             .stdin(Stdio::null())
-            // A key that interrupts is for us alone: we end the room.
+            // A key that interrupts reaches this process only, which then ends the room.
             .process_group(0);
-        // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call
-        // with constant arguments; it touches no memory of the parent.
+        // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system
+        // call with constant arguments, without access to the parent's memory.
         unsafe {
             command.pre_exec(|| {
-                // The room ends with us, and `--kill-child` ends all that is in it.
+                // The room ends with this process, and `--kill-child` ends everything in the room.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });

@@ -1,13 +1,18 @@
-//! `cargo xtask dist`: Debian packages, a tarball, a Python wheel and their checksums under `target/dist`.
+//! `cargo xtask dist`: Debian packages, a tarball, a Python wheel and their checksums under
+//! `target/dist`.
 //!
-//! - `ferroverbs`: a tree of its own under `/usr/lib/ferroverbs`, and the command that puts it under one program.
-//! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: in place of the distribution's two packages.
-//! - `librdmacm1-ferroverbs`, `librdmacm-dev-ferroverbs`: likewise.
-//! - `ferroverbs-soft`: the software adapter for the programs of all users, which only those get who ask for it.
+//! - `ferroverbs`: a separate tree under `/usr/lib/ferroverbs`, and the command that runs one
+//!   program over it.
+//! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: replace the distribution's two
+//!   packages.
+//! - `librdmacm1-ferroverbs`, `librdmacm-dev-ferroverbs`: the same for librdmacm.
+//! - `ferroverbs-soft`: the software adapter for the programs of all users, installed only on
+//!   request.
 //! - `ferroverbs-restore`: no files; its dependencies bring the distribution's packages back.
 //!
-//! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
-//! commit, or `SOURCE_DATE_EPOCH`. No binary tells where it was built ([`reproducible`]).
+//! Control files and the command are in `packaging/`. The same sources give the same bytes: times
+//! are those of the last commit, or `SOURCE_DATE_EPOCH`. No binary contains its build folder
+//! ([`reproducible`]).
 
 mod wheel;
 
@@ -28,16 +33,19 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 /// Of the crates, and of the packages.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The release of rdma-core whose interface we offer: what dependencies on its packages are compared with.
+/// The release of rdma-core whose interface Ferroverbs offers, for comparison with dependencies on
+/// its packages.
 const UPSTREAM: &str = "65.0-0ferroverbs";
-/// The versions of rdma-core in the releases of Debian, for the distribution's packages that depend on exactly one
-/// version: `libibverbs-dev` and `librdmacm-dev`. `cargo xtask test dist` finds a version that is missing here.
+/// The versions of rdma-core in the releases of Debian, for the distribution's packages that depend
+/// on exactly one version: `libibverbs-dev` and `librdmacm-dev`. `cargo xtask test dist` finds a
+/// missing version.
 pub const RELEASES: [(&str, &str); 2] = [("bookworm", "44.0-2"), ("trixie", "56.1-1")];
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build a second time, in another folder with another CARGO_HOME, and compare: takes as long as two builds
+    /// Build a second time, in another folder with another CARGO_HOME, and compare: takes as long
+    /// as two builds
     #[arg(long)]
     verify: bool,
 }
@@ -98,7 +106,7 @@ pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> 
 struct Package {
     name: &'static str,
     lay: fn(&Dist<'_>, &Path) -> crate::Result<()>,
-    /// The shared library in it that others link to: the cache of the dynamic loader has to know.
+    /// The shared library that others link to, which the cache of the dynamic loader must list.
     library: Option<&'static str>,
 }
 
@@ -131,7 +139,8 @@ const PACKAGES: &[Package] = &[
 /// The package without files that brings the distribution's packages back.
 const RESTORE: &str = "ferroverbs-restore";
 
-/// Seconds since the epoch: what the caller wants, or the last commit's. Outside a repository any time will do, as long as it stays the same.
+/// Seconds since the epoch: SOURCE_DATE_EPOCH, or the time of the last commit. Outside a repository
+/// a constant.
 fn time(paths: &Paths, scratch: &Scratch) -> String {
     if let Ok(time) = std::env::var("SOURCE_DATE_EPOCH")
         && time.parse::<u64>().is_ok()
@@ -195,7 +204,7 @@ impl<'a> Dist<'a> {
             copy(&self.tree.join(part), &own.join(part))?;
         }
         copy(&self.tree.join("bin/ferroverbs"), &root.join("usr/bin/ferroverbs"))?;
-        // Pages that no other package has are where man(1) looks.
+        // Pages that no other package has go where man(1) looks.
         for (section, page) in self.pages()? {
             let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if page_of(&section, &name).is_none() {
@@ -213,7 +222,7 @@ impl<'a> Dist<'a> {
 
     fn connections(&self, root: &Path) -> crate::Result<()> {
         self.library("librdmacm", root)?;
-        // In a folder of its own, so that nobody preloads it unawares.
+        // In a separate folder, so no program preloads the library by accident.
         let folder = root.join("usr/lib").join(&self.multiarch).join("rsocket");
         copy(&self.tree.join(stage::PRELOAD), &folder.join("librspreload.so"))
     }
@@ -235,9 +244,10 @@ impl<'a> Dist<'a> {
         let name = "libsoft-rdmav65.so";
         let folder = root.join("usr/lib").join(&self.multiarch).join("libibverbs");
         copy(&self.tree.join("lib/libibverbs").join(name), &folder.join(name))?;
-        // The comment is what makes a plugin of the distribution's folder worth loading without a kernel device.
+        // The comment makes the distribution's libibverbs load the plugin without a kernel device.
         let text = format!("# ferroverbs: announces-devices\n{}", stage::SOFT_DRIVER);
-        // Not in /etc: what is there stays when the package goes, and every program would miss the plugin.
+        // Not in /etc: files there stay when the package is removed, and every program would report
+        // the missing plugin.
         write(&root.join("usr/share/ferroverbs/libibverbs.d/soft.driver"), &text)
     }
 
@@ -316,7 +326,8 @@ impl<'a> Dist<'a> {
         write(&changelog, &self.changelog()?)?;
         self.gzip(&changelog)?;
         if let Some(library) = package.library {
-            // The name says whose place it takes; by policy it would be the other package's, or say each library in it.
+            // The name says which package it replaces; by policy it would be the other package's
+            // name, or list each library.
             let text = format!("{}: package-name-doesnt-match-sonames *\n", package.name);
             write(&root.join("usr/share/lintian/overrides").join(package.name), &text)?;
             write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
@@ -424,7 +435,8 @@ impl<'a> Dist<'a> {
         if done.ok() { Ok(file) } else { Err(done.report("tar")) }
     }
 
-    /// Gives all files the time of the last commit, and the modes that packages have whatever the umask.
+    /// Gives all files the time of the last commit and the modes of packages, independent of the
+    /// umask.
     fn age(&self, root: &Path) -> crate::Result<()> {
         let done =
             self.job("chmod").args(["-R", "u=rwX,go=rX"]).arg(root).run(self.scratch, LIMIT)?;
@@ -442,8 +454,8 @@ impl<'a> Dist<'a> {
     }
 }
 
-/// A control file with each `@PROVIDES:NAME@` replaced: `NAME` in the version of the interface and in the versions
-/// of all releases.
+/// A control file with each `@PROVIDES:NAME@` replaced by `NAME` in the version of the interface
+/// and in the versions of all releases.
 fn with_provides(text: &str) -> String {
     let mut parts = text.split("@PROVIDES:");
     let mut done = parts.next().unwrap_or_default().to_owned();
@@ -461,7 +473,7 @@ fn with_provides(text: &str) -> String {
 /// What is librdmacm's below the folder of headers.
 const RDMACM_HEADERS: [&str; 2] = ["infiniband/ib.h", "rdma"];
 
-/// The library whose development package has a manual page; our own pages are in none of these.
+/// The library whose development package has the manual page; none for Ferroverbs' own pages.
 fn page_of(section: &str, name: &str) -> Option<&'static str> {
     if name.starts_with("ferroverbs") {
         return None;

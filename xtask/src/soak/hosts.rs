@@ -1,4 +1,5 @@
-//! `cargo xtask soak --hosts`: `random_ops` and `storm` between two hosts, a seed after the other, each with another weather. The storm kills processes.
+//! `cargo xtask soak --hosts`: `random_ops` and `storm` between two hosts, with successive seeds
+//! and packet impairments. The storm kills processes.
 
 use crate::namespaces::Namespaces;
 use crate::over::Over;
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What happens to packets, in turn.
+/// Packet impairments, in turn.
 const WEATHERS: [&str; 7] = [
     "loss=0%",
     "loss=0.1%",
@@ -20,7 +21,7 @@ const WEATHERS: [&str; 7] = [
     "loss=0.5% mark=10%",
 ];
 
-/// Batches of one seed of `random_ops`, and what one seed of the storm is given.
+/// Batches of one seed of `random_ops`, and seconds of one seed of the storm.
 const BATCHES: u32 = 200;
 const SECONDS: u32 = 20;
 
@@ -59,7 +60,7 @@ pub(super) fn soak(
             hosts.set_cable(mtu, "")?;
             let job = between(paths, scratch, &hosts, exe)?.env("FERROVERBS_SOFT_WEATHER", weather);
             let job = match is_storm {
-                // Of those that were killed it is told that they are gone, which is no news here.
+                // Messages about killed peers are expected.
                 true => {
                     job.args([seed.to_string(), SECONDS.to_string()]).env("FERROVERBS_QUIET", "1")
                 }

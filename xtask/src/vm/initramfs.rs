@@ -1,5 +1,6 @@
-//! The guest's first root: busybox, a few kernel modules and a script, as a cpio archive of the format
-//! `newc` (Linux, Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed.
+//! The guest's first root: busybox, a few kernel modules and a script, as an uncompressed cpio
+//! archive of the format `newc` (Linux,
+//! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: &[&str] =
     &["bin", "modules", "proc", "sys", "dev", "host", "scratch", "root", "run"];
 
-/// The archive: `modules` are loaded in this order.
+/// The archive; the guest loads `modules` in this order.
 pub(super) fn build(busybox: &Path, modules: &[PathBuf]) -> crate::Result<Vec<u8>> {
     let read = |path: &Path| {
         std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
@@ -40,7 +41,8 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let links = if mode & FOLDER == FOLDER && mode & FILE != FILE { 2 } else { 1 };
-        // magic, inode, mode, uid, gid, links, mtime, size, device (2), special (2), name's size, checksum
+        // magic, inode, mode, uid, gid, links, mtime, size, device (2), special (2), size of the
+        // name, checksum
         let fields = [
             self.entries,
             mode as usize,

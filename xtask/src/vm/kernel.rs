@@ -1,4 +1,5 @@
-//! The guest's kernel: Debian's own, downloaded by apt and unpacked under `target/vm`, never installed.
+//! The guest's kernel: Debian's kernel, downloaded by apt and unpacked under `target/vm`, never
+//! installed.
 
 use super::initramfs;
 use crate::packages::find_program;
@@ -85,7 +86,8 @@ impl Kernel {
     }
 }
 
-/// Since Debian 13 the package has its modules in `usr/lib/modules`. On a machine `lib` leads there, and depmod looks in `lib/modules`.
+/// Since Debian 13 the package has its modules in `usr/lib/modules`. On an installed system `lib`
+/// is a link, and depmod looks in `lib/modules`.
 fn merge_usr(root: &Path) -> std::io::Result<()> {
     let (lib, merged) = (root.join("lib"), root.join("usr/lib/modules"));
     if lib.exists() || !merged.is_dir() {
@@ -122,7 +124,7 @@ fn fetch(folder: &Path, root: &Path) -> crate::Result<()> {
             name.starts_with(&package) && name.ends_with(".deb")
         })
         .ok_or("apt downloaded nothing")?;
-    // Complete or not there, whatever happens meanwhile.
+    // The tree is complete or absent, whatever happens meanwhile.
     let new = folder.join("kernel.new");
     let _ = fs::remove_dir_all(&new);
     run(Job::new("dpkg-deb").arg("-x").arg(&file).arg(&new))?;
@@ -144,8 +146,9 @@ fn run(job: Job) -> crate::Result<()> {
     if done.ok() { Ok(()) } else { Err(done.report("a program")) }
 }
 
-/// `wanted` and all that they need, in the order of loading, from the text of `modules.dep`: a module and,
-/// after a colon, what it needs, the first to load last. What is no module is built in.
+/// `wanted` and all its dependencies in the order of loading, by the text of `modules.dep`: a
+/// module, a colon, and its dependencies, the first to load last. A name without a module is built
+/// in.
 fn with_dependencies(table: &str, wanted: &[&str]) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for name in wanted {

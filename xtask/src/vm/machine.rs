@@ -1,5 +1,5 @@
-//! One boot of the guest: QEMU without hardware virtualisation, which works everywhere. The host's file
-//! system is the guest's root, read-only below a layer that is thrown away.
+//! One boot of the guest: QEMU without hardware virtualisation, which works on every machine. The
+//! host's file system is the guest's root, read-only below a temporary layer.
 
 use super::kernel::Kernel;
 use crate::packages;
@@ -12,27 +12,27 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Everything that is needed to boot.
+/// The kernel and programs of a boot.
 #[derive(Clone, Debug)]
 pub struct Machine {
     kernel: Kernel,
 }
 
-/// What the guest is to do.
+/// The guest's task.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The command; it runs as the guest's root.
     pub job: Job,
     /// Its working directory.
     pub dir: PathBuf,
-    /// Folders of the host that it can write to.
+    /// Folders of the host that the guest can write.
     pub shares: Vec<PathBuf>,
     /// How long the command may take.
     pub limit: Duration,
     /// Whether there are RDMA devices: `rxe0` and `rxe1`, joined by a cable.
     pub devices: bool,
-    /// Whether the guest's clock counts the instructions of its one processor, the kernel's included, one a
-    /// nanosecond, instead of following the host's clock. Slower, but the same each time.
+    /// Whether the guest's clock counts the instructions of its one processor, kernel included, one
+    /// a nanosecond, instead of following the host's clock. Counting is slower but reproducible.
     pub counted: bool,
     /// Where to keep the kernel's messages.
     pub console: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub enum Stream {
     Err,
 }
 
-/// What is left after a boot.
+/// The result of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The command's exit status; 124 if it took too long.
@@ -98,10 +98,10 @@ impl Machine {
         self.kernel.version()
     }
 
-    /// Boots, runs the command, and hands its outputs to `sink` as they come.
+    /// Boots, runs the command, and passes its output to `sink` as it arrives.
     ///
     /// # Errors
-    /// The guest did not get as far as a status of the command.
+    /// The guest ended without a status of the command.
     pub fn run(
         &self,
         request: &Request,
@@ -138,7 +138,7 @@ impl Machine {
         let console = String::from_utf8_lossy(&console);
         let status = fs::read_to_string(folder.join("status")).ok();
         match status.and_then(|text| text.trim().parse().ok()) {
-            // What `timeout` returns when it had to kill.
+            // The status of `timeout` after a kill.
             Some(137) => Ok(Outcome { status: 124, kernel: complaints(&console) }),
             Some(status) => Ok(Outcome { status, kernel: complaints(&console) }),
             None => {
@@ -234,7 +234,7 @@ impl Output {
     }
 }
 
-/// Ends the machine; what is worth telling of it, if anything.
+/// Ends the machine; returns its report, if any.
 fn end(machine: Running, deadline: Instant) -> String {
     let done = machine.finish(Instant::now().min(deadline));
     if done.ok() { String::new() } else { done.report("qemu") }

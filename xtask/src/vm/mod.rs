@@ -1,4 +1,4 @@
-//! `cargo xtask vm -- CMD...`: any command in a guest that has RDMA devices of the kernel's own (rdma_rxe).
+//! `cargo xtask vm -- CMD...`: any command in a guest with RDMA devices of a kernel (rdma_rxe).
 
 mod initramfs;
 mod kernel;
@@ -56,10 +56,10 @@ fn real(dir: &str) -> std::io::Result<PathBuf> {
     Path::new(dir).canonicalize()
 }
 
-/// What `job` says in `dir` of a guest with devices whose clock counts instructions.
+/// The output of `job` in `dir` of a guest with devices whose clock counts instructions.
 ///
 /// # Errors
-/// What it said of a failure, or why there is no guest.
+/// The report of a failure, or the reason why there is no guest.
 pub fn measured(
     paths: &Paths,
     progress: &Progress,
