@@ -2,15 +2,14 @@
  * Two processes exchange data over shared memory, each also connected to a hostile member of the
  * fabric (providers/soft/src/hostile), which `cargo xtask soak --hostile` and the tests start.
  * Whatever the hostile process writes, the two neither crash nor hang. Memory that is not
- * registered, or registered without the right, keeps its content. The hostile process never reads
- * bytes that were not sent to it.
+ * registered, or registered without the right, keeps its content. The hostile process never gets
+ * bytes that the two did not send.
  *
  * besieged SLOT SECONDS own|all SEED: SLOT is the process slot of the hostile process. "own": the
  * hostile process writes only its own segments, so the exchange is complete and without errors.
  * "all": it writes everything it has mapped, so data and connection of the two may suffer, and
  * nothing else.
  */
-#define PARTNER_BODY
 #include "partner.h"
 #include <poll.h>
 #include <pthread.h>

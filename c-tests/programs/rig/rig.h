@@ -59,8 +59,8 @@ uint32_t rnd(uint64_t *state);
 #define WAIT_US 20000000u
 #define QUIET_US 30000u
 
-/* Whether address handles need a LID besides the GID: soft on one host. TEST_GRH_ONLY=1 says no,
- * for RoCE devices of the kernel. */
+/* Whether peers can be addressed by LID as well as by GID, as with soft on one host.
+ * TEST_GRH_ONLY=1: by GID only, as with RoCE devices of the kernel. */
 int has_lids(void);
 /* Whether lkey and rkey of a region differ. The tests run with different keys, because a program
  * that passes with two keys also passes with one. */
