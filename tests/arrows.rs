@@ -40,7 +40,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Folders of librdmacm, the lowest first. Each may import itself and those before it.
+/// Folders of librdmacm, the lowest first. A folder may import itself and the folders before.
 const CM_FLOORS: [&str; 6] = ["sys", "host", "core", "kernel", "calls", "rsocket"];
 
 #[test]
@@ -84,8 +84,8 @@ fn the_folders_of_the_front_end_import_one_way() {
     assert!(seen > 200, "only {seen} imports found: does this test still read them?");
 }
 
-/// A crate by its folder, and its permitted dependencies in this repository. A crate without a row
-/// may have none.
+/// Crates by folder, and the permitted dependencies of each in this repository. A crate without a
+/// row may have none.
 const CRATES: [(&str, &[&str]); 16] = [
     ("providers/soft/sys", &["cface"]),
     ("providers/soft/memory", &["cface", "soft-sys"]),

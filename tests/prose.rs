@@ -1,9 +1,9 @@
 //! Comments and documents are plain: a measure for each folder, with a limit that no folder
 //! exceeds.
 //!
-//! A sentence whose subject is a pronoun ("it", "one", "who", "what", "there") depends on the
-//! sentence before it. The measure is the share of pronouns in a sentence of 6 to 60 words: the
-//! mean share, and the percentage of sentences in which a quarter of the words are pronouns. A low
+//! A sentence with a pronoun as its subject ("it", "one", "who", "what", "there") depends on the
+//! sentence before. The measure is the share of pronouns in a sentence of 6 to 60 words: the mean
+//! share, and the percentage of sentences in which a quarter of the words are pronouns. A low
 //! figure is no proof of good prose.
 
 use std::collections::BTreeMap;

@@ -193,7 +193,8 @@ fn other_copy(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// Commands of an ordinary user share a user namespace, so that their processes may read each other's memory.
+/// Commands of an ordinary user share a user namespace, so their processes may read each other's
+/// memory.
 fn one_namespace(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "two commands of an ordinary user have one user namespace and two mount namespaces";
     if !process::is_root() {
