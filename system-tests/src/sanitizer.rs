@@ -1,5 +1,5 @@
-//! A program under valgrind, and the front-end under a thread sanitizer, while many threads list, open
-//! and close devices and create objects.
+//! A program under valgrind, and the front-end under a thread sanitizer, while many threads list,
+//! open and close devices and create objects.
 //!
 //! The toolchain's own sanitizer needs no nightly compiler, only the switch for unstable flags. The
 //! standard library has no instrumentation. So the front-end's locks are C's, which the sanitizer
