@@ -140,7 +140,7 @@ macro_rules! reads {
         /// the status.
         ///
         /// # Safety
-        /// As [`Extended::replace`].
+        /// As [`replace`].
         unsafe fn replace_reads(cq: *mut ibv_cq_ex, old: &ibv_cq_ex) {
             // SAFETY: per the caller, no other thread uses `cq`.
             unsafe { $((*cq).$name = old.$name.map(|_| $name as _);)* }

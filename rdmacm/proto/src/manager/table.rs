@@ -198,7 +198,7 @@ pub(super) struct Table<A> {
     memories: usize,
     /// The number of pending requests of each peer.
     pending: BTreeMap<A, usize>,
-    /// The number of [half-open](End::is_half_open) connections, of each peer and in total.
+    /// The number of half-open connections (`is_half_open`), of each peer and in total.
     half_open_of: BTreeMap<A, usize>,
     half_open: usize,
     /// True: the number of half-open connections has decreased.

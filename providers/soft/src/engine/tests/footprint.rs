@@ -31,20 +31,26 @@ fn talk(adapter: &Arc<Adapter>, count: usize, len: usize) -> (Side, Side) {
     (a, b)
 }
 
+const CONNECTIONS: usize = 100;
+/// The service thread may read a ring while its pages are freed, and a page that is read becomes
+/// resident again until the slot's next connection. A connection that left its ring would leave
+/// four pages, and so a hundred of them 400.
+const READ_AGAIN: usize = 8;
+
 #[test]
 fn connections_that_are_gone_leave_no_pages_of_their_rings() {
     let adapter = adapter(true);
     let live = talk(&adapter, 300, 8);
     let before = pages(&adapter);
     assert!(before >= 4, "the ring of a live connection is there");
-    for _ in 0..100 {
+    for _ in 0..CONNECTIONS {
         drop(talk(&adapter, 300, 8));
     }
-    assert_eq!(pages(&adapter), before);
+    let left = pages(&adapter) - before;
+    assert!(left <= READ_AGAIN, "{left} pages are left of {CONNECTIONS} connections");
     drop(live);
-    // The service thread may read the ring while its pages are freed, and a page that is read
-    // becomes resident again.
-    assert!(pages(&adapter) <= 1, "{} pages are left", pages(&adapter));
+    let left = pages(&adapter);
+    assert!(left <= READ_AGAIN, "{left} pages are left");
 }
 
 #[test]
