@@ -30,12 +30,11 @@ use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::objects::srq::Srq;
 use crate::engine::objects::wq::Wq;
-use crate::engine::objects::xrc::{DomainId, Xrc};
+use crate::engine::objects::xrc::DomainId;
 use crate::engine::regions::Regions;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, BindResult, Windows};
 use crate::guid::Identity;
-use crate::host::HostWire;
 use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
@@ -132,11 +131,11 @@ impl Adapter {
             strict: crate::config::is_strict(),
             port: Port::default(),
             interfaces: Interfaces::default(),
-            wire: HostWire::default(),
+            wire: Box::default(),
             unreachable: UnreachableReports::default(),
             published_addresses: Mutex::default(),
             control: Mutex::default(),
-            xrc: Xrc::default(),
+            xrc: Box::default(),
             qps: RwLock::new(Table::new(QPS as u16)),
             recent_locks: Arc::default(),
             srqs: RwLock::new(Table::new(SRQS as u16)),

@@ -48,7 +48,8 @@ pub(crate) struct Adapter {
     pub(crate) helping: Helping,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
-    pub(crate) xrc: Xrc,
+    /// Boxed, as [`Self::wire`] is: a new adapter passes through the stack of `ibv_open_device`.
+    pub(crate) xrc: Box<Xrc>,
     pub(crate) groups: Groups,
     pub(crate) steering: Steering,
     /// Number of work queues.
@@ -68,7 +69,7 @@ pub(crate) struct Adapter {
     /// The interfaces whose addresses fill the GID table.
     pub(crate) interfaces: Interfaces,
     /// The wire to other hosts.
-    pub(crate) wire: HostWire,
+    pub(crate) wire: Box<HostWire>,
     pub(crate) unreachable: UnreachableReports,
     /// Addresses of processes in other network namespaces.
     pub(crate) published_addresses: Mutex<PublishedAddresses>,
