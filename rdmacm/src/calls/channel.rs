@@ -137,9 +137,9 @@ fn wait(source: EventSource, fd: c_int) -> Result<Arrival, Errno> {
                 }
                 why => Err(why),
             });
-            let sleeps = || !descriptors::is_nonblocking(fd);
             match either {
-                Err(Errno::EAGAIN) if sleeps() => {
+                // A channel that another thread destroyed meanwhile has a closed descriptor: EBADF.
+                Err(Errno::EAGAIN) if !descriptors::is_nonblocking(fd)? => {
                     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                     // SAFETY: `watched` is one entry.
                     if unsafe { poll(&raw mut watched, 1, -1) } < 0 {

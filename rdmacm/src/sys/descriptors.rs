@@ -77,9 +77,13 @@ pub(crate) fn epoll_ready<const N: usize>(set: &OwnedFd) -> Vec<u64> {
 }
 
 /// Whether a descriptor is non-blocking.
-pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
+///
+/// # Errors
+/// `EBADF` if the descriptor is closed.
+pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool, Errno> {
     // SAFETY: fcntl has no memory requirements here.
-    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags < 0 { Err(Errno::last()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
 }
 
 /// Makes a descriptor non-blocking.
@@ -112,4 +116,20 @@ pub(crate) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
         libc::syscall(libc::SYS_ppoll, entries.as_mut_ptr(), entries.len(), time, none, 8_usize)
     };
     if ready < 0 { Err(Errno::last()) } else { Ok(usize::try_from(ready).unwrap_or(0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_mode_of_a_closed_descriptor_is_an_error_and_not_a_mode() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(is_nonblocking(reader.as_raw_fd()), Ok(false));
+        set_nonblocking(reader.as_raw_fd()).unwrap();
+        assert_eq!(is_nonblocking(reader.as_raw_fd()), Ok(true));
+        // No process opens that many descriptors.
+        assert_eq!(is_nonblocking(RawFd::MAX), Err(Errno::EBADF));
+    }
 }
