@@ -28,6 +28,9 @@ pub(crate) fn path(name: &str) -> PathBuf {
 
 /// Opens the device for commands. A node that is no character device, or another one than expected
 /// (`cdev` 0 expects nothing), is `ENODEV`; but the function waits for an expected device.
+///
+/// Never inlined: a caller that opens a device without a node keeps 4 KiB of stack.
+#[inline(never)]
 pub(crate) fn open(name: &str, cdev: libc::dev_t) -> Result<c_int, Errno> {
     let first = match open_node(&path(name), cdev) {
         Err(error) if cdev != 0 => error,

@@ -508,11 +508,10 @@ static int play(const char *name, int socket)
 	NEED(s.buffer != MAP_FAILED);
 	/* It loads plugins: how much stack that takes is the dynamic linker's. */
 	NEED((list = ibv_get_device_list(NULL)) != NULL && list[0]);
-	/* Opening needs more stack than other calls. */
 	NEED(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, STACK));
 	NEED(!pthread_create(&thread, &attributes, opening, list[0]) && !pthread_join(thread, NULL));
 	printf("ok: %s: a thread of 16 KiB can open and close the device\n", side);
-	NEED((context = ibv_open_device(list[0])) != NULL);
+	MUST(context = ibv_open_device(list[0]));
 	ibv_free_device_list(list);
 	find_address(context);
 	all(context);

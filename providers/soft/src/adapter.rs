@@ -69,6 +69,24 @@ const FEW_CQS: usize = 512;
 #[derive(Debug, Default)]
 struct Service(OnceLock<Weak<Adapter>>);
 
+/// Writes each field of an [`Adapter`] to `place`, which has room for one. A missing field does not
+/// compile.
+macro_rules! fill {
+    ($place:ident, { $($(#[$attribute:meta])* $field:ident: $value:expr,)* }) => {
+        let _all_fields = |adapter: Adapter| {
+            let Adapter { $($(#[$attribute])* $field: _,)* } = adapter;
+        };
+        $(
+            $(#[$attribute])*
+            {
+                let value = $value;
+                // SAFETY: the caller's memory for an adapter, which has this field.
+                unsafe { (&raw mut (*$place).$field).write(value) };
+            }
+        )*
+    };
+}
+
 impl Adapter {
     /// Joins the fabric.
     ///
@@ -109,16 +127,19 @@ impl Adapter {
         if !crate::config::helps() {
             helping.disable();
         }
-        // Built in a box, so the value is on the stack only once.
-        Arc::<Self>::from(Box::new(Self {
-            view,
-            identity,
+        let mut adapter = Box::<Self>::new_uninit();
+        let place = adapter.as_mut_ptr();
+        // One field after the other, in the box: as one value the adapter would lie on the stack
+        // once or twice, depending on the compiler.
+        fill!(place, {
+            view: view,
+            identity: identity,
             domains: Domains::new(view, fabric.slot()),
             regions: Regions::new(view, crate::config::keys_are_distinct()),
             windows: Windows::new(view),
             chunks: Chunks::new(),
             in_flight: OperationsInFlight::new(view),
-            helping,
+            helping: helping,
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             groups: Groups::new(view),
@@ -153,8 +174,10 @@ impl Adapter {
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
             alarms: crate::engine::objects::channel::AlarmNumbers::default(),
-            fabric,
-        }))
+            fabric: fabric,
+        });
+        // SAFETY: `fill` has written every field.
+        Arc::<Self>::from(unsafe { adapter.assume_init() })
     }
 
     /// Ends a domain. Returns false if this process, or a living process that imported it, has

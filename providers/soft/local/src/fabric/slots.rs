@@ -19,6 +19,7 @@
 //! directory (byte 0) > `HELD`. Marks use bytes behind `MARKS`, under `REGISTRY` and the lock on
 //! that byte.
 
+use std::collections::BinaryHeap;
 use std::{
     fs,
     hash::{DefaultHasher, Hasher},
@@ -535,15 +536,17 @@ impl SlotOrder {
 
     /// All slots of `1..slots`, in this order.
     fn order(self, slots: u16) -> Vec<u16> {
-        let mut order: Vec<u16> = (1..slots).collect();
-        if self.secret != 0 {
-            order.sort_by_cached_key(|slot| {
-                let mut hasher = DefaultHasher::new();
-                hasher.write_u64(self.secret << 16 | u64::from(*slot));
-                hasher.finish()
-            });
+        if self.secret == 0 {
+            return (1..slots).collect();
         }
-        order
+        let key = |slot: u16| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_u64(self.secret << 16 | u64::from(slot));
+            hasher.finish()
+        };
+        // A heap, because the sort of the standard library takes several KiB of stack.
+        let heap: BinaryHeap<(u64, u16)> = (1..slots).map(|slot| (key(slot), slot)).collect();
+        heap.into_sorted_vec().into_iter().map(|(_, slot)| slot).collect()
     }
 }
 
