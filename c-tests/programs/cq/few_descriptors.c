@@ -20,23 +20,8 @@ static struct ibv_qp *qp_of(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq
 
 static void connect_to(struct ibv_qp *qp, uint32_t to, uint16_t lid)
 {
-	struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	int err = ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	int err = rc_to_rts(qp, to, lid, 0);
 
-	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
-				   .path_mtu = IBV_MTU_1024,
-				   .dest_qp_num = to,
-				   .max_dest_rd_atomic = 1,
-				   .min_rnr_timer = 1,
-				   .ah_attr = { .dlid = lid, .port_num = 1 } };
-	err = err ? err
-		  : ibv_modify_qp(qp, &at,
-				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-					  IBV_QP_MIN_RNR_TIMER);
-	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	err = err ? err
-		  : ibv_modify_qp(qp, &at,
-				  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 	if (err)
 		die("ibv_modify_qp: %s", strerror(err));
 }

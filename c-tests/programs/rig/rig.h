@@ -84,6 +84,14 @@ void go_to_host(void);
  */
 void *pages_apart(size_t len);
 
+/*
+ * Takes a reset RC QP to RTS, connected with QP `to` at a LID of this host. `access`: the rights of
+ * the peer. Returns the errno of the first ibv_modify_qp(3) that failed, or 0.
+ */
+int rc_to_rts(struct ibv_qp *qp, uint32_t to, uint16_t lid, unsigned access);
+/* Takes a reset UD QP to RTS, with this Q_Key. Returns as rc_to_rts() does. */
+int ud_to_rts(struct ibv_qp *qp, uint32_t qkey);
+
 #include "ends.h"
 
 #endif

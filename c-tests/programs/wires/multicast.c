@@ -31,12 +31,7 @@ static struct ibv_qp *make_qp(enum ibv_qp_type type, uint32_t create_flags)
 		die("ibv_create_qp_ex: %s", strerror(errno));
 	if (type != IBV_QPT_UD)
 		return qp;
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	int err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-	a.qp_state = IBV_QPS_RTR;
-	err = err ? err : ibv_modify_qp(qp, &a, IBV_QP_STATE);
-	a.qp_state = IBV_QPS_RTS;
-	err = err ? err : ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN);
+	int err = ud_to_rts(qp, QKEY);
 	if (err)
 		die("ibv_modify_qp: %s", strerror(err));
 	return qp;

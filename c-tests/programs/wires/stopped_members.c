@@ -32,12 +32,7 @@ static void open_all(void)
 	qp = ibv_create_qp(pd, &qa);
 	if (!qp)
 		die("ibv_create_qp: %m");
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	int err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-	a.qp_state = IBV_QPS_RTR;
-	err = err ? err : ibv_modify_qp(qp, &a, IBV_QP_STATE);
-	a.qp_state = IBV_QPS_RTS;
-	err = err ? err : ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN);
+	int err = ud_to_rts(qp, QKEY);
 	if (err)
 		die("ibv_modify_qp: %s", strerror(err));
 }
