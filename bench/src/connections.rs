@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use xtask::namespaces::{self, Namespaces};
 use xtask::over::Over;
-use xtask::pair;
 use xtask::paths::Paths;
 use xtask::process::{Job, PAUSE, Running};
 use xtask::progress::Progress;
 use xtask::scratch::Scratch;
 use xtask::table::{Align, Table};
+use xtask::{pair, sockets};
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// Connections, one after the other.
@@ -143,7 +143,7 @@ impl Bench<'_> {
         let listens = |server: &Running| {
             let sockets = std::fs::read_to_string(format!("/proc/{}/net/unix", server.id()));
             server.listens_on(port)
-                || sockets.is_ok_and(|text| pair::serves(&text, pair::TCP_SPACE, port))
+                || sockets.is_ok_and(|text| sockets::serves(&text, sockets::TCP_SPACE, port))
         };
         while !listens(&server) {
             if server.ended() || Instant::now() > deadline {

@@ -87,7 +87,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let headers = Headers::all(bench)?;
     lint(bench, tally, &pages)?;
     for page in pages.iter().filter(|p| p.section == 3) {
-        tally.record(&format!("{}: sections", page.file_name()), sections(page));
+        tally.record(&format!("{}: sections", page.installed_name()), sections(page));
     }
     tally.record("references resolve", references(&pages));
     tally.record("names: every public function has a page", names(bench, &pages, &headers));
@@ -107,7 +107,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
     for page in pages {
-        bench.step(&format!("man: {}", page.file_name()));
+        bench.step(&format!("man: {}", page.installed_name()));
         let job = Job::new("mandoc").args(["-Tlint", "-Wwarning"]).arg(&page.path);
         let done = job.run(&bench.scratch, LIMIT)?;
         let mut result = if done.ok() { Ok(()) } else { Err(done.report("mandoc")) };
@@ -115,7 +115,7 @@ fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
             let job = Job::new("mandoc").args(["-Tascii", "-Owidth=80"]).arg(&page.path);
             result = fits(&job.run(&bench.scratch, LIMIT)?.stdout);
         }
-        tally.record(&format!("{}: mandoc", page.file_name()), result);
+        tally.record(&format!("{}: mandoc", page.installed_name()), result);
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ fn references(pages: &[Page]) -> Result<(), String> {
             if !known.insert(format!("{name}({})", page.section)) {
                 wrong.push(format!(
                     "{} describes {name}, and so does another page",
-                    page.file_name()
+                    page.installed_name()
                 ));
             }
         }
@@ -169,7 +169,7 @@ fn references(pages: &[Page]) -> Result<(), String> {
     for page in pages {
         for (line, name, section) in page.references() {
             if !known.contains(&format!("{name}({section})")) {
-                wrong.push(format!("{}:{line}: no page {name}({section})", page.file_name()));
+                wrong.push(format!("{}:{line}: no page {name}({section})", page.installed_name()));
             }
         }
     }
@@ -216,7 +216,7 @@ fn constants(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), S
         for (line, name) in page.marked("Dv").into_iter().chain(page.marked("Er")) {
             let ours = ["IBV_", "IB_", "RDMA_", "RAI_", "E"].iter().any(|p| name.starts_with(p));
             if ours && !known.contains(&name) {
-                wrong.push(format!("{}:{line}: no such name: {name}", page.file_name()));
+                wrong.push(format!("{}:{line}: no such name: {name}", page.installed_name()));
             }
         }
     }
@@ -252,7 +252,7 @@ fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     let mut said = BTreeMap::new();
     for page in pages {
         for name in page.remarks("soft-lacks:") {
-            said.insert(name, page.file_name());
+            said.insert(name, page.installed_name());
         }
     }
     let mut wrong = Vec::new();
@@ -281,7 +281,7 @@ fn staged(bench: &Bench, pages: &[Page]) -> Result<(), String> {
         for name in page.titles() {
             let file = folder.join(format!("man{0}/{name}.{0}", page.section));
             if fs::read(&file).ok() != fs::read(&page.path).ok() {
-                wrong.push(format!("{} is not {}", file.display(), page.file_name()));
+                wrong.push(format!("{} is not {}", file.display(), page.installed_name()));
             }
         }
     }
@@ -308,7 +308,7 @@ fn declared(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), Stri
         }
         for display in page.displays("SYNOPSIS") {
             for (tag, shown) in headers.shown(&display.text) {
-                let place = format!("{}:{}", page.file_name(), display.line);
+                let place = format!("{}:{}", page.installed_name(), display.line);
                 match headers.declarations.get(&tag) {
                     Some(real) => {
                         checked += 1;
@@ -330,7 +330,7 @@ fn declared(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), Stri
             let _ = writeln!(
                 program,
                 "#line {line} \"{}\"\nenum {{ man_{line}_{} = {name} }};",
-                page.file_name(),
+                page.installed_name(),
                 identifier(&page.stem)
             );
         }
@@ -375,7 +375,7 @@ fn redeclared(page: &Page, prototype: &Prototype) -> String {
     format!(
         "#line {line} \"{0}\"\n#ifdef {name}\nstatic inline {result} man_{name}({list}) {{ {back}{name}({1}); }}\n\
          #else\n{result} {name}({list});\n#endif\n",
-        page.file_name(),
+        page.installed_name(),
         call.join(", ")
     )
 }
@@ -416,7 +416,7 @@ fn bounds(
     real: &[declarations::Member],
 ) -> String {
     let has: BTreeSet<_> = real.iter().map(declarations::Member::without_numbers).collect();
-    let mut text = format!("#line {line} \"{}\"\n", page.file_name());
+    let mut text = format!("#line {line} \"{}\"\n", page.installed_name());
     for member in shown.iter().filter(|m| has.contains(m.without_numbers())) {
         if let (Some((path, _)), Some(bound)) = (member.text.split_once(": "), member.bound()) {
             let array = format!("(({tag} *)0)->{path}");
@@ -441,7 +441,7 @@ fn values(
     let list: Vec<_> =
         shown.iter().map(|m| format!("man_{}", m.text.replace("< <", "<<"))).collect();
     let mut text =
-        format!("#line {line} \"{}\"\nenum {{ {} }};\n", page.file_name(), list.join(", "));
+        format!("#line {line} \"{}\"\nenum {{ {} }};\n", page.installed_name(), list.join(", "));
     for name in shown.iter().map(name).filter(|n| has.contains(n)) {
         let _ = writeln!(
             text,
@@ -472,7 +472,7 @@ fn examples(
     headers: &[Headers],
 ) -> crate::Result<()> {
     for (n, display) in page.displays("EXAMPLES").into_iter().enumerate() {
-        let name = format!("{}: example {}", page.file_name(), n + 1);
+        let name = format!("{}: example {}", page.installed_name(), n + 1);
         if page.section != 3 {
             continue;
         }
@@ -492,7 +492,13 @@ fn examples(
                 let _ = writeln!(text, "#include <{header}>");
             }
         }
-        let _ = writeln!(text, "#line {} \"{}\"\n{}", display.line, page.file_name(), display.text);
+        let _ = writeln!(
+            text,
+            "#line {} \"{}\"\n{}",
+            display.line,
+            page.installed_name(),
+            display.text
+        );
         let stem = bench.scratch.path().join(format!("{}-{n}", page.stem));
         let source = stem.with_extension("c");
         fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use xtask::foreign::{self, RPING_CHANNEL, RPING_COMPLETION, UDPONG_ECHO};
 use xtask::namespaces::Namespaces;
 use xtask::over::{DataPath, Over};
-use xtask::pair;
 use xtask::process::{Job, PAUSE, Running};
+use xtask::{pair, sockets};
 
 /// Each takes a second or two; many processes may compete.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Numbers of the port spaces, in services (`enum rdma_port_space`).
-const TCP: u64 = pair::TCP_SPACE;
+const TCP: u64 = sockets::TCP_SPACE;
 const UDP: u64 = 0x0111;
 const IB: u64 = 0x013f;
 /// None: the server has a UDP socket with the port, by which datagram rsockets find each other.
@@ -298,8 +298,8 @@ impl Site<'_> {
             }
         };
         match space {
-            SOCKET => ["udp", "udp6"].iter().any(|name| pair::has_port(&table(name), port)),
-            _ => pair::serves(&table("unix"), space, port),
+            SOCKET => ["udp", "udp6"].iter().any(|name| sockets::has_port(&table(name), port)),
+            _ => sockets::serves(&table("unix"), space, port),
         }
     }
 }

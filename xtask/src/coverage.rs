@@ -118,7 +118,7 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
     programs.sort_by_key(|program| program.name);
     for program in programs {
         let main = program.source();
-        let source = code(&read(&main)?);
+        let source = c_code(&read(&main)?);
         let across = is_across(&program, &source);
         for part in files(&main).map_err(|e| format!("{}: {e}", main.display()))? {
             if !main.ends_with(part.strip_prefix(&folder).unwrap_or(&part)) {
@@ -128,7 +128,7 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
         tests.push(Test { name: program.name.into(), words: words(&source), across });
     }
     for (file, users) in users {
-        let words = words(&code(&read(&file)?));
+        let words = words(&c_code(&read(&file)?));
         match users[..] {
             [only] => tests[only].words.extend(words),
             _ => {
@@ -147,7 +147,7 @@ fn is_across(program: &Program, source: &str) -> bool {
 }
 
 /// C without comments and literals.
-fn code(source: &str) -> String {
+fn c_code(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut chars = source.chars().peekable();
     while let Some(c) = chars.next() {
@@ -195,7 +195,7 @@ fn words(code: &str) -> BTreeSet<String> {
 
 /// The declarations of the header, in its order.
 fn sections(header: &str) -> crate::Result<Vec<Section>> {
-    let header = code(header);
+    let header = c_code(header);
     let (mut verbs, mut inlines) = (Vec::new(), Vec::new());
     for line in header.lines() {
         // A declaration begins at the margin, with its name before the first parenthesis.
@@ -346,7 +346,7 @@ mod tests {
         static inline int ibv_h(void)\n{\n\treturn ibv_f(0);\n}\ntypedef int (*ibv_t)(int);\n";
 
     fn test(name: &str, source: &str, across: bool) -> Test {
-        Test { name: name.into(), words: words(&code(source)), across }
+        Test { name: name.into(), words: words(&c_code(source)), across }
     }
 
     fn section(names: &[&str], across: bool) -> Section {
@@ -368,13 +368,13 @@ mod tests {
 
     #[test]
     fn comments_and_literals_are_no_code() {
-        let words = words(&code("a /* b **/ c // d\n\"e \\\" f\" g '\"' h /*/ i */ j"));
+        let words = words(&c_code("a /* b **/ c // d\n\"e \\\" f\" g '\"' h /*/ i */ j"));
         assert_eq!(words.into_iter().collect::<Vec<_>>(), ["a", "c", "g", "h", "j"]);
     }
 
     #[test]
     fn enumerators_are_found_without_their_values() {
-        assert_eq!(names_of(&code(HEADER), "ibv_a"), ["IBV_A", "IBV_B"]);
+        assert_eq!(names_of(&c_code(HEADER), "ibv_a"), ["IBV_A", "IBV_B"]);
         assert!(names_of(HEADER, "ibv_b").is_empty());
     }
 

@@ -27,6 +27,7 @@ pub mod reproducible;
 pub mod run;
 pub mod scratch;
 pub mod soak;
+pub mod sockets;
 pub mod stage;
 pub mod stuck;
 pub mod table;

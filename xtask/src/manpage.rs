@@ -60,7 +60,7 @@ impl Page {
     }
 
     /// `name.section`.
-    pub fn file_name(&self) -> String {
+    pub fn installed_name(&self) -> String {
         format!("{}.{}", self.stem, self.section)
     }
 

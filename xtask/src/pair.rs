@@ -2,7 +2,7 @@
 
 use crate::process::{End, Finished, Job, PAUSE, Running};
 use crate::scratch::Scratch;
-use std::fs;
+use crate::sockets;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl Pair {
     fn start_server(&self, scratch: &Scratch) -> crate::Result<Result<Running, Finished>> {
         let deadline = Instant::now() + self.limit;
         let mut server = self.server.start(scratch)?;
-        while !(listening(self.port) || server.listens_on(self.port)) {
+        while !(sockets::is_listened_to(self.port) || server.listens_on(self.port)) {
             if server.ended() || Instant::now() > deadline {
                 return Ok(Err(server.finish(Instant::now())));
             }
@@ -115,19 +115,19 @@ impl Pair {
             Err(server) => return Ok((server, None)),
         };
         let client = self.client.start(scratch)?;
-        let ended = Self::wait(Started { server, client }, deadline);
+        let ended = Self::wait_for_both(Started { server, client }, deadline);
         Ok((ended.server, Some(ended.client)))
     }
 
     /// Whether the client's connection has been made.
     pub fn connected(&self) -> bool {
-        has_socket(self.port, ESTABLISHED)
+        sockets::is_connected(self.port)
     }
 
     /// Runs both to their ends. `Err` holds a report of what failed.
     pub fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
         let deadline = Instant::now() + self.limit;
-        let ended = Self::wait(self.start(scratch)?, deadline);
+        let ended = Self::wait_for_both(self.start(scratch)?, deadline);
         if ended.ok() {
             return Ok(ended);
         }
@@ -141,7 +141,7 @@ impl Pair {
     }
 
     /// Waits for both.
-    fn wait(started: Started, deadline: Instant) -> Ended {
+    fn wait_for_both(started: Started, deadline: Instant) -> Ended {
         let Started { mut server, mut client } = started;
         // When one side fails, the other gets a little time to notice, and no more.
         let mut until = deadline;
@@ -184,82 +184,9 @@ pub fn free_port() -> crate::Result<u16> {
     Err(format!("all TCP ports from {FIRST} on are taken"))
 }
 
-/// Whether a process of this network namespace listens on `port`, by TCP or by Ferroverbs'
-/// librdmacm. A probing connection would use up the server's only accept.
-fn listening(port: u16) -> bool {
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    listening_at("/proc/net", port) || serves(&sockets, TCP_SPACE, port)
-}
-
-/// The space of ports of connections (`enum rdma_port_space`).
-pub const TCP_SPACE: u64 = 0x0106;
-
-/// Whether /proc/net/unix shows a process that accepts librdmacm requests for a port, by the name
-/// of its socket.
-pub fn serves(sockets: &str, space: u64, port: u16) -> bool {
-    // The address follows the name.
-    let name = format!("/listen/{:#x}/", space << 16 | u64::from(port));
-    sockets.lines().any(|line| line.contains(&name))
-}
-
-/// As `listening`, in the network namespace with these tables.
-pub fn listening_at(tables: &str, port: u16) -> bool {
-    has_socket_at(tables, port, LISTEN)
-}
-
-fn has_socket(port: u16, state: &str) -> bool {
-    has_socket_at("/proc/net", port, state)
-}
-
-fn has_socket_at(tables: &str, port: u16, state: &str) -> bool {
-    ["tcp", "tcp6"]
-        .iter()
-        .filter_map(|table| fs::read_to_string(format!("{tables}/{table}")).ok())
-        .any(|table| table_has(&table, port, state))
-}
-
-/// States of a socket in /proc/net/tcp (include/net/tcp_states.h).
-const ESTABLISHED: &str = "01";
-const LISTEN: &str = "0A";
-
-/// Looks for a line with local port `port` and state `wanted` in the text of /proc/net/tcp.
-fn table_has(table: &str, port: u16, wanted: &str) -> bool {
-    lines(table).any(|(local, state)| local == Some(port) && state == Some(wanted))
-}
-
-/// Looks for a line with local port `port` in the text of /proc/net/udp.
-pub fn has_port(table: &str, port: u16) -> bool {
-    lines(table).any(|(local, _)| local == Some(port))
-}
-
-/// The local port and the state of each line of such a table.
-fn lines(table: &str) -> impl Iterator<Item = (Option<u16>, Option<&str>)> {
-    table.lines().skip(1).map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let local = fields.next().and_then(|a| a.rsplit_once(':')).map(|(_, p)| p);
-        (local.and_then(|p| u16::from_str_radix(p, 16).ok()), fields.nth(1))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_listening_socket_counts() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
-             0: 0100007F:4853 00000000:0000 0A 00000000:00000000\n\
-             1: 0100007F:4854 0100007F:4853 01 00000000:00000000\n";
-        assert!(table_has(table, 0x4853, LISTEN) && table_has(table, 0x4854, ESTABLISHED));
-        assert!(!table_has(table, 0x4854, LISTEN) && !table_has(table, 0x4853, ESTABLISHED));
-    }
-
-    #[test]
-    fn a_listener_of_our_own_is_seen() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        assert!(listening(port));
-    }
 
     #[test]
     fn a_server_that_fails_at_once_is_reported_with_its_output() {

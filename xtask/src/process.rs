@@ -182,7 +182,7 @@ impl Running {
 
     /// Whether a process in its network namespace listens on `port`.
     pub fn listens_on(&self, port: u16) -> bool {
-        crate::pair::listening_at(&format!("/proc/{}/net", self.child.id()), port)
+        crate::sockets::listening_at(&format!("/proc/{}/net", self.child.id()), port)
     }
 
     /// What it printed so far.

@@ -141,7 +141,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.write(PKG_CONFIG_RDMACM.as_bytes(), "lib/pkgconfig/librdmacm.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;
     for page in Page::all(&paths.root.join("man"))? {
-        let (folder, file) = (format!("share/man/man{}", page.section), page.file_name());
+        let (folder, file) = (format!("share/man/man{}", page.section), page.installed_name());
         tree.copy(&page.path, &format!("{folder}/{file}"), 0o644)?;
         // A page is found by each of its names.
         for name in page.titles().iter().filter(|name| **name != page.stem) {
@@ -254,7 +254,7 @@ impl Tree {
             self.laid.insert(path);
             return Ok(());
         }
-        self.replace(path, |new| {
+        self.write_new(path, |new| {
             fs::write(new, bytes)?;
             Ok(())
         })?;
@@ -262,10 +262,10 @@ impl Tree {
     }
 
     fn link(&mut self, target: &str, to: &str) -> crate::Result<()> {
-        self.replace(self.root.join(to), |new| symlink(target, new))
+        self.write_new(self.root.join(to), |new| symlink(target, new))
     }
 
-    fn replace(
+    fn write_new(
         &mut self,
         path: PathBuf,
         make: impl FnOnce(&Path) -> std::io::Result<()>,

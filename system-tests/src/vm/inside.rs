@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use xtask::foreign::{self, RPING_CHANNEL};
-use xtask::pair::{self, Pair};
+use xtask::pair::Pair;
 use xtask::perftest;
 use xtask::process::{Finished, Job, PAUSE, Running};
 use xtask::scratch::Scratch;
+use xtask::sockets;
 
 /// The command by which the guest starts it.
 pub(crate) const INSIDE: &str = "test-inside-vm";
@@ -103,7 +104,7 @@ fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
     let mut server = job("rping -s -P -V -p 7175 -a 0.0.0.0").start(scratch)?;
     let listens = || {
         let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        pair::serves(&sockets, pair::TCP_SPACE, 7175)
+        sockets::serves(&sockets, sockets::TCP_SPACE, 7175)
     };
     while !listens() && !server.ended() && Instant::now() < deadline {
         std::thread::sleep(PAUSE);

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use xtask::pair;
 use xtask::process::{Job, PAUSE};
 use xtask::scratch::Scratch;
+use xtask::sockets;
 
 /// The file with the result.
 pub(super) const FILE: &str = "rsockets";
@@ -137,7 +137,7 @@ fn is_expected(line: &str, port: u16, scratch: &Scratch) -> crate::Result<bool> 
     if line.starts_with("udpong") {
         let sockets = fs::read_to_string("/proc/net/udp").unwrap_or_default();
         let sockets6 = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
-        return Ok(pair::has_port(&sockets, port) || pair::has_port(&sockets6, port));
+        return Ok(sockets::has_port(&sockets, port) || sockets::has_port(&sockets6, port));
     }
     let job = Job::new("rdma").args(["resource", "show", "cm_id"]);
     let listening = job.run(scratch, LIMIT)?.stdout;
