@@ -1,5 +1,5 @@
-//! Opcodes of the base transport header: three bits of transport, five of operation (IBTA 1.7
-//! 9.2.1). `<infiniband/opcode.h>` has them in an enumeration without a tag.
+//! Opcodes of the base transport header: three bits of transport, five of operation
+//! (IBTA 1.7 9.2.1). `<infiniband/opcode.h>` has them in an enumeration without a tag.
 #![allow(missing_docs, reason = "The names say what the specification's table says.")]
 
 use core::ffi::c_uint;

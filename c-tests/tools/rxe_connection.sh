@@ -27,7 +27,7 @@ ends=("tc filter DO dev rxe ingress" "ip netns exec soft tc filter DO dev eth0 i
 
 # KIND HOW: MADs of this kind are lost at both ends, all of them or as `tc` says it.
 lose() {
-    # Attributes of the communication management class (IBTA vol 1, 12.6.1), and 14 bytes less than a capture says: what follows Ethernet's header.
+    # Attributes of the communication management class (IBTA 1.7 12.6.1), and 14 bytes less than a capture says: what follows Ethernet's header.
     local -A attribute=([REQ]=0x10 [REJ]=0x12 [REP]=0x13 [RTU]=0x14 [DREQ]=0x15 [DREP]=0x16 [SIDR_REQ]=0x17 [SIDR_REP]=0x18)
     local end
     modprobe -a sch_ingress cls_u32 act_gact && tc qdisc add dev rxe clsact && ip netns exec soft tc qdisc add dev eth0 clsact || exit 1
@@ -115,7 +115,7 @@ try() {
         [ "$(lost)" != 0 ] || { other=99; echo "no $lost was lost" >> /run/client; }
         lose_none
     fi
-    # 8: nobody has that service (IBTA vol 1, 12.6.7.2).
+    # 8: nobody has that service (IBTA 1.7 12.6.7.2).
     [ -z "$rejected" ] || { grep -q "RDMA_CM_EVENT_REJECTED, error 8" /run/client; other=$?; }
     if [ "$other $status" = "0 0" ]; then
         echo "good $from $line"

@@ -88,7 +88,7 @@ static void emit(struct in_addr from, const unsigned char *body, size_t len, enu
 	u[5] = (unsigned char)udp;
 	memcpy(u + 8, body, len);
 	if (seal != NONE) {
-		/* IBTA vol 1, annex A17.3.3: fields that the network may change count as ones. */
+		/* IBTA 1.7 A17.3.3: fields that the network may change count as ones. */
 		static const unsigned char ones[8] = { 255, 255, 255, 255, 255, 255, 255, 255 };
 		memcpy(masked, packet, 28);
 		masked[1] = masked[8] = masked[10] = masked[11] = masked[26] = masked[27] = 0xff;

@@ -146,6 +146,7 @@ mod tests {
         header
     }
 
+    /// IBTA 1.7 A17.4.5.1.
     #[test]
     fn an_ipv4_header_sits_in_the_second_half() {
         let mut header = [0; 40];

@@ -43,6 +43,7 @@ pub(super) fn matrix(checks: &mut Checks) {
     checks.one("docs/reference/abi-matrix.md", |bench| xtask::matrix::check(&bench.paths.root));
     checks
         .one("docs/reference/soft-coverage.md", |bench| xtask::coverage::check(&bench.paths.root));
+    checks.one("docs/reference/clauses.md", |bench| xtask::clauses::check(&bench.paths.root));
 }
 
 fn formatted(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {

@@ -446,7 +446,7 @@ fn once(bench: &Bench, site: &Site<'_>, case: &Case, limit: Duration) -> Result<
 /// A client of nobody hears why, and does not wait.
 fn nobody(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let args = ["rping", "-c", "-C", "1", "-a", ADDRESS];
-    // 8: no listener at that service id (IBTA vol 1, 12.6.7.2).
+    // 8: no listener at that service id (IBTA 1.7 12.6.7.2).
     hears(bench, &site.job(1, &args, Some(pair::free_port()?))?, "RDMA_CM_EVENT_REJECTED, error 8")
 }
 

@@ -3,6 +3,7 @@
 //! packages, headers and matrices.
 
 pub mod cargo;
+pub mod clauses;
 pub mod clean;
 pub mod coverage;
 pub mod demo;

@@ -42,7 +42,7 @@ enum Command {
     Dist(dist::Args),
     /// Write include/ from the abi crate
     Headers(headers::Args),
-    /// Write docs/reference/abi-matrix.md and docs/reference/soft-coverage.md
+    /// Write docs/reference/abi-matrix.md, soft-coverage.md and clauses.md
     Matrix(matrix::Args),
 }
 

@@ -26,17 +26,19 @@ pub struct Args {
     check: bool,
 }
 
-/// Writes the file and the one of [`crate::coverage`]; with `--check` only reports whether both are
-/// up to date.
+/// Writes this page and the pages of [`crate::coverage`] and [`crate::clauses`]. With `--check`
+/// only reports whether the pages are up to date.
 pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let root = Paths::find()?.root;
     if args.check {
         check(&root)?;
         crate::coverage::check(&root)?;
+        crate::clauses::check(&root)?;
     } else {
         let file = root.join(FILE);
         fs::write(&file, generate(&root)?).map_err(|e| format!("{}: {e}", file.display()))?;
         crate::coverage::write(&root)?;
+        crate::clauses::write(&root)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -58,7 +58,7 @@ static void vendors_options(void)
 	CHECK(!rdma_get_remote_ece(server, &ece) && ece.vendor_id == mine.vendor_id && ece.options == mine.options && !ece.comp_mask);
 	CHECK(!rdma_reject_ece(server, text, sizeof(text)) && !rdma_destroy_id(server));
 	said = next(asking, RDMA_CM_EVENT_REJECTED);
-	/* Vendors' options are not supported (IBTA vol 1, 12.6.7.2). */
+	/* Vendors' options are not supported (IBTA 1.7 12.6.7.2). */
 	CHECK(said.status == 35);
 	CHECK(!rdma_destroy_id(client));
 

@@ -1,7 +1,7 @@
 /*
  * Every operation of a connection with every kind of error, on each data path: the status of both
  * completions, the arrival of bytes and the states of both QPs. The expected outcomes are those of
- * IBTA vol 1, 9.9.2 to 9.9.3 and table 58; they do not depend on the data path.
+ * IBTA 1.7 9.9.2, 9.9.3, table 58; they do not depend on the data path.
  */
 #include "rig.h"
 
@@ -144,7 +144,7 @@ static struct outcome reliable(const struct operation *op, enum mistake m)
 	case REGION_WITHOUT_RIGHT:
 	case DEREGISTERED:
 	case OTHER_PD:
-		/* IBTA vol 1, 11.6.2: the receive of a WRITE with immediate has a status of its own. */
+		/* IBTA 1.7 11.6.2: the receive of a WRITE with immediate has a status of its own. */
 		if (op->takes_receive)
 			refused.receiver = IBV_WC_LOC_ACCESS_ERR;
 		return refused;

@@ -52,6 +52,7 @@ static void event(enum ibv_event_type wanted)
 	ibv_ack_async_event(&ev);
 }
 
+/* IBTA 1.7 14.2.5.6. */
 static void state(enum ibv_port_state wanted)
 {
 	struct ibv_port_attr port;

@@ -145,6 +145,7 @@ static void works(const char *what, uint64_t addr, uint64_t offset, uint32_t rke
 	check_eq(remote(IBV_WR_ATOMIC_FETCH_AND_ADD, addr, 8, rkey).status, IBV_WC_SUCCESS, "%s: an atomic", what);
 }
 
+/* IBTA 1.7 10.6. */
 static void registration(void)
 {
 	static const struct {

@@ -344,7 +344,7 @@ static void send_inv(int how)
 	pair_close(a, b);
 }
 
-/* Bind requests that fail at execution: the QP goes to ERR. */
+/* Bind requests that fail at execution: the QP goes to ERR (IBTA 1.7 10.6.7, 11.2.9). */
 static void bad_binds(void)
 {
 	static const struct {

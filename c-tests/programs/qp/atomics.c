@@ -34,6 +34,7 @@ static uint64_t target(void)
 	return v;
 }
 
+/* IBTA 1.7 9.4.5. */
 static void results(void)
 {
 	uint64_t around[3] = { 0x1111, 100, 0x3333 };

@@ -1,6 +1,6 @@
 /*
- * Failing requests: the statuses that both sides get, over every data path. IBTA vol 1, 9.9.2-9.9.3
- * and 10.8.5; ibv_poll_cq(3).
+ * Failing requests: the statuses that both sides get, over every data path. IBTA 1.7 9.9.2,
+ * 9.9.3, 10.8.5; ibv_poll_cq(3).
  */
 #include "rig.h"
 
@@ -115,7 +115,7 @@ static void lengths_unreliable(void)
 }
 
 /* A UD sender cannot stop a receiver: a datagram that is too long is dropped and takes no receive
- * (IBTA vol 1, 9.9.3, class D). */
+ * (IBTA 1.7 9.9.3, class D). */
 static void lengths_of_datagrams(void)
 {
 	static const uint32_t sent[] = { 61, 100, 3000 };
@@ -219,6 +219,7 @@ static const struct {
 
 #define ALL_RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
+/* IBTA 1.7 9.7.4.1.2, 9.7.5.2.2, 11.6.3. */
 static void remote_access(void)
 {
 	static const char *const what[] = { "unknown rkey", "one byte beyond the region", "far beyond the region", "before the region", "region without the right",
@@ -258,8 +259,8 @@ static void remote_access(void)
 			check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "%s: the responder's event", name);
 			pair_close(a, b);
 		}
-	/* The QP itself must allow the operation, even for zero bytes without a key check (IBTA vol
-	 * 1, table 58: invalid request). */
+	/* The QP itself must allow the operation, even for zero bytes without a key check
+	 * (IBTA 1.7 table 58: invalid request). */
 	for (size_t k = 0; k < 4; k++)
 		for (int len = k < 2 ? 0 : 8; len <= 8; len += 8) {
 			struct options o = defaults();
@@ -286,7 +287,7 @@ static void remote_access(void)
 		check(end_verify(b, 0, 64, 3) < 0, "%s, misaligned: memory is unchanged", one_sided[k].name);
 		pair_close(a, b);
 	}
-	/* Nothing is moved, so no key is looked at (IBTA vol 1, 9.7.4.1.5). */
+	/* Nothing is moved, so no key is looked at (IBTA 1.7 9.7.4.1.5). */
 	for (size_t k = 0; k < 2; k++) {
 		pair_open(a, b, defaults(), &aa, &ba);
 		struct request r = rdma(one_sided[k].op, 1, 0, 0, 0);
@@ -297,7 +298,7 @@ static void remote_access(void)
 	}
 }
 
-/* The receive of a refused WRITE with immediate completes with an error (IBTA vol 1, 11.6.2). */
+/* The receive of a refused WRITE with immediate completes with an error (IBTA 1.7 11.6.2). */
 static void write_with_immediate(void)
 {
 	static const uint32_t len[] = { 8, 5000, 100000 };

@@ -1,7 +1,7 @@
 /*
  * Every transition of ibv_modify_qp(3) for RC, UC and UD: required attributes (each one left out:
  * EINVAL), allowed attributes (all together: success), and other attributes (each one added:
- * EINVAL). Optional attributes: IBTA vol 1, 11.2.5.2.
+ * EINVAL). Optional attributes: IBTA 1.7 11.2.5.2.
  */
 #include "rig.h"
 

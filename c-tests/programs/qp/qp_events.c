@@ -181,6 +181,7 @@ static void drain(struct end *e)
 	end_close(e);
 }
 
+/* IBTA 1.7 11.6.3. */
 static void local_error(struct end *e, enum ibv_qp_type type)
 {
 	const char *name = type == IBV_QPT_UD ? "UD" : "UC";
@@ -224,6 +225,7 @@ static void local_error(struct end *e, enum ibv_qp_type type)
 	end_close(e);
 }
 
+/* IBTA 1.7 11.6.3.1. */
 static void established(struct end *e, enum ibv_qp_type type)
 {
 	const char *name = type == IBV_QPT_RC ? "RC" : "UC";

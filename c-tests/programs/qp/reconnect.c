@@ -1,8 +1,8 @@
 /*
  * One or both ends of an RC connection start a new connection, in any order and with messages in
  * flight, over shared memory. A received message belongs to the present connection, in order and
- * complete; a message of the old connection fails with IBV_WC_RETRY_EXC_ERR. ibv_modify_qp(3); IBTA
- * vol 1, 9.7.5 (packet sequence numbers), 10.3.1.
+ * complete; a message of the old connection fails with IBV_WC_RETRY_EXC_ERR. ibv_modify_qp(3);
+ * IBTA 1.7 9.7.5 (packet sequence numbers), 10.3.1.
  */
 #include "partner.h"
 

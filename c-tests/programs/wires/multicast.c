@@ -1,6 +1,6 @@
 /*
  * Multicast groups over shared memory: receivers of a message, and refused calls.
- * ibv_attach_mcast(3), IBTA vol 1, 10.5.
+ * ibv_attach_mcast(3), IBTA 1.7 10.5.
  */
 #include "partner.h"
 
@@ -155,6 +155,7 @@ static void refused(void)
 	check_eq(ibv_destroy_qp(ud), 0, "ibv_destroy_qp");
 }
 
+/* IBTA 1.7 10.5.2. */
 static void delivered(void)
 {
 	struct ibv_qp *q[3] = { make_qp(IBV_QPT_UD, 0), make_qp(IBV_QPT_UD, 0), make_qp(IBV_QPT_UD, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) };

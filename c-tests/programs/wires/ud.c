@@ -1,6 +1,6 @@
 /*
  * UD: address handles, the 40 bytes in front of each message, Q_Keys, and what is dropped silently.
- * ibv_post_send(3), ibv_create_ah(3), ibv_create_ah_from_wc(3), IBTA vol 1, 9.8.3.
+ * ibv_post_send(3), ibv_create_ah(3), ibv_create_ah_from_wc(3), IBTA 1.7 9.8.3.
  */
 #include "rig.h"
 

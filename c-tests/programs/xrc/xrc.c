@@ -114,6 +114,7 @@ static void domains(int processes)
 	check_eq(ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "closing all");
 }
 
+/* IBTA 1.7 A14. */
 static void data(void)
 {
 	static const unsigned sizes[] = { 0, 1, 48, 49, 4096, 8193, 70000, 300001 };
@@ -172,6 +173,7 @@ static void data(void)
 	disconnect();
 }
 
+/* IBTA 1.7 A14.5. */
 static void errors(int to)
 {
 	const char *where = to == HOME ? "at home" : "elsewhere";

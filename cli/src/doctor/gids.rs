@@ -5,8 +5,8 @@ use super::devices::{Device, Port};
 use super::machine::Machine;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Bytes of headers around the payload: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex
-/// A17).
+/// Bytes of headers around the payload: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4
+/// (IBTA 1.7 A17).
 const HEADERS: u32 = 80;
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The UDP port of RoCE v2 (IBTA vol 1, Annex A17).
+/// The UDP port of RoCE v2 (IBTA 1.7 A17).
 pub(super) const ROCE_PORT: u16 = 4791;
 
 /// The locked memory that most programs need to register their buffers.

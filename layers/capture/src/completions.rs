@@ -1,5 +1,5 @@
 //! Packets synthesised from completions: the peer's answer to a request, and the peer's message
-//! for a receive (IBTA vol 1, 9.7). Called when the program polls.
+//! for a receive (IBTA 1.7 9.7). Called when the program polls.
 
 use core::sync::atomic::Ordering;
 

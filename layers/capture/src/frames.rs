@@ -1,5 +1,5 @@
-//! Packets of RoCE v2 as frames: Ethernet, IP and UDP around the bytes of `ferroverbs_roce` (IBTA
-//! vol 1, annex A17). Ethernet addresses are derived from IP addresses. The result goes to the
+//! Packets of RoCE v2 as frames: Ethernet, IP and UDP around the bytes of `ferroverbs_roce`
+//! (IBTA 1.7 A17). Ethernet addresses are derived from IP addresses. The result goes to the
 //! writer.
 
 use std::net::{IpAddr, Ipv6Addr};

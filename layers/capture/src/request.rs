@@ -1,4 +1,4 @@
-//! The packets of a request (IBTA vol 1, 9.3 and 9.4). Pure functions, used for requests and for
+//! The packets of a request (IBTA 1.7 9.3, 9.4). Pure functions, used for requests and for
 //! completions.
 
 use abi::{
@@ -89,7 +89,7 @@ pub(crate) fn message(
             };
             if kind == IBV_QPT_UD {
                 let own = post.opcode == IBV_WR_SEND_WITH_IMM;
-                // IBTA vol 1, 10.2.5: with the highest bit set, the QP's own Q_Key is sent.
+                // IBTA 1.7 10.2.5: with the highest bit set, the QP's own Q_Key is sent.
                 let qkey = if post.qkey >> 31 != 0 { qkey } else { post.qkey };
                 let deth = Deth { qkey, src_qpn: Qpn::new(number) };
                 return Some(Message::Ud(deth, own.then(immediate)));
@@ -160,6 +160,7 @@ mod tests {
         assert_eq!(of(0, 4), [] as [u32; 0]);
     }
 
+    /// IBTA 1.7 9.4.
     #[test]
     fn requests_take_the_numbers_that_the_specification_says() {
         assert_eq!(psns(IBV_WR_SEND, 0, 1024), 1);

@@ -28,7 +28,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
         ValueKind::Access => names::access(small),
         ValueKind::Event => named(names::event(small)),
         ValueKind::CmEvent => named(names::cm_event(small)),
-        // IBTA vol 1, table 37: value 1 means 256 bytes.
+        // IBTA 1.7 table 37: value 1 means 256 bytes.
         ValueKind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
         ValueKind::Mtu => value.to_string(),
         ValueKind::Text => format!("{:?}", record.text(arg)),

@@ -1,4 +1,4 @@
-//! The GUID of the adapter, by which connection managers distinguish hosts (IBTA vol 1, 4.1;
+//! The GUID of the adapter, by which connection managers distinguish hosts (IBTA 1.7 4.1;
 //! EUI-64, IEEE 802). Queries of the device and GID 0 use the GUID; all processes of a fabric
 //! compute the same value.
 //!
@@ -64,6 +64,7 @@ pub(crate) const DEVICES: u64 = soft_semantics::devices::MOST as u64;
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 4.1.
     #[test]
     fn a_guid_depends_on_machine_namespace_user_directory_and_device() {
         let base: (&[u8], u64, &str, &[u8]) = (b"m1", 1, "user 1", b"/a");

@@ -1,4 +1,4 @@
-//! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): the GID table.
+//! Addresses of this host as GIDs (RoCE v2, IBTA 1.7 A17): the GID table.
 //! Read by verbs that answer GIDs, and by the wire `host` for routes.
 
 use crate::config;
@@ -22,7 +22,7 @@ pub(crate) struct Gid {
 /// An unused entry: no host has the address (RFC 4291, 2.5.2).
 const EMPTY: Gid = Gid { raw: [0; 16], ifindex: 0 };
 
-/// The GID table. Entry 0 is link-local with the device's GUID (IBTA vol 1, 4.1.1).
+/// The GID table. Entry 0 is link-local with the device's GUID (IBTA 1.7 4.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gids {
     identity: Identity,
@@ -209,7 +209,7 @@ impl Gids {
 }
 
 /// Whether a GID names a multicast group: ff00::/8, or a mapped IPv4 group (224.0.0.0/4) (RFC 4291,
-/// RoCE v2 annex A17.9.2).
+/// IBTA 1.7 A17.9.2).
 pub(crate) fn is_multicast(raw: &[u8; 16]) -> bool {
     let v6 = Ipv6Addr::from(*raw);
     v6.to_ipv4_mapped().map_or_else(|| v6.is_multicast(), |v4| v4.is_multicast())
@@ -335,6 +335,7 @@ mod tests {
         Interface { index, loopback: index == 1, running: true, address }
     }
 
+    /// IBTA 1.7 4.1.1, A17.
     #[test]
     fn entry_zero_is_link_local_and_addresses_follow() {
         let all = [

@@ -119,7 +119,7 @@ impl<T> Table<T> {
 }
 
 /// Time for which a freed number rests: longer than the time-wait of connection managers, 2.1 s
-/// unless a program asks for more (IBTA vol 1, 12.9.8.4; `cm_enter_timewait` in `cm.c` of Linux).
+/// unless a program asks for more (IBTA 1.7 12.9.8.4; `cm_enter_timewait` in `cm.c` of Linux).
 /// The connection manager of the kernel rejects requests for a QP number in time-wait.
 const REUSE_DELAY: Duration = Duration::from_secs(3);
 /// At least one free number of so many does not rest, so the next number cannot be guessed.
@@ -211,6 +211,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 12.9.8.4.
     #[test]
     fn a_freed_number_is_not_reused_for_longer_than_a_time_wait() {
         let begin = Instant::now();

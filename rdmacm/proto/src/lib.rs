@@ -1,4 +1,4 @@
-//! The connection manager of InfiniBand and RoCE without sockets (IBTA vol 1, chapter 12).
+//! The connection manager of InfiniBand and RoCE without sockets (IBTA 1.7 12).
 //! `librdmacm` drives it: its agent receives and sends the MADs.
 //!
 //! [`wire`] has the messages. [`Manager`] has the states of all connections of one adapter, as one

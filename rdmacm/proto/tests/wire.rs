@@ -1,5 +1,5 @@
-//! The bytes of every message, by the offsets of the specification's tables (IBTA vol 1, chapter
-//! 12).
+//! The bytes of every message, by the offsets of the specification's tables
+//! (IBTA 1.7 12).
 //! Expected bytes are written by hand, and tshark, if installed, reads the messages as well.
 
 use ferroverbs_cm::wire::*;
@@ -258,6 +258,7 @@ fn all() -> Vec<(Message, Vec<u8>)> {
     ]
 }
 
+/// IBTA 1.7 12.6.5, 12.6.6, 12.6.7, 12.6.8, 12.6.9, 12.6.10, 12.6.11, 12.11.
 #[test]
 fn every_message_has_its_golden_bytes_and_is_itself_again() {
     for (message, bytes) in all() {
@@ -310,6 +311,7 @@ fn changed(attribute: u8, at: usize, byte: u8) -> Result<Mad, Malformed> {
     Mad::parse(&bytes)
 }
 
+/// IBTA 1.7 13.4, 13.4.3.
 #[test]
 fn headers_of_others_are_refused() {
     for (at, byte, error) in [

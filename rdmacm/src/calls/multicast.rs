@@ -15,7 +15,7 @@ use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The destination queue pair number of multicast datagrams (IBTA vol 1, 10.5.2).
+/// The destination queue pair number of multicast datagrams (IBTA 1.7 10.5.2).
 const GROUP_QPN: u32 = 0xff_ffff;
 
 fn join(

@@ -31,9 +31,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of QP 1, to which all managers send (IBTA vol 1, 3.5.10).
+/// The number of QP 1, to which all managers send (IBTA 1.7 3.5.10).
 const GSI: u32 = 1;
-/// The Q_Key of QP 1 (IBTA vol 1, 3.5.3).
+/// The Q_Key of QP 1 (IBTA 1.7 3.5.3).
 const QKEY: u32 = 0x8001_0000;
 /// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;

@@ -21,7 +21,7 @@ pub(crate) struct Device {
     pub(crate) pd: *mut ibv_pd,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
-    /// The largest local acknowledgement delay, as a time code (IBTA vol 1, 9.7.6.1.3).
+    /// The largest local acknowledgement delay, as a time code (IBTA 1.7 9.7.6.1.3).
     pub(crate) ack_delay: u8,
     /// The process that opened the device.
     process: i32,

@@ -5,7 +5,7 @@ use crate::core::id::{Id, RdmaIdState};
 use abi::*;
 use cface::mem;
 
-/// The packet lifetime that the kernel assumes for RoCE, as a time code (IBTA vol 1, 12.7.34).
+/// The packet lifetime that the kernel assumes for RoCE, as a time code (IBTA 1.7 12.7.34).
 const LIFETIME: u8 = 18;
 
 /// The packet lifetime of an id: half of its acknowledgement timeout, if the program has set a

@@ -37,7 +37,7 @@ impl Addressee {
     }
 }
 
-// Attribute ids (IBTA vol 1, 16.7.2).
+// Attribute ids (IBTA 1.7 16.7.2).
 const REQUEST: u16 = 0x10;
 const REJECT: u16 = 0x12;
 const DATAGRAM_REQUEST: u16 = 0x17;
@@ -134,6 +134,7 @@ mod tests {
         Mad { transaction: 1, message }.emit()
     }
 
+    /// IBTA 1.7 16.7.2.
     #[test]
     fn requests_are_for_a_service_and_all_else_for_the_owner_of_a_name() {
         let service = ServiceId(0x0106_1bb3);

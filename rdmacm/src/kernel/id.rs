@@ -259,7 +259,7 @@ pub(super) fn query_paths(id: &Id) -> Result<(), Errno> {
     publish_paths(id, &paths, answered.head.num_paths)
 }
 
-/// Unpacks a path in wire format (IBTA vol 1, 15.2.5.16).
+/// Unpacks a path in wire format (IBTA 1.7 15.2.5.16).
 fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
     let (flags, from) = (from.flags, &from.path);
     let flow = u32::from_be(from.flowlabel_hoplimit);
@@ -462,7 +462,7 @@ fn temporary_id(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
 pub(super) fn try_infiniband() -> Result<(), Errno> {
     let id = temporary_id(RDMA_PS_IB)?;
     let mut storage: libc::sockaddr_storage = zeroed_struct();
-    // A wildcard address, and a service of TCP's port space (IBTA annex A11).
+    // A wildcard address, and a service of TCP's port space (IBTA 1.7 A11).
     let any = sockaddr_ib {
         sib_family: AF_IB as u16,
         sib_sid: 0x0000_0000_0106_0000_u64.to_be(),

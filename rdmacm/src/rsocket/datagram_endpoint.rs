@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Bytes of the GRH in front of a received message (IBTA vol 1, 11.4.1.2).
+/// Bytes of the GRH in front of a received message (IBTA 1.7 11.4.1.2).
 const GRH: u32 = 40;
 /// Marks the ids of receive requests.
 const RECEIVE: u64 = 1 << 63;

@@ -78,7 +78,7 @@ pub(crate) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr)
     }
 }
 
-/// The GID of an address (IBTA annex A17, 4.3).
+/// The GID of an address (IBTA 1.7 A17.4.3).
 pub(crate) const fn gid(ip: IpAddr) -> Gid {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -167,6 +167,7 @@ pub(crate) fn request_addresses(header: IpHeader, port: u16) -> (SocketAddr, Soc
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 A17.4.3.
     #[test]
     fn an_address_is_read_as_it_was_written() {
         for text in ["10.0.0.7:4711", "[fe80::1]:80", "[fe80::1%3]:80"] {

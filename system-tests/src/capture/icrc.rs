@@ -1,5 +1,5 @@
-//! The ICRC of packets in a file, computed independently of the code that emits packets (IBTA vol
-//! 1, 7.8.1; RoCE v2 annex A17.3.3).
+//! The ICRC of packets in a file, computed independently of the code that emits packets
+//! (IBTA 1.7 7.8.1, A17.3.3).
 
 use std::fs;
 use std::path::Path;

@@ -437,7 +437,7 @@ fn heads(files: &[PathBuf]) -> crate::Result<()> {
         .ok_or_else(|| format!("{segments} requests with a header, queues {queues:x?}"))
 }
 
-/// The SRQ of an XRC SEND (IBTA vol 1, A14.3.1). Further requests need not name an SRQ.
+/// The SRQ of an XRC SEND (IBTA 1.7 A14.3.1). Further requests need not name an SRQ.
 fn receive_queue(frame: &[u8]) -> Option<u32> {
     let (udp, protocol) = match frame.get(12..14)? {
         [8, 0] => (14 + 20, 23),

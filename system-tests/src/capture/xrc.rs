@@ -150,7 +150,7 @@ fn wanted(row: &Row, number: &dyn Fn(usize) -> u64) -> String {
     // Requests go out, and answers come in, at the sender.
     let own = number(if (way == OUT) == is_request { SENDER } else { RECEIVER });
     let psn = (FIRST_PSN + psn) & 0xff_ffff;
-    // XRCETH (IBTA vol 1, 9.2.9): the queue behind eight bits that are reserved.
+    // XRCETH (IBTA 1.7 9.2.9): the queue behind eight bits that are reserved.
     let named = srq.map_or_else(String::new, |srq| format!("{:08x}", number(srq)));
     format!(
         "{way:#010x}|{opcode}|{to:#08x}|{psn}|{named}|qp {own:#x} {}",

@@ -33,7 +33,7 @@ enum Sender {
     Slow,
 }
 
-/// Attributes of the class of connection management (IBTA vol 1, 16.7.2).
+/// Attributes of the class of connection management (IBTA 1.7 16.7.2).
 const KINDS: [(&str, u16, Sender); 9] = [
     ("REQ", 0x10, Sender::Pair(&CONNECTIONS)),
     ("MRA", 0x11, Sender::Slow),

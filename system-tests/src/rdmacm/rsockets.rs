@@ -357,7 +357,7 @@ impl Idle {
     /// # Errors
     /// No stream, or no keepalive packet, as a message.
     fn begin(bench: &Bench, tally: &mut Tally) -> Result<Self, String> {
-        /// The opcode of an RDMA WRITE of one packet, without immediate data (IBTA vol 1, 9.2).
+        /// The opcode of an RDMA WRITE of one packet, without immediate data (IBTA 1.7 9.2).
         const WRITE: u8 = 0x0a;
         let hosts = Namespaces::new()?;
         let at = site(bench, &hosts, SERVER)?;

@@ -111,7 +111,7 @@ impl<'a> Packet<'a> {
         self.ip.get(1).map(class).is_some_and(|class| class & 3 == 3)
     }
 
-    /// Whether the packet is a congestion notification (RoCE v2, annex A17.9.3).
+    /// Whether the packet is a congestion notification (IBTA 1.7 A17.9.3).
     fn is_notification(&self) -> bool {
         self.ip.get(self.head + UDP) == Some(&0x81)
     }

@@ -1,5 +1,5 @@
 //! QP-18 to QP-20: differences of path MTU, READ depth and PSN between the ends of a connection
-//! (IBTA vol 1, 9.7.4.1, 9.7.5.1.2).
+//! (IBTA 1.7 9.7.4.1, 9.7.5.1.2).
 
 use abi::{
     IBV_WC_BAD_RESP_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
@@ -140,6 +140,7 @@ mod tests {
         assert_eq!(id(&read, &PeerAttributes { max_dest_rd_atomic: None, ..OTHER }), None);
     }
 
+    /// IBTA 1.7 9.7.5.1.2.
     #[test]
     fn two_psns_explain_that_nobody_answers() {
         let silent = FailedRequest { status: IBV_WC_RETRY_EXC_ERR, ..WRITE };

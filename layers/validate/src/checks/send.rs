@@ -41,7 +41,7 @@ pub(crate) enum Handle {
 const QKEY_OWN: u32 = 1 << 31;
 /// Q_Keys with the bit that programs use on purpose: the bit alone, and the key of QP 1.
 const MEANT: [u32; 2] = [QKEY_OWN, 0x8001_0000];
-/// The largest message of any transport in bytes (IBTA vol 1, 9.2).
+/// The largest message of any transport in bytes (IBTA 1.7 9.2).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 /// QP-01: a send in a state that does not accept sends.
@@ -398,6 +398,7 @@ mod tests {
         assert_eq!(sent(none, request(IBV_WR_SEND)), []);
     }
 
+    /// IBTA 1.7 9.2.
     #[test]
     fn a_message_is_no_longer_than_the_port_permits() {
         let short = SendFacts { max_message: 7, ..RC };
@@ -434,6 +435,7 @@ mod tests {
         assert_eq!(found[0].origin, Some(("it was destroyed", [9; 8])));
     }
 
+    /// IBTA 1.7 10.2.5.
     #[test]
     fn a_qkey_with_the_highest_bit_selects_the_qps_own() {
         let with = |qkey| sent(UD, SendRequest { qkey, ..request(IBV_WR_SEND) });

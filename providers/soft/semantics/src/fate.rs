@@ -143,6 +143,7 @@ mod tests {
         (KNOWN, [KNOWN, untold(STOPPED), KNOWN, KNOWN, KNOWN]),
     ];
 
+    /// IBTA 1.7 9.9, 10.3.1.
     #[test]
     fn every_failure_state_has_its_successors() {
         let steps: [fn(&mut Fate); 5] = [

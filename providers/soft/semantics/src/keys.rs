@@ -48,8 +48,8 @@ pub struct Found {
     pub access: u32,
 }
 
-/// Why a key does not permit an access. The requester always gets a remote access error (IBTA 1.7
-/// 9.7.5.2.2).
+/// Why a key does not permit an access. The requester always gets a remote access error
+/// (IBTA 1.7 9.7.5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessDenied {
     /// The key does not exist, or no longer.
@@ -121,6 +121,7 @@ mod tests {
         Entry { rkey: 7, access: READ, pd: 1, qpn: 0, iova: 0x1000, len: 16, va: 0x9000 };
     const ASKED: Access = Access { rkey: 7, qpn: 5, pd: 1, addr: 0x1004, len: 12, need: READ };
 
+    /// IBTA 1.7 9.7.4.1, 10.6.
     #[test]
     fn a_key_opens_its_bytes_and_each_rule_forbids_on_its_own() {
         assert_eq!(ENTRY.admit(&ASKED), Ok(Found { va: 0x9004, access: READ }));

@@ -300,6 +300,7 @@ mod tests {
     const KINDS: [Kind; 6] = [Rc, Uc, Ud, Raw, XrcSend, XrcRecv];
     const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, State::Err];
 
+    /// IBTA 1.7 10.3.1.
     #[test]
     fn every_state_may_be_reset_or_failed_with_no_attribute() {
         for kind in KINDS {
@@ -329,6 +330,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 10.3.1.
     #[test]
     fn no_transition_skips_init_or_rtr() {
         for kind in KINDS {

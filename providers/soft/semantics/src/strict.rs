@@ -37,8 +37,8 @@ pub enum Verdict {
     Lost,
 }
 
-/// Whether a request takes one of the responder's resources for READs and atomics (IBTA 1.7
-/// 9.7.4.1.9).
+/// Whether a request takes one of the responder's resources for READs and atomics
+/// (IBTA 1.7 9.7.4.1.9).
 #[must_use]
 pub const fn takes_resource(what: &What) -> bool {
     matches!(
@@ -171,6 +171,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 9.7.4.1.
     #[test]
     fn with_two_mtus_only_single_packets_pass() {
         for (own, remote) in [(IBV_MTU_4096, IBV_MTU_1024), (IBV_MTU_1024, IBV_MTU_4096)] {
@@ -196,6 +197,7 @@ mod tests {
         assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(IBV_MTU_1024, 0)), Verdict::Goes);
     }
 
+    /// IBTA 1.7 9.7.4.1.9.
     #[test]
     fn more_reads_than_the_responder_has_resources_for_are_refused() {
         let deep = |depth, remote_depth| Ends { depth, remote_depth, ..ends(1, 1) };

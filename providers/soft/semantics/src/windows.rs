@@ -38,8 +38,8 @@ pub struct Window {
     pub bound: Option<u32>,
 }
 
-/// Why a window operation is refused. The request gets a memory window bind error (IBTA 1.7
-/// 11.6.2).
+/// Why a window operation is refused. The request gets a memory window bind error
+/// (IBTA 1.7 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowError {
     /// The upper bits of the key name another window, or none.
@@ -151,6 +151,7 @@ mod tests {
     const REGION: Entry =
         Entry { rkey: 0x77, access: BINDABLE, pd: 1, qpn: 0, iova: 0x1000, len: 0x100, va: 0x5000 };
 
+    /// IBTA 1.7 10.6.7, 11.2.9.
     #[test]
     fn a_window_is_bound_by_its_key_in_its_domain() {
         for window in [TIED, FREE] {
@@ -173,6 +174,7 @@ mod tests {
         assert_eq!((TIED.serves(7), FREE.serves(7)), (7, 0));
     }
 
+    /// IBTA 1.7 10.6.7.
     #[test]
     fn only_the_qp_that_a_window_of_type_2_serves_invalidates_it() {
         let bound = Window { bound: Some(7), ..TIED };

@@ -16,6 +16,7 @@ pub fn names<Domain: PartialEq>(life: u64, of: &Domain, asked: &Domain) -> Optio
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 A14.5.
     #[test]
     fn a_queue_is_named_only_within_its_domain_and_while_it_lives() {
         assert_eq!(names(1 << 32 | 5, &(1, 2), &(1, 2)), Some(5));

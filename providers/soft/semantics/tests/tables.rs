@@ -43,6 +43,7 @@ fn expected(kind: Kind, how: &str) -> Option<Taken> {
     }
 }
 
+/// IBTA 1.7 9.2.1.
 #[test]
 fn each_transport_takes_its_opcodes_and_no_other() {
     for opcode in (0..=64).chain([u32::MAX - 1, u32::MAX]) {
@@ -105,6 +106,7 @@ fn outcome(kind: Kind, opcode: u32, fault: Fault) -> Outcome {
     }
 }
 
+/// IBTA 1.7 9.7, 9.8, 9.9, 11.6.2.
 #[test]
 fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode() {
     const SUCCESS: Outcome = Completes(IBV_WC_SUCCESS, AT_ONCE);

@@ -51,10 +51,10 @@ pub(crate) fn rights(word: u64) -> (u32, u32) {
 }
 
 /// Checks that a QP allows an operation that needs the rights `need`. An operation without bytes
-/// needs the rights, too, but its key is not checked (IBTA vol 1, 9.7.4.1.2 and 9.7.4.1.5).
+/// needs the rights, too, but its key is not checked (IBTA 1.7 9.7.4.1.2, 9.7.4.1.5).
 ///
 /// # Errors
-/// `Nak::Invalid` the QP does not allow the operation (IBTA vol 1, table 58).
+/// `Nak::Invalid` the QP does not allow the operation (IBTA 1.7 table 58).
 #[inline]
 pub(crate) fn permit(qp_rights: u64, need: u32) -> Result<u32, Nak> {
     let (pd, access) = rights(qp_rights);

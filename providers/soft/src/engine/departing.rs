@@ -1,6 +1,6 @@
-//! Failure, reset and end of a QP: posted requests are completed, returned or forgotten (IBTA vol
-//! 1, 10.3.1). `ibv_modify_qp`, `ibv_destroy_qp`, requesters and responders enter here after a
-//! change of state or an error.
+//! Failure, reset and end of a QP: posted requests are completed, returned or forgotten
+//! (IBTA 1.7 10.3.1). `ibv_modify_qp`, `ibv_destroy_qp`, requesters and responders enter here after
+//! a change of state or an error.
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, found_by};
@@ -15,8 +15,8 @@ use soft_semantics::fate::Breakage;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Handles a failed send request: a reliable QP goes to ERR, any other QP to SQE (IBTA vol 1,
-    /// 10.3.1). Returns whether the state changed; the caller then owes a call of
+    /// Handles a failed send request: a reliable QP goes to ERR, any other QP to SQE
+    /// (IBTA 1.7 10.3.1). Returns whether the state changed; the caller then owes a call of
     /// `handle_broken_sends`.
     #[cold]
     pub(super) fn stop_sending(&self, fatally: bool) -> bool {

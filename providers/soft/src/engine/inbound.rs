@@ -1,5 +1,5 @@
 //! The responder's rules for a request: match a receive, check keys and rights, place bytes,
-//! complete (IBTA vol 1, 9.7, 9.8). Every transport of arrivals ends here: the ring of a
+//! complete (IBTA 1.7 9.7, 9.8). Every transport of arrivals ends here: the ring of a
 //! connection, datagram rings, and the wire between hosts.
 //!
 //! A transport decodes its own units and calls `send`, `write`, `read` or `atomic` for each piece,
@@ -334,7 +334,7 @@ impl Inbound {
     }
 
     /// Handles a WRITE that cannot be executed. If a key forbids a WRITE with immediate data, its
-    /// receive completes with an error, if a receive is posted (IBTA vol 1, 11.6.2: local access
+    /// receive completes with an error, if a receive is posted (IBTA 1.7 11.6.2: local access
     /// error). An operation that the QP forbids takes no receive.
     #[cold]
     pub(crate) fn reject_write(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {

@@ -35,7 +35,7 @@ use std::time::Instant;
 enum DirectResult {
     Done,
     /// UC: the responder drops the message. The sender gets a success, and no receive completes
-    /// (IBTA vol 1, 9.8.2.2).
+    /// (IBTA 1.7 9.8.2.2).
     Dropped,
     /// Not possible yet; try again after the next acknowledgement.
     Later,
@@ -596,7 +596,7 @@ impl Requester {
     }
 }
 
-/// The new value of an atomic's target (IBTA vol 1, 9.4.5): fetch-and-add adds; compare-and-swap
+/// The new value of an atomic's target (IBTA 1.7 9.4.5): fetch-and-add adds; compare-and-swap
 /// swaps if the values are equal.
 pub(super) const fn new_atomic_value(swaps: bool, old: u64, compare_add: u64, swap: u64) -> u64 {
     if !swaps {

@@ -1,4 +1,4 @@
-//! Multicast groups and their member QPs in this process (ibv_attach_mcast(3), IBTA vol 1, 10.5).
+//! Multicast groups and their member QPs in this process (ibv_attach_mcast(3), IBTA 1.7 10.5).
 //! `ops/mcast` changes them; senders read the published groups of all processes and send one copy
 //! to each process with members.
 

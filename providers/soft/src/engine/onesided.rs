@@ -118,7 +118,7 @@ impl OneSidedTarget<'_> {
         let len = local.total();
         let rights = self.rights()?;
         if len == 0 {
-            // At length 0 the rkey is not checked (IBTA vol 1, 9.7.4.1.5), but the rights of the QP
+            // At length 0 the rkey is not checked (IBTA 1.7 9.7.4.1.5), but the rights of the QP
             // are.
             return permit(rights, need).map(drop).map_err(fault_of);
         }

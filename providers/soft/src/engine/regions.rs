@@ -1,4 +1,4 @@
-//! Memory regions: keys, and the checks between a request and memory (IBTA vol 1, 10.6). `ops/mr`
+//! Memory regions: keys, and the checks between a request and memory (IBTA 1.7 10.6). `ops/mr`
 //! registers; every request resolves its lkeys here, and peers check rkeys by the same table.
 //!
 //! The table lies in the *tables* segment. The same entry serves checks in this process and checks
@@ -533,6 +533,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 10.6.
     #[test]
     fn range_domain_and_rights_are_checked() {
         let regions = Regions::new(mock::view(), true);

@@ -1,6 +1,6 @@
-//! The requester of a connected QP on this host: from a posted request to its completion (IBTA vol
-//! 1, 9.7). `posting` queues requests here, `issue` puts them into the remote ring, and completions
-//! go to the send CQ.
+//! The requester of a connected QP on this host: from a posted request to its completion
+//! (IBTA 1.7 9.7). `posting` queues requests here, `issue` puts them into the remote ring, and
+//! completions go to the send CQ.
 //!
 //! Requests are issued strictly in order. A request travels as slots in the ring of the remote QP,
 //! which acknowledges by advancing a counter, or the initiator moves the bytes itself (`onesided`).
@@ -334,7 +334,7 @@ impl Requester {
     /// Begins to send on the remote connection `now`, if its responder expects the first request:
     /// the PSN matches, and no other incarnation of this QP has sent there. On a network the
     /// responder would drop a request with another PSN, until the requester gives up or the
-    /// responder begins another connection (IBTA vol 1, 9.7.5.1.2). An unreliable responder accepts
+    /// responder begins another connection (IBTA 1.7 9.7.5.1.2). An unreliable responder accepts
     /// any PSN (9.8.2.2).
     #[cold]
     fn adopt_connection(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {

@@ -1,6 +1,6 @@
-//! The responder of a connected QP on this host: reads slots from its ring and acknowledges (IBTA
-//! vol 1, 9.7.5). Polls of the receive CQ enter here; `inbound` executes the requests and completes
-//! receives.
+//! The responder of a connected QP on this host: reads slots from its ring and acknowledges
+//! (IBTA 1.7 9.7.5). Polls of the receive CQ enter here; `inbound` executes the requests and
+//! completes receives.
 //!
 //! Map of the file:
 //!
@@ -226,7 +226,7 @@ impl Responder {
     }
 
     /// Handles the first arrival on a connection. The event is sent if the QP is not in RTS yet,
-    /// because the application may wait for the event (IBTA vol 1, 11.6.3.1).
+    /// because the application may wait for the event (IBTA 1.7 11.6.3.1).
     #[cold]
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {

@@ -376,6 +376,7 @@ fn one_sided_requests_of_all_sizes_do_the_same_on_both_paths() {
     }
 }
 
+/// IBTA 1.7 9.4.5.
 #[test]
 fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
     for cma in [true, false] {
@@ -402,6 +403,7 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
     }
 }
 
+/// IBTA 1.7 9.7.5.2.2.
 #[test]
 fn a_bad_key_fails_both_ends() {
     for (cma, opcode) in [

@@ -1,4 +1,4 @@
-//! Datagrams of UD QPs, to a QP or to a multicast group (IBTA vol 1, 9.8.3 and 10.5). The datagram
+//! Datagrams of UD QPs, to a QP or to a multicast group (IBTA 1.7 9.8.3, 10.5). The datagram
 //! wire enters by `issue_waiting`; datagram rings and the wire between hosts deliver here, into
 //! `inbound`.
 //!
@@ -36,14 +36,14 @@ use std::time::Instant;
 pub(crate) const MTU: u32 = 4096;
 /// Bytes of the global route header at the start of every UD receive buffer.
 const GRH: usize = 40;
-/// A remote Q_Key with this bit selects the Q_Key of the QP (IBTA vol 1, 10.2.5).
+/// A remote Q_Key with this bit selects the Q_Key of the QP (IBTA 1.7 10.2.5).
 const QKEY_OWN: u32 = 1 << 31;
 /// Kinds of packets with a route header, in `ibv_wc.sl` as mlx5 reports them: bit 3 for a UDP
-/// header (RoCE v2), and the version of the IP header. The annex on RoCE v2 (A17.4.5.1) requires a
-/// receiver to know the kind, and verbs have no further field. UCX selects its GID by this value.
+/// header (RoCE v2), and the version of the IP header. A receiver must know the kind
+/// (IBTA 1.7 A17.4.5.1), and verbs have no further field. UCX selects its GID by this value.
 const IPV6: u32 = 8 | 1;
 const IPV4: u32 = 8 | 2;
-/// The destination QP number of datagrams to a multicast group (IBTA vol 1, 10.5.2).
+/// The destination QP number of datagrams to a multicast group (IBTA 1.7 10.5.2).
 const MULTICAST_QPN: u32 = 0xff_ffff;
 /// The QP of connection management, implemented as a group ([`GSI_GROUP`]). The number belongs to
 /// no process, because process slots begin at 1.
@@ -432,8 +432,8 @@ fn uses_ipv4(route: &Route) -> bool {
     mapped(&route.sgid) && mapped(&route.dgid)
 }
 
-/// The route header in a receive buffer: an IPv6-shaped header (IBTA vol 1, 8.3) with next header
-/// 0x1b, or an IPv4 header in the last 20 bytes (RoCE v2 annex A17).
+/// The route header in a receive buffer: an IPv6-shaped header (IBTA 1.7 8.3) with next header
+/// 0x1b, or an IPv4 header in the last 20 bytes (IBTA 1.7 A17).
 fn route_header(route: &Route, len: usize) -> [u8; GRH] {
     let mut header = [0u8; GRH];
     // UDP header, BTH, DETH, payload and ICRC.
@@ -482,6 +482,7 @@ mod tests {
         assert_eq!(header[..20], [0; 20]);
     }
 
+    /// IBTA 1.7 8.3.
     #[test]
     fn an_ipv6_route_keeps_both_addresses() {
         let route = Route { sgid: [1; 16], dgid: [2; 16], ..Route::default() };

@@ -1,5 +1,5 @@
 //! Memory windows: keys to parts of a region, bound and invalidated by requests (ibv_bind_mw(3);
-//! IBTA vol 1, 10.6.7, 11.2.9). `issue` and `inbound` bind and invalidate here; peers check the key
+//! IBTA 1.7 10.6.7, 11.2.9). `issue` and `inbound` bind and invalidate here; peers check the key
 //! in the table of regions.
 //!
 //! A window is an entry of the region table whose key changes. This file keeps the data that peers
@@ -363,6 +363,7 @@ mod tests {
         assert!(windows.unless_bound(region.index, || {}));
     }
 
+    /// IBTA 1.7 10.6.7.
     #[test]
     fn a_window_of_type_1_is_bound_anew_and_unbound_by_length_0() {
         let (view, windows, region) = ground(ALL);

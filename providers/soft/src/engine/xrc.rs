@@ -1,6 +1,6 @@
-//! Extended reliable connections: which process receives for an XRC receive QP (IBTA vol 1, annex
-//! A14; ibv_open_xrcd(3)). Polls look here for arrivals; the service thread makes and ends
-//! stand-ins by `run_tasks`.
+//! Extended reliable connections: which process receives for an XRC receive QP
+//! (IBTA 1.7 A14; ibv_open_xrcd(3)). Polls look here for arrivals; the service thread makes and
+//! ends stand-ins by `run_tasks`.
 //!
 //! A request of an XRC send QP names a shared receive queue in the domain of the remote XRC receive
 //! QP. Keys are checked against the protection domain of that queue, and completions go to its CQ;

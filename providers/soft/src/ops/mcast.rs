@@ -28,7 +28,7 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
 
 /// ibv_attach_mcast(3): EINVAL for a GID that is not multicast or a QP that is not UD; ENOMEM above
 /// the limits of the device; the errors of connecting to possible senders. The LID is ignored on an
-/// Ethernet port (RoCE annex A16.4.6). A second attach has no effect.
+/// Ethernet port (IBTA 1.7 A16.4.6). A second attach has no effect.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.

@@ -263,7 +263,7 @@ pub(super) unsafe extern "C" fn query_port(
             max_vl_num: 1,
             active_width: WIDTH_4X,
             active_speed: SPEED_EDR,
-            // Physical state LinkUp or Disabled (IBTA vol 1, 14.2.5.6).
+            // Physical state LinkUp or Disabled (IBTA 1.7 14.2.5.6).
             phys_state: if down { 3 } else { 5 },
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
             ..Zeroed::zeroed()

@@ -75,7 +75,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The state of a connection, with the name in the specification (IBTA vol 1, 12.9.7).
+/// The state of a connection, with the name in the specification (IBTA 1.7 12.9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// A REQ was sent.

@@ -1,4 +1,4 @@
-//! MADs of peers (IBTA vol 1, 12.9.7 and 12.9.8: the state tables).
+//! MADs of peers (IBTA 1.7 12.9.7, 12.9.8: the state tables).
 //! The agent passes each received MAD to [`Manager::receive`].
 
 use super::parked::ParkedKind;
@@ -173,10 +173,11 @@ impl<A: Clone + Ord> Manager<A> {
     }
 
     /// Asks the peer of an established connection whether the connection still exists, at most once
-    /// in [`PROBE_INTERVAL`]. A forged REQ must not end the connection, although IBTA vol 1,
-    /// 12.9.8.3.1 requires that. The question is a DREQ for [`DisconnectRequest::NO_QPN`] in place
-    /// of the peer's queue pair. A manager that has the connection drops such a DREQ, as the kernel
-    /// does (`cm_dreq_handler` in Linux' `cm.c`); any other manager answers DREP.
+    /// in [`PROBE_INTERVAL`]. A forged REQ must not end the connection, although
+    /// IBTA 1.7 12.9.8.3.1 requires that. The question is a DREQ for
+    /// [`DisconnectRequest::NO_QPN`] in place of the peer's queue pair. A manager that has the
+    /// connection drops such a DREQ, as the kernel does (`cm_dreq_handler` in Linux' `cm.c`); any
+    /// other manager answers DREP.
     fn probe_liveness(
         &mut self,
         now: Time,

@@ -167,7 +167,7 @@ impl<A> ConnectionEntry<A> {
     /// connection was made, or if one end has disconnected: a peer that asks again has given the
     /// queue pair's number to another queue pair, and duplicates of the old request are recognised
     /// by their communication id. The specification therefore calls stale only what is connected
-    /// (IBTA vol 1, 12.9.8.3.1); the owner of the queue pair observes time-wait.
+    /// (IBTA 1.7 12.9.8.3.1); the owner of the queue pair observes time-wait.
     const fn occupies_qp(&self) -> bool {
         !matches!(
             self.state,

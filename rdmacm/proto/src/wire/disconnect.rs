@@ -1,4 +1,4 @@
-//! DREQ and DREP: the end of a connection (IBTA vol 1, 12.6.10 and 12.6.11).
+//! DREQ and DREP: the end of a connection (IBTA 1.7 12.6.10, 12.6.11).
 //! [`super::Mad`] contains these messages.
 
 use super::body::Body;
@@ -18,7 +18,7 @@ pub struct DisconnectRequest {
 }
 
 impl DisconnectRequest {
-    /// The number of no queue pair, which stands for multicast (IBTA vol 1, 9.2.4). A DREQ with
+    /// The number of no queue pair, which stands for multicast (IBTA 1.7 9.2.4). A DREQ with
     /// this number ends no connection: a manager with the connection drops the DREQ, and any other
     /// manager answers DREP.
     pub const NO_QPN: Qpn = Qpn::new(0xff_ffff);

@@ -1,5 +1,5 @@
-//! IP addresses and ports in MADs, which know only GIDs and services: the RDMA IP CM Service (IBTA
-//! vol 1, annex A11).
+//! IP addresses and ports in MADs, which know only GIDs and services: the RDMA IP CM Service
+//! (IBTA 1.7 A11).
 //! librdmacm puts this header before the program's private data.
 
 use super::{Malformed, Private, TooLong};
@@ -144,6 +144,7 @@ mod tests {
         assert_eq!(PortSpace::of(ServiceId(0x1_0106_0001)), None);
     }
 
+    /// IBTA 1.7 A11.
     #[test]
     fn both_families_have_their_golden_bytes_and_are_themselves_again() {
         let v4 = IpHeader::V4 {

@@ -1,4 +1,4 @@
-//! A whole MAD: the common header (IBTA vol 1, 13.4.3) and the message.
+//! A whole MAD: the common header (IBTA 1.7 13.4.3) and the message.
 //! The manager parses and emits MADs here.
 
 use super::body::{BODY_LEN, Body};

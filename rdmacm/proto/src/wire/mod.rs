@@ -2,8 +2,8 @@
 //! The manager works with values; the agent of librdmacm carries bytes.
 //!
 //! A MAD of the class is parsed into a valid value, and every value can be emitted. Layouts are
-//! those of IBTA vol 1, chapter 12 (messages), 13.4 (the common header of MADs) and annex A11 (the
-//! header of IP addressing). Enhanced connection establishment (ECE) follows the kernel
+//! those of IBTA 1.7 12 (messages), 13.4 (the common header of MADs), A11 (the header of IP
+//! addressing). Enhanced connection establishment (ECE) follows the kernel
 //! (include/rdma/ibta_vol1_c12.h).
 
 mod body;

@@ -36,8 +36,8 @@ pub type Qpn = Bits<24>;
 /// A packet sequence number.
 pub type Psn = Bits<24>;
 
-/// A time as the specification encodes it: 4.096 us times two to the power of the code (IBTA vol 1,
-/// 12.7.34).
+/// A time as the specification encodes it: 4.096 us times two to the power of the code
+/// (IBTA 1.7 12.7.34).
 pub type TimeCode = Bits<5>;
 
 impl TimeCode {
@@ -74,7 +74,7 @@ impl fmt::Debug for Guid {
     }
 }
 
-/// The address of a port; with RoCE an IP address (IBTA A17, 4.3).
+/// The address of a port; with RoCE an IP address (IBTA 1.7 A17.4.3).
 pub type Gid = [u8; 16];
 
 #[cfg(test)]
@@ -87,6 +87,7 @@ mod tests {
         assert_eq!(Bits::<5>::new(0xff), Bits::MAX);
     }
 
+    /// IBTA 1.7 12.7.34.
     #[test]
     fn time_codes_double_and_cover_what_is_asked() {
         assert_eq!(TimeCode::new(0).duration(), Duration::from_nanos(4096));

@@ -1,4 +1,4 @@
-//! REJ, a rejection, and MRA, a request for patience (IBTA vol 1, 12.6.6 and 12.6.7).
+//! REJ, a rejection, and MRA, a request for patience (IBTA 1.7 12.6.6, 12.6.7).
 //! [`super::Mad`] contains these messages.
 
 use super::body::Body;
@@ -35,7 +35,7 @@ impl Rejected {
     }
 }
 
-/// The reason of a REJ (IBTA vol 1, 12.6.7.2). Other numbers are valid too.
+/// The reason of a REJ (IBTA 1.7 12.6.7.2). Other numbers are valid too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason(pub u16);
 

@@ -1,4 +1,4 @@
-//! REP, the acceptance of a request, and RTU, the confirmation (IBTA vol 1, 12.6.8 and 12.6.9).
+//! REP, the acceptance of a request, and RTU, the confirmation (IBTA 1.7 12.6.8, 12.6.9).
 //! [`super::Mad`] contains these messages.
 
 use super::body::Body;

@@ -1,4 +1,4 @@
-//! REQ: a connection request (IBTA vol 1, 12.6.5).
+//! REQ: a connection request (IBTA 1.7 12.6.5).
 //! [`super::Mad`] contains this message.
 
 use super::body::Body;
@@ -15,7 +15,7 @@ pub enum Transport {
     Unreliable,
     /// Reliable datagram, which no adapter supports.
     ReliableDatagram,
-    /// Extended reliable connection (annex A14).
+    /// Extended reliable connection (IBTA 1.7 A14).
     Extended,
 }
 
@@ -84,7 +84,7 @@ pub struct Request {
     pub private: Private<92>,
 }
 
-/// The extended transport that annex A14 defines.
+/// The extended transport (IBTA 1.7 A14).
 const XRC: u32 = 1;
 
 impl Request {

@@ -1,4 +1,4 @@
-//! SIDR_REQ and SIDR_REP: the queue pair of a datagram service (IBTA vol 1, 12.11).
+//! SIDR_REQ and SIDR_REP: the queue pair of a datagram service (IBTA 1.7 12.11).
 //! [`super::Mad`] contains these messages.
 
 use super::body::Body;

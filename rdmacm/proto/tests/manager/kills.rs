@@ -127,6 +127,7 @@ fn a_new_process_answers_for_its_predecessor_at_once() {
     net.end_all();
 }
 
+/// IBTA 1.7 12.9.8.3.1.
 #[test]
 fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
     let mut net = Net::with_server(2);
@@ -196,6 +197,7 @@ fn a_late_duplicate_of_a_request_whose_connection_has_ended_begins_nothing() {
 
 /// The symptom: a forged REQ with the client's address and GUID ended the connection of the named
 /// queue pair.
+/// IBTA 1.7 12.9.8.3.1.
 #[test]
 fn a_forged_request_for_a_queue_pair_in_use_ends_nothing() {
     for by_name in [false, true] {

@@ -170,7 +170,7 @@ fn outcome(node: &mut Node, told: usize) -> (String, String, String) {
     (stage, answers.join("+"), story)
 }
 
-/// By the state tables of IBTA vol 1, 12.9.7 and 12.9.8.
+/// By the state tables of IBTA 1.7 12.9.7, 12.9.8.
 const WANTED: &str = "\
 none                 REQ      -         Q  RequestReceived
 none                 REP      REJ(6)    -  -

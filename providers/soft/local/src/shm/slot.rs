@@ -19,7 +19,7 @@ pub const SEND_INLINE: usize = BODY_WORDS * 8;
 /// Bytes of a one-sided piece or a datagram that fit into its slot, behind two words of address.
 pub const ADDRESSED_INLINE: usize = SEND_INLINE - 16;
 
-/// The request of a piece to the responder (the transport operations of IBTA 1.x 9.3).
+/// The request of a piece to the responder (the transport operations of IBTA 1.7 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {

@@ -227,6 +227,7 @@ mod tests {
         assert_eq!([packets(0), packets(1), packets(1024), packets(1025)], [1, 1, 1, 2]);
     }
 
+    /// IBTA 1.7 9.7.6.1.3.
     #[test]
     fn the_ack_timeout_doubles_with_each_step() {
         let timeout = |timeout| Sending { timeout, ..Sending::default() }.ack_timeout();

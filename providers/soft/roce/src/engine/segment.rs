@@ -94,6 +94,7 @@ fn send(first: bool, last: bool, tail: Tail) -> Send<Tail> {
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 9.3.4, 9.4.
     #[test]
     fn a_send_is_cut_at_the_path_mtu() {
         let work = Work::new(1, Op::Send(Tail::Plain), 600);
@@ -118,6 +119,7 @@ mod tests {
         assert!(!segment.last);
     }
 
+    /// IBTA 1.7 9.4.
     #[test]
     fn an_empty_write_is_one_packet_with_its_header() {
         let write = Op::Write { va: 1, rkey: 2, immediate: None };

@@ -256,6 +256,7 @@ mod tests {
         Timers::new(&Sending { timeout: 14, ..Sending::default() }, &Tuning::default(), 0)
     }
 
+    /// IBTA 1.7 9.7.6.1.3.
     #[test]
     fn timeouts_back_off_to_four_times() {
         let mut timers = timers();

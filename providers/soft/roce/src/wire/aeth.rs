@@ -140,6 +140,7 @@ impl RnrTimer {
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 9.7.5.1.1.
     #[test]
     fn golden_bytes() {
         let msn = Number::new(5);
@@ -172,6 +173,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 9.7.7.
     #[test]
     fn credits_are_rounded_down_to_the_table() {
         for (receives, messages) in
@@ -182,6 +184,7 @@ mod tests {
         assert_eq!(Credits::UNLIMITED.messages(), None);
     }
 
+    /// IBTA 1.7 9.7.5.2.8.
     #[test]
     fn rnr_timer_code_zero_is_the_longest() {
         let us = |code| RnrTimer::new(code).duration().as_micros();

@@ -96,6 +96,7 @@ pub const fn pkeys_match(ours: u16, theirs: u16) -> bool {
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 10.9.1.2.
     #[test]
     fn partition_keys_match_when_one_is_a_full_member() {
         assert!(pkeys_match(0xffff, 0x7fff));
@@ -119,6 +120,7 @@ mod tests {
         }
     }
 
+    /// IBTA 1.7 9.2.
     #[test]
     fn another_transport_version_is_malformed() {
         let mut bytes = Bth::new(Qpn::new(1), Psn::new(2)).emit(4, 0);

@@ -64,6 +64,7 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
+    /// IBTA 1.7 A17.4.5.1.
     #[test]
     fn ipv4_stands_in_the_last_20_bytes_with_a_valid_checksum() {
         let addresses =
@@ -77,6 +78,7 @@ mod tests {
         assert_eq!(ones_complement_sum(ip), 0xffff);
     }
 
+    /// IBTA 1.7 8.3, A17.4.5.1.
     #[test]
     fn ipv6_fills_all_40_bytes() {
         let addresses = Addresses::V6 { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };

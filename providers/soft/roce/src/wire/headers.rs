@@ -1,4 +1,4 @@
-//! The extended transport headers (IBTA 1.7 9.3; XRC: A14; FLUSH and ATOMIC WRITE: A19).
+//! The extended transport headers (IBTA 1.7 9.3, A14 (XRC), A19 (FLUSH, ATOMIC WRITE)).
 //! `message.rs` decides which of them a packet carries.
 
 use super::{Malformed, Number, Qpn, take};
@@ -230,6 +230,7 @@ mod tests {
         assert_eq!(AtomicOp::FetchAdd { add: 2 }.apply(u64::MAX), 1);
     }
 
+    /// IBTA 1.7 A19.
     #[test]
     fn every_flush_header_round_trips() {
         for bits in 0..8_u8 {

@@ -274,6 +274,7 @@ mod tests {
         68656c6c6f000000 62b8bd5b";
     const ALL: [&str; 5] = [CNP, UC_V4, UC_V6, ACK, SEND];
 
+    /// IBTA 1.7 7.8.1, A17.3.3.
     #[test]
     fn vectors_of_hardware_and_of_others_verify() {
         for vector in ALL {

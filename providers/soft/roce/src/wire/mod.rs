@@ -2,8 +2,7 @@
 //!
 //! Parsing returns a value that cannot be invalid, and every value can be emitted. Values omit
 //! derived fields: the pad count follows from the payload length, the opcode from the message.
-//! Layouts follow IBTA 1.7 9 and the annexes A14 (XRC), A17 (RoCE v2) and A19 (FLUSH, ATOMIC
-//! WRITE).
+//! Layouts follow IBTA 1.7 9, A14 (XRC), A17 (RoCE v2), A19 (FLUSH, ATOMIC WRITE).
 
 mod aeth;
 mod bth;

@@ -103,6 +103,7 @@ impl fmt::Debug for Number {
 mod tests {
     use super::*;
 
+    /// IBTA 1.7 9.2.
     #[test]
     fn psn_distance_wraps_at_24_bits() {
         let near_the_end = Psn::new(0xff_fffe);

@@ -191,6 +191,7 @@ mod tests {
         bytes
     }
 
+    /// IBTA 1.7 9.2.1, 9.3.
     #[test]
     fn every_message_has_its_golden_bytes_and_round_trips() {
         for (opcode, message, golden, payload) in all() {
@@ -258,6 +259,7 @@ mod tests {
         assert_eq!(Packet::parse(&bytes), Ok((packet, &[][..])));
     }
 
+    /// IBTA 1.7 9.2.1.
     #[test]
     fn unknown_opcodes_are_malformed() {
         let known: Vec<u8> = all().iter().map(|&(opcode, ..)| opcode).collect();

@@ -232,6 +232,7 @@ fn requests_to_receivers_that_are_not_ready_end_soon() {
 }
 
 /// A dead peer is given up after eight timeouts with backoff, no sooner, and receives few packets.
+/// IBTA 1.7 9.7.6.1.3.
 #[test]
 fn a_dead_peer_is_given_up_in_time_and_receives_few_packets() {
     for (lose, seed) in [(0, 0x81), (10, 0x82), (200, 0x83)] {

@@ -172,6 +172,7 @@ fn everything_arrives_once_and_in_order_by_a_good_network() {
     assert_eq!(counters.packet_seq_err + counters.local_ack_timeout_err, 0);
 }
 
+/// IBTA 1.7 9.7.
 #[test]
 fn everything_arrives_once_and_in_order_by_a_bad_network() {
     let mut seen = BTreeMap::new();
@@ -235,6 +236,7 @@ fn credits_are_honoured_without_deadlock() {
     }
 }
 
+/// IBTA 1.7 A14.
 #[test]
 fn xrc_names_the_shared_receive_queue() {
     for seed in 0..4 {

@@ -64,6 +64,7 @@ fn a_dead_peer_ends_with_retry_exceeded_and_all_others_flushed() {
     }
 }
 
+/// IBTA 1.7 9.7.5.2.8.
 #[test]
 fn rnr_retries_are_counted_and_seven_is_for_ever() {
     for (rnr_retry, gives_up) in [(0, true), (2, true), (7, false)] {
@@ -100,6 +101,7 @@ fn the_requester_waits_for_the_rnr_timer() {
     assert!(world.now.since(nak) >= Duration::from_micros(10_240));
 }
 
+/// IBTA 1.7 9.7.4.1.2, 9.7.5.2.2.
 #[test]
 fn requests_without_access_rights_are_refused_and_both_ends_fail() {
     let refused = [
@@ -240,6 +242,7 @@ fn a_response_of_another_length_is_a_bad_response() {
     assert_eq!(world.ends[0].completions, [(0, Status::BadResponse)]);
 }
 
+/// IBTA 1.7 9.6.1.
 #[test]
 fn packets_from_other_addresses_are_dropped_first() {
     let mut world = world(|config, _| without_hello(config));
@@ -267,6 +270,7 @@ fn packets_from_other_addresses_are_dropped_first() {
     assert_eq!(qp.counters().dropped_pkts, 5);
 }
 
+/// IBTA 1.7 9.7.5.1.2, 9.7.5.2.2.
 #[test]
 fn a_gap_causes_one_nak_for_a_peer_without_hello() {
     let mut world = world(|config, _| without_hello(config));
@@ -427,6 +431,7 @@ fn a_peer_that_sends_a_sequence_error_after_an_rnr_nak_is_understood() {
     assert_eq!(world.ends[0].qp.counters().packet_seq_err, 0);
 }
 
+/// IBTA 1.7 9.7.5.1.2.
 #[test]
 fn a_duplicate_is_not_executed_again_and_acknowledged_with_the_newest() {
     let mut world = world(|config, _| without_hello(config));
@@ -488,6 +493,7 @@ fn a_read_whose_answer_is_lost_and_whose_memory_is_gone_is_a_remote_access_error
     assert!(!world.ends[1].qp.is_in_error());
 }
 
+/// IBTA 1.7 9.7.5.1.2.
 #[test]
 fn a_duplicate_atomic_gets_the_first_result() {
     let mut world = world(|config, _| without_hello(config));
@@ -517,6 +523,7 @@ fn a_thousand_duplicate_reads_queue_a_bounded_number_of_responses() {
     assert_eq!(answers.len(), 16, "it is still being answered");
 }
 
+/// IBTA 1.7 9.7.5, 9.7.5.1.1.
 #[test]
 fn an_acknowledgement_is_sent_for_a_packet_that_asks_and_for_no_other() {
     let mut world = world(|config, _| without_hello(config));
@@ -662,6 +669,7 @@ fn a_response_with_data_never_waits() {
 }
 
 /// A peer without credits gets one packet as a probe, instead of all posted requests.
+/// IBTA 1.7 9.7.7.2.
 #[test]
 fn a_limited_requester_asks_with_one_packet() {
     let mut world = world(|config, _| without_hello(config));
@@ -687,6 +695,7 @@ fn a_limited_requester_asks_with_one_packet() {
     assert_eq!(world.ends[0].completions.len(), 7);
 }
 
+/// IBTA 1.7 9.7.7.
 #[test]
 fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
     for (shared, promised) in [(false, Some(6)), (true, None)] {
@@ -709,6 +718,7 @@ fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
     }
 }
 
+/// IBTA 1.7 9.7.
 #[test]
 fn reads_stay_within_the_depth_and_a_fence_waits_for_them() {
     let mut world = world(|config, sending| {
@@ -788,6 +798,7 @@ fn a_request_whose_memory_is_gone_fails_in_its_turn() {
     assert_eq!(world.ends[0].completions, wanted);
 }
 
+/// IBTA 1.7 A17.9.3.
 #[test]
 fn marked_packets_bring_notifications_that_slow_the_sender() {
     let mut world = world(|config, _| config.tuning.cnp_interval = Duration::from_micros(50));

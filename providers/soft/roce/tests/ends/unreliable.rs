@@ -5,6 +5,7 @@ use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 
+/// IBTA 1.7 9.8.
 #[test]
 fn messages_of_an_unreliable_connection_arrive_whole_or_not_at_all() {
     for seed in 0..8 {
@@ -65,6 +66,7 @@ fn datagram(id: u64, qkey: u32, len: u32) -> Work {
     Work::new(id, Op::Datagram { qpn: Qpn::new(0x12), qkey, immediate }, len)
 }
 
+/// IBTA 1.7 9.8.3.
 #[test]
 fn datagrams_need_the_key_and_a_receive() {
     let mut world = World::new(Service::Ud, 1, |_, _| {});
@@ -90,6 +92,7 @@ fn a_datagram_longer_than_the_path_mtu_is_an_error_of_the_sender() {
     assert_eq!(world.ends[0].completions, [(0, Status::LocalLength), (1, Status::Flushed)]);
 }
 
+/// IBTA 1.7 10.5.
 #[test]
 fn multicast_datagrams_are_for_everybody() {
     let mut world = World::new(Service::Ud, 1, |_, _| {});
@@ -99,6 +102,7 @@ fn multicast_datagrams_are_for_everybody() {
     assert_eq!(world.ends[1].inbox.len(), 1);
 }
 
+/// IBTA 1.7 3.5.10.
 #[test]
 fn datagrams_between_managers_have_their_number_at_both_ends() {
     let mut world = World::new(Service::Ud, 1, |_, _| {});
@@ -109,6 +113,7 @@ fn datagrams_between_managers_have_their_number_at_both_ends() {
     assert_eq!(sources, [Some(Qpn::GSI)]);
 }
 
+/// IBTA 1.7 9.8.2.2.
 #[test]
 fn a_packet_that_only_ends_a_message_has_a_byte_or_more() {
     for (last, arrived) in [(0, 0), (1, 1)] {

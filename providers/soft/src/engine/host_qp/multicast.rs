@@ -1,7 +1,7 @@
 //! Multicast between hosts, and packets to QP 1: one packet for several QPs of this host.
 //! Stands between the dispatch of received packets and the members of a group.
 //!
-//! A group of `ibv_attach_mcast` is an IP multicast group (RoCE v2, annex A17.9.2). Each process
+//! A group of `ibv_attach_mcast` is an IP multicast group (IBTA 1.7 A17.9.2). Each process
 //! with members joins the group by its own sockets, and the kernel delivers a packet to all of
 //! them, so processes forward no multicast. `ferroverbs_net` disables the loopback of sent packets:
 //! members on the same host receive them through shared memory.

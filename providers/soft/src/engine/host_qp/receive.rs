@@ -100,7 +100,7 @@ impl<'a> RequestServer for Halves<'a> {
     }
 
     /// Before RTS the application gets an event, because the application may wait for the
-    /// connection (IBTA vol 1, 11.6.3.1).
+    /// connection (IBTA 1.7 11.6.3.1).
     #[cold]
     fn report_first_request(&mut self) {
         if self.send.qp.state() == State::Rtr {
@@ -384,8 +384,8 @@ const fn is_first_packet(ask: &Ask) -> bool {
     !matches!(ask, Ask::Deliver { first: false, .. } | Ask::Place { first: false, .. })
 }
 
-/// The shared receive queue that an XRC packet names. XRCETH follows BTH in each request (IBTA vol
-/// 1, annex A14).
+/// The shared receive queue that an XRC packet names. XRCETH follows BTH in each request
+/// (IBTA 1.7 A14).
 fn srq_number_of(packet: &[u8]) -> u32 {
     match packet.get(12..16) {
         Some(&[_, high, middle, low]) => u32::from_be_bytes([0, high, middle, low]),

@@ -45,6 +45,7 @@ fn allow(side: &Side, access: u32) {
     side.modify(IBV_QPS_RTS, IBV_QP_ACCESS_FLAGS, attr);
 }
 
+/// IBTA 1.7 9.7.4.1.2, 9.7.4.1.5, table 58.
 #[test]
 fn an_operation_that_the_qp_does_not_allow_is_an_invalid_request_whatever_its_length() {
     let all = ALL | FLUSH_GLOBAL;
