@@ -86,7 +86,7 @@ fn the_folders_of_the_front_end_import_one_way() {
 
 /// Crates by folder, and the permitted dependencies of each in this repository. A crate without a
 /// row may have none.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("providers/soft/sys", &["cface"]),
     ("providers/soft/memory", &["cface", "soft-sys"]),
     ("providers/soft/local", &["cface", "soft-sys", "soft-memory"]),
@@ -94,6 +94,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("providers/soft/roce", &[]),
     ("providers/soft/net", &[]),
     ("providers/soft/loom", &[]),
+    ("providers/emulated/mlx5", &["abi", "soft-semantics"]),
     ("rdmacm", &["abi", "cface", "ferroverbs-cm", "provider-loader"]),
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),
@@ -110,14 +111,17 @@ const CRATES: [(&str, &[&str]); 16] = [
 const LAYER: &[&str] = &["abi", "cface", "layer-records", "layer-tap"];
 
 /// The crates in the list without unsafe code.
-const SAFE: [&str; 3] = ["providers/soft/semantics", "providers/soft/roce", "rdmacm/proto"];
+const SAFE: [&str; 4] =
+    ["providers/soft/semantics", "providers/soft/roce", "providers/emulated/mlx5", "rdmacm/proto"];
 
 /// The crates of this repository among the dependencies of a manifest.
 fn stands_on(manifest: &str) -> Vec<&str> {
     let Some(begin) = manifest.find("[dependencies]") else { return vec![] };
     let own = |name: &&str| {
         matches!(*name, "abi" | "cface" | "roce" | "provider-loader")
-            || ["soft-", "layer-", "ferroverbs"].iter().any(|of_ours| name.starts_with(of_ours))
+            || ["soft-", "layer-", "emulated-", "ferroverbs"]
+                .iter()
+                .any(|of_ours| name.starts_with(of_ours))
     };
     let lines = manifest[begin..].lines().skip(1).take_while(|line| !line.starts_with('['));
     lines.filter_map(|line| line.split(['.', ' ', '=']).next()).filter(own).collect()
@@ -138,7 +142,7 @@ fn libraries(root: &Path, folder: &str) -> Vec<String> {
 fn libraries_stand_on_each_other_one_way() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec!["rdmacm".to_owned()];
-    for folder in ["providers/soft", "rdmacm", "layers"] {
+    for folder in ["providers/soft", "providers/emulated", "rdmacm", "layers"] {
         folders.extend(libraries(root, folder));
     }
     folders.sort();

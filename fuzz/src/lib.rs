@@ -25,6 +25,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("roce", ferroverbs_roce::fuzzing::codec),
     ("queue_pair", ferroverbs_roce::fuzzing::queue_pair),
     ("commands", kernel::run),
+    ("mlx5", emulated_mlx5::fuzzing::adapter),
     ("mad", ferroverbs_cm::fuzzing::mad_again),
     ("cm", ferroverbs_cm::fuzzing::manager),
 ];
