@@ -106,6 +106,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("qp", "errors", ONE_AND_TWO, true),
     checked("qp", "refusals", ONE_AND_TWO, false),
     checked("mr", "mr", ONE_AND_TWO, true),
+    checked("mr", "dmabuf", ONE_AND_TWO, true),
     checked("device", "newer", ONE_AND_TWO, true),
     checked("mr", "mw", ONE_AND_TWO, true),
     checked("mr", "dm", ONE_AND_TWO, true),

@@ -1,8 +1,9 @@
 /*
  * Functions newer than the headers of the build, found by name at run time: device buffers, regions
- * by attributes, and calls that soft does not support. ibv_alloc_buf(3), ibv_reg_mr_ex(3),
- * ibv_alloc_dmah(3), ibv_create_comp_cntr(3).
+ * by attributes, DMA handles, and calls that soft does not support. ibv_alloc_buf(3),
+ * ibv_reg_mr_ex(3), ibv_alloc_dmah(3), ibv_create_comp_cntr(3).
  */
+#define _GNU_SOURCE
 #include "rig.h"
 #include <dlfcn.h>
 
@@ -18,7 +19,7 @@ struct newer_region {
 	uint64_t fd_offset;
 	void *dmah, *buf;
 };
-enum { HAS_IOVA = 1 << 0, HAS_ADDR = 1 << 1, HAS_FD = 1 << 2, HAS_FD_OFFSET = 1 << 3 };
+enum { HAS_IOVA = 1 << 0, HAS_ADDR = 1 << 1, HAS_FD = 1 << 2, HAS_FD_OFFSET = 1 << 3, HAS_DMAH = 1 << 4 };
 
 static void *call(const char *name)
 {
@@ -114,6 +115,56 @@ static void buffers(void)
 	}
 }
 
+/* The layout of <infiniband/verbs.h> of rdma-core 60. */
+struct hints {
+	uint32_t comp_mask, cpu_id;
+	uint8_t ph, tph_mem_type;
+};
+enum { HAS_CPU = 1 << 0, HAS_PH = 1 << 1, HAS_MEM_TYPE = 1 << 2 };
+
+/* DMA handles: hints are checked and have no effect. */
+static void dma_handles(void)
+{
+	struct ibv_context *ctx = open_device(), *other = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx), *others = ibv_alloc_pd(other);
+	static unsigned char page[4096];
+	void *(*alloc)(struct ibv_context *, struct hints *) = (void *(*)(struct ibv_context *, struct hints *))call("ibv_alloc_dmah");
+	int (*dealloc)(void *) = (int (*)(void *))call("ibv_dealloc_dmah");
+	struct ibv_mr *(*reg)(struct ibv_pd *, struct newer_region *) = (struct ibv_mr *(*)(struct ibv_pd *, struct newer_region *))call("ibv_reg_mr_ex");
+	static const struct {
+		const char *what;
+		struct hints hints;
+	} wrong[] = {
+		{ "processor 0xffffff", { HAS_CPU, 0xffffff, 0, 0 } },
+		{ "processing hint 4", { HAS_PH, 0, 4, 0 } },
+		{ "memory of type 2", { HAS_MEM_TYPE, 0, 0, 2 } },
+		{ "an unknown member", { 1 << 3, 0, 0, 0 } },
+	};
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		struct hints hints = wrong[i].hints;
+		errno = 0;
+		check(!alloc(ctx, &hints) && errno == EINVAL, "ibv_alloc_dmah: %s: EINVAL (%s)", wrong[i].what, strerror(errno));
+	}
+	struct hints hints = { HAS_CPU | HAS_PH | HAS_MEM_TYPE, 0, 3, 1 }, none = { .ph = 9 };
+	void *idle = alloc(ctx, &none), *used = alloc(ctx, &hints);
+	check(idle && used, "ibv_alloc_dmah: no hints, and all");
+	struct newer_region r = { .length = 4096, .access = ALL | IBV_ACCESS_ON_DEMAND, .comp_mask = HAS_ADDR | HAS_DMAH, .addr = page, .dmah = used };
+	errno = 0;
+	check(!reg(pd, &r) && errno == EINVAL, "a region on demand with a handle: EINVAL (%s)", strerror(errno));
+	r.access = ALL;
+	errno = 0;
+	check(!reg(others, &r) && errno == EINVAL, "a handle of another context: EINVAL (%s)", strerror(errno));
+	struct ibv_mr *mr = reg(pd, &r), *more = reg(pd, &r);
+	check(mr && more && mr->addr == page && mr->length == 4096, "ibv_reg_mr_ex with a handle, twice");
+	check_eq(dealloc(idle), 0, "ibv_dealloc_dmah: a handle without regions");
+	check_eq(dealloc(used), EBUSY, "with two");
+	check_eq(ibv_dereg_mr(mr), 0, "ibv_dereg_mr");
+	check_eq(dealloc(used), EBUSY, "with one");
+	check_eq(ibv_dereg_mr(more), 0, "ibv_dereg_mr");
+	check_eq(dealloc(used), 0, "and with none left");
+	check_eq(ibv_dealloc_pd(pd) | ibv_dealloc_pd(others) | ibv_close_device(ctx) | ibv_close_device(other), 0, "all is closed");
+}
+
 static void not_offered(void)
 {
 	struct ibv_context *ctx = open_device();
@@ -127,13 +178,24 @@ static void not_offered(void)
 	errno = 0;
 	check(!reg(pd, &r) && errno, "of attributes that nobody knows (%s)", strerror(errno));
 	r.comp_mask = HAS_FD | HAS_FD_OFFSET | HAS_IOVA;
+	r.fd = -1;
 	errno = 0;
-	check(!reg(pd, &r) && errno == EOPNOTSUPP, "of a DMA-BUF: EOPNOTSUPP (%s)", strerror(errno));
+	check(!reg(pd, &r) && errno == EOPNOTSUPP, "of descriptor -1: EOPNOTSUPP (%s)", strerror(errno));
+	r.fd = memfd_create("newer", MFD_CLOEXEC);
+	if (r.fd < 0 || ftruncate(r.fd, 4096))
+		die("memfd_create");
+	struct ibv_mr *mr = reg(pd, &r);
+	check(mr && mr->length == 64, "of a memory file");
+	check_eq(mr ? ibv_dereg_mr(mr) : -1, 0, "ibv_dereg_mr");
+	r.comp_mask = HAS_FD | HAS_IOVA;
+	errno = 0;
+	check(!reg(pd, &r) && errno == EINVAL, "of a file without an offset: EINVAL (%s)", strerror(errno));
+	r.comp_mask = HAS_FD | HAS_FD_OFFSET | HAS_IOVA | HAS_ADDR;
+	errno = 0;
+	check(!reg(pd, &r) && errno == EINVAL, "of a file and memory: EINVAL (%s)", strerror(errno));
+	close(r.fd);
 
-	void *(*alloc_dmah)(struct ibv_context *, void *) = (void *(*)(struct ibv_context *, void *))call("ibv_alloc_dmah");
 	uint64_t nothing[8] = { 0 };
-	errno = 0;
-	check(!alloc_dmah(ctx, nothing) && errno == EOPNOTSUPP, "ibv_alloc_dmah: EOPNOTSUPP (%s)", strerror(errno));
 	void *(*create)(struct ibv_context *, void *) = (void *(*)(struct ibv_context *, void *))call("ibv_create_comp_cntr");
 	errno = 0;
 	check(!create(ctx, nothing) && errno == EOPNOTSUPP, "ibv_create_comp_cntr: EOPNOTSUPP (%s)", strerror(errno));
@@ -163,6 +225,7 @@ int main(int argc, char **argv)
 	a = end_new(0);
 	b = end_new(two);
 	buffers();
+	dma_handles();
 	not_offered();
 	end_free(b);
 	end_free(a);

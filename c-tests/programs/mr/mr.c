@@ -180,21 +180,6 @@ static void registration(void)
 	pair_close(a, b);
 }
 
-/* Memory of another device comes by a kernel's descriptor, and there is none. */
-static long import(struct parts *p, void *arg)
-{
-	(void)arg;
-	errno = 0;
-	return ibv_reg_dmabuf_mr(p->pd, 0, PAGE, 0, 0, IBV_ACCESS_LOCAL_WRITE) ? 0 : errno;
-}
-
-static void not_offered(void)
-{
-	open_both();
-	check_eq(end_run(b, import, NULL, 0), EOPNOTSUPP, "ibv_reg_dmabuf_mr");
-	pair_close(a, b);
-}
-
 static void addresses(void)
 {
 	open_both();
@@ -591,7 +576,6 @@ int main(int argc, char **argv)
 	a = end_new(0);
 	b = end_new(two);
 	registration();
-	not_offered();
 	addresses();
 	stale();
 	changes();

@@ -355,13 +355,23 @@ static void states(void)
 		check(ibv_post_recv(s.qp, &w, &bad) && bad == &w, "%s: a receive, which it never has", s.name);
 }
 
-/* soft supports neither ECE nor in-order data (ibv_query_ece(3), ibv_query_qp_data_in_order(3)). */
-static void not_offered(void)
+/* soft has no enhancements: options are accepted, and reduced to none (ibv_set_ece(3)). In-order data
+ * are not offered (ibv_query_qp_data_in_order(3)). */
+static void enhancements(void)
 {
-	struct ibv_ece ece = { .vendor_id = 1 };
-	check_eq(ibv_query_ece(s.qp, &ece), EOPNOTSUPP, "%s: ibv_query_ece", s.name);
-	ece = (struct ibv_ece){ .vendor_id = 1 };
-	check_eq(ibv_set_ece(s.qp, &ece), EOPNOTSUPP, "%s: ibv_set_ece", s.name);
+	struct ibv_ece offered = { .options = 9, .comp_mask = 9 }, asked, left = { 0 };
+	check(!ibv_query_ece(s.qp, &offered) && offered.vendor_id && !offered.options && !offered.comp_mask, "%s: ibv_query_ece offers nothing in the name of a vendor", s.name);
+	/* UCX asks for the most with all bits. */
+	asked = (struct ibv_ece){ .vendor_id = offered.vendor_id, .options = ~0u };
+	check_eq(ibv_set_ece(s.qp, &asked), 0, "%s: ibv_set_ece accepts options", s.name);
+	check(!ibv_query_ece(s.qp, &left) && left.vendor_id == offered.vendor_id && !left.options, "%s: and reduces them to none", s.name);
+	check_eq(ibv_set_ece(s.qp, &left), 0, "%s: which is accepted, too", s.name);
+	asked = (struct ibv_ece){ .vendor_id = offered.vendor_id, .comp_mask = 1 };
+	check_eq(ibv_set_ece(s.qp, &asked), EINVAL, "%s: ibv_set_ece with an unknown member", s.name);
+	asked = (struct ibv_ece){ .vendor_id = offered.vendor_id ^ 1 };
+	check_eq(ibv_set_ece(s.qp, &asked), EINVAL, "%s: of another vendor", s.name);
+	asked.vendor_id = 0;
+	check_eq(ibv_set_ece(s.qp, &asked), EOPNOTSUPP, "%s: of no vendor", s.name);
 	check_eq(ibv_query_qp_data_in_order(s.qp, IBV_WR_RDMA_WRITE, 0), 0, "%s: ibv_query_qp_data_in_order promises nothing", s.name);
 }
 
@@ -395,7 +405,7 @@ static void all(void)
 	inline_data();
 	if (s.built)
 		by_builder();
-	not_offered();
+	enhancements();
 	states();
 	check_eq(ibv_dealloc_mw(window), 0, "ibv_dealloc_mw");
 }

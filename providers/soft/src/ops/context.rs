@@ -15,7 +15,7 @@ use super::context_identity::ContextIdentity;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::state::{Context, SoftContext};
 use super::{
-    ah, buf, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, orphaned, pd, post, qp,
+    ah, buf, cq, cq_ex, dm, dmah, domain, mcast, mr, mr_import, mw, object, orphaned, pd, post, qp,
     query, srq, tags, xrcd,
 };
 use crate::engine::alarm;
@@ -446,6 +446,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Some(mr::advise_mr),
     alloc_buf: Some(buf::alloc_buf),
     alloc_dm: Some(dm::alloc_dm),
+    alloc_dmah: Some(dmah::alloc_dmah),
     alloc_mw: Some(mw::alloc_mw),
     alloc_null_mr: Some(mr::alloc_null_mr),
     alloc_parent_domain: Some(domain::alloc_parent_domain),
@@ -467,6 +468,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     create_srq: Some(srq::create_srq),
     create_srq_ex: Some(srq::create_srq_ex),
     create_wq: Some(super::wq::create_wq),
+    dealloc_dmah: Some(dmah::dealloc_dmah),
     dealloc_mw: Some(mw::dealloc_mw),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(domain::dealloc_td),
@@ -500,17 +502,21 @@ static OPS: verbs_context_ops = verbs_context_ops {
     post_srq_ops: Some(tags::post_srq_ops),
     post_srq_recv: Some(srq::post_srq_recv),
     query_device_ex: Some(query::query_device_ex),
+    query_ece: Some(super::ece::query_ece),
     query_port: Some(query::query_port),
     query_port_speed: Some(query::query_port_speed),
     query_qp: Some(qp::query_qp),
     query_rt_values: Some(query::query_rt_values),
     query_srq: Some(srq::query_srq),
     reg_dm_mr: Some(dm::reg_dm_mr),
+    reg_dmabuf_mr: Some(super::dmabuf::reg_dmabuf_mr),
     read_counters: Some(super::counters::read_counters),
     reg_mr: Some(mr::reg_mr),
+    reg_mr_ex: Some(dmah::reg_mr_ex),
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),
     resize_cq: Some(cq::resize_cq),
+    set_ece: Some(super::ece::set_ece),
     unimport_dm: Some(dm::unimport_dm),
     unimport_mr: Some(mr_import::unimport_mr),
     unimport_pd: Some(pd::unimport_pd),

@@ -2,7 +2,7 @@
 //! by its regions and by copying; importers map it again.
 
 use super::context_identity::exporter;
-use super::mr::Mr;
+use super::mr::{Backing, Mr};
 use super::mr_import::published;
 use super::pd::Pd;
 use super::state::Context;
@@ -307,7 +307,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         let va = device.at(offset, length).ok_or(Errno::EINVAL)? as u64;
         let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
         let extent = Extent { pd: domain.number, va, iova: 0, len: length as u64, access };
-        let memory = Some(Arc::clone(&device.memory));
+        let memory = Backing::Device(Arc::clone(&device.memory));
         // SAFETY: `pd` is live during the call; the region holds it afterwards, and the memory by
         // the Arc. libibverbs knows that memory of this type does not belong to the application.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_DMABUF_MR, access as c_int, memory) }

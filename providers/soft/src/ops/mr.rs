@@ -2,6 +2,7 @@
 //! deregistration waits here for operations in flight.
 
 use super::dm::DeviceMemory;
+use super::dmah::DmaHandleUse;
 use super::pd::Pd;
 use super::state::Context;
 use super::{object, status};
@@ -12,6 +13,7 @@ use abi::*;
 use soft_local::shm::layout::mr_handle;
 use soft_memory::populate::populate;
 use soft_sys::Errno;
+use soft_sys::map::Mapping;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -23,9 +25,21 @@ pub(super) struct Mr {
     pd: *mut ibv_pd,
     keys: Keys,
     extent: Extent,
-    /// The device memory of the region, if any.
-    _device: Option<Arc<DeviceMemory>>,
+    _backing: Backing,
+    /// The DMA handle of ibv_reg_mr_ex(3), which cannot be freed before the region.
+    _hints: Option<DmaHandleUse>,
     kind: HandleKind,
+}
+
+/// The owner of a region's memory. Memory of the provider lives at least as long as the region.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held until it is dropped")]
+pub(super) enum Backing {
+    /// The application, or nobody: the region has no memory.
+    Application,
+    Device(Arc<DeviceMemory>),
+    /// A mapping that was made for the region.
+    File(Mapping),
 }
 
 /// The relation of a handle to the region.
@@ -52,6 +66,15 @@ impl Mr {
         self.verbs.mr_type == IBV_MR_TYPE_MR
     }
 
+    /// Has the region hold the DMA handle of its registration.
+    ///
+    /// # Safety
+    /// `mr` is a fresh region of this provider, which no other thread knows.
+    pub(super) unsafe fn keep_hints(mr: *mut ibv_mr, hints: DmaHandleUse) {
+        // SAFETY: made by this file, the C object is the first member, and nobody else knows it.
+        unsafe { (*mr.cast::<Self>())._hints = Some(hints) };
+    }
+
     pub(super) const fn is_zero_based(&self) -> bool {
         self.extent.access & IBV_ACCESS_ZERO_BASED != 0
     }
@@ -76,7 +99,7 @@ impl Mr {
         let (addr, length) = (std::ptr::null_mut(), extent.len as usize);
         let ibv_mr = ibv_mr { context, pd, addr, length, handle, lkey: keys.lkey, rkey: keys.rkey };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_IMPORTED_MR, access: 0 };
-        let mr = Mr { verbs, pd, keys, extent, _device: None, kind };
+        let mr = Mr { verbs, pd, keys, extent, _backing: Backing::Application, _hints: None, kind };
         Box::into_raw(Box::new(mr)).cast()
     }
 
@@ -156,7 +179,7 @@ impl Mr {
         extent: Extent,
         mr_type: ibv_mr_type,
         access: c_int,
-        device: Option<Arc<DeviceMemory>>,
+        backing: Backing,
     ) -> Result<*mut ibv_mr, Errno> {
         // SAFETY: `pd` is a live domain of this provider during the call, and only read; the region
         // holds it from here on.
@@ -183,7 +206,8 @@ impl Mr {
             pd,
             keys,
             extent,
-            _device: device,
+            _backing: backing,
+            _hints: None,
             kind: HandleKind::Own,
         }))
         .cast())
@@ -211,7 +235,7 @@ pub(super) unsafe extern "C" fn reg_mr(
         let extent = cover(domain, addr as u64, length, hca_va, access)?;
         // SAFETY: `pd` is live during the call, as `create` requires; the region holds it
         // afterwards.
-        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, None) }
+        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, Backing::Application) }
     })
 }
 
@@ -229,7 +253,10 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
             Extent { pd: domain.number, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID };
         // SAFETY: `pd` is live during the call, as `create` requires; the region holds it
         // afterwards.
-        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_NULL_MR, LOCAL_WRITE as c_int, None) }
+        unsafe {
+            let (kind, access) = (IBV_MR_TYPE_NULL_MR, LOCAL_WRITE as c_int);
+            Mr::create(pd, extent, kind, access, Backing::Application)
+        }
     })
 }
 

@@ -46,7 +46,7 @@ const SPEED: u64 = 4 * 250;
 /// The only partition key: full member of the default partition.
 const PKEY: u16 = 0xffff;
 /// The vendor id shown to users; not a registered IEEE number.
-const VENDOR_ID: u32 = 0xf0_0f00;
+pub(super) const VENDOR_ID: u32 = 0xf0_0f00;
 
 /// On-demand paging is supported everywhere, because pages are looked up at each use.
 const ODP: ibv_odp_caps = ibv_odp_caps {

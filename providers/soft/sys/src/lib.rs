@@ -3,7 +3,8 @@
 //! Each file covers one concern, and none contains policy: other crates decide what a segment, a
 //! slot or a peer *means*. Access to application memory is in `soft_memory`.
 //!
-//! - Descriptors and files: [`dir`], [`memfd`], [`map`], [`fifo`], [`closing`], [`unshared`].
+//! - Descriptors and files: [`dir`], [`memfd`], [`memory_file`], [`map`], [`fifo`], [`closing`],
+//!   [`unshared`].
 //! - Wake-ups and waiting: [`eventfd`], [`futex`], [`poll`], [`loop_socket`], [`unix`].
 //! - Locks and order: [`lock`] (between processes), [`spin_lock`], [`membarrier`].
 //! - Host and process: [`host`], [`interface`], [`addresses`], [`process`], [`thread`], [`clock`].
@@ -34,6 +35,7 @@ pub mod loop_socket;
 pub mod map;
 pub mod membarrier;
 pub mod memfd;
+pub mod memory_file;
 pub mod notice;
 pub mod poll;
 pub mod process;

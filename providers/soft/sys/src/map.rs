@@ -41,8 +41,14 @@ impl Mapping {
         Self::part(fd, 0, len, access)
     }
 
-    /// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size.
-    fn part(fd: BorrowedFd<'_>, offset: usize, len: usize, access: Access) -> Result<Self, Errno> {
+    /// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size, at an address that the
+    /// kernel chooses.
+    pub fn part(
+        fd: BorrowedFd<'_>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, Errno> {
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let protection = match access {
             Access::ReadOnly => libc::PROT_READ,
