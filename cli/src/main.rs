@@ -11,6 +11,8 @@ mod link;
 mod nodes;
 mod output;
 mod program;
+mod ps;
+mod rdma;
 mod recorded;
 mod report;
 mod run;
@@ -80,6 +82,10 @@ enum Command {
     Capture(capture::Args),
     /// Print the RoCE v2 counters of running processes
     Counters(counters::Args),
+    /// Stand in for rdma(8): list the software devices beside those of the kernel
+    Rdma(rdma::Args),
+    /// Print the processes that use the software adapter, with their devices, QPs and peers
+    Ps(ps::Args),
     /// Run a command and print its counters; or print the counters of other processes
     #[command(arg_required_else_help = true)]
     Stats(stats::Args),
@@ -105,6 +111,8 @@ fn main() -> ExitCode {
         Some(Command::Trace(args)) => trace::main(args),
         Some(Command::Capture(args)) => capture::main(args),
         Some(Command::Counters(args)) => counters::main(args),
+        Some(Command::Rdma(args)) => rdma::main(args),
+        Some(Command::Ps(args)) => ps::main(args),
         Some(Command::Stats(args)) => stats::main(args),
         Some(Command::Top(args)) => stats::top(args),
         Some(Command::Report(args)) => report::main(args),

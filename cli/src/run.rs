@@ -1,7 +1,8 @@
 //! `ferroverbs [run] COMMAND`: prepares the environment and replaces this process by the command.
 
-use crate::{installation, link, nodes, program, settings, tree};
+use crate::{installation, link, nodes, program, rdma, settings, tree};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -73,6 +74,9 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
     command.args(rest);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     set_variables(&mut command, args.variables())?;
+    if let Some(path) = path_with_tools()? {
+        command.env("PATH", path);
+    }
     if let Some(why) = program::why_unreached(program, std::env::var_os("PATH").as_deref()) {
         eprintln!("ferroverbs: {why}");
     }
@@ -83,6 +87,18 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
         nodes::add(args.devices().as_deref())?;
     }
     Ok(command)
+}
+
+/// `PATH` with the folder of the stand-in of rdma(8) in front. `None` if there is no `PATH`, if it
+/// has the folder already, or if it cannot hold the folder.
+fn path_with_tools() -> crate::Result<Option<OsString>> {
+    let tools = installation::library_folder()?.join(rdma::TOOLS);
+    let Some(path) = std::env::var_os("PATH") else { return Ok(None) };
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    if folders.contains(&tools) || tools.as_os_str().as_bytes().contains(&b':') {
+        return Ok(None);
+    }
+    Ok(Some(prepend_to_list(tools.as_os_str(), Some(&path))))
 }
 
 /// Sets the variables by which the loader finds the library, and those of options.

@@ -2,6 +2,8 @@
 //! as root and as an ordinary user. No other copy of libibverbs opens the device as a kernel
 //! device.
 
+mod listing;
+
 use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -22,6 +24,8 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("another copy of libibverbs", other_copy);
     checks.many("one user namespace", one_namespace);
     checks.many("settings", settings);
+    checks.many("processes", listing::processes);
+    checks.many("rdma", listing::rdma);
     checks.many("files follow", follow);
     checks.many("refused", refused);
     checks.many("hosts", hosts);
@@ -355,8 +359,10 @@ fn hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         fi
         until [ \"$(cat hw_counters/sent_pkts)\" -gt 0 ]; do sleep 0.05; done
         until [ \"$(cat counters/port_rcv_packets)\" -gt 0 ]; do sleep 0.05; done
+        until [ $FERROVERBS_HOST = 2 ] || \"$1\" ps $program | grep -q 'RC  *RTS  *a QP of another host'; do sleep 0.05; done
         echo counted $address";
-    let done = job.arg(text).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+    let job = job.arg(text).arg("sh").arg(bench.prefix()?.join("bin/ferroverbs"));
+    let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
     if done.stderr.contains("which are refused here") {
         tally.skip(name, done.stderr.trim());
         return Ok(());

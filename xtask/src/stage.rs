@@ -61,6 +61,7 @@ const SOURCES: &[&str] = &[
     "inlines",
     "layers",
     "man",
+    "packaging/rdma",
     "provider-loader",
     "providers",
     "rdmacm",
@@ -136,6 +137,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         tree.copy(&built, &layer(name), 0o644)?;
     }
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
+    tree.copy(&paths.root.join("packaging/rdma"), "lib/tools/rdma", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
     tree.write(PKG_CONFIG_RDMACM.as_bytes(), "lib/pkgconfig/librdmacm.pc", 0o644)?;

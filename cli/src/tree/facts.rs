@@ -7,58 +7,58 @@ use std::process::{Command, Stdio};
 
 /// A software device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DeviceFacts {
-    pub(super) name: String,
+pub(crate) struct DeviceFacts {
+    pub(crate) name: String,
     /// The name of its node in `/dev/infiniband`.
-    pub(super) dev_name: String,
+    pub(crate) dev_name: String,
     /// In the byte order of the host.
-    pub(super) node_guid: u64,
+    pub(crate) node_guid: u64,
     /// In the byte order of the host.
-    pub(super) sys_image_guid: u64,
-    pub(super) node_type: u32,
-    pub(super) firmware: String,
-    pub(super) hardware: u32,
-    pub(super) vendor: u32,
-    pub(super) part: u32,
-    pub(super) ports: Vec<PortFacts>,
+    pub(crate) sys_image_guid: u64,
+    pub(crate) node_type: u32,
+    pub(crate) firmware: String,
+    pub(crate) hardware: u32,
+    pub(crate) vendor: u32,
+    pub(crate) part: u32,
+    pub(crate) ports: Vec<PortFacts>,
 }
 
 /// A port, with the values of `struct ibv_port_attr`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PortFacts {
-    pub(super) number: u32,
-    pub(super) state: u32,
-    pub(super) phys_state: u32,
-    pub(super) lid: u32,
-    pub(super) lmc: u32,
-    pub(super) sm_lid: u32,
-    pub(super) sm_sl: u32,
-    pub(super) capabilities: u32,
-    pub(super) width: u32,
-    pub(super) speed: u32,
-    pub(super) link_layer: u32,
+pub(crate) struct PortFacts {
+    pub(crate) number: u32,
+    pub(crate) state: u32,
+    pub(crate) phys_state: u32,
+    pub(crate) lid: u32,
+    pub(crate) lmc: u32,
+    pub(crate) sm_lid: u32,
+    pub(crate) sm_sl: u32,
+    pub(crate) capabilities: u32,
+    pub(crate) width: u32,
+    pub(crate) speed: u32,
+    pub(crate) link_layer: u32,
     /// Entries of the GID table.
-    pub(super) table: u32,
-    pub(super) gids: Vec<GidFacts>,
-    pub(super) pkeys: Vec<u32>,
+    pub(crate) table: u32,
+    pub(crate) gids: Vec<GidFacts>,
+    pub(crate) pkeys: Vec<u32>,
 }
 
 /// An entry of the GID table that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct GidFacts {
-    pub(super) index: u32,
-    pub(super) gid: Ipv6Addr,
+pub(crate) struct GidFacts {
+    pub(crate) index: u32,
+    pub(crate) gid: Ipv6Addr,
     /// `ibv_gid_type_sysfs`: 0 for IB and RoCE v1, 1 for RoCE v2.
-    pub(super) is_v2: bool,
+    pub(crate) is_v2: bool,
     /// The interface of the address.
-    pub(super) interface: Option<String>,
+    pub(crate) interface: Option<String>,
 }
 
 /// Asks libibverbs, with these changes of the environment, for the devices that no kernel has.
 ///
 /// # Errors
 /// What libibverbs printed.
-pub(super) fn ask(environment: &Environment) -> crate::Result<Vec<DeviceFacts>> {
+pub(crate) fn ask(environment: &Environment) -> crate::Result<Vec<DeviceFacts>> {
     let all = describe(environment, &[])?;
     let device = |value: &Value| {
         DeviceFacts::from_json(value).ok_or_else(|| "libibverbs: a fact is missing".to_owned())
@@ -196,11 +196,11 @@ impl GidFacts {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A device with two addresses.
-    pub(in crate::tree) fn example() -> DeviceFacts {
+    pub(crate) fn example() -> DeviceFacts {
         let gid = |index, gid: &str, interface: Option<&str>| GidFacts {
             index,
             gid: gid.parse().unwrap(),

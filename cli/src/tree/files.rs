@@ -165,7 +165,7 @@ pub(super) fn ports_of(devices: &[DeviceFacts]) -> Vec<String> {
 }
 
 /// A GUID as sysfs has it.
-pub(super) fn guid(guid: u64) -> String {
+pub(crate) fn guid(guid: u64) -> String {
     let group = |shift: u32| guid >> shift & 0xffff;
     format!("{:04x}:{:04x}:{:04x}:{:04x}", group(48), group(32), group(16), group(0))
 }

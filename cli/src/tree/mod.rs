@@ -23,8 +23,10 @@ mod namespaces;
 mod system;
 
 pub(crate) use facts::announced_names;
-use facts::{DeviceFacts, ask};
-pub(crate) use files::is_slot;
+#[cfg(test)]
+pub(crate) use facts::tests::example;
+pub(crate) use facts::{DeviceFacts, ask};
+pub(crate) use files::{guid, is_slot};
 pub(crate) use library::{Args as DescribeArgs, main as describe};
 pub(crate) use namespaces::{is_allowed, remedy};
 
@@ -138,7 +140,7 @@ fn has_folder(device: &DeviceFacts) -> bool {
 /// True if `/sys` has this device already: root made the tree, or another `ferroverbs` did.
 fn is_shown(device: &DeviceFacts) -> bool {
     let file = Path::new("/sys/class/infiniband").join(&device.name).join("node_guid");
-    std::fs::read_to_string(file).is_ok_and(|text| text.trim() == files::guid(device.node_guid))
+    std::fs::read_to_string(file).is_ok_and(|text| text.trim() == guid(device.node_guid))
 }
 
 #[cfg(test)]

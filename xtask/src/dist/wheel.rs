@@ -55,7 +55,7 @@ impl Dist<'_> {
                     continue;
                 }
                 copy(&file, &to.join(inner))?;
-                if !inner.starts_with("etc") {
+                if !inner.starts_with("etc") && !inner.starts_with("lib/tools") {
                     glibc = glibc.max(self.glibc(&file)?);
                 }
             }
