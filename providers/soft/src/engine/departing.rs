@@ -32,7 +32,7 @@ impl Qp {
     #[cold]
     pub(crate) fn handle_broken_sends(&self) {
         let mut requester = self.requester.lock();
-        let Breakage { stopped, fatal } = requester.fate.learn();
+        let Breakage { stopped, fatal } = requester.sends.fate.learn();
         drop(requester);
         if fatal {
             self.event(IBV_EVENT_QP_FATAL);

@@ -45,20 +45,20 @@ impl Requester {
     pub(crate) fn fast_send<'a>(&'a mut self, qp: &'a Qp) -> Option<FastSend<'a>> {
         if !qp.sends_plainly()
             || !qp.is_in(State::Rts)
-            || !self.fate.is_going()
-            || self.queue.issued != self.queue.posted
-            || self.queue.is_careful()
+            || !self.sends.fate.is_going()
+            || self.sends.queue.issued != self.sends.queue.posted
+            || self.sends.queue.is_careful()
         {
             return None;
         }
-        let link = self.link.as_deref()?;
+        let link = self.ring.link.as_deref()?;
         let PeerState::Serving(now) = link.peer_state(qp.qpn) else { return None };
-        if self.latched != Some(now) {
+        if self.ring.latched != Some(now) {
             return None;
         }
         let ring = link.ring;
-        let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
-        let left = self.queue.room().min(room as usize);
+        let room = RING_SLOTS - self.ring.next.wrapping_sub(self.ring.acked);
+        let left = self.sends.queue.room().min(room as usize);
         let (same, region) = (None, CheckedLkey::default());
         Some(FastSend {
             qp,
@@ -75,28 +75,28 @@ impl Requester {
     /// work waits. Returns true if the send queue is then empty; the general path does the rest.
     #[inline]
     pub(super) fn finish_fast(&mut self, qp: &Qp) -> bool {
-        let due = self.next.wrapping_sub(self.acked);
+        let due = self.ring.next.wrapping_sub(self.ring.acked);
         let usual = due != 0
-            && qp.piggybacked_acks(self.acked) == due
+            && qp.piggybacked_acks(self.ring.acked) == due
             && qp.sends_plainly()
             && qp.is_in(State::Rts)
-            && self.latched.is_some()
-            && self.responses_due == 0
-            && self.fate.is_going()
-            && !self.unannounced
-            && self.queue.issued == self.queue.posted;
+            && self.ring.latched.is_some()
+            && self.ring.responses_due == 0
+            && self.sends.fate.is_going()
+            && !self.ring.unannounced
+            && self.sends.queue.issued == self.sends.queue.posted;
         if !usual {
             return false;
         }
-        while let Some(lent) = self.lent_chunks.pop_front() {
+        while let Some(lent) = self.ring.lent_chunks.pop_front() {
             qp.adapter.chunks.give(lent.chunk);
         }
         self.note_acked_all();
         self.reap(qp);
-        if self.queue.is_idle() {
+        if self.sends.queue.is_idle() {
             qp.sends_outstanding(false);
         }
-        self.queue.is_idle()
+        self.sends.queue.is_idle()
     }
 }
 
@@ -120,7 +120,7 @@ impl FastSend<'_> {
             return self.post_chunked((wr_id, opcode, flags, imm), sge);
         }
         let Some(from) = self.source(flags, sge) else { return false };
-        let seq = self.requester.next;
+        let seq = self.requester.ring.next;
         let is_first = self.common_head.is_none();
         let head = self.head(seq, len, opcode, flags, imm);
         if is_first && more {
@@ -135,7 +135,7 @@ impl FastSend<'_> {
                 return false;
             }
             self.ring.show(head);
-            self.requester.unannounced |= is_first;
+            self.requester.ring.unannounced |= is_first;
         }
         self.record_posted(wr_id, opcode, flags, sge.length);
         true
@@ -159,10 +159,10 @@ impl FastSend<'_> {
             return false;
         }
         let words = BounceBuffer { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
-        let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
+        let head = self.head(self.requester.ring.next, 0, opcode, flags, imm).chunked();
         self.ring.fill_words(head, words);
         self.ring.show(head);
-        self.requester.unannounced = true;
+        self.requester.ring.unannounced = true;
         self.record_posted(wr_id, opcode, flags, sge.length);
         true
     }
@@ -177,7 +177,7 @@ impl FastSend<'_> {
         let len = sge.length as usize;
         // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post returns,
         // and the range is only read.
-        (len <= self.requester.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
+        (len <= self.requester.sends.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
     }
 
     #[inline]
@@ -192,9 +192,9 @@ impl FastSend<'_> {
     #[inline]
     fn record_posted(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32) {
         self.room -= 1;
-        let end = self.requester.next.wrapping_add(1);
-        self.requester.next = end;
-        self.requester.queue.push_published(wr_id, opcode, flags, len, end);
+        let end = self.requester.ring.next.wrapping_add(1);
+        self.requester.ring.next = end;
+        self.requester.sends.queue.push_published(wr_id, opcode, flags, len, end);
     }
 
     #[inline]
@@ -205,7 +205,7 @@ impl FastSend<'_> {
             let is_there = self.ring.fill(first, bytes);
             debug_assert!(is_there, "bytes of our own");
             self.ring.show(first);
-            self.requester.unannounced = true;
+            self.requester.ring.unannounced = true;
         }
     }
 
@@ -220,7 +220,7 @@ impl Drop for FastSend<'_> {
     #[inline]
     fn drop(&mut self) {
         self.publish_first();
-        if self.requester.unannounced {
+        if self.requester.ring.unannounced {
             self.qp.sends_outstanding(true);
         }
     }

@@ -38,8 +38,8 @@ enum AfterFault {
 impl Wire for FaultyWire {
     #[cold]
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
-        while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-            let (n, posted) = (requester.queue.issued, requester.queue.posted);
+        while requester.sends.has_issuable() {
+            let (n, posted) = (requester.sends.queue.issued, requester.sends.queue.posted);
             match self.schedule.next_struck(n) {
                 Some((at, fault)) if at == n => {
                     match self.apply_fault(requester, qp, n, fault, MachineClock.now()) {
@@ -50,7 +50,7 @@ impl Wire for FaultyWire {
                 }
                 Some((at, _)) if at < posted => {
                     self.issue_before(requester, qp, at);
-                    if requester.queue.issued < at {
+                    if requester.sends.queue.issued < at {
                         break;
                     }
                 }
@@ -84,9 +84,9 @@ impl Wire for FaultyWire {
 impl FaultyWire {
     /// Issues the requests before `end`, as a queue without faults does.
     fn issue_before(&mut self, requester: &mut Requester, qp: &Qp, end: u64) {
-        let posted = std::mem::replace(&mut requester.queue.posted, end);
+        let posted = std::mem::replace(&mut requester.sends.queue.posted, end);
         self.inner.issue(requester, qp);
-        requester.queue.posted = posted;
+        requester.sends.queue.posted = posted;
     }
 
     /// Applies `fault` to request `n`, which is next to be issued.
@@ -98,7 +98,7 @@ impl FaultyWire {
         fault: Fault,
         now: Time,
     ) -> AfterFault {
-        let asked = requester.link.as_ref().map(|link| &link.entry().min_rnr_timer);
+        let asked = requester.ring.link.as_ref().map(|link| &link.entry().min_rnr_timer);
         let by = Retries {
             reliable: qp.kind.is_reliable(),
             timeout: requester.retry.timeout,
@@ -109,7 +109,7 @@ impl FaultyWire {
         let delay = match fault.strikes(&by) {
             FaultEffect::Lost => {
                 self.schedule.spend();
-                requester.lose_request(n);
+                requester.sends.lose_request(n);
                 return AfterFault::Continue;
             }
             FaultEffect::Wait(delay) => delay,
@@ -119,7 +119,7 @@ impl FaultyWire {
             }
             FaultEffect::Fails(status) => {
                 self.schedule.spend();
-                requester.fail(n, status);
+                requester.sends.fail(n, status);
                 return AfterFault::Later;
             }
             FaultEffect::Breaks => return self.break_qp(requester, qp, n, fault),
@@ -133,7 +133,7 @@ impl FaultyWire {
         self.schedule.spend();
         match delay.status {
             Some(status) => {
-                requester.fail(n, status);
+                requester.sends.fail(n, status);
                 AfterFault::Later
             }
             None => AfterFault::Continue,
@@ -142,12 +142,12 @@ impl FaultyWire {
 
     /// Makes the remote QP refuse request `n`, in place of the requested operation.
     fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
-        let request = &mut requester.queue.entry(n).request;
+        let request = &mut requester.sends.queue.entry(n).request;
         let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         self.issue_before(requester, qp, n + 1);
-        requester.queue.entry(n).request.what = kept;
+        requester.sends.queue.entry(n).request.what = kept;
         // Until the request is issued, it waits like any request.
-        if requester.queue.issued > n {
+        if requester.sends.queue.issued > n {
             self.schedule.spend();
         }
     }
@@ -156,7 +156,7 @@ impl FaultyWire {
     /// then independent of timing.
     fn break_qp(&mut self, requester: &mut Requester, qp: &Qp, n: u64, fault: Fault) -> AfterFault {
         requester.reap(qp);
-        if requester.queue.completed < n || requester.fate.is_broken() {
+        if requester.sends.queue.completed < n || requester.sends.fate.is_broken() {
             return AfterFault::Later;
         }
         self.schedule.spend();
@@ -168,12 +168,12 @@ impl FaultyWire {
                 AfterFault::PortDown
             }
             Fault::DeviceFatal => {
-                requester.fate.fail();
+                requester.sends.fate.fail();
                 qp.adapter.order(Order::DeviceFatal);
                 AfterFault::Later
             }
             _ => {
-                requester.fate.fail();
+                requester.sends.fate.fail();
                 requester.stop_queue(qp, true);
                 AfterFault::Later
             }
@@ -190,7 +190,7 @@ impl Requester {
         }
         let mut strikes = FaultSchedule::default();
         if strikes.take_plan(plan, ordinal, kind) {
-            self.queue.set_careful(true);
+            self.sends.queue.set_careful(true);
             change_innermost(&mut self.wire, |wire| {
                 wrap(wire, |inner| FaultyWire { inner, schedule: strikes })
             });
@@ -201,14 +201,14 @@ impl Requester {
     pub(crate) fn drop_fault_rules(&mut self) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.forget();
-            self.queue.set_careful(false);
+            self.sends.queue.set_careful(false);
         }
         remove_unneeded(&mut self.wire);
     }
 
     /// Called before a request is queued: decides whether a fault applies to it.
     pub(super) fn count_for_faults(&mut self, opcode: u32) {
-        let n = self.queue.posted;
+        let n = self.sends.queue.posted;
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.note(n, opcode);
         }
@@ -227,8 +227,8 @@ impl Requester {
     }
 
     fn held_until(&self) -> Option<Time> {
-        let n = self.queue.issued;
-        if n == self.queue.posted { None } else { self.wire.held_until(n) }
+        let n = self.sends.queue.issued;
+        if n == self.sends.queue.posted { None } else { self.wire.held_until(n) }
     }
 
     /// Issues request `n`, which the remote QP will refuse. Returns false to try later.

@@ -22,17 +22,17 @@ use super::onesided::OneSidedTarget;
 use super::regions::LOCAL_WRITE;
 use super::request::{Phase, RemoteAddress, What};
 use super::state::Kind;
-use super::windows::BindResult;
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::*;
 use soft_memory::range::{bytes_of, bytes_of_mut};
 use soft_memory::{Range, Ranges};
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Result of an attempt at a one-sided transfer.
-enum DirectResult {
+/// Result of a one-sided request that the initiator executes itself.
+enum Direct {
     Done,
     /// UC: the responder drops the message. The sender gets a success, and no receive completes
     /// (IBTA 1.7 9.8.2.2).
@@ -41,8 +41,6 @@ enum DirectResult {
     Later,
     /// The request failed, or fails when the responder refuses it (already recorded).
     Failed,
-    /// The memory cannot be reached directly: use the ring.
-    ByRing,
 }
 
 /// Head of a slot, without the fields that [`Requester::put`] adds.
@@ -58,12 +56,12 @@ impl Requester {
     /// Issues request `n` as far as possible. Returns true if the request was issued whole or
     /// failed, false if its rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
-        let entry = self.queue.entry(n);
+        let entry = self.sends.queue.entry(n);
         let (fenced, what) = (entry.has(IBV_SEND_FENCE), entry.request.what);
-        if fenced && self.responses_due > 0 {
+        if fenced && self.ring.responses_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
-            if self.responses_due > 0 {
+            if self.ring.responses_due > 0 {
                 return false;
             }
         }
@@ -79,14 +77,14 @@ impl Requester {
             What::Flush { remote, len, placement } => {
                 self.issue_flush(qp, link, n, remote, (len, placement))
             }
-            What::Bind(_) | What::Invalidate { .. } => self.issue_local(qp, n),
+            What::Bind(_) | What::Invalidate { .. } => self.sends.issue_local(qp, n),
             What::Refused(nak) => self.issue_refused(qp, link, n, nak),
         }
     }
 
     /// Flags of the last piece.
     fn last_flags(&mut self, n: u64) -> u8 {
-        let entry = self.queue.entry(n);
+        let entry = self.sends.queue.entry(n);
         let imm = match entry.request.opcode {
             IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM => IMM,
             IBV_WR_SEND_WITH_INV => INVALIDATE,
@@ -98,7 +96,7 @@ impl Requester {
 
     pub(super) fn put(&mut self, qp: &Qp, link: &Link, head: &SlotHead, body: &[u64]) {
         let head = Head {
-            seq: self.next,
+            seq: self.ring.next,
             op: head.op,
             flags: head.flags,
             carrier: head.carrier,
@@ -108,8 +106,8 @@ impl Requester {
             ack: qp.piggyback_ack(),
         };
         link.ring.put(&head, body);
-        self.next = self.next.wrapping_add(1);
-        self.unannounced = true;
+        self.ring.next = self.ring.next.wrapping_add(1);
+        self.ring.unannounced = true;
     }
 
     /// Takes a chunk that travels with the next slot.
@@ -117,7 +115,7 @@ impl Requester {
     pub(super) fn lend(&mut self, qp: &Qp, answer: Option<ReadResponse>) -> Option<(u32, Range)> {
         let chunk = qp.adapter.chunks.take()?;
         let base = qp.adapter.view.chunk(chunk)?;
-        self.lent_chunks.push_back(LentChunk { seq: self.next, chunk, response: answer });
+        self.ring.lent_chunks.push_back(LentChunk { seq: self.ring.next, chunk, response: answer });
         Some((chunk, base))
     }
 
@@ -125,7 +123,7 @@ impl Requester {
     /// is unmapped.
     #[cold]
     pub(super) fn take_back_chunk(&mut self, qp: &Qp) {
-        if let Some(lent) = self.lent_chunks.pop_back() {
+        if let Some(lent) = self.ring.lent_chunks.pop_back() {
             qp.adapter.chunks.give(lent.chunk);
         }
     }
@@ -138,38 +136,38 @@ impl Requester {
     }
 
     fn published(&mut self, n: u64) -> bool {
-        let end = self.next;
-        let entry = self.queue.entry(n);
+        let end = self.ring.next;
+        let entry = self.sends.queue.entry(n);
         entry.phase = Phase::Published;
         entry.end = end;
         true
     }
 
     fn done(&mut self, n: u64) -> bool {
-        self.queue.entry(n).phase = Phase::Done;
+        self.sends.queue.entry(n).phase = Phase::Done;
         true
     }
 
     fn failed(&mut self, n: u64, status: u32) -> bool {
-        self.fail(n, status);
+        self.sends.fail(n, status);
         true
     }
 
     fn issue_send(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let mut ranges = Ranges::new();
-        if !self.ranges_into(&mut ranges, qp, n, 0) {
+        if !self.sends.ranges_into(&mut ranges, qp, n, 0) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         }
-        let imm = self.queue.entry(n).request.imm;
+        let imm = self.sends.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
         // The application may reuse inline data after the post, so the receiver must not fetch it.
-        let is_inline = self.queue.entry(n).has(IBV_SEND_INLINE);
+        let is_inline = self.sends.queue.entry(n).has(IBV_SEND_INLINE);
         loop {
             if self.room(qp, link) == 0 {
                 return false;
             }
-            let offset = self.queue.entry(n).offset as usize;
+            let offset = self.sends.queue.entry(n).offset as usize;
             let first = if offset == 0 { FIRST } else { 0 };
             if offset == 0 && total <= SEND_INLINE {
                 let mut body = [0u64; BODY_WORDS];
@@ -204,14 +202,14 @@ impl Requester {
                 return self.unlend(qp, n);
             }
             if let Some(begun) = begun {
-                self.copying.record_fill(begun.elapsed(), len);
+                self.ring.copying.record_fill(begun.elapsed(), len);
             }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
             let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
             let head = SlotHead { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
             self.put(qp, link, &head, &body);
-            self.queue.entry(n).offset += len as u32;
+            self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
             }
@@ -220,13 +218,13 @@ impl Requester {
 
     /// Whether a long message goes through chunks although the receiver could fetch the bytes.
     fn goes_through_chunks(&mut self, qp: &Qp, link: &Link) -> bool {
-        link.chunk_worth().is_some_and(|worth| self.copying.prefers_chunks(worth))
+        link.chunk_worth().is_some_and(|worth| self.ring.copying.prefers_chunks(worth))
             && qp.adapter.chunks.are_mostly_free()
     }
 
     /// Names the local memory in a slot; the receiver fetches the message with one copy.
     fn offer(&mut self, qp: &Qp, link: &Link, n: u64, ranges: &Ranges, last: u8) -> bool {
-        let imm = self.queue.entry(n).request.imm;
+        let imm = self.sends.queue.entry(n).request.imm;
         let items = ranges.items();
         let total = ranges.total() as u32;
         let flags = FIRST | last;
@@ -264,11 +262,11 @@ impl Requester {
     /// The memory offered in slot `seq`, if the offer is not acknowledged yet.
     pub(super) fn offered(&mut self, qp: &Qp, seq: u32) -> Option<Ranges> {
         let end = seq.wrapping_add(1);
-        let n = (self.queue.completed..self.queue.issued).find(|n| {
-            let entry = self.queue.entry(*n);
+        let n = (self.sends.queue.completed..self.sends.queue.issued).find(|n| {
+            let entry = self.sends.queue.entry(*n);
             entry.phase == Phase::Published && entry.end == end
         })?;
-        let entry = self.queue.entry(n);
+        let entry = self.sends.queue.entry(n);
         let sends = matches!(
             entry.request.opcode,
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV
@@ -277,62 +275,72 @@ impl Requester {
         if !sends || entry.offset > 0 || entry.has(IBV_SEND_INLINE) {
             return None;
         }
-        self.ranges(qp, n, 0).filter(|ranges| !ranges.is_abroad())
+        self.sends.ranges(qp, n, 0).filter(|ranges| !ranges.is_abroad())
     }
 
-    /// Tries to execute a one-sided request here. All published slots must be acknowledged first,
-    /// because a responder executes requests in order.
+    /// Tries to execute a one-sided request here. Continues if the memory cannot be reached: the
+    /// request then goes by the ring. All published slots must be acknowledged first, because a
+    /// responder executes requests in order.
     fn direct(
         &mut self,
         qp: &Qp,
         link: &Link,
         n: u64,
         act: impl FnOnce(&OneSidedTarget<'_>) -> Result<(), AccessError>,
-    ) -> DirectResult {
+    ) -> ControlFlow<Direct> {
         let reach = self.reach(link);
-        if reach == Reach::No || self.queue.entry(n).offset > 0 {
-            return DirectResult::ByRing;
+        if reach == Reach::No || self.sends.queue.entry(n).offset > 0 {
+            return ControlFlow::Continue(());
         }
-        if self.acked != self.next {
+        if self.ring.acked != self.ring.next {
             self.absorb(qp, link);
-            if self.acked != self.next {
-                return DirectResult::Later;
+            if self.ring.acked != self.ring.next {
+                return ControlFlow::Break(Direct::Later);
             }
         }
-        let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
+        let srqn = (qp.kind == Kind::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
         let gate = self.xrc_rings.home().unwrap_or(link).entry();
-        let maps = RefCell::new(self.maps.take().unwrap_or_default());
+        let maps = RefCell::new(self.ring.maps.take().unwrap_or_default());
         let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
         let target =
             OneSidedTarget { link, reach, in_flight, helping, maps: &maps, qp_entry: gate, srqn };
         let result = act(&target);
-        self.maps = Some(maps.into_inner());
+        self.ring.maps = Some(maps.into_inner());
         let nak = match result {
-            Ok(()) => return DirectResult::Done,
+            Ok(()) => return ControlFlow::Break(Direct::Done),
             Err(AccessError::AttachRefused) => {
-                self.attach_refused = true;
-                return DirectResult::ByRing;
+                self.ring.attach_refused = true;
+                return ControlFlow::Continue(());
             }
-            Err(AccessError::Imported) => return DirectResult::ByRing,
+            Err(AccessError::Imported) => return ControlFlow::Continue(()),
             // The next look at the peer finds the process dead or the operation done.
             Err(AccessError::Dead | AccessError::Busy) => {
-                self.watch_blocked(qp, n);
-                return DirectResult::Later;
+                self.sends.watch_blocked(qp, n);
+                return ControlFlow::Break(Direct::Later);
             }
             Err(AccessError::Local) => {
-                self.fail(n, IBV_WC_LOC_PROT_ERR);
-                return DirectResult::Failed;
+                self.sends.fail(n, IBV_WC_LOC_PROT_ERR);
+                return ControlFlow::Break(Direct::Failed);
             }
-            Err(_) if qp.kind == Kind::Uc => return DirectResult::Dropped,
+            Err(_) if qp.kind == Kind::Uc => return ControlFlow::Break(Direct::Dropped),
             Err(AccessError::Access) => Nak::Access,
             Err(AccessError::NoQueue) => Nak::InvalidRd,
             Err(AccessError::Forbidden | AccessError::Alignment) => Nak::Invalid,
             Err(AccessError::Remote) => Nak::Operation,
         };
         // A refused WRITE with immediate data completes a receive of the peer.
-        let immediate = self.queue.entry(n).request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+        let immediate = self.sends.queue.entry(n).request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
         self.put_refusal_request(qp, link, n, nak, immediate);
-        DirectResult::Failed
+        ControlFlow::Break(Direct::Failed)
+    }
+
+    /// Records the result of a request that the initiator executed. Returns as [`Self::issue`].
+    fn settle_direct(&mut self, n: u64, result: Direct) -> bool {
+        match result {
+            Direct::Later => false,
+            Direct::Failed => true,
+            Direct::Done | Direct::Dropped => self.done(n),
+        }
     }
 
     /// Asks the responder to refuse request `n` and go to ERR, as a responder would. The request
@@ -355,25 +363,21 @@ impl Requester {
         };
         self.put(qp, link, &head, &[]);
         link.wake_service();
-        self.fate.fail();
+        self.sends.fate.fail();
         self.published(n);
     }
 
     fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
         let mut ranges = Ranges::new();
-        if !self.ranges_into(&mut ranges, qp, n, 0) {
+        if !self.sends.ranges_into(&mut ranges, qp, n, 0) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         }
-        let imm = self.queue.entry(n).request.imm;
+        let imm = self.sends.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
         match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Write)) {
-            DirectResult::Later => return false,
-            DirectResult::Failed => return true,
-            DirectResult::ByRing => {}
-            DirectResult::Dropped => return self.done(n),
-            DirectResult::Done if last & IMM == 0 => return self.done(n),
-            DirectResult::Done => {
+            ControlFlow::Continue(()) => {}
+            ControlFlow::Break(Direct::Done) if last & IMM != 0 => {
                 let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
                 let head =
@@ -381,12 +385,13 @@ impl Requester {
                 self.put(qp, link, &head, &body);
                 return self.published(n);
             }
+            ControlFlow::Break(result) => return self.settle_direct(n, result),
         }
         loop {
             if self.room(qp, link) == 0 {
                 return false;
             }
-            let offset = self.queue.entry(n).offset as usize;
+            let offset = self.sends.queue.entry(n).offset as usize;
             let first = if offset == 0 { FIRST } else { 0 };
             let mut body = [0u64; BODY_WORDS];
             body[0] = remote.addr.wrapping_add(offset as u64);
@@ -410,7 +415,7 @@ impl Requester {
             let flags = first | if end { last } else { last & IMM };
             let head = SlotHead { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
             self.put(qp, link, &head, &body);
-            self.queue.entry(n).offset += len as u32;
+            self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
             }
@@ -419,21 +424,20 @@ impl Requester {
 
     fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
         let mut ranges = Ranges::new();
-        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
+        if !self.sends.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         }
         let total = ranges.total();
-        match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Read)) {
-            DirectResult::Later => return false,
-            DirectResult::Failed => return true,
-            DirectResult::ByRing => {}
-            DirectResult::Done | DirectResult::Dropped => return self.done(n),
+        if let ControlFlow::Break(result) =
+            self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Read))
+        {
+            return self.settle_direct(n, result);
         }
         loop {
             if self.room(qp, link) == 0 {
                 return false;
             }
-            let offset = self.queue.entry(n).offset as usize;
+            let offset = self.sends.queue.entry(n).offset as usize;
             let len = (total - offset).min(CHUNK_BYTES);
             let Some((chunk, _)) = self.lend(qp, Some(ReadResponse { entry: n, offset, len }))
             else {
@@ -446,9 +450,9 @@ impl Requester {
             let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
             let head = SlotHead { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
             self.put(qp, link, &head, &body);
-            self.queue.entry(n).offset += len as u32;
+            self.sends.queue.entry(n).offset += len as u32;
             if end {
-                self.responses_due += 1;
+                self.ring.responses_due += 1;
                 return self.published(n);
             }
         }
@@ -468,7 +472,7 @@ impl Requester {
         let mut value = word.unwrap_or(0);
         if word.is_none() {
             let mut ranges = Ranges::new();
-            if !self.ranges_into(&mut ranges, qp, n, 0) {
+            if !self.sends.ranges_into(&mut ranges, qp, n, 0) {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
             if ranges.total() != 8 {
@@ -478,13 +482,11 @@ impl Requester {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
         }
-        if self.reach(link) == Reach::Own {
-            match self.direct(qp, link, n, |target| target.store(remote, value)) {
-                DirectResult::Later => return false,
-                DirectResult::Failed => return true,
-                DirectResult::ByRing => {}
-                DirectResult::Done | DirectResult::Dropped => return self.done(n),
-            }
+        if self.reach(link) == Reach::Own
+            && let ControlFlow::Break(result) =
+                self.direct(qp, link, n, |target| target.store(remote, value))
+        {
+            return self.settle_direct(n, result);
         }
         self.put_request(
             qp,
@@ -504,11 +506,10 @@ impl Requester {
         remote: RemoteAddress,
         (len, placement): (u64, u32),
     ) -> bool {
-        match self.direct(qp, link, n, |target| target.flush(remote, len, placement)) {
-            DirectResult::Later => return false,
-            DirectResult::Failed => return true,
-            DirectResult::ByRing => {}
-            DirectResult::Done | DirectResult::Dropped => return self.done(n),
+        if let ControlFlow::Break(result) =
+            self.direct(qp, link, n, |target| target.flush(remote, len, placement))
+        {
+            return self.settle_direct(n, result);
         }
         self.put_request(
             qp,
@@ -530,27 +531,6 @@ impl Requester {
         self.published(n)
     }
 
-    /// Executes work on local windows; no slot travels.
-    #[cold]
-    pub(crate) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
-        let done = match self.queue.entry(n).request.what {
-            What::Bind(bind) => qp.adapter.bind(qp, &bind),
-            What::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
-            _ => BindResult::Refused,
-        };
-        match done {
-            BindResult::Yes => {
-                self.queue.entry(n).phase = Phase::Done;
-                true
-            }
-            BindResult::Later => {
-                self.watch_blocked(qp, n);
-                false
-            }
-            BindResult::Refused => self.failed(n, IBV_WC_MW_BIND_ERR),
-        }
-    }
-
     /// Compares if `swap` is given, and adds otherwise.
     fn issue_atomic(
         &mut self,
@@ -561,7 +541,7 @@ impl Requester {
         (compare_add, swap): (u64, Option<u64>),
     ) -> bool {
         let mut ranges = Ranges::new();
-        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
+        if !self.sends.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         }
         if ranges.total() != 8 {
@@ -574,11 +554,8 @@ impl Requester {
             let placed = ranges.scatter_bytes(0, &old.to_ne_bytes());
             if placed { Ok(()) } else { Err(AccessError::Local) }
         });
-        match done {
-            DirectResult::Later => return false,
-            DirectResult::Failed => return true,
-            DirectResult::ByRing => {}
-            DirectResult::Done | DirectResult::Dropped => return self.done(n),
+        if let ControlFlow::Break(result) = done {
+            return self.settle_direct(n, result);
         }
         if self.room(qp, link) == 0 {
             return false;
@@ -591,7 +568,7 @@ impl Requester {
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
         let head = SlotHead { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
         self.put(qp, link, &head, &body);
-        self.responses_due += 1;
+        self.ring.responses_due += 1;
         self.published(n)
     }
 }

@@ -193,9 +193,9 @@ impl Requester {
     /// Announces the slots that were put into the peer's ring.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        if self.unannounced {
-            self.unannounced = false;
-            if let Some(link) = &self.link {
+        if self.ring.unannounced {
+            self.ring.unannounced = false;
+            if let Some(link) = &self.ring.link {
                 link.requests_published();
             }
         }

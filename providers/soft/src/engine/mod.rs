@@ -49,6 +49,7 @@ pub(crate) mod requester;
 pub(crate) mod responder;
 mod role;
 mod runs;
+mod send_requests;
 pub(crate) mod srq;
 mod strict;
 mod tagged;

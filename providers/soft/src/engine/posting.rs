@@ -1,5 +1,6 @@
 //! Posting of send requests (ibv_post_send(3)): refuses, issues or queues each request. Entered by
 //! `post_send` under the requester lock; leads to `issue` or to a wait in the send queue.
+#![forbid(unsafe_code)]
 
 use super::objects::connection::Requester;
 use super::objects::qp::Qp;
@@ -8,7 +9,6 @@ use super::requester::MAX_MESSAGE;
 use super::runs::is_small_move;
 use super::state::{Kind, State};
 use abi::*;
-use soft_memory::{Range, Ranges};
 use soft_sys::errno::Errno;
 
 impl Requester {
@@ -42,23 +42,23 @@ impl Requester {
         if matches!(state, State::Reset | State::Init | State::Rtr) {
             return Err(Errno::EINVAL);
         }
-        if self.queue.wants_care() {
+        if self.sends.queue.wants_care() {
             self.check_capacity_and_faults(qp, request, list)?;
         }
         let len = self.check(qp.kind, request, list)?;
-        let n = self.queue.push(request, list, len);
+        let n = self.sends.queue.push(request, list, len);
         if matches!(state, State::Err | State::Sqe) {
             self.flush(qp);
             return Ok(());
         }
-        if state != State::Sqd && self.queue.issued == n && self.fate.is_going() {
+        if state != State::Sqd && self.sends.queue.issued == n && self.sends.fate.is_going() {
             if more && (is_small_move(request, len) || self.goes_to_other_host(request)) {
-                self.gathering = true;
+                self.sends.gathering = true;
             } else {
                 self.issue_waiting(qp);
             }
         }
-        if self.queue.issued <= n {
+        if self.sends.queue.issued <= n {
             self.prepare_to_wait(qp, request, n);
         }
         self.reap(qp);
@@ -82,9 +82,9 @@ impl Requester {
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<(), Errno> {
-        if self.queue.is_full() {
+        if self.sends.queue.is_full() {
             self.advance(qp);
-            if self.queue.is_full() {
+            if self.sends.queue.is_full() {
                 return Err(Errno::ENOMEM);
             }
         }
@@ -103,16 +103,16 @@ impl Requester {
     /// Issues the requests that `post_one_of` gathered to issue them together.
     #[inline]
     pub(crate) fn post_rest(&mut self, qp: &Qp) {
-        if std::mem::replace(&mut self.gathering, false)
+        if std::mem::replace(&mut self.sends.gathering, false)
             && qp.state() == State::Rts
-            && self.fate.is_going()
+            && self.sends.fate.is_going()
         {
             self.issue_waiting(qp);
             if qp.kind == Kind::Ud {
                 // The application may reuse its buffers after the post of the list, so datagrams
                 // that still wait are copied now.
-                for n in self.queue.issued..self.queue.posted {
-                    if !self.queue.entry(n).has(IBV_SEND_INLINE) {
+                for n in self.sends.queue.issued..self.sends.queue.posted {
+                    if !self.sends.queue.entry(n).has(IBV_SEND_INLINE) {
                         super::ud::copy_waiting(self, qp, n);
                     }
                 }
@@ -138,7 +138,7 @@ impl Requester {
             Some(Taken::Segments) => return self.check_segmented(request, list),
             None => return Err(Errno::EINVAL),
         };
-        if list.len() > self.queue.max_sge {
+        if list.len() > self.sends.queue.max_sge {
             return Err(Errno::EINVAL);
         }
         let len: u64 = list.iter().map(|s| u64::from(s.length)).sum();
@@ -150,7 +150,7 @@ impl Requester {
             super::ethernet::check(request.opcode, len)?;
         }
         let inline = request.flags & IBV_SEND_INLINE != 0;
-        if inline && (!inlines || len > self.queue.max_inline as u64) {
+        if inline && (!inlines || len > self.sends.queue.max_inline as u64) {
             return Err(Errno::EINVAL);
         }
         Ok(len as u32)
@@ -161,14 +161,14 @@ impl Requester {
     #[cold]
     fn prepare_to_wait(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
-            self.keep_inline(n);
-        } else if qp.kind == Kind::Ud && !self.gathering {
+            self.sends.keep_inline(n);
+        } else if qp.kind == Kind::Ud && !self.sends.gathering {
             super::ud::copy_waiting(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
             self.keep_tso_header(n);
         }
-        if !self.gathering {
+        if !self.sends.gathering {
             self.wait_for_acks(qp);
         }
     }
@@ -177,33 +177,11 @@ impl Requester {
     /// wakes the process or, if none is due, the service thread looks again.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {
-        if qp.kind.is_connected() && qp.state() == State::Rts && self.fate.is_going() {
+        if qp.kind.is_connected() && qp.state() == State::Rts && self.sends.fate.is_going() {
             qp.await_acks();
-            if self.acked == self.next {
-                self.watch_blocked(qp, self.queue.issued);
+            if self.ring.acked == self.ring.next {
+                self.sends.watch_blocked(qp, self.sends.queue.issued);
             }
         }
-    }
-
-    /// Copies inline data of a waiting request, because the application may reuse its buffer after
-    /// the post.
-    pub(crate) fn keep_inline(&mut self, n: u64) {
-        let ranges = self.raw_ranges(n);
-        let len = ranges.total();
-        let to = self.queue.inline_mut(n);
-        debug_assert!(len <= to.len());
-        let _own = ranges.gather_bytes(0, to.get_mut(..len).unwrap_or_default());
-        self.queue.entry(n).kept = true;
-    }
-
-    /// The ranges of request `n` without a look at keys: inline data needs no registration.
-    pub(super) fn raw_ranges(&self, n: u64) -> Ranges {
-        let mut ranges = Ranges::new();
-        for sge in self.queue.list(n) {
-            // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post
-            // returns, and the range is only read.
-            ranges.push(unsafe { Range::at(sge.addr, sge.length as usize) });
-        }
-        ranges
     }
 }

@@ -635,7 +635,7 @@ impl Qp {
     /// they need further locks.
     #[inline]
     pub(crate) fn release_requester(&self, mut requester: MutexGuard<'_, Requester>) {
-        let broke = requester.fate.tell();
+        let broke = requester.sends.fate.tell();
         drop(requester);
         if broke {
             self.handle_broken_sends();

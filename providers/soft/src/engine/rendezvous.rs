@@ -29,17 +29,17 @@ impl Requester {
         match qp.state() {
             State::Rts | State::Sqd => {}
             // Queued requests fail first, in the flush.
-            State::Err if self.queue.is_idle() => {
+            State::Err if self.sends.queue.is_idle() => {
                 drop_fetches(qp, tm, own);
                 return false;
             }
             _ => return false,
         }
         let mut begun = false;
-        while self.queue.own_room() >= 2
+        while self.sends.queue.own_room() >= 2
             && let Some(fetch) = own.next_fetch()
         {
-            begin(&mut self.queue, tm, &fetch);
+            begin(&mut self.sends.queue, tm, &fetch);
             begun = true;
         }
         begun
@@ -79,8 +79,8 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
 impl Requester {
     /// Fails the receives of begun rendezvous, when the send queue forgets everything.
     pub(super) fn forget_fetches(&mut self, qp: &Qp) {
-        for n in self.queue.completed..self.queue.posted {
-            let entry = *self.queue.entry(n);
+        for n in self.sends.queue.completed..self.sends.queue.posted {
+            let entry = *self.sends.queue.entry(n);
             if entry.own {
                 finish_request(qp, &entry.request, IBV_WC_WR_FLUSH_ERR);
             }

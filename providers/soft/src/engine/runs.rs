@@ -44,7 +44,7 @@ impl Requester {
         if self.reach(link) != Reach::Attach {
             return 0;
         }
-        let Request { opcode, what, .. } = self.queue.entry(n).request;
+        let Request { opcode, what, .. } = self.sends.queue.entry(n).request;
         let (way, need, local, rkey) = match (what, qp.kind) {
             (What::Write(to), Kind::Rc | Kind::Uc) if opcode == IBV_WR_RDMA_WRITE => {
                 (Direction::Write, REMOTE_WRITE, 0, to.rkey)
@@ -55,16 +55,19 @@ impl Requester {
             _ => return 0,
         };
         // All published slots must be acknowledged first, as in `direct`.
-        if self.acked != self.next {
+        if self.ring.acked != self.ring.next {
             self.absorb(qp, link);
         }
-        if self.acked != self.next || self.responses_due > 0 || !self.fate.is_going() {
+        if self.ring.acked != self.ring.next
+            || self.ring.responses_due > 0
+            || !self.sends.fate.is_going()
+        {
             return 0;
         }
-        let mut lists = self.run_lists.take().unwrap_or_default();
+        let mut lists = self.ring.run_lists.take().unwrap_or_default();
         let run = RunProperties { opcode, way, need, local, rkey };
         let done = self.move_run(qp, link, n, &run, &mut lists);
-        self.run_lists = Some(lists);
+        self.ring.run_lists = Some(lists);
         done
     }
 
@@ -85,8 +88,8 @@ impl Requester {
         there.clear();
         ends.clear();
         let mut total = 0;
-        for m in n..self.queue.posted {
-            let entry = *self.queue.entry(m);
+        for m in n..self.sends.queue.posted {
+            let entry = *self.sends.queue.entry(m);
             let (What::Write(remote) | What::Read(remote) | What::Fetch(remote, _)) =
                 entry.request.what
             else {
@@ -102,7 +105,7 @@ impl Requester {
                 break;
             }
             let mut ranges = Ranges::new();
-            if !self.ranges_into(&mut ranges, qp, m, local) || ranges.is_abroad() {
+            if !self.sends.ranges_into(&mut ranges, qp, m, local) || ranges.is_abroad() {
                 break;
             }
             let (remote, len) = (RemoteAddress { addr: remote.addr, rkey }, ranges.total());
@@ -113,7 +116,7 @@ impl Requester {
                 break;
             }
             // A mapped region needs no system call.
-            let maps = self.maps.get_or_insert_default();
+            let maps = self.ring.maps.get_or_insert_default();
             if m == n && maps.find(link, rkey, found, len).is_some() {
                 return 0;
             }
@@ -138,7 +141,7 @@ impl Requester {
         let moved = moved.unwrap_or(0);
         let done = ends.iter().take_while(|end| **end <= moved).count() as u64;
         for m in n..n + done {
-            self.queue.entry(m).phase = Phase::Done;
+            self.sends.queue.entry(m).phase = Phase::Done;
         }
         done
     }

@@ -28,8 +28,8 @@ struct StrictWire {
 impl Wire for StrictWire {
     #[cold]
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
-        while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-            let n = requester.queue.issued;
+        while requester.sends.has_issuable() {
+            let n = requester.sends.queue.issued;
             let verdict = match requester.check_request(qp, n) {
                 Some(verdict) => verdict,
                 None if qp.kind == Kind::Uc => Verdict::Lost,
@@ -42,15 +42,15 @@ impl Wire for StrictWire {
                 Verdict::Goes => self.issue_one(requester, qp, n),
                 Verdict::Refused(nak) => self.request_refusal(requester, qp, n, nak),
                 Verdict::Fails(status) => {
-                    requester.fail(n, status);
+                    requester.sends.fail(n, status);
                     Issued::SoFar
                 }
                 Verdict::Lost => {
-                    requester.lose_request(n);
+                    requester.sends.lose_request(n);
                     Issued::SoFar
                 }
             };
-            if issued == Issued::PortDown || requester.queue.issued == n {
+            if issued == Issued::PortDown || requester.sends.queue.issued == n {
                 return issued;
             }
         }
@@ -93,18 +93,18 @@ impl Wire for StrictWire {
 impl StrictWire {
     /// Issues request `n` only.
     fn issue_one(&mut self, requester: &mut Requester, qp: &Qp, n: u64) -> Issued {
-        let posted = std::mem::replace(&mut requester.queue.posted, n + 1);
+        let posted = std::mem::replace(&mut requester.sends.queue.posted, n + 1);
         let issued = self.inner.issue(requester, qp);
-        requester.queue.posted = posted;
+        requester.sends.queue.posted = posted;
         issued
     }
 
     /// Makes the responder refuse request `n`.
     fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
-        let request = &mut requester.queue.entry(n).request;
+        let request = &mut requester.sends.queue.entry(n).request;
         let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         let issued = self.issue_one(requester, qp, n);
-        requester.queue.entry(n).request.what = kept;
+        requester.sends.queue.entry(n).request.what = kept;
         issued
     }
 }
@@ -119,8 +119,8 @@ impl RetryAttributes {
 impl Requester {
     /// Turns strict mode on.
     pub(super) fn become_strict(&mut self, kind: Kind) {
-        self.queue.set_strict();
-        self.unpolled = Some(Box::default());
+        self.sends.queue.set_strict();
+        self.sends.unpolled = Some(Box::default());
         // Unconnected QPs have no remote attributes to check.
         if kind.is_connected() {
             wrap(&mut self.wire, |inner| StrictWire { inner });
@@ -129,13 +129,13 @@ impl Requester {
 
     /// Number of requests that the application can post now.
     pub(crate) fn postable_requests(&mut self, qp: &Qp) -> usize {
-        match &mut self.unpolled {
-            None => self.queue.room(),
+        match &mut self.sends.unpolled {
+            None => self.sends.queue.room(),
             Some(unpolled) => {
                 if let Some(pair) = qp.pair() {
                     unpolled.polled(pair.send_cq.polled_to());
                 }
-                self.queue.room().saturating_sub(unpolled.places())
+                self.sends.queue.room().saturating_sub(unpolled.places())
             }
         }
     }
@@ -143,7 +143,7 @@ impl Requester {
     /// Records a completed request, and the position of its completion, if any.
     #[cold]
     pub(super) fn note_unpolled(&mut self, entry: &Entry, position: Option<u64>) {
-        if let Some(unpolled) = self.unpolled.as_mut().filter(|_| !entry.own) {
+        if let Some(unpolled) = self.sends.unpolled.as_mut().filter(|_| !entry.own) {
             unpolled.completed(takes_resource(&entry.request.what), position);
         }
     }
@@ -151,16 +151,16 @@ impl Requester {
     /// The verdict for request `n` under the present attributes of both ends; None if the remote QP
     /// does not serve yet.
     fn check_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
-        let Entry { request, len, offset, .. } = *self.queue.entry(n);
+        let Entry { request, len, offset, .. } = *self.sends.queue.entry(n);
         if offset > 0 || self.host_connection.is_some() || request.what.is_local() {
             // The request was judged when it began, or the transport to another host judges it, or
             // it needs no remote QP.
             return Some(Verdict::Goes);
         }
         // Without a link the inner wire measures the timeout.
-        let Some(link) = self.link.take() else { return Some(Verdict::Goes) };
+        let Some(link) = self.ring.link.take() else { return Some(Verdict::Goes) };
         if qp.kind != Kind::XrcSend && !self.is_served(qp, &link) {
-            self.link = Some(link);
+            self.ring.link = Some(link);
             return None;
         }
         let home = self.xrc_rings.home().unwrap_or(&link);
@@ -174,7 +174,7 @@ impl Requester {
             depth: self.retry.max_rd_atomic,
             remote_depth: responder.max_dest_rd_atomic.load(Ordering::Relaxed),
         };
-        self.link = Some(link);
+        self.ring.link = Some(link);
         if !is_known {
             return Some(Verdict::Goes);
         }
@@ -186,14 +186,16 @@ impl Requester {
     /// Requests up to `n` that use a responder resource and whose end the application has not
     /// polled.
     fn resources_in_use(&mut self, qp: &Qp, n: u64) -> usize {
-        if let (Some(unpolled), Some(pair)) = (&mut self.unpolled, qp.pair()) {
+        if let (Some(unpolled), Some(pair)) = (&mut self.sends.unpolled, qp.pair()) {
             unpolled.polled(pair.send_cq.polled_to());
         }
-        let unpolled = self.unpolled.as_ref().map_or(0, |unpolled| unpolled.resources());
+        let unpolled = self.sends.unpolled.as_ref().map_or(0, |unpolled| unpolled.resources());
         let is_going = |entry: &Entry| {
             takes_resource(&entry.request.what) && !matches!(entry.phase, Phase::Failed(_))
         };
-        let going = (self.queue.completed..=n).filter(|n| is_going(self.queue.entry(*n))).count();
+        let going = (self.sends.queue.completed..=n)
+            .filter(|n| is_going(self.sends.queue.entry(*n)))
+            .count();
         unpolled + going
     }
 }

@@ -23,11 +23,11 @@ impl Requester {
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<u32, Errno> {
-        if list.len() > self.queue.max_sge {
+        if list.len() > self.sends.queue.max_sge {
             return Err(Errno::EINVAL);
         }
         let len = list.iter().map(|s| u64::from(s.length)).sum();
-        self.segmenter.check(request, len).map_err(errno)?;
+        self.datagrams.segmenter.check(request, len).map_err(errno)?;
         // The length is at most MAX_TSO.
         Ok(len as u32)
     }
@@ -35,15 +35,15 @@ impl Requester {
     /// Copies the header of a waiting segmented send, because the application may reuse its buffer
     /// after the post.
     pub(super) fn keep_tso_header(&mut self, n: u64) {
-        let What::Segments(cut) = self.queue.entry(n).request.what else { return };
-        let slot = self.queue.at(n);
-        let to = self.segmenter.place(slot);
+        let What::Segments(cut) = self.sends.queue.entry(n).request.what else { return };
+        let slot = self.sends.queue.at(n);
+        let to = self.datagrams.segmenter.place(slot);
         let len = usize::from(cut.header_len).min(to.len());
         // SAFETY: the header has this many bytes (ibv_post_send(3)).
         unsafe {
             to.as_mut_ptr().copy_from_nonoverlapping(cut.header as *const u8, len);
         }
-        self.queue.entry(n).kept = true;
+        self.sends.queue.entry(n).kept = true;
     }
 
     /// Sends the rest of request `n` by `send`, segment by segment, built in `frame`. Stops when a
@@ -55,19 +55,19 @@ impl Requester {
         frame: &mut [u8],
         mut send: impl FnMut(&mut Self, &mut [u8]) -> PutResult,
     ) -> PutResult {
-        let entry = *self.queue.entry(n);
+        let entry = *self.sends.queue.entry(n);
         let What::Segments(cut) = entry.request.what else { return PutResult::Done };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
-        let framing = self.segmenter.framing;
-        let slot = self.queue.at(n);
+        let framing = self.datagrams.segmenter.framing;
+        let slot = self.sends.queue.at(n);
         let total = ranges.total();
         loop {
-            let offset = self.queue.entry(n).offset as usize;
+            let offset = self.sends.queue.entry(n).offset as usize;
             let len = (total - offset).min(mss);
             let Some(whole) = frame.get_mut(..header + len) else { return PutResult::Done };
             let (start, rest) = whole.split_at_mut(header);
             if entry.kept {
-                let kept = self.segmenter.place(slot).get(..header).unwrap_or_default();
+                let kept = self.datagrams.segmenter.place(slot).get(..header).unwrap_or_default();
                 start.copy_from_slice(kept);
             } else {
                 // SAFETY: the header is valid until the post returns, and a kept copy is used
@@ -81,7 +81,7 @@ impl Requester {
             if send(self, whole) == PutResult::Full {
                 return PutResult::Full;
             }
-            self.queue.entry(n).offset += len as u32;
+            self.sends.queue.entry(n).offset += len as u32;
             if last {
                 return PutResult::Done;
             }

@@ -17,7 +17,7 @@ use super::inbound::{Headers, Source, Verdict};
 use super::link::chunk_of;
 use super::objects::adapter::Adapter;
 use super::objects::connection::Requester;
-use super::objects::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, PutResult};
+use super::objects::datagrams::{Inlet, OutgoingDatagram, Outlet, PutResult};
 use super::objects::qp::Qp;
 use super::request::{Destination, Phase, Request, Route};
 use super::state::Kind;
@@ -189,11 +189,11 @@ fn request_bytes(
     n: u64,
     brought: &mut Vec<u8>,
 ) -> Option<Ranges> {
-    let mut found = requester.waiting.find(n);
+    let mut found = requester.datagrams.waiting.find(n);
     if found.is_some() {
         return found;
     }
-    found = requester.ranges(qp, n, 0);
+    found = requester.sends.ranges(qp, n, 0);
     match &found {
         Some(ranges) if ranges.is_abroad() => crate::engine::access::copy_to_local(ranges, brought),
         Some(ranges) if !ranges.is_readable() => None,
@@ -204,18 +204,18 @@ fn request_bytes(
 /// Sends the waiting requests of a UD QP in order, until a ring is full.
 pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     let mut used: Option<Arc<Outlet>> = None;
-    requester.datagrams_wait = false;
-    while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-        let n = requester.queue.issued;
+    requester.datagrams.waits_for_room = false;
+    while requester.sends.has_issuable() {
+        let n = requester.sends.queue.issued;
         let mut brought = vec![];
         let Some(ranges) = request_bytes(requester, qp, n, &mut brought) else {
-            requester.fail(n, IBV_WC_LOC_PROT_ERR);
+            requester.sends.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };
-        let request = requester.queue.entry(n).request;
+        let request = requester.sends.queue.entry(n).request;
         let is_segmented = request.opcode == IBV_WR_TSO;
         if ranges.total() > requester.datagram_limit(&request) && !is_segmented {
-            requester.fail(n, IBV_WC_LOC_LEN_ERR);
+            requester.sends.fail(n, IBV_WC_LOC_LEN_ERR);
             break;
         }
         let sent = if is_segmented {
@@ -226,8 +226,8 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         if sent == PutResult::Full {
             break;
         }
-        requester.queue.entry(n).phase = Phase::Done;
-        requester.queue.issued += 1;
+        requester.sends.queue.entry(n).phase = Phase::Done;
+        requester.sends.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
     qp.adapter.wire.flush();
@@ -244,11 +244,11 @@ impl Requester {
 /// Copies request `n`, which must wait.
 #[cold]
 pub(super) fn copy_waiting(requester: &mut Requester, qp: &Qp, n: u64) {
-    let is_segmented = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
+    let is_segmented = requester.sends.queue.entry(n).request.opcode == IBV_WR_TSO;
     // A datagram longer than the MTU fails when it is issued, so it is not copied.
     let fits = |ranges: &Ranges| ranges.total() <= MTU as usize || is_segmented;
-    if let Some(ranges) = requester.ranges(qp, n, 0).filter(fits) {
-        requester.waiting.copy(n, &ranges);
+    if let Some(ranges) = requester.sends.ranges(qp, n, 0).filter(fits) {
+        requester.datagrams.waiting.copy(n, &ranges);
     }
 }
 
@@ -262,14 +262,14 @@ fn send_segments(
     ranges: &Ranges,
     used: &mut Option<Arc<Outlet>>,
 ) -> PutResult {
-    let request = requester.queue.entry(n).request;
-    let mut datagram = std::mem::take(&mut requester.segmenter.frame);
+    let request = requester.sends.queue.entry(n).request;
+    let mut datagram = std::mem::take(&mut requester.datagrams.segmenter.frame);
     let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
         // SAFETY: `whole` is borrowed exclusively and outlives the list.
         let segment = Ranges::of(unsafe { Range::new(whole.as_mut_ptr(), whole.len()) });
         send_datagram(requester, qp, &request, &segment, used)
     });
-    requester.segmenter.frame = datagram;
+    requester.datagrams.segmenter.frame = datagram;
     sent
 }
 
@@ -329,20 +329,15 @@ fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
 }
 
 impl Requester {
-    /// Whether a datagram to several receivers may still wait for a full ring.
-    pub(super) fn may_wait_for_ring(&self) -> bool {
-        self.full_receivers_since.is_none_or(|since| since.elapsed() < FULL_RING_WAIT)
-    }
-
     /// Begins the wait for a full ring among several receivers.
     pub(super) fn wait_for_receivers(&mut self, qp: &Qp) {
-        self.full_receivers_since.get_or_insert_with(Instant::now);
+        self.datagrams.full_receivers_since.get_or_insert_with(Instant::now);
         self.wait_for_room(qp);
     }
 
     /// Begins the wait for a full ring.
     fn wait_for_room(&mut self, qp: &Qp) {
-        self.datagrams_wait = true;
+        self.datagrams.waits_for_room = true;
         qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
         qp.adapter.watch_qp(qp);
     }
@@ -365,7 +360,7 @@ fn send_to_group(
     let _lost = adapter.datagrams.meet_all_processes(adapter);
     let receivers =
         adapter.datagrams.receivers(adapter, |view| super::multicast::has_members(view, group));
-    if requester.may_wait_for_ring() {
+    if requester.datagrams.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
             outlet.peer.kick();
@@ -376,7 +371,7 @@ fn send_to_group(
             return PutResult::Full;
         }
     }
-    requester.full_receivers_since = None;
+    requester.datagrams.full_receivers_since = None;
     for outlet in receivers.iter() {
         send(qp, outlet, to, ranges, request);
         outlet.publish();

@@ -9,7 +9,6 @@
 use super::objects::connection::{Issued, Link, Requester, Wire};
 use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
-use super::request::Phase;
 use super::state::Kind;
 use crate::host::HostConnection;
 use soft_semantics::Time;
@@ -104,14 +103,14 @@ impl Wire for PortDownWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         if !qp.kind.is_connected() {
             // Unconnected QPs lose their requests, as on an unplugged cable.
-            while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-                requester.lose_request(requester.queue.issued);
+            while requester.sends.has_issuable() {
+                requester.sends.lose_request(requester.sends.queue.issued);
             }
             return Issued::SoFar;
         }
         while self.inner.issue(requester, qp) == Issued::PortDown {
             // The link returned by the inner wire is removed again.
-            self.detach_link(&mut requester.link);
+            self.detach_link(&mut requester.ring.link);
         }
         Issued::SoFar
     }
@@ -217,8 +216,8 @@ impl Requester {
     /// Called when the port goes down.
     #[cold]
     pub(crate) fn port_down(&mut self) {
-        if !self.wire.detach_link(&mut self.link) {
-            let link = self.link.take();
+        if !self.wire.detach_link(&mut self.ring.link) {
+            let link = self.ring.link.take();
             wrap(&mut self.wire, |inner| PortDownWire { inner, link, is_over: false });
         }
     }
@@ -226,15 +225,9 @@ impl Requester {
     /// Called when the port comes up.
     pub(crate) fn port_up(&mut self) {
         if let Some(link) = self.wire.attach_link() {
-            self.link = Some(link);
+            self.ring.link = Some(link);
         }
         self.wire.port_up();
         remove_unneeded(&mut self.wire);
-    }
-
-    /// Completes request `n` with success although no peer receives it.
-    pub(super) fn lose_request(&mut self, n: u64) {
-        self.queue.entry(n).phase = Phase::Done;
-        self.queue.issued = n + 1;
     }
 }

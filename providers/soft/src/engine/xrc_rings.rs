@@ -42,9 +42,9 @@ impl XrcRings {
 impl Requester {
     /// Issues waiting requests of an XRC QP, in order, until a request must wait.
     pub(super) fn issue_xrc(&mut self, qp: &Qp) {
-        while self.queue.issued != self.queue.posted && self.fate.is_going() {
-            let n = self.queue.issued;
-            let number = self.queue.entry(n).request.srqn;
+        while self.sends.has_issuable() {
+            let n = self.sends.queue.issued;
+            let number = self.sends.queue.entry(n).request.srqn;
             match self.choose_ring(qp, number) {
                 RingChoice::Active => {}
                 RingChoice::Draining => break,
@@ -53,7 +53,7 @@ impl Requester {
                     break;
                 }
             }
-            let Some(link) = self.link.take() else { break };
+            let Some(link) = self.ring.link.take() else { break };
             let went =
                 if self.peer_state(qp, &link) == PeerState::Silent || !self.is_served(qp, &link) {
                     self.start_timeout(qp);
@@ -61,17 +61,17 @@ impl Requester {
                 } else {
                     self.name_srq(qp, &link, number) && self.issue(qp, &link, n)
                 };
-            self.link = Some(link);
+            self.ring.link = Some(link);
             if !went {
                 break;
             }
-            self.queue.issued += 1;
+            self.sends.queue.issued += 1;
         }
     }
 
     /// Puts the number of the queue into the ring, if the ring named another queue last.
     fn name_srq(&mut self, qp: &Qp, link: &Link, number: u32) -> bool {
-        if self.named_srq == number {
+        if self.ring.named_srq == number {
             return true;
         }
         if self.room(qp, link) == 0 {
@@ -80,13 +80,13 @@ impl Requester {
         let flags = FIRST | LAST;
         let head = SlotHead { op: Op::Address, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
         self.put(qp, link, &head, &[u64::from(number)]);
-        self.named_srq = number;
+        self.ring.named_srq = number;
         true
     }
 
     /// Activates the ring that leads to queue `number`.
     fn choose_ring(&mut self, qp: &Qp, number: u32) -> RingChoice {
-        let Some(link) = &self.link else { return RingChoice::Waiting };
+        let Some(link) = &self.ring.link else { return RingChoice::Waiting };
         let (slot, _) = split_qpn(number);
         let at = link.peer.slot;
         let home = split_qpn(self.xrc_rings.home_qpn).0;
@@ -98,9 +98,9 @@ impl Requester {
         if at == to {
             return RingChoice::Active;
         }
-        if self.acked != self.next {
+        if self.ring.acked != self.ring.next {
             self.absorb_here(qp);
-            if self.acked != self.next {
+            if self.ring.acked != self.ring.next {
                 return RingChoice::Draining;
             }
             self.reap(qp);
@@ -145,7 +145,7 @@ impl Requester {
 
     /// Whether queue `number` belongs to the XRC domain of the remote QP.
     fn srq_exists(&self, qp: &Qp, number: u32) -> bool {
-        let Some(home) = self.xrc_rings.home().or(self.link.as_deref()) else { return false };
+        let Some(home) = self.xrc_rings.home().or(self.ring.link.as_deref()) else { return false };
         let domain = DomainId::load(&home.entry().domain);
         let (slot, index) = split_qpn(number);
         if slot == 0 {
@@ -161,21 +161,21 @@ impl Requester {
     }
 
     fn activate_ring(&mut self, lane: XrcRing) {
-        let before = self.link.replace(lane.link).map(|link| XrcRing {
+        let before = self.ring.link.replace(lane.link).map(|link| XrcRing {
             link,
-            latched: self.latched,
-            next: self.next,
-            named_srq: self.named_srq,
-            attach_refused: self.attach_refused,
+            latched: self.ring.latched,
+            next: self.ring.next,
+            named_srq: self.ring.named_srq,
+            attach_refused: self.ring.attach_refused,
         });
         self.xrc_rings.inactive.extend(before);
-        self.latched = lane.latched;
+        self.ring.latched = lane.latched;
         // Requests were posted since this ring was connected, so the connection does not count as
         // untouched.
-        self.connected_at.1 = u64::MAX;
-        (self.next, self.acked) = (lane.next, lane.next);
-        self.named_srq = lane.named_srq;
-        self.attach_refused = lane.attach_refused;
+        self.ring.connected_at.1 = u64::MAX;
+        (self.ring.next, self.ring.acked) = (lane.next, lane.next);
+        self.ring.named_srq = lane.named_srq;
+        self.ring.attach_refused = lane.attach_refused;
     }
 
     /// Begins a connection to the QP `home`.

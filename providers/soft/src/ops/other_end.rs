@@ -88,7 +88,13 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
             return Ok(end);
         }
         // The link of an XRC QP may lead to the process of another QP.
-        requester.link.as_ref().map(|link| &link.peer).filter(|peer| peer.slot == slot).cloned()
+        requester
+            .ring
+            .link
+            .as_ref()
+            .map(|link| &link.peer)
+            .filter(|peer| peer.slot == slot)
+            .cloned()
     };
     if number == 0 {
         return Ok(end);

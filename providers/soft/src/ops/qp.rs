@@ -487,7 +487,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             let patience = RetryAttributes::of(&known.attr);
             let mut requester = qp.requester.lock();
             requester.retry = patience;
-            requester.first_psn = known.attr.sq_psn;
+            requester.ring.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
             if let Some(connection) = &mut requester.host_connection {
                 connection.ready_to_send(&known.attr);

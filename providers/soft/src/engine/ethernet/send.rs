@@ -26,13 +26,13 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     // A process that could not be met gets no frames until a later call succeeds, like a station
     // without link.
     let _lost = qp.adapter.datagrams.meet_all_processes(&qp.adapter);
-    requester.datagrams_wait = false;
-    let mut frame = std::mem::take(&mut requester.segmenter.frame);
-    while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
-        let n = requester.queue.issued;
-        let tso = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
+    requester.datagrams.waits_for_room = false;
+    let mut frame = std::mem::take(&mut requester.datagrams.segmenter.frame);
+    while requester.sends.has_issuable() {
+        let n = requester.sends.queue.issued;
+        let tso = requester.sends.queue.entry(n).request.opcode == IBV_WR_TSO;
         let mut brought = vec![];
-        let found = requester.ranges(qp, n, 0).and_then(|ranges| {
+        let found = requester.sends.ranges(qp, n, 0).and_then(|ranges| {
             if ranges.is_abroad() {
                 crate::engine::access::copy_to_local(&ranges, &mut brought)
             } else {
@@ -41,7 +41,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         });
         let sent = match found {
             None => {
-                requester.fail(n, IBV_WC_LOC_PROT_ERR);
+                requester.sends.fail(n, IBV_WC_LOC_PROT_ERR);
                 break;
             }
             Some(ranges) if tso => {
@@ -50,7 +50,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
                 })
             }
             Some(ranges) => {
-                let flags = requester.queue.entry(n).request.flags;
+                let flags = requester.sends.queue.entry(n).request.flags;
                 let len = ranges.total().min(frame.len());
                 let whole = frame.get_mut(..len).unwrap_or_default();
                 let _at_home = ranges.gather_bytes(0, whole);
@@ -66,10 +66,10 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             requester.wait_for_receivers(qp);
             break;
         }
-        requester.queue.entry(n).phase = Phase::Done;
-        requester.queue.issued += 1;
+        requester.sends.queue.entry(n).phase = Phase::Done;
+        requester.sends.queue.issued += 1;
     }
-    requester.segmenter.frame = frame;
+    requester.datagrams.segmenter.frame = frame;
 }
 
 /// Sends a frame to all its receivers. Sends to none of them if a ring is full and the sender may
@@ -78,7 +78,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
     let adapter = &qp.adapter;
     let Some((key, _)) = dissect(frame) else { return PutResult::Done };
     let (winner, receivers) = select_receivers(adapter, &key.words());
-    if requester.may_wait_for_ring() {
+    if requester.datagrams.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
             outlet.peer.kick();
@@ -88,7 +88,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
             return PutResult::Full;
         }
     }
-    requester.full_receivers_since = None;
+    requester.datagrams.full_receivers_since = None;
     let body = [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.shape, 0, 0];
     let datagram = OutgoingDatagram {
         op: Op::Frame,

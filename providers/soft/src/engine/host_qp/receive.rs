@@ -8,7 +8,7 @@
 use super::send::{SendHalf, refusal_of};
 use crate::config;
 use crate::engine::inbound::Source;
-use crate::engine::objects::connection::Inbound;
+use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::regions::REMOTE_READ;
@@ -57,10 +57,10 @@ impl<'a> RequestServer for Halves<'a> {
     }
 
     fn place_response(&mut self, n: u64, offset: usize, bytes: &[u8]) -> bool {
-        let SendHalf { qp, requester } = &mut self.send;
-        let is_placed = requester.scatter_response(qp, n, offset, bytes, self.inbound.check_memory);
+        let SendHalf { qp, sends } = &mut self.send;
+        let is_placed = sends.scatter_response(qp, n, offset, bytes, self.inbound.check_memory);
         if !is_placed {
-            requester.fail(n, IBV_WC_LOC_PROT_ERR);
+            sends.fail(n, IBV_WC_LOC_PROT_ERR);
         }
         is_placed
     }
@@ -165,13 +165,14 @@ impl Qp {
         if matches!(state, State::Reset | State::Init) {
             return;
         }
-        let Some(mut connection) = requester.host_connection.take() else { return };
+        let Requester { sends, host_connection, .. } = &mut *requester;
+        let Some(connection) = host_connection.as_deref_mut() else { return };
         if state == State::Err && !connection.is_in_error() {
             connection.fail();
         }
-        let send = SendHalf { qp: self, requester: &mut requester };
+        let send = SendHalf { qp: self, sends };
         let mut halves = Halves { send, inbound: &mut responder.inbound, failed: false };
-        let before = act(&mut connection, &mut halves);
+        let before = act(connection, &mut halves);
         let mut outbox = sockets.outbox().lazy();
         let pumped = connection.pump(halves.queue(), &mut outbox, now, ack_policy);
         drop(outbox);
@@ -181,7 +182,6 @@ impl Qp {
         }
         connection.end_round(&halves.send, sockets);
         let Halves { mut failed, .. } = halves;
-        requester.host_connection = Some(connection);
         // Completes all finished requests.
         requester.reap(self);
         requester.settle(self);

@@ -4,6 +4,7 @@
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
+use crate::engine::objects::send_requests::SendRequests;
 use crate::engine::onesided::read_from_srq_owner;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::host::HostWire;
@@ -21,11 +22,11 @@ use soft_semantics::inbound::Nak;
 use soft_semantics::request::{Phase, RemoteAddress, Request, What};
 use std::sync::atomic::Ordering;
 
-/// The sending half of a QP, whose requester is locked.
+/// The send requests of a QP, whose requester is locked.
 #[derive(Debug)]
 pub(super) struct SendHalf<'a> {
     pub(super) qp: &'a Qp,
-    pub(super) requester: &'a mut Requester,
+    pub(super) sends: &'a mut SendRequests,
 }
 
 impl Requester {
@@ -33,32 +34,32 @@ impl Requester {
     #[cold]
     pub(crate) fn issue_to_host(&mut self, qp: &Qp) {
         let Some(sockets) = qp.adapter.wire.sockets() else { return };
-        let Some(mut connection) = self.host_connection.take() else { return };
-        while self.queue.issued != self.queue.posted && self.fate.is_going() {
-            let n = self.queue.issued;
-            let entry = self.queue.entry(n);
+        let Self { sends, host_connection, .. } = self;
+        let Some(connection) = host_connection.as_deref_mut() else { return };
+        while sends.has_issuable() {
+            let n = sends.queue.issued;
+            let entry = sends.queue.entry(n);
             // A held back request keeps its inline data, because the application may reuse the
             // buffer.
             if entry.has(IBV_SEND_INLINE) && !entry.kept {
-                self.keep_inline(n);
+                sends.keep_inline(n);
             }
-            self.queue.issued += 1;
-            match self.transport_work(qp, n) {
+            sends.queue.issued += 1;
+            match sends.transport_work(qp, n) {
                 Ok(work) if connection.post(work) => {}
-                Ok(_) => self.fail(n, IBV_WC_LOC_QP_OP_ERR),
-                Err(status) => self.fail(n, status),
+                Ok(_) => sends.fail(n, IBV_WC_LOC_QP_OP_ERR),
+                Err(status) => sends.fail(n, status),
             }
         }
-        connection.send_posted(&mut SendHalf { qp, requester: self }, sockets);
-        self.host_connection = Some(connection);
+        connection.send_posted(&mut SendHalf { qp, sends }, sockets);
     }
 
     /// Queues the deferred acknowledgement, unless a request has carried the acknowledgement. The
     /// next `flush` sends the packet.
     pub(super) fn send_deferred_ack(&mut self, qp: &Qp, sockets: &Sockets, now: Time) {
-        let Some(mut connection) = self.host_connection.take() else { return };
-        connection.send_deferred_ack(&mut SendHalf { qp, requester: self }, sockets, now);
-        self.host_connection = Some(connection);
+        let Self { sends, host_connection, .. } = self;
+        let Some(connection) = host_connection.as_deref_mut() else { return };
+        connection.send_deferred_ack(&mut SendHalf { qp, sends }, sockets, now);
     }
 
     /// Sends the deferred acknowledgement of a QP whose connection ends. Another thread may have
@@ -72,11 +73,10 @@ impl Requester {
 
     /// Sends the packets that waited for send window. Returns whether the QP waits again.
     pub(super) fn resume_sending(&mut self, qp: &Qp, sockets: &Sockets, now: Time) -> bool {
-        let Some(mut connection) = self.host_connection.take() else { return false };
-        connection.resume_sending(&mut SendHalf { qp, requester: self }, sockets, now);
-        let still_waits = connection.waits_for_send_window();
-        self.host_connection = Some(connection);
-        still_waits
+        let Self { sends, host_connection, .. } = self;
+        let Some(connection) = host_connection.as_deref_mut() else { return false };
+        connection.resume_sending(&mut SendHalf { qp, sends }, sockets, now);
+        connection.waits_for_send_window()
     }
 
     /// Whether a bind or invalidate request waits for a busy memory window.
@@ -84,7 +84,9 @@ impl Requester {
         let connection = self.host_connection.as_ref();
         connection.is_some_and(|connection| connection.waits_for_memory_window())
     }
+}
 
+impl SendRequests {
     /// Request `n` in the form that the transport takes.
     ///
     /// # Errors
@@ -182,33 +184,33 @@ impl RequestQueue for SendHalf<'_> {
     }
 
     fn complete(&mut self, n: u64, status: Status) {
-        let Self { requester, .. } = self;
-        if n < requester.queue.completed || n >= requester.queue.posted {
+        let Self { sends, .. } = self;
+        if n < sends.queue.completed || n >= sends.queue.posted {
             return;
         }
-        let entry = requester.queue.entry(n);
+        let entry = sends.queue.entry(n);
         match (status, entry.phase) {
             // A flush completes the request with all others, or the request has failed here.
             (Status::Flushed, _) | (_, Phase::Failed(_)) => {}
             (Status::Success, _) => entry.phase = Phase::Done,
-            (status, _) => requester.fail(n, wc_status(status)),
+            (status, _) => sends.fail(n, wc_status(status)),
         }
     }
 
     fn perform(&mut self, n: u64) -> LocalWork {
-        let Self { qp, requester } = self;
-        if n < requester.queue.completed {
+        let Self { qp, sends } = self;
+        if n < sends.queue.completed {
             return LocalWork::Gone;
         }
-        if !requester.issue_local(qp, n) {
+        if !sends.issue_local(qp, n) {
             return LocalWork::Busy;
         }
-        let good = requester.queue.entry(n).phase == Phase::Done;
+        let good = sends.queue.entry(n).phase == Phase::Done;
         LocalWork::Done(if good { Status::Success } else { Status::LocalOperation })
     }
 
     fn gather(&mut self, n: u64, offset: usize, to: &mut [u8]) -> bool {
-        self.requester.gather_payload(self.qp, n, offset, to)
+        self.sends.gather_payload(self.qp, n, offset, to)
     }
 
     fn read_region(

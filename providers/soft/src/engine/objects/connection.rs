@@ -1,17 +1,17 @@
 //! The two halves of a connection, requester and responder, and the link to the remote QP.
-//! `engine/requester.rs` and `engine/responder.rs` have the methods for these fields.
+//! `engine/requester.rs` and `engine/responder.rs` have the methods for these fields;
+//! `send_requests.rs` and `datagram_sender.rs` are the parts of a requester without a connection.
 
 use super::copying::{Copying, Costs};
+use super::datagram_sender::DatagramSender;
 use super::holder::RingHolder;
 use super::maps::RegionMaps;
 use super::plan::FaultSchedule;
 use super::qp::Qp;
+use super::send_requests::SendRequests;
 use super::srq::Srq;
 use crate::engine::receive::Receive;
-use crate::engine::request::SendQueue;
 use crate::engine::tags::wire::Tagged;
-use crate::engine::tso::Segmenter;
-use crate::engine::waiting::WaitingDatagrams;
 use crate::host::HostConnection;
 use crate::host::xrc_messages::ServeResult;
 use soft_local::fabric::Peer;
@@ -19,8 +19,6 @@ use soft_local::shm::ring::Ring;
 use soft_local::shm::view::View;
 use soft_memory::careful::Seen;
 use soft_semantics::Time;
-use soft_semantics::fate::Fate;
-use soft_semantics::strict::Unpolled;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -201,15 +199,28 @@ pub(crate) struct RetryAttributes {
     pub(crate) max_rd_atomic: u8,
 }
 
+/// The sending half of a QP: its requests, and the state of each wire that may carry them.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    pub(crate) queue: SendQueue,
-    /// Present in strict mode (`engine::strict`).
-    pub(in crate::engine) unpolled: Option<Box<Unpolled>>,
-    pub(crate) link: Option<Box<Link>>,
+    /// The posted requests, whichever wire carries them.
+    pub(crate) sends: SendRequests,
+    /// The connection to a QP of this host.
+    pub(crate) ring: RingSender,
+    /// XRC: the rings that are not active.
+    pub(in crate::engine) xrc_rings: XrcRings,
+    /// UD and RAW_PACKET.
+    pub(in crate::engine) datagrams: DatagramSender,
     /// The transport to another host, if the remote QP is there.
     pub(crate) host_connection: Option<Box<HostConnection>>,
     pub(crate) retry: RetryAttributes,
+    /// The wire of this send queue.
+    pub(in crate::engine) wire: Box<dyn Wire>,
+}
+
+/// The sending half of a connection to a QP of this host: the remote ring, and the position in it.
+#[derive(Debug, Default)]
+pub(crate) struct RingSender {
+    pub(crate) link: Option<Box<Link>>,
     /// Incarnation of the remote QP to which requests are sent; known once it serves.
     pub(in crate::engine) latched: Option<u16>,
     /// Next sequence number to send, and first sequence number not acknowledged.
@@ -226,42 +237,22 @@ pub(crate) struct Requester {
     pub(in crate::engine) responses_due: u32,
     /// XRC: the shared receive queue that the ring named last; 0: none.
     pub(in crate::engine) named_srq: u32,
-    pub(in crate::engine) xrc_rings: XrcRings,
     /// Measured costs that select the path of long SENDs.
     pub(in crate::engine) copying: Copying,
     /// Regions of peers that this QP uses.
     pub(in crate::engine) maps: Option<Box<RegionMaps>>,
     /// The lists of the last run of small requests.
     pub(in crate::engine) run_lists: Option<Box<super::run_lists::RunLists>>,
-    /// Requests of the current list are gathered and not issued yet.
-    pub(in crate::engine) gathering: bool,
     /// Slots were written since the last announcement to the peer.
     pub(in crate::engine) unannounced: bool,
     /// The kernel refused cross-memory attach: use the ring.
     pub(in crate::engine) attach_refused: bool,
     /// The time since which the remote QP does not serve.
     pub(in crate::engine) unanswered_since: Option<Instant>,
-    /// The request that waits for operations in flight, or for the atomics lock. No arrival reports
-    /// the end of that wait.
-    pub(in crate::engine) blocked_request: Option<u64>,
     /// Polls since the last acknowledgement.
     pub(in crate::engine) polls_without_ack: u32,
     /// The peer's count of polls at the last look.
     pub(in crate::engine) peer_polls: u32,
-    /// UD: a datagram ring was full.
-    pub(in crate::engine) datagrams_wait: bool,
-    /// The time since which a datagram for several receivers waits for a full ring.
-    pub(in crate::engine) full_receivers_since: Option<Instant>,
-    /// UD: copies of datagrams that could not be issued when they were posted.
-    pub(in crate::engine) waiting: WaitingDatagrams,
-    /// RAW_PACKET and UD: builds frames and segments.
-    pub(in crate::engine) segmenter: Box<Segmenter>,
-    /// The wire of this send queue.
-    pub(in crate::engine) wire: Box<dyn Wire>,
-    /// Whether the send queue still works. Reset by RESET, and by the change from SQE to RTS.
-    pub(crate) fate: Fate,
-    /// The application waits for the event of a drained queue (SQD).
-    pub(in crate::engine) drain_awaited: bool,
 }
 
 #[derive(Debug)]

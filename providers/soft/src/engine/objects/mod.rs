@@ -18,7 +18,8 @@
 //! (locks of QPs), `helping` (shared long operations), `port` (the port and its orders), `maps`
 //! (mapped regions of peers), `copying` and `other_cqs` (measurements), `published_addresses`
 //! (addresses of other namespaces), `hot_slots` and `holder` (rings), `plan` (fault rules),
-//! `served_by` (the serving thread).
+//! `served_by` (the serving thread), `send_requests` (the requests of a send queue),
+//! `datagram_sender` (the sending half of a QP without a connection).
 
 pub(crate) mod adapter;
 pub(crate) mod builder;
@@ -26,6 +27,7 @@ pub(crate) mod channel;
 pub(crate) mod connection;
 pub(crate) mod copying;
 pub(crate) mod cq;
+pub(crate) mod datagram_sender;
 pub(crate) mod datagrams;
 pub(crate) mod half;
 pub(crate) mod helping;
@@ -39,6 +41,7 @@ pub(crate) mod port;
 pub(crate) mod published_addresses;
 pub(crate) mod qp;
 pub(crate) mod run_lists;
+pub(crate) mod send_requests;
 pub(crate) mod served_by;
 pub(crate) mod srq;
 pub(crate) mod wq;

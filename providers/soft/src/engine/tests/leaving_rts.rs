@@ -59,7 +59,7 @@ fn chunks_of_skipped_sends_are_freed() {
         b.cq.sweep(ServedBy::Application);
         a.qp.flush_all();
         a.qp.advance_send();
-        assert!(a.qp.requester.lock().lent_chunks.is_empty());
+        assert!(a.qp.requester.lock().ring.lent_chunks.is_empty());
         a.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
         b.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
     }

@@ -191,7 +191,7 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
     {
         let requester = a.qp.requester.lock();
         assert_eq!(
-            requester.next.wrapping_sub(requester.acked),
+            requester.ring.next.wrapping_sub(requester.ring.acked),
             soft_local::shm::layout::RING_SLOTS
         );
     }

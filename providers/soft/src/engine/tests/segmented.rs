@@ -30,7 +30,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     let max_wr = a.qp.attributes.lock().cap.max_send_wr as usize;
     let segmenter =
         Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len()).expect("memory");
-    *a.qp.requester.lock().segmenter = segmenter;
+    *a.qp.requester.lock().datagrams.segmenter = segmenter;
     for n in 0..20 {
         b.receive(n, &[b.sge(n as usize * 200, 200)]);
     }
@@ -70,7 +70,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
 fn waiting_segmented_sends_are_flushed_as_segmented_sends() {
     let (a, b) = pair(Kind::Ud, true, 1000);
     let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len()).expect("memory");
-    *a.qp.requester.lock().segmenter = segmenter;
+    *a.qp.requester.lock().datagrams.segmenter = segmenter;
     a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
     a.send(segmented(1, &b, &HEADER, 100), &[a.sge(0, 250)]);
     a.modify(State::Err as u32, 0, Zeroed::zeroed());

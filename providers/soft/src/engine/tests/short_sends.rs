@@ -147,7 +147,7 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
                 let done = a.wait(&b);
                 assert_eq!((done.wr_id, done.status), (n, wanted), "{len} bytes, {at} of {count}");
             }
-            assert!(a.qp.requester.lock().lent_chunks.is_empty(), "the chunk came back");
+            assert!(a.qp.requester.lock().ring.lent_chunks.is_empty(), "the chunk came back");
         }
     }
 }
