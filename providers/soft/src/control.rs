@@ -33,7 +33,7 @@ pub(crate) fn start(adapter: &Arc<Adapter>) {
         Ok(ControlThread { stop, thread })
     });
     match listening {
-        Ok(control) => *adapter.control.lock() = Some(control),
+        Ok(control) => *adapter.port.control.lock() = Some(control),
         Err(errno) => notice!(
             "{CONTROL_VARIABLE}={}: {errno}; name a pipe of this user's, or a file that is not there in a folder that is",
             path.display()
@@ -43,7 +43,7 @@ pub(crate) fn start(adapter: &Arc<Adapter>) {
 
 /// Ends the thread.
 pub(crate) fn stop(adapter: &Adapter) {
-    let Some(control) = adapter.control.lock().take() else { return };
+    let Some(control) = adapter.port.control.lock().take() else { return };
     if adapter.fabric.is_foreign() {
         // In a forked child the thread does not exist, and the pipe belongs to the parent.
         std::mem::forget(control);

@@ -15,9 +15,9 @@ use std::os::unix::ffi::OsStrExt;
 
 /// An adapter; its devices have consecutive GUIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(u64);
+pub(crate) struct AdapterGuid(u64);
 
-impl Identity {
+impl AdapterGuid {
     /// The adapter shared by processes with these settings.
     pub(crate) fn of(config: &FabricConfig) -> Self {
         let place = config.dir.as_os_str().as_bytes();
@@ -69,7 +69,7 @@ mod tests {
     fn a_guid_depends_on_machine_namespace_user_directory_and_device() {
         let base: (&[u8], u64, &str, &[u8]) = (b"m1", 1, "user 1", b"/a");
         let of = |(machine, namespace, members, place): (&[u8], u64, &str, &[u8])| {
-            Identity::from_parts(machine, namespace, members, place)
+            AdapterGuid::from_parts(machine, namespace, members, place)
         };
         let one = of(base);
         assert_eq!(one, of(base));
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn every_process_of_a_fabric_computes_the_same_guid_and_another_fabric_has_another() {
         let config = FabricConfig::new("/run/one");
-        assert_eq!(Identity::of(&config), Identity::of(&config.clone()));
-        assert_ne!(Identity::of(&config), Identity::of(&FabricConfig::new("/run/two")));
+        assert_eq!(AdapterGuid::of(&config), AdapterGuid::of(&config.clone()));
+        assert_ne!(AdapterGuid::of(&config), AdapterGuid::of(&FabricConfig::new("/run/two")));
     }
 
     #[test]
     fn a_guid_does_not_contain_the_machine_id() {
         let id = host::secret();
-        let guid = Identity::of(&FabricConfig::new("/run/one")).guid(0);
+        let guid = AdapterGuid::of(&FabricConfig::new("/run/one")).guid(0);
         let text: String = guid.iter().map(|byte| format!("{byte:02x}")).collect();
         let id = String::from_utf8_lossy(&id).into_owned();
         assert!(!id.contains(&text) && !text.contains(&id), "{text} and {id}");

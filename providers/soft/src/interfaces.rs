@@ -31,7 +31,7 @@ impl Adapter {
             return;
         }
         // After the start of the notifications, so that no change is missed.
-        *self.interfaces.reported.lock() = Some(Gids::of_this_host(self.identity, 0));
+        *self.interfaces.reported.lock() = Some(Gids::of_this_host(self.identity.guid(), 0));
         self.interfaces.cabled.store(has_cable(), Ordering::Relaxed);
         let _ = self.interfaces.news.set(news);
     }
@@ -43,19 +43,19 @@ impl Adapter {
             return;
         }
         self.look_at_cables();
-        let now = Gids::of_this_host(self.identity, 0);
+        let now = Gids::of_this_host(self.identity.guid(), 0);
         let mut reported = self.interfaces.reported.lock();
         if reported.as_ref() == Some(&now) {
             return;
         }
         *reported = Some(now);
         drop(reported);
-        self.order(Order::PortEvent(IBV_EVENT_GID_CHANGE));
+        self.port.order(Order::PortEvent(IBV_EVENT_GID_CHANGE), &self.fabric);
     }
 
     /// Reads the addresses after a user has reported a change.
     pub(crate) fn read_interfaces(&self) {
-        let now = Gids::of_this_host(self.identity, 0);
+        let now = Gids::of_this_host(self.identity.guid(), 0);
         if let Some(reported) = &mut *self.interfaces.reported.lock() {
             *reported = now;
         }
@@ -68,9 +68,9 @@ impl Adapter {
         let before = cabled.swap(now, Ordering::Relaxed);
         if before && !now {
             cut.store(true, Ordering::Relaxed);
-            self.order(Order::PortEvent(IBV_EVENT_PORT_ERR));
+            self.port.order(Order::PortEvent(IBV_EVENT_PORT_ERR), &self.fabric);
         } else if now && cut.swap(false, Ordering::Relaxed) {
-            self.order(Order::PortEvent(IBV_EVENT_PORT_ACTIVE));
+            self.port.order(Order::PortEvent(IBV_EVENT_PORT_ACTIVE), &self.fabric);
         }
     }
 }

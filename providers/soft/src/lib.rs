@@ -17,6 +17,7 @@ mod guid;
 mod host;
 #[cfg(test)]
 mod hostile;
+mod identity;
 mod interfaces;
 mod limits;
 mod member_addresses;
@@ -24,5 +25,6 @@ mod net;
 mod ops;
 mod packet_sink;
 mod port;
+mod rounds;
 mod table;
 mod unreachable;

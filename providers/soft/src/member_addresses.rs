@@ -12,7 +12,7 @@ impl Adapter {
     /// Publishes the addresses of this network namespace to the members in different namespaces.
     pub(crate) fn publish_addresses(&self) {
         if self.fabric.config().spans_namespaces
-            && let Err(why) = self.fabric.note(&text(&Gids::of_this_host(self.identity, 0)))
+            && let Err(why) = self.fabric.note(&text(&Gids::of_this_host(self.identity.guid(), 0)))
         {
             notice!("{why}; those who meet there reach this process's addresses by RoCE v2");
         }
@@ -28,7 +28,7 @@ impl Adapter {
     /// be stopped.
     #[cold]
     fn is_member_address(&self, gid: &[u8; 16]) -> bool {
-        let mut published = self.published_addresses.lock();
+        let mut published = self.interfaces.published.lock();
         published.refresh(&self.fabric);
         // The death of a member changes no file in the directory.
         published.slots_with(gid).any(|slot| self.fabric.is_occupied(slot))
@@ -71,13 +71,13 @@ fn has(note: &[u8], gid: &[u8; 16]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guid::Identity;
+    use crate::guid::AdapterGuid;
     use soft_local::fabric::FabricConfig;
     use std::sync::Barrier;
 
     #[test]
     fn a_published_address_is_found() {
-        let identity = Identity::of(&FabricConfig::new("/run/one"));
+        let identity = AdapterGuid::of(&FabricConfig::new("/run/one"));
         let gids = Gids::of_this_host(identity, 0);
         let note = text(&gids);
         for gid in gids.entries() {
@@ -85,7 +85,7 @@ mod tests {
         }
         let second = Gids::of_this_host(identity, 5);
         assert!(has(&note, &second.get(0).expect("always there").raw));
-        let other = Gids::of_this_host(Identity::of(&FabricConfig::new("/run/two")), 0);
+        let other = Gids::of_this_host(AdapterGuid::of(&FabricConfig::new("/run/two")), 0);
         assert!(!has(&note, &other.get(0).expect("always there").raw));
         assert!(!has(&note, &[0; 16]) && !has(&[0; 64], &[0; 16]));
         for len in 0..16 {
@@ -106,7 +106,8 @@ mod tests {
             std::thread::scope(|scope| {
                 for (one, other) in [(&both[0], &both[1]), (&both[1], &both[0])] {
                     scope.spawn(|| {
-                        let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
+                        let gid =
+                            Gids::of_this_host(other.identity.guid(), 0).get(0).expect("there").raw;
                         at_once.wait();
                         assert!(one.is_member_address(&gid), "round {round}");
                     });
@@ -114,7 +115,7 @@ mod tests {
             });
             let [one, other] = &both;
             one.fabric.for_each_peer(|_| panic!("nobody was met"));
-            let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
+            let gid = Gids::of_this_host(other.identity.guid(), 0).get(0).expect("there").raw;
             other.fabric.leave();
             assert!(!one.is_member_address(&gid), "round {round}");
             one.fabric.leave();

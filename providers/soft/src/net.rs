@@ -3,7 +3,7 @@
 
 use crate::config;
 use crate::gid_indices::GidIndices;
-use crate::guid::{DEVICES, Identity};
+use crate::guid::{AdapterGuid, DEVICES};
 use cface::sync::Mutex;
 use soft_semantics::gid_order::GidEntries;
 use std::ffi::CStr;
@@ -25,7 +25,7 @@ const EMPTY: Gid = Gid { raw: [0; 16], ifindex: 0 };
 /// The GID table. Entry 0 is link-local with the device's GUID (IBTA 1.7 4.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gids {
-    identity: Identity,
+    identity: AdapterGuid,
     entries: Vec<Gid>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) type ReportedGids = Mutex<Option<Gids>>;
 /// later could show an address that had appeared and vanished unreported, for ever.
 #[derive(Debug)]
 pub(crate) struct GidTable {
-    identity: Identity,
+    identity: AdapterGuid,
     device: usize,
     /// The table, and the number of changes reported by then.
     known: Mutex<(u32, Arc<Gids>)>,
@@ -49,7 +49,7 @@ impl GidTable {
     /// `reported` is the table of the last report, and `indices` are the indices of its addresses.
     pub(crate) fn new(
         changes: u32,
-        identity: Identity,
+        identity: AdapterGuid,
         device: usize,
         reported: &ReportedGids,
         indices: &Mutex<GidIndices>,
@@ -73,7 +73,7 @@ impl GidTable {
     }
 
     fn read(
-        identity: Identity,
+        identity: AdapterGuid,
         device: usize,
         reported: &ReportedGids,
         indices: &Mutex<GidIndices>,
@@ -105,11 +105,11 @@ struct Interface {
 impl Gids {
     /// Reads the interfaces that are up. Loopback addresses count only without any different
     /// address.
-    pub(crate) fn of_this_host(identity: Identity, device: usize) -> Self {
+    pub(crate) fn of_this_host(identity: AdapterGuid, device: usize) -> Self {
         Self::from_interfaces(identity, device, &interfaces())
     }
 
-    fn from_interfaces(identity: Identity, device: usize, all: &[Interface]) -> Self {
+    fn from_interfaces(identity: AdapterGuid, device: usize, all: &[Interface]) -> Self {
         let hardware = all.iter().find_map(|i| match i.address {
             Address::Hardware(mac) if !i.loopback && mac != [0; 6] => Some(i.index),
             _ => None,
@@ -145,7 +145,7 @@ impl Gids {
     /// A table with these addresses from index 1 on.
     #[cfg(test)]
     pub(crate) fn with_addresses(addresses: impl Iterator<Item = [u8; 16]>) -> Self {
-        let identity = Identity::of(&soft_local::fabric::FabricConfig::new("/run/one"));
+        let identity = AdapterGuid::of(&soft_local::fabric::FabricConfig::new("/run/one"));
         let raw = link_local(identity.guid(0));
         let entries = std::iter::once(raw).chain(addresses).map(|raw| Gid { raw, ifindex: 1 });
         Self { identity, entries: entries.collect() }
@@ -327,8 +327,8 @@ mod tests {
     use soft_local::fabric::FabricConfig;
     use soft_semantics::gid_order::GidOrder;
 
-    fn identity() -> Identity {
-        Identity::of(&FabricConfig::new("/run/one"))
+    fn identity() -> AdapterGuid {
+        AdapterGuid::of(&FabricConfig::new("/run/one"))
     }
 
     fn interface(index: u32, address: Address) -> Interface {
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(first.raw[8..], identity.guid(3));
         assert_eq!(first.ifindex, 2);
         assert!(gids.contains(&link_local(identity.guid(0))), "another device of the adapter");
-        let other = Identity::of(&FabricConfig::new("/run/another"));
+        let other = AdapterGuid::of(&FabricConfig::new("/run/another"));
         assert!(!gids.contains(&link_local(other.guid(3))), "another adapter");
         let second = gids.get(1).map(|g| Ipv6Addr::from(g.raw).to_string());
         assert_eq!(second.as_deref(), Some("::ffff:10.0.0.7"));

@@ -13,21 +13,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Adapter {
-    /// The ordinal of a new QP, from 1.
-    pub(crate) fn next_qp_ordinal(&self) -> u32 {
-        self.port.qps.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
-
-    /// The ordinal of a new CQ, from 1.
-    pub(crate) fn next_cq_ordinal(&self) -> u32 {
-        self.port.cqs.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
-
-    /// The completion at which a new CQ overruns by a fault rule.
-    pub(crate) fn planned_overrun(&self, cq: u32) -> Option<u64> {
-        self.port.plan.lock().overrun_of(cq)
-    }
-
     /// Executes the statements given before the process joined. No device is open yet, so the port
     /// may start down, without an event.
     pub(crate) fn obey_first(&self, statements: &[Statement]) {
@@ -41,17 +26,17 @@ impl Adapter {
     pub(crate) fn obey(&self, statements: &[Statement]) {
         for statement in statements {
             match *statement {
-                Statement::Order(order) => self.order(order),
+                Statement::Order(order) => self.port.order(order, &self.fabric),
                 Statement::Rule(rule) => self.add_rule(rule),
                 Statement::Clear => self.forget_rules(),
                 Statement::Overrun(overrun) => {
                     self.port.plan.lock().add_overrun(overrun);
-                    self.each_cq(|cq| {
+                    self.registry.each_cq(|cq| {
                         if overrun.cq.is_none_or(|only| only == cq.ordinal) {
                             cq.plan_overrun(Some(overrun.nth));
                         }
                     });
-                    self.all_qps().iter().for_each(|qp| qp.await_acks());
+                    self.registry.all_qps().iter().for_each(|qp| qp.await_acks());
                 }
             }
         }
@@ -60,7 +45,7 @@ impl Adapter {
     fn add_rule(&self, rule: Rule) {
         let mut plan = self.port.plan.lock();
         plan.add(rule);
-        for qp in self.all_qps() {
+        for qp in self.registry.all_qps() {
             qp.requester.lock().add_fault_rules(&plan, qp.ordinal, qp.kind);
             qp.await_acks();
         }
@@ -69,7 +54,7 @@ impl Adapter {
     fn forget_rules(&self) {
         let mut plan = self.port.plan.lock();
         *plan = FaultPlan::default();
-        let qps = self.all_qps();
+        let qps = self.registry.all_qps();
         for qp in &qps {
             qp.requester.lock().drop_fault_rules();
         }
@@ -77,14 +62,7 @@ impl Adapter {
         for qp in &qps {
             qp.advance_send();
         }
-        self.each_cq(|cq| cq.plan_overrun(None));
-    }
-
-    /// Queues an order for the service thread.
-    pub(crate) fn order(&self, order: Order) {
-        self.port.orders.lock().push_back(order);
-        self.port.ordered.store(true, Ordering::Release);
-        self.fabric.wake_self();
+        self.registry.each_cq(|cq| cq.plan_overrun(None));
     }
 
     /// Applies the fault rules and the port state to a new QP.
@@ -146,7 +124,7 @@ impl Adapter {
             }
             Order::DeviceFatal => {
                 self.port_event(IBV_EVENT_DEVICE_FATAL);
-                for qp in self.all_qps() {
+                for qp in self.registry.all_qps() {
                     qp.enter_error();
                 }
             }
@@ -163,7 +141,7 @@ impl Adapter {
         // Stored before the QPs are collected: a QP created meanwhile either reads the flag or is
         // in the list.
         self.port.set_down(down);
-        let qps = self.all_qps();
+        let qps = self.registry.all_qps();
         for qp in &qps {
             set_plugged(qp, !down);
         }
@@ -177,11 +155,11 @@ impl Adapter {
 
     /// Reports an event of the port or the device to every context.
     fn port_event(&self, event: u32) {
-        for channel in self.channels.lock().iter().filter_map(std::sync::Weak::upgrade) {
+        self.service.each_channel(|channel| {
             if channel.is_asynchronous() {
                 channel.send_record([1, u64::from(event)]);
             }
-        }
+        });
     }
 }
 

@@ -136,7 +136,7 @@ impl UnreachableReports {
     #[cold]
     pub(crate) fn note_number(&self, adapter: &Adapter, qpn: u32) {
         if self.is_first(NUMBER) {
-            let gids = Gids::of_this_host(adapter.identity, 0);
+            let gids = Gids::of_this_host(adapter.identity.guid(), 0);
             notice!(
                 "QP {qpn:#08x} is on another host or in another network namespace, user or fabric, or gone{}{}",
                 reached(adapter, "without a GID, or by GID index 0, soft reaches this one only"),

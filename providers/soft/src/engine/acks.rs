@@ -4,11 +4,20 @@
 
 use super::objects::cq::Cq;
 use super::objects::qp::Qp;
+use super::objects::registry::Registry;
 use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
 
 /// Polls without an arrival after which a deferred acknowledgement is sent.
 pub(super) const ACK_DELAY_POLLS: u32 = 8;
+
+/// Sends the deferred acknowledgement of QP `index`, whose CQ is not polled any more.
+#[cold]
+pub(super) fn acknowledge_deferred(registry: &Registry, index: usize) {
+    if let Some(qp) = registry.qp(index) {
+        qp.send_deferred_ack();
+    }
+}
 
 impl Qp {
     /// Records that the responder has reached `next`. Returns whether the acknowledgement may wait:

@@ -20,7 +20,7 @@ impl Alarm {
     /// Returns None if all alarm numbers are in use. The channel still works; the service thread
     /// wakes its readers.
     pub(super) fn new(adapter: &Arc<Adapter>) -> Option<Self> {
-        let number = adapter.alarms.0.lock().pop()?;
+        let number = adapter.service.alarms().take()?;
         Some(Self { adapter: Arc::clone(adapter), number })
     }
 
@@ -50,7 +50,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        self.adapter.alarms.0.lock().push(self.number);
+        self.adapter.service.alarms().give_back(self.number);
     }
 }
 
@@ -86,14 +86,13 @@ pub(super) fn begin_sleep(channel: Arc<Channel>) -> Option<(*const AtomicU32, u3
     kept.ok().map(|()| plan)
 }
 
-/// Ends the sleep of this thread after an alarm, and answers all bells.
-pub(crate) fn end_sleep_by_alarm(adapter: &Adapter) {
+/// Ends the sleep of this thread after an alarm. Returns whether the thread slept; it then answers
+/// all bells (`Adapter::answer_peers`).
+pub(crate) fn end_sleep_by_alarm() -> bool {
     let slept = SLEEPING.try_with(RefCell::take);
-    if let Ok(Some(mut asleep)) = slept {
-        asleep.ended = true;
-        drop(asleep);
-        adapter.answer_peers();
-    }
+    let Ok(Some(mut asleep)) = slept else { return false };
+    asleep.ended = true;
+    true
 }
 
 /// Ends the sleep of this thread after a signal.

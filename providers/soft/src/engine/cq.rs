@@ -34,7 +34,7 @@ impl Cq {
     ) -> Result<Arc<Self>, Errno> {
         let ring = CompletionRing::new(form.capacity, form.reads, form.overwrites);
         let ring = ring.ok_or(Errno::ENOMEM)?;
-        let ordinal = adapter.next_cq_ordinal();
+        let ordinal = adapter.port.next_cq_ordinal();
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
@@ -55,8 +55,8 @@ impl Cq {
             report,
             iterator: crate::engine::objects::iterator::IteratorCell::new(form.single_threaded),
         });
-        cq.adapter.add_cq(&cq);
-        cq.plan_overrun(cq.adapter.planned_overrun(ordinal));
+        cq.adapter.registry.add_cq(&cq);
+        cq.plan_overrun(cq.adapter.port.planned_overrun(ordinal));
         Ok(cq)
     }
 
@@ -109,7 +109,7 @@ impl Cq {
     fn overran(&self) {
         if !self.overrun.swap(true, Ordering::AcqRel) {
             self.report.report(&self.async_events, self.handle(), abi::IBV_EVENT_CQ_ERR);
-            self.adapter.fail_users_later(self.handle());
+            self.adapter.service.fail_users_later(self);
         }
     }
 
@@ -131,7 +131,7 @@ impl Cq {
 
     /// Changes the moderation of events (ibv_modify_cq(3)).
     pub(crate) fn moderate(&self, moderation: Moderation) {
-        self.adapter.moderates.store(true, Ordering::Release);
+        self.adapter.service.begin_moderation();
         self.ring.lock().set_moderation(moderation);
         self.send_delayed_event(Instant::now());
     }
@@ -283,13 +283,13 @@ impl Cq {
             self.adapter.attention.disarmed();
         }
         drop(ring);
-        self.adapter.remove_cq(self);
+        self.adapter.registry.remove_cq(self);
     }
 }
 
 impl Drop for Cq {
     fn drop(&mut self) {
         // A CQ whose creation failed was not retired.
-        self.adapter.remove_cq(self);
+        self.adapter.registry.remove_cq(self);
     }
 }

@@ -184,7 +184,7 @@ impl Qp {
             requester.take_lent()
         };
         if let Some((link, lent)) = lent {
-            self.adapter.release_later(self.qpn, link, lent);
+            self.adapter.service.release_later(self.qpn, link, lent);
         }
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished(self);

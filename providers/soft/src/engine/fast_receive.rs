@@ -140,7 +140,7 @@ impl Responder {
         let Some(to) = to else { return false };
         let wr_id = oldest.take();
         drop(receives);
-        let begun = (len > qp.adapter.eager_bytes).then(Instant::now);
+        let begun = (len > qp.adapter.identity.eager_bytes()).then(Instant::now);
         // The copy cannot fail: a chunk is always mapped.
         let _ = from.copy_to(to);
         if let Some(begun) = begun {

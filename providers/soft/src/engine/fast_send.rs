@@ -149,7 +149,7 @@ impl FastSend<'_> {
         sge: &ibv_sge,
     ) -> bool {
         let len = sge.length as usize;
-        if len > self.qp.adapter.one_chunk {
+        if len > self.qp.adapter.identity.one_chunk() {
             return false;
         }
         let Some(from) = self.source(flags, sge) else { return false };

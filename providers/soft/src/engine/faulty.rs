@@ -126,7 +126,7 @@ impl FaultyWire {
         };
         if !self.schedule.hold(n, &delay, now) {
             if self.schedule.held_until(n).is_some() {
-                qp.adapter.watch_qp(qp);
+                qp.adapter.service.watch_qp(qp);
             }
             return AfterFault::Later;
         }
@@ -164,12 +164,12 @@ impl FaultyWire {
             Fault::PortDown(span) => {
                 // This QP stops at once; the service thread informs all other QPs.
                 qp.adapter.port.set_down(true);
-                qp.adapter.order(Order::PortDown(span));
+                qp.adapter.port.order(Order::PortDown(span), &qp.adapter.fabric);
                 AfterFault::PortDown
             }
             Fault::DeviceFatal => {
                 requester.sends.fate.fail();
-                qp.adapter.order(Order::DeviceFatal);
+                qp.adapter.port.order(Order::DeviceFatal, &qp.adapter.fabric);
                 AfterFault::Later
             }
             _ => {

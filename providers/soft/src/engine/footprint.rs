@@ -7,6 +7,7 @@ use super::objects::qp::{Qp, Role};
 use soft_local::shm::layout::{
     CHUNK_BYTES, Openers, RING_BYTES, RINGS_CHUNKS, RINGS_OPENERS, RINGS_QP_SLOTS,
 };
+use std::sync::Arc;
 
 impl Qp {
     /// Releases the pages of the ring, before its table entry is free. Zeroed slots read as
@@ -24,8 +25,19 @@ impl Qp {
 }
 
 impl Adapter {
+    /// Adds a QP to the registry, and reserves bounce buffers for it.
+    pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
+        self.registry.place_qp(qp, |count| self.chunks.note_users(count));
+    }
+
+    /// Removes a QP from the registry, and returns pages of bounce buffers that no QP needs.
+    pub(crate) fn free_qp(&self, index: usize) {
+        let left = self.registry.free_qp(index);
+        self.release_chunks(left);
+    }
+
     /// Releases the pages of bounce buffers that are idle since the number of QPs fell to `qps`.
-    pub(crate) fn release_chunks(&self, qps: usize) {
+    fn release_chunks(&self, qps: usize) {
         self.chunks.release_surplus(qps, |index| {
             self.fabric.rings().discard(RINGS_CHUNKS + index as usize * CHUNK_BYTES, CHUNK_BYTES);
         });

@@ -621,7 +621,7 @@ pub(crate) fn read_region_bytes(
 
 /// The shared queue that an XRC request names by `number`.
 fn find_srq(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
-    qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain())
+    qp.adapter.registry.srq(number).filter(|srq| srq.domain == qp.role.domain())
 }
 
 /// Location of the target of a request.

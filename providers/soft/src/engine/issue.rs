@@ -186,7 +186,7 @@ impl Requester {
                 return self.published(n);
             }
             if offset == 0
-                && total > qp.adapter.eager_bytes
+                && total > qp.adapter.identity.eager_bytes()
                 && link.peer_attaches()
                 && !ranges.is_abroad()
                 && !is_inline
@@ -196,7 +196,8 @@ impl Requester {
             }
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
-            let tells = total > qp.adapter.eager_bytes && is_measured(offset, len, total);
+            let tells =
+                total > qp.adapter.identity.eager_bytes() && is_measured(offset, len, total);
             let begun = tells.then(Instant::now);
             if !ranges.gather(offset, base.first(len)) {
                 return self.unlend(qp, n);

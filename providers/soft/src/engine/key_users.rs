@@ -7,6 +7,9 @@
 
 use super::in_flight::is_in_flight;
 use super::objects::adapter::Adapter;
+use super::objects::qp::Qp;
+use super::state::Kind;
+use super::windows::{Bind, BindResult};
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
 use soft_sys::notice;
@@ -86,6 +89,70 @@ impl Adapter {
         self.fabric.for_each_peer(|peer| moved |= peer_uses_key(peer, own, rkey));
         moved
     }
+
+    /// Waits until no thread moves bytes of a region with revoked keys: peers with announced
+    /// operations, and local QPs of its protection domain. `what` names the object in a report.
+    pub(crate) fn quiesce(&self, pd: u32, rkey: u32, what: &str) {
+        self.await_in_flight(rkey, &what);
+        if self.registry.work_queues.has_any() {
+            self.datagrams.wait_for_deliveries();
+        }
+        let concerned = |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv;
+        for qp in self.registry.busy_qps(concerned) {
+            drop(qp.responder.lock());
+            drop(qp.requester.lock());
+        }
+    }
+
+    /// Waits until no message is being delivered to a retired shared receive queue of an XRC
+    /// domain.
+    pub(crate) fn quiesce_xrc(&self) {
+        for qp in self.registry.all_qps() {
+            if qp.kind == Kind::XrcRecv {
+                drop(qp.responder.lock());
+            }
+        }
+    }
+
+    /// Binds a memory window. Returns `Later` while operations by its old key are in flight.
+    pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> BindResult {
+        retry_briefly(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_key_in_use(rkey)))
+    }
+
+    /// Revokes the key of a window bound to `qp`. Returns `Later` while operations by it are in
+    /// flight.
+    pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> BindResult {
+        retry_briefly(|| {
+            self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_key_in_use(rkey))
+        })
+    }
+
+    /// Frees window `index`.
+    pub(crate) fn free_window(&self, index: usize) {
+        let rkey = self.windows.revoke(index);
+        self.await_in_flight(rkey, &"ibv_dealloc_mw");
+        self.windows.release(index);
+    }
+
+    /// Unbinds the windows of a QP that ends.
+    pub(crate) fn unbind_all(&self, qpn: u32) {
+        for index in self.windows.bound_to(qpn) {
+            let rkey = self.windows.revoke(index);
+            self.await_in_flight(rkey, &format_args!("QP 0x{qpn:x} ends"));
+            self.windows.unbind(index);
+        }
+    }
+}
+
+/// Tries for about the time of one transfer; the caller continues with other work afterwards.
+fn retry_briefly(mut attempt: impl FnMut() -> BindResult) -> BindResult {
+    for _ in 0..1000 {
+        match attempt() {
+            BindResult::Later => yield_now(),
+            done => return done,
+        }
+    }
+    BindResult::Later
 }
 
 /// Whether a living peer has a one-sided operation by the key `rkey` of process `target` in

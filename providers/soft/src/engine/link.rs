@@ -2,20 +2,25 @@
 //! Requesters read the peer state and write slots through a link; the bells and wake-ups of the
 //! peer start here.
 
-use super::objects::connection::{Link, Requester};
+use super::objects::adapter::Adapter;
+use super::objects::connection::{Link, LinkPair, Requester};
 use super::objects::holder::{PeerState, Reach, RingHolder};
 use super::objects::qp::Qp;
 use crate::config;
-use soft_local::fabric::Peer;
+use soft_local::fabric::{Peer, PeerError, Refusal};
 use soft_local::shm::layout::{
     ATTENTION_ACKS, ATTENTION_REQUESTS, CHUNKS, Life, QpEntry, split_qpn,
 };
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::Range;
-use soft_sys::{futex, membarrier, notice};
+use soft_sys::{Errno, futex, membarrier, notice};
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a process may take to answer a new connection.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 impl Link {
     /// Links to QP `qpn` of `peer`. Returns None if the ring or the first bounce buffers of the
@@ -251,5 +256,73 @@ fn report_no_chunk(index: u32) {
         notice!(
             "no address space for a peer's bounce buffers: what it sends in them fails (ulimit -v)"
         );
+    }
+}
+
+impl Adapter {
+    /// Links to QP `qpn` of a process of this host, for both halves of a connection. None if no
+    /// process answers; requests then time out.
+    pub(crate) fn link(&self, qpn: u32) -> Option<LinkPair> {
+        let (slot, _) = split_qpn(qpn);
+        let peer = self.fabric.peer(slot).ok()?;
+        self.link_to(&peer, qpn)
+    }
+
+    /// As `link`, for a connection made once. It waits for a slow peer, because a peer that counts
+    /// as absent would never be served. A failure is reported to the user.
+    ///
+    /// # Errors
+    /// `ENOMEM` and similar: the process exists, and either process lacks memory or descriptors for
+    /// the connection.
+    pub(crate) fn link_with_retries(&self, qpn: u32) -> Result<Option<LinkPair>, Errno> {
+        let (slot, _) = split_qpn(qpn);
+        let peer = match self.fabric.peer_with_patience(slot, CONNECT_WAIT) {
+            Ok(peer) => peer,
+            Err(why) => {
+                self.unreachable.note_failure(self, qpn, why);
+                return match why {
+                    PeerError::System(errno) => Err(errno),
+                    PeerError::Refused(Refusal::Resources) => Err(Errno::ENOMEM),
+                    _ => Ok(None),
+                };
+            }
+        };
+        let links = self.link_to(&peer, qpn).ok_or(Errno::ENOMEM)?;
+        if links.0.has_no_qp() {
+            self.unreachable.note_number(self, qpn);
+        }
+        Ok(Some(links))
+    }
+
+    /// Links to QP `qpn` of a known process, possibly dead. None if it cannot be mapped, which is
+    /// reported to the user.
+    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<LinkPair> {
+        let own = self.fabric.slot();
+        let here = self.registry.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
+        let here = here.map_or_else(Weak::new, |qp| qp.me());
+        // SAFETY: all fabric segments have the lengths of `shm::layout`.
+        let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
+        let halves = make().zip(make());
+        if halves.is_none() {
+            self.unreachable.note_failure(self, qpn, PeerError::System(Errno::ENOMEM));
+        }
+        halves.map(|(one, other)| (Box::new(one), Box::new(other)))
+    }
+
+    /// Makes the process of QP `qpn` look at it, if no thread polls there.
+    #[cold]
+    pub(crate) fn wake_owner_of(&self, qpn: u32) {
+        let (slot, index) = split_qpn(qpn);
+        if let Some(peer) = self.fabric.known_peer(slot) {
+            // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
+            // Arc.
+            let view = unsafe { View::of(&peer) };
+            publication_fence(&view);
+            let attention = &view.tables_head().attention;
+            protocol::tell_attentive(attention, ATTENTION_ACKS, || {
+                view.ring_qp_bell(index);
+                peer.kick();
+            });
+        }
     }
 }

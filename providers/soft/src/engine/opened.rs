@@ -86,7 +86,7 @@ impl Xrc {
         if home.peer.is_self {
             // The destruction reads the count under the same lock.
             let _orphans = self.open_qps.orphans.lock();
-            let local = adapter.qp(index).filter(|qp| qp.qpn == number)?;
+            let local = adapter.registry.qp(index).filter(|qp| qp.qpn == number)?;
             if local.entry().closing.load(Ordering::SeqCst) == CLOSING {
                 return None;
             }
@@ -185,7 +185,7 @@ impl Xrc {
 
     /// Removes the records of the dead process `identity` in `slot`.
     pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16, identity: u32) {
-        for qp in adapter.all_qps() {
+        for qp in adapter.registry.all_qps() {
             if qp.openings().is_some() {
                 withdraw_opener(&adapter.view, qp.index, slot, identity);
             }

@@ -10,14 +10,12 @@
 //! that QP and no other CQ. Threads with separate CQs therefore do not disturb each other.
 #![forbid(unsafe_code)]
 
-use super::objects::adapter::Adapter;
 use super::objects::cq::Cq;
 use super::objects::hot_slots::MAX_HOT;
 use super::objects::other_cqs::OtherCqLooks;
 use super::objects::qp::Qp;
+use super::objects::registry::OtherCq;
 use super::objects::served_by::ServedBy;
-use arrayvec::ArrayVec;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,8 +26,6 @@ const AFTER_COMPLETIONS: u32 = 1;
 const MIN_INTERVAL: u32 = 4;
 const MAX_INTERVAL: u32 = 64;
 const INTERVAL_ALONE: u32 = 1024;
-/// CQs that a look passes over because they are polled or being destroyed.
-const MAX_PASSED: usize = 4;
 
 /// Result of a look at another CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +71,14 @@ impl Cq {
         let found = if self.serve_local_receivers() {
             LookResult::Completions
         } else {
-            match self.adapter.next_unpolled_cq(self.key()) {
-                Ok(other) => other.look_for_other_poller(),
-                Err(found) => found,
+            match self
+                .adapter
+                .registry
+                .next_other_cq(self.key(), |cq| cq.other_cq_looks.was_polled())
+            {
+                OtherCq::Found(other) => other.look_for_other_poller(),
+                OtherCq::Polled => LookResult::Nothing,
+                OtherCq::None => LookResult::NoOtherCq,
             }
         };
         self.other_cq_looks.set_interval(found);
@@ -132,31 +133,6 @@ impl Qp {
         // The acknowledgement is sent at once, because the sender waits for it.
         self.send_due_ack();
         self.next_arrival.load(Ordering::Relaxed) != before
-    }
-}
-
-impl Adapter {
-    /// The next CQ without recent polls, in turn, except `own`.
-    fn next_unpolled_cq(&self, own: usize) -> Result<Arc<Cq>, LookResult> {
-        // Declared before the guard, so dropped after it: a CQ that ends removes itself from the
-        // list under the lock.
-        let mut passed: ArrayVec<Arc<Cq>, MAX_PASSED> = ArrayVec::new();
-        // Not waited for: the thread that changes the list may take long.
-        let cqs = self.cqs.try_lock().ok_or(LookResult::Nothing)?;
-        if cqs.len() < 2 {
-            return Err(LookResult::NoOtherCq);
-        }
-        let last = self.last_other_cq.load(Ordering::Relaxed);
-        let turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
-        for (key, cq) in turn.filter(|(key, _)| **key != own).take(MAX_PASSED) {
-            self.last_other_cq.store(*key, Ordering::Relaxed);
-            let Some(cq) = cq.upgrade() else { continue };
-            if !cq.other_cq_looks.was_polled() {
-                return Ok(cq);
-            }
-            passed.push(cq);
-        }
-        Err(LookResult::Nothing)
     }
 }
 

@@ -6,7 +6,7 @@
 //! another CQ.
 #![forbid(unsafe_code)]
 
-use super::acks::ACK_DELAY_POLLS;
+use super::acks::{ACK_DELAY_POLLS, acknowledge_deferred};
 use super::clock::MachineClock;
 use super::completion::{CompletionRing, Cqe, Pushed, Rare, Stamped};
 use super::hot::serve_cold;
@@ -79,7 +79,7 @@ impl Cq {
             self.look(list, ServedBy::Application);
         }
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
-            self.adapter.acknowledge_deferred(left);
+            acknowledge_deferred(&self.adapter.registry, left);
         }
         if self.other_cq_looks.is_due() && !self.has_queued() {
             self.look_at_other_cq();
@@ -218,7 +218,7 @@ impl Cq {
             }
         }
         self.adapter.view.take_qp_bells(|index| {
-            let Some(qp) = self.adapter.qp(index) else { return };
+            let Some(qp) = self.adapter.registry.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
             if qp.kind == Kind::XrcRecv {
                 self.adapter.xrc.make_hot(&self.adapter, &qp, who);

@@ -121,7 +121,7 @@ impl Qp {
             _ => ReceiveQueue::new(0, 0),
         }
         .ok_or(Errno::ENOMEM)?;
-        let (index, number) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let (index, number) = adapter.registry.reserve_qp().ok_or(Errno::ENOMEM)?;
         let borrowed = role.borrowed_number();
         let qpn = borrowed.unwrap_or(number);
         let entry = adapter.view.qp(index);
@@ -131,7 +131,7 @@ impl Qp {
             Errno::ENOMEM
         })?;
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
-        let ordinal = if borrowed.is_some() { 0 } else { adapter.next_qp_ordinal() };
+        let ordinal = if borrowed.is_some() { 0 } else { adapter.port.next_qp_ordinal() };
         let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
         // Zeroed slots read as sequence number 0. A look before the first connection, or on a
         // connection to another host, must find no slot, so the position begins above 0.
@@ -155,12 +155,12 @@ impl Qp {
             incarnation: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
             requester: HalfLock::sending(
-                &adapter.recent_locks,
+                adapter.registry.recent_locks(),
                 index,
                 Requester::new(kind, sends, segmenter),
             ),
             responder: HalfLock::receiving(
-                &adapter.recent_locks,
+                adapter.registry.recent_locks(),
                 index,
                 Responder::new(ring, position),
             ),
@@ -646,13 +646,13 @@ impl Qp {
 /// Whether new QPs are strict (`strict`).
 #[cfg(not(test))]
 const fn is_strict(adapter: &Adapter) -> bool {
-    adapter.strict
+    adapter.identity.is_strict()
 }
 
 /// Whether new QPs of this thread are strict (`strict`).
 #[cfg(test)]
 fn is_strict(adapter: &Adapter) -> bool {
-    adapter.strict || STRICT.get()
+    adapter.identity.is_strict() || STRICT.get()
 }
 
 /// Whether new QPs may use the fast path (`fast_send`, `fast_receive`).

@@ -535,7 +535,7 @@ impl Requester {
     pub(super) fn start_timeout(&mut self, qp: &Qp) {
         if self.ring.unanswered_since.is_none() {
             self.ring.unanswered_since = Some(Instant::now());
-            qp.adapter.watch_qp(qp);
+            qp.adapter.service.watch_qp(qp);
         }
     }
 

@@ -193,7 +193,7 @@ impl Responder {
                     // The end of the operation in flight gives no notice: the service thread tries
                     // again if no thread polls.
                     if self.blocked_piece.replace(self.next) != Some(self.next) {
-                        qp.adapter.watch_qp(qp);
+                        qp.adapter.service.watch_qp(qp);
                     }
                     break;
                 }
@@ -308,7 +308,7 @@ impl Responder {
             return true;
         }
         if retries < 7 {
-            qp.adapter.watch_qp(qp);
+            qp.adapter.service.watch_qp(qp);
         }
         false
     }
@@ -479,7 +479,7 @@ fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
         return None;
     }
     let (_, index) = split_qpn(link.qpn);
-    qp.adapter.qp(index).filter(|sender| sender.qpn == link.qpn)
+    qp.adapter.registry.qp(index).filter(|sender| sender.qpn == link.qpn)
 }
 
 impl Source for SlotSource<'_> {
@@ -591,7 +591,8 @@ impl SlotSource<'_> {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
                 let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
-                let tells = total > self.qp.adapter.eager_bytes && is_measured(offset, len, total);
+                let tells = total > self.qp.adapter.identity.eager_bytes()
+                    && is_measured(offset, len, total);
                 let begun = tells.then(Instant::now);
                 let moved = placed(ranges.scatter(offset, chunk.first(len)), len)?;
                 if let Some(begun) = begun {

@@ -39,7 +39,7 @@ impl SendRequests {
     #[cold]
     pub(super) fn watch_blocked(&mut self, qp: &Qp, n: u64) {
         if self.blocked_request.replace(n) != Some(n) {
-            qp.adapter.watch_qp(qp);
+            qp.adapter.service.watch_qp(qp);
         }
     }
 

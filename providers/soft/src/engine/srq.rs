@@ -50,7 +50,7 @@ impl Srq {
             }
             None => None,
         };
-        let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
+        let (index, number) = adapter.registry.reserve_srq().ok_or(Errno::ENOMEM)?;
         let srq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
@@ -69,7 +69,7 @@ impl Srq {
             report: wanted.report,
             tm,
         });
-        adapter.place_srq(&srq);
+        adapter.registry.place_srq(&srq);
         if let Some(cq) = &srq.cq {
             cq.users.fetch_add(1, Ordering::AcqRel);
         }
@@ -97,7 +97,7 @@ impl Srq {
         if let Some(cq) = &self.cq {
             cq.users.fetch_sub(1, Ordering::AcqRel);
         }
-        self.adapter.free_srq(self.index);
+        self.adapter.registry.free_srq(self.index);
     }
 
     /// Whether the queue was destroyed; XRC QPs may still refer to it.

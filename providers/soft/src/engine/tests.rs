@@ -116,9 +116,9 @@ fn looked(adapter: &Adapter) {
     // The service thread may be in the middle of a round. The next round begins after this point,
     // and it is over when a further one begins.
     for _ in 0..2 {
-        let before = adapter.rounds.load(Ordering::Relaxed);
+        let before = adapter.service.rounds();
         adapter.fabric.wake_self();
-        until("a round", || adapter.rounds.load(Ordering::Relaxed) != before);
+        until("a round", || adapter.service.rounds() != before);
     }
 }
 
@@ -194,7 +194,7 @@ impl Side {
 
     fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {
         let attr = ibv_qp_attr { qp_state: state, ..attr };
-        let gids = Gids::of_this_host(self.qp.adapter.identity, 0);
+        let gids = Gids::of_this_host(self.qp.adapter.identity.guid(), 0);
         crate::ops::qp::modify(&self.qp, &gids, &attr, given | IBV_QP_STATE)
             .expect("a permitted transition");
     }

@@ -104,7 +104,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         return taken;
     }
     let (_, index) = split_qpn(qpn);
-    let qp = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
+    let qp = adapter.registry.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
     qp.is_some_and(|qp| place_datagram(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
@@ -339,7 +339,7 @@ impl Requester {
     fn wait_for_room(&mut self, qp: &Qp) {
         self.datagrams.waits_for_room = true;
         qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
-        qp.adapter.watch_qp(qp);
+        qp.adapter.service.watch_qp(qp);
     }
 }
 

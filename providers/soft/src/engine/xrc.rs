@@ -116,7 +116,7 @@ impl Xrc {
     /// Serves a queued request by a stand-in, which is made if needed.
     fn serve_queued(&self, adapter: &Arc<Adapter>, question: &SrqRequest, frame: &[u8]) {
         let number = self.make_stand_in(adapter, question.of, OTHER_HOST);
-        let there = number.and_then(|number| adapter.qp(split_qpn(number).1));
+        let there = number.and_then(|number| adapter.registry.qp(split_qpn(number).1));
         let there = match &there {
             Some(guest) if guest.serves_incarnation(question.generation) => Ok(&**guest),
             // The request belongs to an earlier connection.
@@ -289,7 +289,7 @@ impl Xrc {
     fn fail_refused(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
         let (_, index) = split_qpn(of);
         let is_it = |qp: &Arc<Qp>| qp.qpn == of && matches!(qp.role, Role::Receiver(_));
-        let Some(qp) = adapter.qp(index).filter(is_it) else { return };
+        let Some(qp) = adapter.registry.qp(index).filter(is_it) else { return };
         if !event.breaks() {
             return;
         }
@@ -387,7 +387,7 @@ impl Xrc {
             return None;
         }
         let domain = DomainId::load(&home.entry().domain);
-        let srq = adapter.srq_of(domain)?;
+        let srq = adapter.registry.srq_of(domain)?;
         let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
         let stand = StandIn {
             home,

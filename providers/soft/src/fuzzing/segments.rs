@@ -106,7 +106,7 @@ impl World {
             let wanted = QpParameters::pair(kind, pd, pair, cap, report.clone());
             Qp::new(&adapter, wanted).expect("a number")
         });
-        let gids = Gids::of_this_host(adapter.identity, 0);
+        let gids = Gids::of_this_host(adapter.identity.guid(), 0);
         Self { adapter, gids, cq, qps: qps.to_vec(), memory, keys, other, own, victim }
     }
 

@@ -5,7 +5,6 @@ use super::pd::Pd;
 use super::query::MAX_AH;
 use super::state::Context;
 use super::{object, status};
-use crate::adapter::count_up;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
 use crate::host::unavailable::is_temporary;
@@ -13,7 +12,6 @@ use crate::net::{Gids, is_multicast, may_send_to};
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 /// An address handle. The C object comes first.
 #[repr(C)]
@@ -51,7 +49,7 @@ pub(super) fn resolve(
         return Err(Errno::EINVAL);
     }
     if attr.is_global == 0 {
-        return if adapter.strict { Err(Errno::EINVAL) } else { Ok((None, false)) };
+        return if adapter.identity.is_strict() { Err(Errno::EINVAL) } else { Ok((None, false)) };
     }
     let own = gids.get(usize::from(attr.grh.sgid_index)).ok_or(Errno::EINVAL)?;
     // SAFETY: both views of a GID are 16 plain bytes.
@@ -89,7 +87,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
             }
         }
         let held = domain.hold()?;
-        count_up(&domain.adapter.address_handles, MAX_AH)?;
+        domain.adapter.registry.address_handles.take(MAX_AH)?;
         held.keep();
         let verbs = ibv_ah { context, pd, handle: 0 };
         Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
@@ -106,7 +104,7 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         unsafe {
             let ah = Box::from_raw(ah.cast::<Ah>());
             let domain = Pd::of(ah.verbs.pd);
-            domain.adapter.address_handles.fetch_sub(1, Ordering::AcqRel);
+            domain.adapter.registry.address_handles.give_back();
             domain.release();
         }
         Ok(())

@@ -7,7 +7,7 @@
 //! - Threads: application threads. `before_fork`, `in_parent` and `in_child` run in a thread that
 //!   forks, `leave_at_exit` at the end of the process.
 //! - Locks: `ADAPTER` > the registry of the fabric > `CONTEXTS`. `Context::channels` and
-//!   `Adapter::channels` are leaves.
+//!   `Service::channels` are leaves.
 //! - Mirrors: `Context::orphaned` is set in a forked child and makes every call return early.
 //! - `await_comp_event` is the only function in which a thread may be cancelled.
 
@@ -238,10 +238,15 @@ unsafe fn open(
             return Err(errno);
         }
     };
-    adapter.channels.lock().push(Arc::downgrade(&events));
+    adapter.service.add_channel(&events);
     let Interfaces { reported, gid_indices, .. } = &adapter.interfaces;
-    let gids =
-        GidTable::new(adapter.port.gid_changes(), adapter.identity, number, reported, gid_indices);
+    let gids = GidTable::new(
+        adapter.port.gid_changes(),
+        adapter.identity.guid(),
+        number,
+        reported,
+        gid_indices,
+    );
     let inner = Context {
         adapter,
         gids,
@@ -346,7 +351,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
         Ok(channel) => {
             let channel = Arc::new(channel);
             let fd = channel.fd();
-            context.adapter.channels.lock().push(Arc::downgrade(&channel));
+            context.adapter.service.add_channel(&channel);
             context.channels.lock().insert(fd, channel);
             fd
         }
@@ -428,14 +433,16 @@ enum WaitStep {
 #[inline(never)]
 fn prepare(context: &Context, fd: c_int, woken: bool) -> WaitStep {
     let _whole = Uncancelled::begin();
-    if woken {
-        alarm::end_sleep_by_alarm(&context.adapter);
+    if woken && alarm::end_sleep_by_alarm() {
+        context.adapter.answer_peers();
     }
     let Some(channel) = context.channel(fd) else { return WaitStep::Return(0) };
     // Each event read by the application makes room for a queued event.
     channel.retry();
     let first = !woken;
-    match channel.begin_sleep(|key| first && context.adapter.remind(key)) {
+    match channel
+        .begin_sleep(|key| first && context.adapter.registry.cq(key).is_some_and(|cq| cq.remind()))
+    {
         Some((word, expected)) => WaitStep::Sleep(word, expected),
         None => WaitStep::Return(0),
     }

@@ -88,7 +88,7 @@ pub(super) unsafe fn create(
         Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
         None => None,
     };
-    if owner.adapter.cq_count() >= MAX_CQ {
+    if owner.adapter.registry.cq_count() >= MAX_CQ {
         return Err(Errno::ENOMEM);
     }
     let CqExOptions { reads, overwrites, single_threaded } = *extras;

@@ -4,7 +4,7 @@
 use super::context;
 use super::frontend::verbs_register_driver_65;
 use crate::config;
-use crate::guid::Identity;
+use crate::guid::AdapterGuid;
 use abi::*;
 use soft_local::fabric::FabricConfig;
 use std::cell::Cell;
@@ -88,7 +88,7 @@ unsafe extern "C" fn announce(
     }
     // Opening a device reports invalid settings.
     let settings = config::fabric().unwrap_or_else(|_| FabricConfig::new("nowhere"));
-    let identity = Identity::of(&settings);
+    let identity = AdapterGuid::of(&settings);
     for n in 0..count {
         let mut info = ferroverbs_device_info {
             name: [0; 64],

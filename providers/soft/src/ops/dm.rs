@@ -19,7 +19,6 @@ use soft_sys::memfd::{Memfd, Seals};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Limit of device memory for a process, in bytes.
 pub(super) const MAX_DM: u64 = 256 << 20;
@@ -59,7 +58,7 @@ impl Drop for DeviceMemory {
         if let Store::Own { map, keys, .. } = &self.store {
             self.adapter.regions.revoke(keys.index);
             self.adapter.regions.release(keys.index);
-            self.adapter.device_memory.fetch_sub(map.len() as u64, Ordering::AcqRel);
+            self.adapter.registry.device_memory.give_back(map.len() as u64);
         }
     }
 }
@@ -133,21 +132,18 @@ pub(super) unsafe extern "C" fn alloc_dm(
         }
         let adapter = Arc::clone(&owner.adapter);
         let bytes = length.next_multiple_of(cface::mem::page_size() as u64);
-        let room = |used: u64| used.checked_add(bytes).filter(|used| *used <= MAX_DM);
-        if adapter.device_memory.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_err() {
-            return Err(Errno::ENOMEM);
-        }
+        adapter.registry.device_memory.take(bytes, MAX_DM)?;
         let (map, file) = match memory(c"ferroverbs-dm", bytes as usize) {
             Ok(made) => made,
             Err(errno) => {
-                adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
+                adapter.registry.device_memory.give_back(bytes);
                 return Err(errno);
             }
         };
         let base = map.base();
         let extent = Extent { pd: 0, va: base as u64, iova: 0, len: length, access: 0 };
         let Some(keys) = adapter.regions.register(&extent) else {
-            adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
+            adapter.registry.device_memory.give_back(bytes);
             return Err(Errno::ENOMEM);
         };
         adapter.regions.belongs_to(keys.index, owner.identity.origin);

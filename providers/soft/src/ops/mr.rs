@@ -229,7 +229,7 @@ pub(super) unsafe extern "C" fn reg_mr(
         // SAFETY: `pd` is a live domain of this provider: the application does not deallocate a
         // domain while it registers memory in it.
         let domain = unsafe { Pd::of(pd) };
-        if domain.adapter.strict {
+        if domain.adapter.identity.is_strict() {
             check_strictly(addr as u64, length, hca_va)?;
         }
         let extent = cover(domain, addr as u64, length, hca_va, access)?;
@@ -386,7 +386,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
         // SAFETY: the application names a live domain (ibv_rereg_mr(3)) of the region's context.
         let (domain, context) = unsafe { (Pd::of(new), (*new).context) };
-        if context != mr.verbs.ibv_mr.context || (domain.adapter.strict && flags == 0) {
+        if context != mr.verbs.ibv_mr.context || (domain.adapter.identity.is_strict() && flags == 0)
+        {
             return Err(Errno::EINVAL);
         }
         let (mut extent, mut given) = (Extent { pd: domain.number, ..mr.extent }, mr.verbs.access);
@@ -395,7 +396,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         if flags & (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS) != 0 {
             let (at, len, iova) = if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
-                if domain.adapter.strict {
+                if domain.adapter.identity.is_strict() {
                     check_strictly(addr as u64, length, addr as u64)?;
                 }
                 (addr as u64, length, addr as u64)

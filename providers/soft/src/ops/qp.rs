@@ -432,7 +432,7 @@ fn route_to_host(
 /// The limits of the device for the given attributes. Strict mode refuses a path MTU above the
 /// active MTU of the port, like kernel drivers and firmware.
 fn limits(adapter: &Adapter, gids: &Gids, given: u32) -> Limits {
-    let is_asked = adapter.strict && given & IBV_QP_PATH_MTU != 0;
+    let is_asked = adapter.identity.is_strict() && given & IBV_QP_PATH_MTU != 0;
     let max_mtu = if is_asked { active_mtu(gids) } else { IBV_MTU_4096 };
     Limits { max_rd_atomic: MAX_RD_ATOMIC, max_mtu }
 }

@@ -12,7 +12,7 @@ use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS};
 use crate::engine::tags::{MAX_TAG_SGE, MAX_TAGS};
 use crate::engine::tso::MAX_TSO;
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
-use crate::guid::Identity;
+use crate::guid::AdapterGuid;
 use crate::net::GID_TABLE;
 use abi::*;
 use soft_local::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         // SAFETY: the caller's context is open for the whole call.
-        let identity = unsafe { Context::of(context) }.adapter.identity;
+        let identity = unsafe { Context::of(context) }.adapter.identity.guid();
         let orig_attr = device_attr(identity, device_number(context));
         let full = ibv_device_attr_ex {
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
@@ -159,7 +159,7 @@ pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
     config::device_names().number(&name.to_string_lossy()).unwrap_or(0)
 }
 
-fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
+fn device_attr(identity: AdapterGuid, number: usize) -> ibv_device_attr {
     let mut attr = ibv_device_attr {
         node_guid: u64::from_ne_bytes(identity.guid(number)),
         // The same for all devices of the adapter.

@@ -7,7 +7,6 @@ use super::post::post_list;
 use super::query::{MAX_QP_WR, MAX_SGE};
 use super::state::Context;
 use super::{object, status};
-use crate::adapter::count_up;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
 use crate::engine::objects::cq::Cq;
 use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
@@ -78,7 +77,7 @@ pub(super) unsafe extern "C" fn create_wq(
         let (domain, cq, report) =
             unsafe { (Pd::of(attr.pd), Cq::share(attr.cq), Context::of(context).report.clone()) };
         let held = domain.hold()?;
-        let (_, number) = domain.adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let (_, number) = domain.adapter.registry.reserve_qp().ok_or(Errno::ENOMEM)?;
         let (max_wr, max_sge) = (attr.max_wr, attr.max_sge.max(1));
         attr.max_sge = max_sge;
         let wanted = WqParameters { max_wr, max_sge, flags, pd: domain.number, cq, number, report };
@@ -208,7 +207,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         }
         // SAFETY: the caller's context is open for the whole call.
         let adapter = unsafe { &Context::of(context).adapter };
-        count_up(&adapter.indirection_tables, MAX_TABLES as usize)?;
+        adapter.registry.indirection_tables.take(MAX_TABLES as usize)?;
         // SAFETY: no element is NULL (checked above), and the caller states that each is a live
         // work queue of this provider; from here on the table owns a share of each.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();
@@ -245,7 +244,7 @@ pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         let table = unsafe { Arc::from_raw(this) };
         // SAFETY: the context of a table is open while the table lives.
         let adapter = unsafe { &Context::of((*table.verbs.get()).context).adapter };
-        adapter.indirection_tables.fetch_sub(1, Ordering::AcqRel);
+        adapter.registry.indirection_tables.give_back();
         for wq in table.queues.iter() {
             wq.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -45,7 +45,7 @@ impl Adapter {
         };
         let reported = self.interfaces.reported.lock();
         // Without a notification of changes the interfaces are read now.
-        let look = || Gids::of_this_host(self.identity, 0).has(&raw);
+        let look = || Gids::of_this_host(self.identity.guid(), 0).has(&raw);
         reported.as_ref().map_or_else(look, |gids| gids.has(&raw))
     }
 }
@@ -63,7 +63,7 @@ mod tests {
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
         config.dir_is_ours = true;
         let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
-        let own = Gids::of_this_host(adapter.identity, 0);
+        let own = Gids::of_this_host(adapter.identity.guid(), 0);
         let own = own.get(1).map_or(Ipv6Addr::LOCALHOST, |gid| gid.raw.into());
         let from = IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
         let from =

@@ -206,7 +206,7 @@ fn receive_srq_reply(
     served_by: ServedBy,
 ) -> bool {
     let (_, index) = split_qpn(reply.of);
-    let qp = adapter.qp(index).filter(|qp| qp.qpn == reply.of && qp.kind == Kind::XrcRecv);
+    let qp = adapter.registry.qp(index).filter(|qp| qp.qpn == reply.of && qp.kind == Kind::XrcRecv);
     qp.is_some_and(|qp| qp.apply_srq_reply(sockets, slot, reply, served_by))
 }
 

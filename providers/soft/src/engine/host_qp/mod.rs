@@ -118,7 +118,7 @@ impl Process for Adapter {
             return true;
         }
         let (_, index) = split_qpn(qpn);
-        let Some(qp) = self.qp(index).filter(|qp| qp.qpn == qpn) else { return false };
+        let Some(qp) = self.registry.qp(index).filter(|qp| qp.qpn == qpn) else { return false };
         if !qp.kind.is_connected() {
             return qp.receive_datagram(round, received);
         }
@@ -148,13 +148,13 @@ impl Process for Adapter {
     }
 
     fn run_timeout(&self, sockets: &Sockets, now: Time, index: usize) {
-        if let Some(qp) = self.qp(index) {
+        if let Some(qp) = self.registry.qp(index) {
             qp.run_wire_timeout(sockets, now);
         }
     }
 
     fn send_deferred_ack(&self, sockets: &Sockets, now: Time, index: usize) {
-        if let Some(qp) = self.qp(index) {
+        if let Some(qp) = self.registry.qp(index) {
             let mut requester = qp.requester.lock();
             requester.send_deferred_ack(&qp, sockets, now);
             qp.release_requester(requester);
@@ -162,7 +162,7 @@ impl Process for Adapter {
     }
 
     fn resume_sending(&self, sockets: &Sockets, now: Time, index: usize) -> bool {
-        let Some(qp) = self.qp(index) else { return false };
+        let Some(qp) = self.registry.qp(index) else { return false };
         let mut requester = qp.requester.lock();
         let still_waits = requester.resume_sending(&qp, sockets, now);
         qp.release_requester(requester);

@@ -22,7 +22,7 @@ impl Adapter {
         if self.ensure_wire_open().is_err() {
             return;
         }
-        let gids = Gids::of_this_host(self.identity, 0);
+        let gids = Gids::of_this_host(self.identity.guid(), 0);
         let interfaces: BTreeSet<u32> = gids.interfaces().collect();
         self.wire.set_membership(group, interfaces, join);
     }

@@ -11,11 +11,22 @@ use std::sync::{Arc, Weak};
 
 /// Free alarm numbers.
 #[derive(Debug)]
-pub(crate) struct AlarmNumbers(pub(in crate::engine) Mutex<Vec<u16>>);
+pub(crate) struct AlarmNumbers(Mutex<Vec<u16>>);
 
 impl Default for AlarmNumbers {
     fn default() -> Self {
         Self(Mutex::new((1..CHANNELS as u16).rev().collect()))
+    }
+}
+
+impl AlarmNumbers {
+    /// Takes a free number; None if all are in use.
+    pub(in crate::engine) fn take(&self) -> Option<u16> {
+        self.0.lock().pop()
+    }
+
+    pub(in crate::engine) fn give_back(&self, number: u16) {
+        self.0.lock().push(number);
     }
 }
 

@@ -10,9 +10,8 @@ use crate::engine::completion::{CompletionRing, Reads};
 use cface::sync::Mutex;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Weak};
 
 /// The parameters of a new CQ.
 #[derive(Clone, Copy, Debug)]
@@ -83,9 +82,6 @@ impl std::fmt::Debug for Cq {
         f.debug_struct("Cq").field("users", &self.users).finish_non_exhaustive()
     }
 }
-
-/// All CQs of an adapter by address, for its service thread.
-pub(crate) type CqList = Mutex<BTreeMap<usize, Weak<Cq>>>;
 
 /// QPs whose receive ring is hot: polls read it without a bell.
 #[derive(Debug, Default)]

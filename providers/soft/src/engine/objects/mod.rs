@@ -8,12 +8,14 @@
 //! | file | content |
 //! |---|---|
 //! | `adapter` | the adapter of a process, its steering rules and multicast groups |
+//! | `registry` | numbers and tables of an adapter |
+//! | `service` | the work of the service thread |
 //! | `qp`, `cq`, `srq`, `wq` | queue pairs, completion queues, shared receive queues, work queues |
 //! | `connection` | the two halves of a connection, and the link to the remote QP |
 //! | `channel` | event channels |
 //! | `xrc` | XRC domains, and the QPs opened by several processes |
 //!
-//! These eight files refer to each other. The remaining files refer to none of them: `builder` and
+//! These ten files refer to each other. The remaining files refer to none of them: `builder` and
 //! `iterator` (calls of an application in several steps), `datagrams` (datagram rings), `half`
 //! (locks of QPs), `helping` (shared long operations), `port` (the port and its orders), `maps`
 //! (mapped regions of peers), `copying` and `other_cqs` (measurements), `published_addresses`
@@ -40,9 +42,11 @@ pub(crate) mod plan;
 pub(crate) mod port;
 pub(crate) mod published_addresses;
 pub(crate) mod qp;
+pub(crate) mod registry;
 pub(crate) mod run_lists;
 pub(crate) mod send_requests;
 pub(crate) mod served_by;
+pub(crate) mod service;
 pub(crate) mod srq;
 pub(crate) mod wq;
 pub(crate) mod xrc;

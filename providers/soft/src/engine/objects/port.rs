@@ -2,9 +2,11 @@
 //! `port.rs` has the methods; `control.rs` has the thread.
 
 use super::plan::FaultPlan;
+use super::published_addresses::PublishedAddresses;
 use crate::gid_indices::GidIndices;
 use crate::net::ReportedGids;
 use cface::sync::Mutex;
+use soft_local::fabric::Fabric;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;
@@ -37,6 +39,8 @@ pub(crate) struct Port {
     pub(crate) cqs: AtomicU32,
     /// Number of reported changes of the host's addresses.
     pub(crate) gid_changes: AtomicU32,
+    /// The thread that receives orders from outside.
+    pub(crate) control: Mutex<Option<ControlThread>>,
 }
 
 /// What a process knows of the network interfaces.
@@ -51,6 +55,8 @@ pub(crate) struct Interfaces {
     pub(crate) cabled: AtomicBool,
     /// Whether applications were told that no cable leads to other hosts.
     pub(crate) cut: AtomicBool,
+    /// Addresses of processes in other network namespaces.
+    pub(crate) published: Mutex<PublishedAddresses>,
 }
 
 /// The port state reported last to applications.
@@ -69,6 +75,28 @@ impl Port {
 
     pub(crate) fn gid_changes(&self) -> u32 {
         self.gid_changes.load(Ordering::Acquire)
+    }
+
+    /// The ordinal of a new QP, from 1.
+    pub(crate) fn next_qp_ordinal(&self) -> u32 {
+        self.qps.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The ordinal of a new CQ, from 1.
+    pub(crate) fn next_cq_ordinal(&self) -> u32 {
+        self.cqs.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The completion at which a new CQ overruns by a fault rule.
+    pub(crate) fn planned_overrun(&self, cq: u32) -> Option<u64> {
+        self.plan.lock().overrun_of(cq)
+    }
+
+    /// Queues an order for the service thread.
+    pub(crate) fn order(&self, order: Order, fabric: &Fabric) {
+        self.orders.lock().push_back(order);
+        self.ordered.store(true, Ordering::Release);
+        fabric.wake_self();
     }
 
     /// Stored before the order to take the port down is queued.

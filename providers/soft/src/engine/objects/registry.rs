@@ -12,16 +12,31 @@ use super::srq::Srq;
 use super::wq::Wq;
 use super::xrc::DomainId;
 use crate::table::Table;
-use cface::sync::{Mutex, MutexGuard, RwLock};
+use arrayvec::ArrayVec;
+use cface::sync::{Mutex, RwLock};
 use soft_local::shm::layout::{QPS, SRQS, qpn, split_qpn};
 use soft_sys::Errno;
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// CQs inspected in a round while an application polls. The rest can wait: a thread that waits for
 /// an unpolled CQ rings its bell soon.
 const FEW_CQS: usize = 512;
+
+/// CQs that a look at another CQ passes over because they are polled or being destroyed.
+const MAX_PASSED: usize = 4;
+
+/// Result of the search for another CQ.
+#[derive(Debug)]
+pub(crate) enum OtherCq {
+    Found(Arc<Cq>),
+    /// All CQs looked at are polled, or the list is in use.
+    Polled,
+    /// The process has no other CQ.
+    None,
+}
 
 /// The objects of a process by number, and their counts.
 #[derive(Debug)]
@@ -35,6 +50,8 @@ pub(crate) struct Registry {
     cqs: CqList,
     /// The CQ with which the next partial sweep begins.
     next_sweep: AtomicUsize,
+    /// The CQ that a poller of another CQ looked at last.
+    last_other_cq: AtomicUsize,
     /// Work queues, for the handling of overruns. Destroyed work queues are removed when the list
     /// is full.
     wqs: Mutex<Vec<Weak<Wq>>>,
@@ -57,6 +74,7 @@ impl Registry {
             srqs: RwLock::new(Table::new(SRQS as u16)),
             cqs: CqList::default(),
             next_sweep: AtomicUsize::new(0),
+            last_other_cq: AtomicUsize::new(0),
             wqs: Mutex::default(),
             work_queues: ObjectCount::default(),
             indirection_tables: ObjectCount::default(),
@@ -194,9 +212,27 @@ impl Registry {
         self.cqs.lock().get(&key).and_then(Weak::upgrade)
     }
 
-    /// The list of CQs, unless another thread holds its lock.
-    pub(crate) fn try_cqs(&self) -> Option<MutexGuard<'_, BTreeMap<usize, Weak<Cq>>>> {
-        self.cqs.try_lock()
+    /// The next CQ that is not `is_polled`, in turn, except the CQ with the address `own`.
+    pub(crate) fn next_other_cq(&self, own: usize, is_polled: impl Fn(&Cq) -> bool) -> OtherCq {
+        // Declared before the guard, so dropped after it: a CQ that ends removes itself from the
+        // list under the lock.
+        let mut passed: ArrayVec<Arc<Cq>, MAX_PASSED> = ArrayVec::new();
+        // Not waited for: the thread that changes the list may take long.
+        let Some(cqs) = self.cqs.try_lock() else { return OtherCq::Polled };
+        if cqs.len() < 2 {
+            return OtherCq::None;
+        }
+        let last = self.last_other_cq.load(Ordering::Relaxed);
+        let turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
+        for (key, cq) in turn.filter(|(key, _)| **key != own).take(MAX_PASSED) {
+            self.last_other_cq.store(*key, Ordering::Relaxed);
+            let Some(cq) = cq.upgrade() else { continue };
+            if !is_polled(&cq) {
+                return OtherCq::Found(cq);
+            }
+            passed.push(cq);
+        }
+        OtherCq::Polled
     }
 
     /// Calls `look` for each CQ.

@@ -2,8 +2,8 @@
 //! bounce buffers to take back, overrun CQs, and event channels with a backlog. Any thread adds
 //! work and wakes the service thread; `rounds.rs` does the work.
 //!
-//! Locks: all are leaves, except that `chunks` is taken under `pending_release`, and the locks of
-//! a channel under `channels`.
+//! Locks: all are leaves, with two exceptions. `Chunks::free` is taken under `pending_release`, and
+//! the locks of a channel under `channels`.
 //! Mirror: `Qp::watched` says whether `watched` contains the QP.
 #![forbid(unsafe_code)]
 

@@ -9,9 +9,9 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     let adapter = adapter(true);
     let sides: Vec<_> = (0..300).map(|_| Side::new(&adapter, Kind::Rc, 8)).collect();
     let looks = || {
-        let before = adapter.recent_locks.looked_at();
+        let before = adapter.registry.recent_locks().looked_at();
         adapter.quiesce(sides[0].qp.pd, sides[0].keys.rkey, "a test");
-        adapter.recent_locks.looked_at() - before
+        adapter.registry.recent_locks().looked_at() - before
     };
     assert_eq!(looks(), 600, "both halves of each are new");
     assert_eq!(looks(), 0, "none was used since");

@@ -24,7 +24,7 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
     };
     // These are the steps of `ibv_modify_qp` on the way to RTR. Another thread looks at the wire
     // before the transition, and once more after it.
-    let gids = Gids::of_this_host(adapter.identity, 0);
+    let gids = Gids::of_this_host(adapter.identity.guid(), 0);
     side.qp.connect_by_wire(&gids, &attr, Some(peer_route));
     side.qp.fire_wire_timer();
     side.qp.set_connected(0);
@@ -43,7 +43,7 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> O
     let sides = [(); 2].map(|()| Side::new(adapter, kind, bytes));
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let route = Route { sgid: host, dgid: host, ..Route::default() };
-    let gids = Gids::of_this_host(adapter.identity, 0);
+    let gids = Gids::of_this_host(adapter.identity.guid(), 0);
     for (side, other) in [(&sides[0], &sides[1]), (&sides[1], &sides[0])] {
         let attr = ibv_qp_attr {
             port_num: 1,

@@ -57,7 +57,7 @@ fn connections_that_are_gone_leave_no_pages_of_their_rings() {
 fn a_connection_in_a_reused_slot_begins_with_an_empty_ring() {
     let adapter = adapter(true);
     // Two free slots remain, so that each round gets the slots of the round before it.
-    let taken: Vec<_> = std::iter::from_fn(|| adapter.reserve_qp()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| adapter.registry.reserve_qp()).collect();
     for (index, _) in &taken[..2] {
         adapter.free_qp(*index);
     }

@@ -11,7 +11,7 @@ fn long_inline_data_keeps_its_contents_after_the_post() {
     let adapter = adapter(true);
     // The QP waits for the peer without a limit.
     let patient = ibv_qp_attr { rnr_retry: 7, timeout: 0, ..Zeroed::zeroed() };
-    assert!(size > adapter.eager_bytes);
+    assert!(size > adapter.identity.eager_bytes());
     for connected_before in [true, false] {
         let mut a = Side::with(&adapter, Kind::Rc, 300_001, size as u32, None);
         let b = Side::new(&adapter, Kind::Rc, 300_001);

@@ -12,12 +12,12 @@ fn an_xrc_receive_qp_has_no_completion_queue() {
     let adapter = adapter(true);
     let domain = adapter.xrc.open_domain(&adapter, None, true, false).expect("a domain");
     let _used = queue(&adapter);
-    let before = adapter.cq_count();
+    let before = adapter.registry.cq_count();
     let wanted = QpParameters::receiver(Role::receiver(domain), reporter());
     let qp = Qp::new(&adapter, wanted).expect("a number");
-    assert_eq!(adapter.cq_count(), before, "the application may have as many as before");
+    assert_eq!(adapter.registry.cq_count(), before, "the application may have as many as before");
     qp.retire();
-    assert_eq!(adapter.cq_count(), before);
+    assert_eq!(adapter.registry.cq_count(), before);
 }
 
 #[test]

@@ -296,9 +296,9 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         found_no_receive(&b);
         // No event marks that the thread sleeps. The test waits for so long that a thread which
         // spins would make many rounds.
-        let before = adapter.rounds.load(Ordering::Relaxed);
+        let before = adapter.service.rounds();
         std::thread::sleep(Duration::from_millis(200));
-        let rounds = adapter.rounds.load(Ordering::Relaxed) - before;
+        let rounds = adapter.service.rounds() - before;
         assert!(rounds < 300, "{rounds} rounds, rnr_retry {rnr_retry}");
         b.receive(1, &[b.sge(0, 64)]);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");

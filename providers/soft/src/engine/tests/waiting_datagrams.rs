@@ -56,7 +56,7 @@ fn events_that_found_a_full_socket_arrive_once_it_has_room() {
     const COUNT: u64 = 5000;
     let adapter = adapter(true);
     let channel = Arc::new(Channel::of_events(&adapter).expect("a channel"));
-    adapter.channels.lock().push(Arc::downgrade(&channel));
+    adapter.service.add_channel(&channel);
     for n in 0..COUNT {
         channel.send_record([n, 0]);
     }
