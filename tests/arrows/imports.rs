@@ -3,7 +3,7 @@
 //! An import is a path into another file: in a `use`, a type, an expression, a pattern, or a macro
 //! call. A name that a module re-exports (`pub use`) leads to the file that defines it. A module's
 //! declaration of its children is no import. Tests are excluded, and so are method calls, which
-//! name no file.
+//! name no file (`calls`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,6 +52,11 @@ impl Imports {
             this.follow(module);
         }
         this
+    }
+
+    /// The code of each file; a file with several modules is named several times.
+    pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &[Item])> {
+        self.modules.iter().map(|module| (module.file, &*module.items))
     }
 
     fn open(&mut self, path: &Path) -> Vec<Item> {
@@ -322,7 +327,7 @@ fn with(path: &[String], name: &str) -> Vec<String> {
 }
 
 /// Whether the item exists in tests only.
-fn is_test(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string() == "test",
         meta => meta.path().is_ident("test"),
@@ -343,7 +348,7 @@ fn said_path(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,
