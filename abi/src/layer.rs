@@ -42,8 +42,35 @@ pub struct ferroverbs_layer {
     /// order. 0: continue; an errno, for example `EINTR`, becomes the error of the call. No
     /// cancellation point.
     pub awaits: Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
+    /// NULL, or called when libibverbs itself refuses a call because of an argument, before any
+    /// operation of a table is called. All layers of the process are called in order, also when
+    /// the call names no context. `refusal` is valid during the call. No cancellation point.
+    pub refused: Option<unsafe extern "C" fn(refusal: *const ferroverbs_refusal)>,
 }
-layout!(ferroverbs_layer: 40 { size @ 0, generation @ 8, reserved @ 12, name @ 16, attach @ 24, awaits @ 32 });
+layout!(ferroverbs_layer: 48 { size @ 0, generation @ 8, reserved @ 12, name @ 16, attach @ 24, awaits @ 32, refused @ 40 });
+
+/// A call that libibverbs refused because of an argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ferroverbs_refusal {
+    /// Bytes of this struct; fields beyond are absent.
+    pub size: usize,
+    /// The name of the call, such as `ibv_create_srq`, NUL terminated.
+    pub call: *const c_char,
+    /// The argument, or the member of a structure, such as `attr` or `attr->wc_flags`.
+    pub argument: *const c_char,
+    /// What is wrong, in a few words that follow the argument's name, such as `is NULL`.
+    pub problem: *const c_char,
+    /// What the program should do, as a sentence without a full stop.
+    pub remedy: *const c_char,
+    /// The argument's value. Meaningful only if `has_value` is not 0.
+    pub value: u64,
+    /// Whether `value` adds something to `problem`.
+    pub has_value: u32,
+    /// The errno that the call fails with.
+    pub error: c_int,
+}
+layout!(ferroverbs_refusal: 56 { size @ 0, call @ 8, argument @ 16, problem @ 24, remedy @ 32, value @ 40, has_value @ 48, error @ 52 });
 
 /// Bytes of the table's first version: all fields up to `attach`.
 pub const LAYER_SIZE_LEAST: usize = 32;

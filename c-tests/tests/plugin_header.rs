@@ -22,10 +22,15 @@ int main(void)
 		&& AT(ferroverbs_plugin_ext, query_gid, 24) && AT(ferroverbs_plugin_ext, query_pkey, 32)
 		&& AT(ferroverbs_plugin_ext, create_comp_channel, 40)
 		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48)
-		&& sizeof(struct ferroverbs_layer) == 40
+		&& sizeof(struct ferroverbs_layer) == 48
 		&& AT(ferroverbs_layer, generation, 8) && AT(ferroverbs_layer, reserved, 12)
 		&& AT(ferroverbs_layer, name, 16) && AT(ferroverbs_layer, attach, 24)
-		&& AT(ferroverbs_layer, awaits, 32)
+		&& AT(ferroverbs_layer, awaits, 32) && AT(ferroverbs_layer, refused, 40)
+		&& sizeof(struct ferroverbs_refusal) == 56
+		&& AT(ferroverbs_refusal, call, 8) && AT(ferroverbs_refusal, argument, 16)
+		&& AT(ferroverbs_refusal, problem, 24) && AT(ferroverbs_refusal, remedy, 32)
+		&& AT(ferroverbs_refusal, value, 40) && AT(ferroverbs_refusal, has_value, 48)
+		&& AT(ferroverbs_refusal, error, 52)
 		&& sizeof(struct verbs_context_ops) == 744
 		&& sizeof(struct ferroverbs_cm_layer) == 32
 		&& AT(ferroverbs_cm_layer, calls, 8) && AT(ferroverbs_cm_layer, name, 16)

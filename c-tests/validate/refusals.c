@@ -107,6 +107,54 @@ static void explained(const char *what, int refused, const char *argument)
 #define NULL_OF(call, argument) do { errno = 0; explained(#call, !(call), argument); } while (0)
 #define ERRNO_OF(call, argument) do { int result_ = (call); errno = result_; explained(#call, result_ != 0, argument); } while (0)
 
+/* Calls that libibverbs refuses itself, so that they reach no operation of a provider. */
+static void front_end(void)
+{
+	NULL_OF(ibv_open_device(NULL), "device is NULL");
+	NULL_OF(ibv_alloc_pd(NULL), "context is NULL");
+	ERRNO_OF(ibv_dealloc_pd(NULL), "pd is NULL");
+	NULL_OF(ibv_reg_mr(NULL, buf, 64, 0), "pd is NULL");
+	ERRNO_OF(ibv_dereg_mr(NULL), "mr is NULL");
+	NULL_OF(ibv_create_srq(pd, NULL), "srq_init_attr is NULL");
+	NULL_OF(ibv_create_cq(NULL, 1, NULL, NULL, 0), "context is NULL");
+	ERRNO_OF(ibv_resize_cq(NULL, 1), "cq is NULL");
+	ERRNO_OF(ibv_destroy_cq(NULL), "cq is NULL");
+	ERRNO_OF(ibv_destroy_qp(NULL), "qp is NULL");
+	ERRNO_OF(ibv_destroy_srq(NULL), "srq is NULL");
+	NULL_OF(ibv_create_ah(NULL, NULL), "pd is NULL");
+	ERRNO_OF(ibv_destroy_comp_channel(NULL), "channel is NULL");
+	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
+	struct ibv_ah_attr reply;
+	ERRNO_OF(ibv_init_ah_from_wc(ctx, 1, &wc, NULL, &reply), "grh is NULL");
+	ERRNO_OF(ibv_init_ah_from_wc(ctx, 1, &wc, &(struct ibv_grh){ 0 }, &reply), "grh has no address of this port");
+	ERRNO_OF(ibv_init_ah_from_wc(ctx, 1, NULL, NULL, &reply), "wc is NULL");
+	union ibv_gid gid;
+	ERRNO_OF(ibv_query_gid(ctx, 1, 1000, &gid), "index 1000 (0x3e8) is not in the table");
+	ERRNO_OF(ibv_query_gid(ctx, 9, 0, &gid), "from 1 to phys_port_cnt");
+	ERRNO_OF(ibv_query_gid(ctx, 1, 0, NULL), "gid is NULL");
+	__be16 pkey;
+	ERRNO_OF(ibv_query_pkey(ctx, 1, 1000, &pkey), "index 1000 (0x3e8) is not in the table");
+	ERRNO_OF(ibv_get_pkey_index(ctx, 1, htobe16(0x1234)), "pkey 4660 (0x1234) is not in the P_Key table");
+	NULL_OF(ibv_import_device(-1), "cmd_fd");
+	struct ibv_mr_init_attr description = { .length = 64, .comp_mask = IBV_REG_MR_MASK_BUF };
+	NULL_OF(ibv_reg_mr_ex(pd, &description), "mr_init_attr->buf is NULL");
+	NULL_OF(ibv_reg_mr_ex(pd, NULL), "mr_init_attr is NULL");
+	ERRNO_OF(ibv_rereg_mr(mr, 1 << 20, NULL, NULL, 0, 0), "flags has unknown bits");
+	ERRNO_OF(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0), "addr or length is 0");
+	ERRNO_OF(ibv_set_ece(a, &(struct ibv_ece){ 0 }), "ece->vendor_id is 0");
+	struct ibv_async_event event;
+	ERRNO_OF(ibv_get_async_event(NULL, &event), "context is NULL");
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *waiting = ibv_create_cq(ctx, 1, NULL, channel, 0);
+	want(channel && waiting, "ibv_create_cq");
+	struct ibv_cq *found;
+	void *cq_context;
+	ERRNO_OF(ibv_get_cq_event(channel, NULL, &cq_context), "cq is NULL");
+	ERRNO_OF(ibv_get_cq_event(NULL, &found, &cq_context), "channel is NULL");
+	ERRNO_OF(ibv_destroy_comp_channel(channel), "channel 1 (0x1) is used by completion queues");
+	want(!ibv_destroy_cq(waiting) && !ibv_destroy_comp_channel(channel), "ibv_destroy_comp_channel");
+}
+
 static void all(void)
 {
 	struct ibv_device_attr device;
@@ -186,6 +234,7 @@ static void all(void)
 	ERRNO_OF(post(a, request(IBV_WR_DRIVER1, &sge, 1)), "send_flags");
 	ERRNO_OF(ibv_dealloc_pd(pd), "still used by");
 	ERRNO_OF(ibv_destroy_cq(cq), "still used by");
+	front_end();
 	if (unexplained)
 		exit(1);
 }

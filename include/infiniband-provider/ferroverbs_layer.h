@@ -16,6 +16,18 @@ extern "C" {
 /* The private generation of driver.h, whose struct verbs_context_ops both tables are. */
 #define FERROVERBS_LAYER_GENERATION 65
 
+/* A call that libibverbs refused because of an argument. */
+struct ferroverbs_refusal {
+	size_t size;		/* of this structure, as libibverbs knows it */
+	const char *call;	/* the name of the call: ibv_create_srq */
+	const char *argument;	/* the argument, or a member of it: attr->wc_flags */
+	const char *problem;	/* what is wrong; follows the argument's name: is NULL */
+	const char *remedy;	/* what the program should do */
+	uint64_t value;		/* the argument's value, if has_value is not 0 */
+	uint32_t has_value;
+	int error;		/* the errno that the call fails with */
+};
+
 struct ferroverbs_layer {
 	size_t size;		/* of this structure, as the layer knows it */
 	uint32_t generation;	/* FERROVERBS_LAYER_GENERATION */
@@ -38,6 +50,12 @@ struct ferroverbs_layer {
 	 * function.
 	 */
 	int (*awaits)(struct ibv_context *context, int fd);
+	/*
+	 * May be NULL. Called when libibverbs itself refuses a call because of an argument, so that
+	 * no operation is called. The refusal is valid during the call. The thread cannot be
+	 * cancelled in this function.
+	 */
+	void (*refused)(const struct ferroverbs_refusal *refusal);
 };
 
 /* Defined by the layer, as data that never changes. */

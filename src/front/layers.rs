@@ -17,9 +17,10 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::{
-    CM_LAYER_SYMBOL, LAYER_SIZE_LEAST, LAYER_SYMBOL, Zeroed, ferroverbs_layer, ibv_context,
-    verbs_context_ops,
+    CM_LAYER_SYMBOL, LAYER_SIZE_LEAST, LAYER_SYMBOL, Zeroed, ferroverbs_layer, ferroverbs_refusal,
+    ibv_context, verbs_context_ops,
 };
+use cface::Errno;
 use cface::cancel::Uncancelled;
 use cface::dl;
 use cface::lock::Guard;
@@ -184,6 +185,24 @@ unsafe extern "C-unwind" fn tell_and_await(context: *mut ibv_context, fd: c_int)
     }
 }
 
+/// Tells all layers of the process that the front-end itself refused a call. A call without a
+/// context is told too, so this may be the call that opens the layers.
+pub(super) fn tell_refused(refusal: &ferroverbs_refusal) {
+    tell_these(active(), refusal);
+}
+
+fn tell_these(layers: &[&'static ferroverbs_layer], refusal: &ferroverbs_refusal) {
+    // Layers have locks and write messages.
+    let _whole = Uncancelled::begin();
+    // Some calls leave errno as it was.
+    let errno = Errno::last();
+    for refused in layers.iter().filter_map(|layer| layer.refused) {
+        // SAFETY: a layer's function with a refusal whose strings are constants.
+        unsafe { refused(refusal) };
+    }
+    errno.set();
+}
+
 /// Puts the layers between a fresh context and its provider.
 pub(crate) fn attach(context: Context) {
     attach_these(context, active());
@@ -278,6 +297,7 @@ mod tests {
     use super::*;
     use abi::ibv_context;
     use core::ffi::c_int;
+    use core::sync::atomic::AtomicU64;
 
     const POST: usize = Op::post_send as usize;
     const QUERY: usize = Op::query_device_ex as usize;
@@ -335,6 +355,7 @@ mod tests {
             name: c"test".as_ptr(),
             attach: Some(attach),
             awaits: None,
+            refused: None,
         }
     }
     static FIRST: ferroverbs_layer = layer(first);
@@ -436,6 +457,33 @@ mod tests {
             // SAFETY: an open context; the layer only looks at the number.
             assert_eq!(unsafe { awaits(with.context().as_ptr(), fd) }, result);
         }
+    }
+
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+
+    unsafe extern "C" fn refused(refusal: *const ferroverbs_refusal) {
+        // SAFETY: readable during the call.
+        TOLD.fetch_add(unsafe { (*refusal).value }, Ordering::Relaxed);
+        Errno::EBADF.set();
+    }
+
+    #[test]
+    fn each_layer_with_the_function_is_told_of_a_refusal_and_errno_stays() {
+        static TOLD_LAYER: ferroverbs_layer =
+            ferroverbs_layer { refused: Some(refused), ..layer(first) };
+        let refusal = ferroverbs_refusal {
+            size: size_of::<ferroverbs_refusal>(),
+            call: c"ibv_create_srq".as_ptr(),
+            argument: c"attr".as_ptr(),
+            problem: c"is NULL".as_ptr(),
+            remedy: c"pass one".as_ptr(),
+            value: 3,
+            has_value: 1,
+            error: libc::EINVAL,
+        };
+        Errno::ENOSPC.set();
+        tell_these(&[&TOLD_LAYER, &FIRST, &TOLD_LAYER], &refusal);
+        assert_eq!((TOLD.load(Ordering::Relaxed), Errno::last()), (6, Errno::ENOSPC));
     }
 
     #[test]

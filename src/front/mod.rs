@@ -22,6 +22,7 @@ pub(crate) mod list;
 mod matching;
 pub(crate) mod op;
 mod plugins;
+pub(crate) mod refusal;
 pub(crate) mod registry;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -5,21 +5,22 @@ use core::ffi::c_int;
 
 use abi::{ibv_comp_channel, ibv_context};
 
-use super::context_of;
+use super::{context_of, open_context, verb};
 use crate::front::command;
 use crate::front::context::Context;
+use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock::Guard;
-use cface::{Errno, mem, verb};
+use cface::{Errno, mem};
 
 verb! {
     /// `ibv_create_comp_channel(3)`.
     ///
     /// # Safety
     /// `context` is NULL or open.
-    pub(crate) fn create(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    pub(crate) fn create as ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let channel = mem::calloc::<ibv_comp_channel>()?;
         match open(context) {
             Ok(fd) => {
@@ -32,7 +33,7 @@ verb! {
             Err(error) => {
                 // SAFETY: our own channel from calloc, not published yet.
                 unsafe { mem::free(channel.as_ptr().cast()) };
-                Err(error)
+                Err(error.into())
             }
         }
     }
@@ -44,17 +45,19 @@ verb! {
     ///
     /// # Safety
     /// `channel` is NULL or live, and used no more after success.
-    pub(crate) fn destroy(channel: *mut ibv_comp_channel) -> c_int {
+    pub(crate) fn destroy as ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
         // SAFETY: `channel` is NULL, which is refused, or live; a channel's context stays open as
         // long as the channel.
         let context = unsafe { context_of(channel)? };
         // SAFETY: the lock of an open context; fields of a live channel, under it.
         unsafe {
             let guard = Guard::lock(&raw mut (*context.as_ptr()).mutex);
-            let busy = (*channel).refcnt != 0;
+            let used_by = (*channel).refcnt;
             drop(guard);
-            if busy {
-                return Err(Errno::EBUSY);
+            if used_by != 0 {
+                let remedy = c"destroy the completion queues that were created with the channel first";
+                return Err(Refusal::new(Errno::EBUSY, c"channel", c"is used by completion queues", remedy)
+                    .with_value(u64::from(used_by.cast_unsigned())));
             }
         }
         // SAFETY: still live, and now only ours.
@@ -64,7 +67,7 @@ verb! {
                 // SAFETY: the plugin's own function with the descriptor it made.
                 let error = unsafe { destroy(context.as_ptr(), fd) };
                 if error != 0 {
-                    return Err(Errno::from_raw(error));
+                    return Err(Errno::from_raw(error).into());
                 }
             }
             None => fd::close(fd),

@@ -5,24 +5,24 @@ use core::ffi::c_int;
 
 use abi::{ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context};
 
-use super::context_of;
-use crate::front::context::{Context, op};
-use cface::{Errno, verb};
+use super::{context_of, open_context, verb};
+use crate::front::context::op;
+use crate::front::refusal::Refusal;
 
 verb! {
     /// `_ibv_query_comp_cntr_caps`, behind the inline `ibv_query_comp_cntr_caps`.
     ///
     /// # Safety
     /// `context` is NULL or open; `caps` is writable for `size` bytes.
-    pub(crate) fn query_caps(
+    pub(crate) fn query_caps as _ibv_query_comp_cntr_caps(
         context: *mut ibv_context,
         caps: *mut ibv_comp_cntr_caps,
         size: usize,
     ) -> c_int {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         if caps.is_null() {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::null(c"caps"));
         }
         // SAFETY: not NULL (checked above), and the caller lets us write `size` bytes.
         unsafe { caps.cast::<u8>().write_bytes(0, size) };
@@ -36,12 +36,12 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is readable.
-    pub(crate) fn create(
+    pub(crate) fn create as ibv_create_comp_cntr(
         context: *mut ibv_context,
         attr: *mut ibv_comp_cntr_init_attr,
     ) -> *mut ibv_comp_cntr {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let create = op!(context, create_comp_cntr)?;
         // SAFETY: `create` is from the table of this context, which is open; `attr` is the
         // caller's, and readable.
@@ -52,7 +52,7 @@ verb! {
     ///
     /// # Safety
     /// `counter` is NULL or live, and used no more after success.
-    pub(crate) fn destroy(counter: *mut ibv_comp_cntr) -> c_int {
+    pub(crate) fn destroy as ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
         // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open
         // context.
         let destroy = op!(unsafe { context_of(counter)? }, destroy_comp_cntr)?;
@@ -63,14 +63,14 @@ verb! {
 }
 
 macro_rules! with_value {
-    ($($(#[$meta:meta])* $name:ident = $op:ident($ty:ty);)*) => {
+    ($($(#[$meta:meta])* $name:ident as $call:ident = $op:ident($ty:ty);)*) => {
         verb! {
             $(
                 $(#[$meta])*
                 ///
                 /// # Safety
                 /// `counter` is NULL or live; a result is writable.
-                pub(crate) fn $name(counter: *mut ibv_comp_cntr, value: $ty) -> c_int {
+                pub(crate) fn $name as $call(counter: *mut ibv_comp_cntr, value: $ty) -> c_int {
                     // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has
                     // an open context.
                     let operation = op!(unsafe { context_of(counter)? }, $op)?;
@@ -85,17 +85,17 @@ macro_rules! with_value {
 
 with_value! {
     /// `ibv_set_comp_cntr(3)`.
-    set = set_comp_cntr(u64);
+    set as ibv_set_comp_cntr = set_comp_cntr(u64);
     /// `ibv_set_err_comp_cntr(3)`.
-    set_err = set_err_comp_cntr(u64);
+    set_err as ibv_set_err_comp_cntr = set_err_comp_cntr(u64);
     /// `ibv_inc_comp_cntr(3)`.
-    inc = inc_comp_cntr(u64);
+    inc as ibv_inc_comp_cntr = inc_comp_cntr(u64);
     /// `ibv_inc_err_comp_cntr(3)`.
-    inc_err = inc_err_comp_cntr(u64);
+    inc_err as ibv_inc_err_comp_cntr = inc_err_comp_cntr(u64);
     /// `ibv_read_comp_cntr(3)`.
-    read = read_comp_cntr(*mut u64);
+    read as ibv_read_comp_cntr = read_comp_cntr(*mut u64);
     /// `ibv_read_err_comp_cntr(3)`.
-    read_err = read_err_comp_cntr(*mut u64);
+    read_err as ibv_read_err_comp_cntr = read_err_comp_cntr(*mut u64);
 }
 
 #[cfg(test)]
@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
+    use cface::Errno;
 
     /// The result identifies which of the six value operations was called.
     macro_rules! operation {

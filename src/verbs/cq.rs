@@ -8,19 +8,20 @@ use abi::{
     ibv_cq_init_attr_ex,
 };
 
-use super::context_of;
+use super::{context_of, open_context, verb};
 use crate::front;
-use crate::front::context::{Context, op};
+use crate::front::context::op;
+use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock;
-use cface::{Errno, MinusOne, Ret, verb};
+use cface::{Errno, MinusOne, Ret};
 
 verb! {
     /// `ibv_create_cq(3)`.
     ///
     /// # Safety
     /// `context` is NULL or open; `channel` is NULL or live.
-    pub(crate) fn create_cq(
+    pub(crate) fn create_cq as ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,
         cq_context: *mut c_void,
@@ -28,7 +29,7 @@ verb! {
         comp_vector: c_int,
     ) -> *mut ibv_cq {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let create = op!(context, create_cq)?;
         // SAFETY: `create` is from the table of this context, which is open; the caller's `channel`
         // is NULL or live.
@@ -47,21 +48,23 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is readable and names live objects.
-    pub(crate) fn create_cq_ex(
+    pub(crate) fn create_cq_ex as ibv_create_cq_ex(
         context: *mut ibv_context,
         attr: *mut ibv_cq_init_attr_ex,
     ) -> *mut ibv_cq_ex {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         if attr.is_null() {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::null(c"cq_attr"));
         }
         // SAFETY: not NULL (checked above), so readable; these members are in every release's
         // structure.
         let (wc_flags, channel, cq_context) =
             unsafe { ((*attr).wc_flags, (*attr).channel, (*attr).cq_context) };
         if wc_flags & !u64::from(IBV_CREATE_CQ_SUP_WC_FLAGS) != 0 {
-            return Err(Errno::EOPNOTSUPP);
+            let remedy = c"ask for fields of enum ibv_create_cq_wc_flags of this release only";
+            return Err(Refusal::new(Errno::EOPNOTSUPP, c"cq_attr->wc_flags", c"has unknown bits", remedy)
+                .with_value(wc_flags));
         }
         let create = op!(context, create_cq_ex)?;
         // SAFETY: `create` is from the table of this context; `attr` was readable above, and names
@@ -78,7 +81,7 @@ verb! {
     ///
     /// # Safety
     /// `cq` is NULL or live.
-    pub(crate) fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    pub(crate) fn resize_cq as ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         // SAFETY: `cq` is NULL, which is refused, or live, and a live CQ has an open context.
         let resize = op!(unsafe { context_of(cq)? }, resize_cq)?;
         // SAFETY: `resize` is from the table of the CQ's own context, and the CQ is live.
@@ -89,7 +92,7 @@ verb! {
     ///
     /// # Safety
     /// `cq` is NULL or live, and used no more after success.
-    pub(crate) fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    pub(crate) fn destroy_cq as ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: `cq` is NULL, which is refused, or live, and a live CQ has an open context.
         let destroy = op!(unsafe { context_of(cq)? }, destroy_cq)?;
         // SAFETY: read before the CQ is gone.
@@ -108,7 +111,7 @@ verb! {
     ///
     /// # Safety
     /// `cq` is NULL or live.
-    pub(crate) fn ack_cq_events(cq: *mut ibv_cq, events: u32) {
+    pub(crate) fn ack_cq_events as ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
         if events != 0 && !cq.is_null() {
             // SAFETY: lock, condition and counter of one live CQ.
             unsafe {
@@ -137,7 +140,8 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> MinusOne {
     // SAFETY: `next_event` has the same contract, and refuses NULL.
-    unsafe { next_event(channel, cq, cq_context) }.unwrap_or_else(MinusOne::fail)
+    unsafe { next_event(channel, cq, cq_context) }
+        .unwrap_or_else(|refusal| MinusOne::fail(refusal.report(c"ibv_get_cq_event")))
 }
 
 /// # Safety
@@ -146,9 +150,15 @@ unsafe fn next_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
-) -> Result<MinusOne, Errno> {
-    if channel.is_null() || cq.is_null() || cq_context.is_null() {
-        return Err(Errno::EINVAL);
+) -> Result<MinusOne, Refusal> {
+    for (argument, is_null) in [
+        (c"channel", channel.is_null()),
+        (c"cq", cq.is_null()),
+        (c"cq_context", cq_context.is_null()),
+    ] {
+        if is_null {
+            return Err(Refusal::null(argument));
+        }
     }
     // SAFETY: not NULL (checked above), hence a live channel with an open context.
     let (context, fd) = unsafe { (context_of(channel)?, (*channel).fd) };
@@ -157,7 +167,7 @@ unsafe fn next_event(
         // and a descriptor of its channels.
         let error = unsafe { sleep(context.as_ptr(), fd) };
         if error != 0 {
-            return Err(Errno::from_raw(error));
+            return Err(Errno::from_raw(error).into());
         }
     }
     let record = fd::read_record::<8>(fd)?;

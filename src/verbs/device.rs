@@ -7,13 +7,15 @@ use core::sync::atomic::Ordering;
 
 use abi::{VSYSFS_READ_NODE_GUID, ibv_context, ibv_device, verbs_device};
 
+use super::{open_context, verb};
 use crate::front::command::opening;
 use crate::front::context::{Context, FrontEnd, op};
 use crate::front::device::Device;
 use crate::front::generation::NEWEST;
+use crate::front::refusal::Refusal;
 use crate::front::{ext, layers, list, registry};
 use crate::sys::{chardev, fd, sysfs};
-use cface::{Errno, MinusOne, chars, mem, verb};
+use cface::{Errno, MinusOne, chars, mem};
 
 verb! {
     /// `ibv_get_device_list(3)`: a NULL-terminated array, to be freed with `ibv_free_device_list`.
@@ -23,7 +25,7 @@ verb! {
     ///
     /// # Safety
     /// `num_devices` is NULL or writable.
-    pub(crate) fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    pub(crate) fn get_device_list as ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
         if !num_devices.is_null() {
             // SAFETY: not NULL (checked above), so the caller's to be written.
             unsafe { *num_devices = 0 };
@@ -35,7 +37,7 @@ verb! {
                 // SAFETY: the reference from the listing.
                 unsafe { device.put() };
             }
-            return Err(Errno::ENOMEM);
+            return Err(Errno::ENOMEM.into());
         };
         let array: NonNull<*mut ibv_device> = array.cast();
         for (index, device) in devices.iter().enumerate() {
@@ -53,7 +55,7 @@ verb! {
     ///
     /// # Safety
     /// `list` came from `ibv_get_device_list` and is used no more.
-    pub(crate) fn free_device_list(list: *mut *mut ibv_device) {
+    pub(crate) fn free_device_list as ibv_free_device_list(list: *mut *mut ibv_device) {
         if list.is_null() {
             return Ok(());
         }
@@ -77,9 +79,9 @@ verb! {
     ///
     /// # Safety
     /// `device` is NULL or live.
-    pub(crate) fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    pub(crate) fn get_device_name as ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
         if device.is_null() {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::null(c"device"));
         }
         // SAFETY: not NULL (checked above), so live; the name is a part of it, of which only the
         // address is taken.
@@ -90,7 +92,7 @@ verb! {
     ///
     /// # Safety
     /// `device` is NULL or live.
-    pub(crate) fn get_device_guid(device: *mut ibv_device) -> u64 {
+    pub(crate) fn get_device_guid as ibv_get_device_guid(device: *mut ibv_device) -> u64 {
         // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
         // reference.
         let device = unsafe { Device::new(device.cast())? };
@@ -104,14 +106,14 @@ verb! {
         }
         let path = String::from_utf8_lossy(&chars::bytes(&dev.ibdev_path)).into_owned();
         let text = sysfs::read_text(&std::path::Path::new(&path).join("node_guid"))?;
-        parse_guid(&text).map(u64::to_be).ok_or(Errno::EINVAL)
+        Ok(parse_guid(&text).map(u64::to_be).ok_or(Errno::EINVAL)?)
     }
 
     /// `ibv_get_device_index(3)`: the kernel's number, -1 when it has none.
     ///
     /// # Safety
     /// `device` is NULL or live.
-    pub(crate) fn get_device_index(device: *mut ibv_device) -> MinusOne {
+    pub(crate) fn get_device_index as ibv_get_device_index(device: *mut ibv_device) -> MinusOne {
         // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
         // reference.
         let device = unsafe { Device::new(device.cast())? };
@@ -123,7 +125,7 @@ verb! {
     ///
     /// # Safety
     /// `device` is NULL or live.
-    pub(crate) fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pub(crate) fn open_device as ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
         // SAFETY: `open` refuses NULL, and the caller's device is live; no provider needs private
         // data.
         Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
@@ -134,7 +136,7 @@ verb! {
     ///
     /// # Safety
     /// `device` is a live device; `private_data` is the provider's expected argument.
-    pub(crate) fn open_device_with(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
+    pub(crate) fn open_device_with as verbs_open_device(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
         // SAFETY: the caller's device is live, and `private_data` is what the device's own provider
         // expects.
         Ok(unsafe { open(device.cast(), private_data)? }.as_ptr())
@@ -144,9 +146,9 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open, and not used after the call.
-    pub(crate) fn close_device(context: *mut ibv_context) -> c_int {
+    pub(crate) fn close_device as ibv_close_device(context: *mut ibv_context) -> c_int {
         // SAFETY: `context` is NULL, which is refused, or open, and given up by the caller.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         close(context);
         Ok(0)
     }
@@ -159,11 +161,13 @@ verb! {
     ///
     /// # Safety
     /// `cmd_fd` belongs to the caller, who gives up ownership.
-    pub(crate) fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pub(crate) fn import_device as ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         let cdev = chardev::number(cmd_fd);
         // Without an open descriptor, no query is possible.
         if cdev.is_none() && !fd::is_open(cmd_fd) {
-            return Err(Errno::EINVAL);
+            let remedy = c"pass the cmd_fd of an open context, as another process shared it";
+            return Err(Refusal::new(Errno::EINVAL, c"cmd_fd", c"is no open descriptor", remedy)
+                .with_value(u64::from(cmd_fd.cast_unsigned())));
         }
         let nobodys = if cdev.is_some() { Errno::ENODEV } else { Errno::EINVAL };
         let devices = list::devices().map_err(|_| nobodys)?;
@@ -174,7 +178,14 @@ verb! {
             }
             None => is_announced(*device, cmd_fd),
         });
-        let result = found.ok_or(nobodys).and_then(|device| import(device, cmd_fd));
+        let result = match found {
+            Some(device) => import(device, cmd_fd).map_err(Refusal::from),
+            None => {
+                let remedy = c"import the cmd_fd of a context whose device is listed in this process";
+                Err(Refusal::new(nobodys, c"cmd_fd", c"belongs to no listed device", remedy)
+                    .with_value(u64::from(cmd_fd.cast_unsigned())))
+            }
+        };
         for device in devices {
             // SAFETY: the reference from the listing; an imported context has its own.
             unsafe { device.put() };
@@ -190,8 +201,12 @@ verb! {
 ///
 /// # Safety
 /// `device` is NULL or live; `private_data` is the provider's expected argument.
-unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<Context, Errno> {
-    // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
+unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<Context, Refusal> {
+    if device.is_null() {
+        let remedy = c"check what ibv_get_device_list returned: an empty list begins with NULL";
+        return Err(Refusal::new(Errno::EINVAL, c"device", c"is NULL", remedy));
+    }
+    // SAFETY: `device` is not NULL (checked above), so live during this call: the caller holds a
     // reference.
     let device = unsafe { Device::new(device)? };
     // SAFETY: constant data of a plugin that is never unloaded.
@@ -207,7 +222,7 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
     // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from
     // here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
-    finish(device, verbs)
+    Ok(finish(device, verbs)?)
 }
 
 /// Whether `cmd_fd` is of a context of this device, which no kernel shows.

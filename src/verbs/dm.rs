@@ -3,18 +3,18 @@
 
 use abi::{ibv_context, ibv_dm};
 
-use super::context_of;
-use crate::front::context::{Context, op};
-use cface::{MinusOne, verb};
+use super::{context_of, open_context, verb};
+use crate::front::context::op;
+use cface::MinusOne;
 
 verb! {
     /// `ibv_import_dm(3)`.
     ///
     /// # Safety
     /// `context` is NULL or open.
-    pub(crate) fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    pub(crate) fn import as ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let import = op!(context, import_dm)?;
         // SAFETY: `import` is from the table of this context, which is open; `handle` is only a
         // number to it.
@@ -25,7 +25,7 @@ verb! {
     ///
     /// # Safety
     /// `dm` is NULL or imported, and used no more.
-    pub(crate) fn unimport(dm: *mut ibv_dm) {
+    pub(crate) fn unimport as ibv_unimport_dm(dm: *mut ibv_dm) {
         // SAFETY: `dm` is NULL, which is refused, or imported memory that is still live, with an
         // open context.
         let unimport = op!(unsafe { context_of(dm)? }, unimport_dm)?;
@@ -39,7 +39,7 @@ verb! {
     ///
     /// # Safety
     /// `dm` is NULL or live.
-    pub(crate) fn export_dmabuf_fd(dm: *mut ibv_dm) -> MinusOne {
+    pub(crate) fn export_dmabuf_fd as ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> MinusOne {
         // SAFETY: `dm` is NULL, which is refused, or live, and live device memory has an open
         // context.
         let export = op!(unsafe { context_of(dm)? }, dm_export_dmabuf_fd)?;

@@ -8,10 +8,12 @@ use abi::{
     IBV_EVENT_WQ_FATAL, ibv_async_event, ibv_async_event_element, ibv_context, ibv_event_type,
 };
 
-use crate::front::context::{Context, op};
+use super::{open_context, verb};
+use crate::front::context::op;
+use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock::acknowledge;
-use cface::{Errno, MinusOne, Ret, verb};
+use cface::{MinusOne, Ret};
 
 /// The kind of object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,8 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     event: *mut ibv_async_event,
 ) -> MinusOne {
     // SAFETY: `next_event` has the same contract, and refuses NULL.
-    unsafe { next_event(context, event) }.unwrap_or_else(MinusOne::fail)
+    unsafe { next_event(context, event) }
+        .unwrap_or_else(|refusal| MinusOne::fail(refusal.report(c"ibv_get_async_event")))
 }
 
 /// # Safety
@@ -64,11 +67,11 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
 unsafe fn next_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
-) -> Result<MinusOne, Errno> {
+) -> Result<MinusOne, Refusal> {
     // SAFETY: `context` is NULL, which is refused, or open during this call.
-    let context = unsafe { Context::new(context)? };
+    let context = unsafe { open_context(context)? };
     if event.is_null() {
-        return Err(Errno::EINVAL);
+        return Err(Refusal::null(c"event"));
     }
     // SAFETY: the context is open (see above), and the descriptor does not change while it is.
     let async_fd = unsafe { (*context.as_ptr()).async_fd };
@@ -85,9 +88,9 @@ verb! {
     ///
     /// # Safety
     /// `event` is NULL or an event from `ibv_get_async_event`, acknowledged once.
-    pub(crate) fn ack_async_event(event: *mut ibv_async_event) {
+    pub(crate) fn ack_async_event as ibv_ack_async_event(event: *mut ibv_async_event) {
         // SAFETY: `event` is NULL, which is refused, or what `get_async_event` filled.
-        let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
+        let event = unsafe { event.as_ref() }.ok_or(Refusal::null(c"event"))?;
         // SAFETY: the type tells the valid view; the object lives until its event is acknowledged.
         unsafe {
             match Subject::of(event.event_type) {

@@ -14,17 +14,18 @@ use abi::{
     ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd, verbs_mr,
 };
 
-use super::context_of;
+use super::{context_of, open_context, verb};
 use crate::front::context::{Context, op};
 use crate::front::fork;
-use cface::{Errno, MinusOne, verb};
+use crate::front::refusal::Refusal;
+use cface::{Errno, MinusOne};
 
 verb! {
     /// `ibv_reg_mr(3)`.
     ///
     /// # Safety
     /// `pd` is NULL or live; the memory stays mapped until the region is gone.
-    pub(crate) fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    pub(crate) fn reg_mr as ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
         // SAFETY: `register` asks the same of PD and memory: NULL or live, and mapped as long as
         // the region.
         unsafe { register(pd, addr, length, addr.addr() as u64, access) }
@@ -34,7 +35,7 @@ verb! {
     ///
     /// # Safety
     /// As `reg_mr`.
-    pub(crate) fn reg_mr_iova(
+    pub(crate) fn reg_mr_iova as ibv_reg_mr_iova(
         pd: *mut ibv_pd,
         addr: *mut c_void,
         length: usize,
@@ -49,7 +50,7 @@ verb! {
     ///
     /// # Safety
     /// As `reg_mr`.
-    pub(crate) fn reg_mr_iova2(
+    pub(crate) fn reg_mr_iova2 as ibv_reg_mr_iova2(
         pd: *mut ibv_pd,
         addr: *mut c_void,
         length: usize,
@@ -64,7 +65,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` is NULL or live.
-    pub(crate) fn reg_dmabuf_mr(
+    pub(crate) fn reg_dmabuf_mr as ibv_reg_dmabuf_mr(
         pd: *mut ibv_pd,
         offset: u64,
         length: usize,
@@ -91,7 +92,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` and what `attr` refers to are live; the memory stays mapped until the region is gone.
-    pub(crate) fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    pub(crate) fn reg_mr_ex as ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
         // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
         // SAFETY: readable as far as its mask says (checked inside).
@@ -129,7 +130,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` and `buf` are live.
-    pub(crate) fn reg_buf_mr(
+    pub(crate) fn reg_buf_mr as ibv_reg_buf_mr(
         pd: *mut ibv_pd,
         buf: *mut ibv_buf,
         addr: *mut c_void,
@@ -154,7 +155,7 @@ verb! {
     ///
     /// # Safety
     /// `mr` is NULL or live and idle; `pd` is live when it is to be changed.
-    pub(crate) fn rereg_mr(
+    pub(crate) fn rereg_mr as ibv_rereg_mr(
         mr: *mut ibv_mr,
         flags: c_int,
         pd: *mut ibv_pd,
@@ -171,7 +172,7 @@ verb! {
     ///
     /// # Safety
     /// `mr` is NULL or live, and used no more after success.
-    pub(crate) fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    pub(crate) fn dereg_mr as ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: `mr` is NULL, which is refused, or live, and a live region has an open context.
         let dereg = op!(unsafe { context_of(mr)? }, dereg_mr)?;
         let verbs: *mut verbs_mr = mr.cast();
@@ -191,7 +192,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` is NULL or an imported PD.
-    pub(crate) fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    pub(crate) fn import as ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
         // SAFETY: `pd` is NULL, which is refused, or an imported PD that is live, with an open
         // context.
         let import = op!(unsafe { context_of(pd)? }, import_mr)?;
@@ -204,7 +205,7 @@ verb! {
     ///
     /// # Safety
     /// `mr` is NULL or an imported region that is used no more.
-    pub(crate) fn unimport(mr: *mut ibv_mr) {
+    pub(crate) fn unimport as ibv_unimport_mr(mr: *mut ibv_mr) {
         // SAFETY: `mr` is NULL, which is refused, or an imported region that is still live, with an
         // open context.
         let unimport = op!(unsafe { context_of(mr)? }, unimport_mr)?;
@@ -218,11 +219,11 @@ verb! {
     ///
     /// # Safety
     /// `pd` is NULL or live; `buf` is writable.
-    pub(crate) fn alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
+    pub(crate) fn alloc_buf as ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let alloc = op!(unsafe { context_of(pd)? }, alloc_buf)?;
         if buf.is_null() {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::null(c"buf"));
         }
         // SAFETY: `alloc` is from the table of the PD's own context; `buf` is not NULL (checked
         // above), so writable.
@@ -233,7 +234,7 @@ verb! {
     ///
     /// # Safety
     /// `buf` is NULL or from `ibv_alloc_buf(3)`, and used no more.
-    pub(crate) fn free_buf(buf: *mut ibv_buf) {
+    pub(crate) fn free_buf as ibv_free_buf(buf: *mut ibv_buf) {
         if buf.is_null() {
             return Ok(());
         }
@@ -252,25 +253,25 @@ verb! {
     ///
     /// # Safety
     /// `buf` is NULL or live.
-    pub(crate) fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> MinusOne {
+    pub(crate) fn export_buf_dmabuf_fd as ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> MinusOne {
         // SAFETY: `buf` is NULL, which is refused, or live, and a buffer's descriptor does not
         // change while it lives.
-        let fd = unsafe { buf.as_ref() }.ok_or(Errno::EINVAL)?.dmabuf_fd;
+        let fd = unsafe { buf.as_ref() }.ok_or(Refusal::null(c"buf"))?.dmabuf_fd;
         if fd < 0 {
-            return Err(Errno::ENODATA);
+            return Err(Errno::ENODATA.into());
         }
         // SAFETY: fcntl with an integer argument.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        if copy < 0 { Err(Errno::last()) } else { Ok(MinusOne(copy)) }
+        if copy < 0 { Err(Errno::last().into()) } else { Ok(MinusOne(copy)) }
     }
 
     /// `ibv_alloc_dmah(3)`.
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is readable.
-    pub(crate) fn alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah {
+    pub(crate) fn alloc_dmah as ibv_alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let alloc = op!(context, alloc_dmah)?;
         // SAFETY: `alloc` is from the table of this context, which is open; `attr` is the caller's,
         // and readable.
@@ -281,7 +282,7 @@ verb! {
     ///
     /// # Safety
     /// `dmah` is NULL or live, and used no more after success.
-    pub(crate) fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
+    pub(crate) fn dealloc_dmah as ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
         // SAFETY: `dmah` is NULL, which is refused, or live, and a live handle has an open context.
         let dealloc = op!(unsafe { context_of(dmah)? }, dealloc_dmah)?;
         // SAFETY: `dealloc` is from the table of the handle's own context; the caller uses it no
@@ -298,7 +299,7 @@ unsafe fn register(
     length: usize,
     iova: u64,
     access: c_int,
-) -> Result<*mut ibv_mr, Errno> {
+) -> Result<*mut ibv_mr, Refusal> {
     // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
     let context = unsafe { context_of(pd)? };
     let reg = op!(context, reg_mr)?;
@@ -363,9 +364,9 @@ unsafe fn fill(
 ///
 /// # Safety
 /// `attr` is NULL or readable as far as its mask says.
-unsafe fn sanitised(attr: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, Errno> {
+unsafe fn sanitised(attr: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, Refusal> {
     if attr.is_null() {
-        return Err(Errno::EINVAL);
+        return Err(Refusal::null(c"mr_init_attr"));
     }
     // SAFETY: the first three fields exist in every release, the others when the mask says so.
     unsafe {
@@ -402,27 +403,37 @@ unsafe fn sanitised(attr: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, E
 ///
 /// # Safety
 /// A masked `attr.buf` is NULL or live.
-unsafe fn resolve_buffer(pd: *mut ibv_pd, attr: &mut ibv_mr_init_attr) -> Result<(), Errno> {
+unsafe fn resolve_buffer(pd: *mut ibv_pd, attr: &mut ibv_mr_init_attr) -> Result<(), Refusal> {
     let mut mask = MrInitMask::from_bits_retain(attr.comp_mask);
     if !mask.contains(MrInitMask::BUF) {
         return Ok(());
     }
     // SAFETY: the mask names a buffer (checked above), which is NULL or live; only its fields are
     // read here.
-    let buf = unsafe { attr.buf.as_ref() }.ok_or(Errno::EINVAL)?;
+    let buf = unsafe { attr.buf.as_ref() }.ok_or(Refusal::null(c"mr_init_attr->buf"))?;
     let offset = attr.addr.addr().wrapping_sub(buf.addr.addr());
     let inside = offset.checked_add(attr.length).is_some_and(|end| end <= buf.size);
-    if buf.pd != pd
-        || !mask.contains(MrInitMask::ADDR)
-        || mask.intersects(MrInitMask::FD | MrInitMask::FD_OFFSET)
-        || !inside
-    {
-        return Err(Errno::EINVAL);
+    let refuse =
+        |argument, problem, remedy| Err(Refusal::new(Errno::EINVAL, argument, problem, remedy));
+    if buf.pd != pd {
+        let remedy = c"register the buffer with the domain of its ibv_alloc_buf";
+        return refuse(c"mr_init_attr->buf", c"belongs to another protection domain", remedy);
+    }
+    if !mask.contains(MrInitMask::ADDR) || mask.intersects(MrInitMask::FD | MrInitMask::FD_OFFSET) {
+        let remedy =
+            c"with IBV_REG_MR_MASK_BUF set IBV_REG_MR_MASK_ADDR, and no mask of a descriptor";
+        return refuse(c"mr_init_attr->comp_mask", c"does not fit a buffer", remedy);
+    }
+    if !inside {
+        let remedy = c"pass an address and a length within the buffer";
+        return refuse(c"mr_init_attr->addr", c"and length are not inside the buffer", remedy);
     }
     mask.remove(MrInitMask::BUF);
     if buf.dmabuf_fd != -1 {
         if mask.contains(MrInitMask::IOVA) {
-            return Err(Errno::EINVAL);
+            let remedy =
+                c"clear IBV_REG_MR_MASK_IOVA: the region of a DMA-BUF has the address as its iova";
+            return refuse(c"mr_init_attr->comp_mask", c"has an iova for a DMA-BUF", remedy);
         }
         mask.remove(MrInitMask::ADDR);
         mask.insert(MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA);
@@ -445,24 +456,44 @@ unsafe fn change(
     length: usize,
     access: c_int,
 ) -> c_int {
-    let input_error = || {
+    let input_error = |refusal: Refusal| {
+        refusal.report(c"ibv_rereg_mr");
         Errno::EINVAL.set();
         IBV_REREG_MR_ERR_INPUT
     };
+    let refuse = |argument, problem, remedy| {
+        input_error(Refusal::new(Errno::EINVAL, argument, problem, remedy))
+    };
     // SAFETY: `mr` is NULL, which is refused, or live; the context stays open during the call.
-    let Ok(context) = (unsafe { context_of(mr) }) else { return input_error() };
+    let context = match unsafe { context_of(mr) } {
+        Ok(context) => context,
+        Err(refusal) => return input_error(refusal),
+    };
     let verbs: *mut verbs_mr = mr.cast();
     // SAFETY: every ibv_mr starts a verbs_mr.
     let mr_type = unsafe { (*verbs).mr_type };
     let translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
-    if mr_type != IBV_MR_TYPE_MR
-        || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
-        || (translation && (addr.is_null() || length == 0))
-        || (access != 0 && flags & IBV_REREG_MR_CHANGE_ACCESS == 0)
-    {
-        return input_error();
+    if mr_type != IBV_MR_TYPE_MR {
+        let remedy = c"change only regions of ibv_reg_mr";
+        return refuse(c"mr", c"is a region of another kind", remedy);
     }
-    let Ok(rereg) = op!(context, rereg_mr) else { return input_error() };
+    if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
+        let remedy = c"set only flags of enum ibv_rereg_mr_flags";
+        return refuse(c"flags", c"has unknown bits", remedy);
+    }
+    if translation && (addr.is_null() || length == 0) {
+        let remedy =
+            c"with IBV_REREG_MR_CHANGE_TRANSLATION pass the new address and a length above 0";
+        return refuse(c"addr", c"or length is 0", remedy);
+    }
+    if access != 0 && flags & IBV_REREG_MR_CHANGE_ACCESS == 0 {
+        let remedy = c"set IBV_REREG_MR_CHANGE_ACCESS, or pass 0 as access";
+        return refuse(c"access", c"is given but not to be changed", remedy);
+    }
+    let rereg = match op!(context, rereg_mr) {
+        Ok(rereg) => rereg,
+        Err(error) => return input_error(error.into()),
+    };
     if translation && let Err(error) = fork::dont_fork(addr, length) {
         error.set();
         return IBV_REREG_MR_ERR_DONT_FORK_NEW;

@@ -5,18 +5,17 @@ use core::ffi::c_int;
 
 use abi::{ibv_context, ibv_pd};
 
-use super::context_of;
-use crate::front::context::{Context, op};
-use cface::verb;
+use super::{context_of, open_context, verb};
+use crate::front::context::op;
 
 verb! {
     /// `ibv_alloc_pd(3)`.
     ///
     /// # Safety
     /// `context` is NULL or open.
-    pub(crate) fn alloc(context: *mut ibv_context) -> *mut ibv_pd {
+    pub(crate) fn alloc as ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let alloc = op!(context, alloc_pd)?;
         // SAFETY: `alloc` is from the table of this context, which is open; the provider makes the
         // PD itself.
@@ -32,7 +31,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` is NULL or live, and used no more after success.
-    pub(crate) fn dealloc(pd: *mut ibv_pd) -> c_int {
+    pub(crate) fn dealloc as ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let dealloc = op!(unsafe { context_of(pd)? }, dealloc_pd)?;
         // SAFETY: `dealloc` is from the table of the PD's own context; the caller uses `pd` no more
@@ -44,9 +43,9 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open.
-    pub(crate) fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    pub(crate) fn import as ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let import = op!(context, import_pd)?;
         // SAFETY: `import` is from the table of this context, which is open; `handle` is only a
         // number to it.
@@ -57,7 +56,7 @@ verb! {
     ///
     /// # Safety
     /// `pd` is NULL or an imported PD that is used no more.
-    pub(crate) fn unimport(pd: *mut ibv_pd) {
+    pub(crate) fn unimport as ibv_unimport_pd(pd: *mut ibv_pd) {
         // SAFETY: `pd` is NULL, which is refused, or an imported PD that is still live, with an
         // open context.
         let unimport = op!(unsafe { context_of(pd)? }, unimport_pd)?;

@@ -5,17 +5,18 @@ use core::ffi::c_int;
 
 use abi::{Zeroed, compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_port_attr};
 
-use crate::front::context::{Context, op};
-use cface::{Errno, verb};
+use super::{open_context, verb};
+use crate::front::context::op;
+use crate::front::refusal::Refusal;
 
 verb! {
     /// `ibv_query_device(3)`: the extended query with room for the classic part only.
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is writable.
-    pub(crate) fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    pub(crate) fn query_device as ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
-        let context = unsafe { Context::new(context)? };
+        let context = unsafe { open_context(context)? };
         let query = op!(context, query_device_ex)?;
         // SAFETY: the provider of this open context writes no more than the given size, and `attr`
         // has that.
@@ -28,7 +29,7 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is writable for 48 bytes.
-    pub(crate) fn query_port(
+    pub(crate) fn query_port as ibv_query_port(
         context: *mut ibv_context,
         port_num: u8,
         attr: *mut compat_ibv_port_attr,
@@ -42,7 +43,7 @@ verb! {
     ///
     /// # Safety
     /// `context` is NULL or open; `attr` is writable for `len` bytes.
-    pub(crate) fn query_port_sized(
+    pub(crate) fn query_port_sized as ibv_query_port(
         context: *mut ibv_context,
         port_num: u8,
         attr: *mut ibv_port_attr,
@@ -64,12 +65,12 @@ unsafe fn query(
     port_num: u8,
     attr: *mut u8,
     len: usize,
-) -> Result<c_int, Errno> {
+) -> Result<c_int, Refusal> {
     // SAFETY: `context` is NULL, which is refused, or open during this call.
-    let context = unsafe { Context::new(context)? };
+    let context = unsafe { open_context(context)? };
     let query = op!(context, query_port)?;
     if attr.is_null() {
-        return Err(Errno::EINVAL);
+        return Err(Refusal::null(c"port_attr"));
     }
     if len >= size_of::<ibv_port_attr>() {
         // SAFETY: writable for `len` bytes, aligned as the caller's own structure.

@@ -10,16 +10,17 @@ use abi::{
     ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_wr_opcode,
 };
 
-use super::context_of;
+use super::{context_of, verb};
 use crate::front::context::op;
-use cface::{Errno, Ret, verb};
+use crate::front::refusal::Refusal;
+use cface::{Errno, Ret};
 
 verb! {
     /// `ibv_create_qp(3)`.
     ///
     /// # Safety
     /// `pd` is NULL or live; `attr` is readable and names live objects.
-    pub(crate) fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pub(crate) fn create_qp as ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let create = op!(unsafe { context_of(pd)? }, create_qp)?;
         // SAFETY: `create` is from the table of the PD's own context; what `attr` refers to is the
@@ -31,7 +32,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; both structures are writable.
-    pub(crate) fn query_qp(
+    pub(crate) fn query_qp as ibv_query_qp(
         qp: *mut ibv_qp,
         attr: *mut ibv_qp_attr,
         attr_mask: c_int,
@@ -54,7 +55,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `attr` is readable.
-    pub(crate) fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+    pub(crate) fn modify_qp as ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let modify = op!(unsafe { context_of(qp)? }, modify_qp)?;
         // SAFETY: `modify` is from the table of the QP's own context; it reads the caller's `attr`
@@ -72,7 +73,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live, and used no more after success.
-    pub(crate) fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    pub(crate) fn destroy_qp as ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let destroy = op!(unsafe { context_of(qp)? }, destroy_qp)?;
         // SAFETY: `destroy` is from the table of the QP's own context; the caller uses `qp` no more
@@ -85,7 +86,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live.
-    pub(crate) fn query_qp_data_in_order(qp: *mut ibv_qp, opcode: ibv_wr_opcode, flags: u32) -> c_int {
+    pub(crate) fn query_qp_data_in_order as ibv_query_qp_data_in_order(qp: *mut ibv_qp, opcode: ibv_wr_opcode, flags: u32) -> c_int {
         const CAPS: u32 = IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS;
         const DEVICE_ONLY: u32 = IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY;
         // Whether a device's promise holds for the CPU too depends on the architecture.
@@ -111,7 +112,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `gid` is readable.
-    pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    pub(crate) fn attach_mcast as ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let attach = op!(unsafe { context_of(qp)? }, attach_mcast)?;
         // SAFETY: `attach` is from the table of the QP's own context; it reads the GID, which is
@@ -123,7 +124,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `gid` is readable.
-    pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    pub(crate) fn detach_mcast as ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let detach = op!(unsafe { context_of(qp)? }, detach_mcast)?;
         // SAFETY: `detach` is from the table of the QP's own context; it reads the GID, which is
@@ -138,14 +139,16 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `ece` is readable.
-    pub(crate) fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    pub(crate) fn set_ece as ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(qp)? };
         // SAFETY: `ece` is NULL, which is refused, or the caller's and readable; only one member is
         // copied.
-        let vendor_id = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?.vendor_id;
+        let vendor_id = unsafe { ece.as_ref() }.ok_or(Refusal::null(c"ece"))?.vendor_id;
         if vendor_id == 0 {
-            return Err(Errno::EOPNOTSUPP);
+            let remedy = c"pass the options that ibv_query_ece of the peer's queue pair returned";
+            let problem = c"is 0: the options name no vendor";
+            return Err(Refusal::new(Errno::EOPNOTSUPP, c"ece->vendor_id", problem, remedy));
         }
         let set = op!(context, set_ece)?;
         // SAFETY: `set` is from the table of the QP's own context; `ece` is not NULL (checked
@@ -157,7 +160,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `ece` is writable.
-    pub(crate) fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    pub(crate) fn query_ece as ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_ece)?;
         // SAFETY: `query` is from the table of the QP's own context and writes `ece`, as the caller
@@ -169,7 +172,7 @@ verb! {
     ///
     /// # Safety
     /// `qp` is NULL or live; `counter` is live; `attr` is readable.
-    pub(crate) fn attach_comp_cntr(
+    pub(crate) fn attach_comp_cntr as ibv_qp_attach_comp_cntr(
         qp: *mut ibv_qp,
         counter: *mut ibv_comp_cntr,
         attr: *mut ibv_qp_attach_comp_cntr_attr,
@@ -193,7 +196,7 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: `qp` is NULL, which is refused, or live; the context stays open during the call.
     let context = match unsafe { context_of(qp) } {
         Ok(context) => context,
-        Err(errno) => return Ret::fail(errno),
+        Err(refusal) => return Ret::fail(refusal.report(c"ibv_qp_to_qp_ex")),
     };
     let offset = context.private().generation.qp_mask_offset;
     // SAFETY: providers embed every QP in a verbs_qp of their generation, which contains the mask.

@@ -6,8 +6,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::verb;
+use crate::front::refusal::Refusal;
 use crate::sys::sysfs;
-use cface::{Errno, MinusOne, verb};
+use cface::MinusOne;
 
 /// `ibv_get_sysfs_path`: where sysfs is, for the life of the process.
 pub(crate) extern "C" fn path() -> *const c_char {
@@ -19,14 +21,18 @@ verb! {
     ///
     /// # Safety
     /// Two C strings; `buf` is writable for `size` bytes.
-    pub(crate) fn read_file(
+    pub(crate) fn read_file as ibv_read_sysfs_file(
         dir: *const c_char,
         file: *const c_char,
         buf: *mut c_char,
         size: usize,
     ) -> MinusOne {
-        if dir.is_null() || file.is_null() || buf.is_null() {
-            return Err(Errno::EINVAL);
+        for (argument, is_null) in
+            [(c"dir", dir.is_null()), (c"file", file.is_null()), (c"buf", buf.is_null())]
+        {
+            if is_null {
+                return Err(Refusal::null(argument));
+            }
         }
         // SAFETY: C strings by the contract above.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };

@@ -46,6 +46,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     name: c"capture".as_ptr(),
     attach: Some(attach),
     awaits: None,
+    refused: None,
 };
 
 unsafe extern "C" fn attach(

@@ -24,6 +24,7 @@ pub(crate) mod posting;
 pub(crate) mod protocol;
 pub(crate) mod queue;
 pub(crate) mod queues;
+pub(crate) mod refused_call;
 pub(crate) mod refused_change;
 pub(crate) mod request;
 pub(crate) mod send;

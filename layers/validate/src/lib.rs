@@ -65,6 +65,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     name: c"validate".as_ptr(),
     attach: Some(attach),
     awaits: Some(waits::awaits),
+    refused: Some(refusal::refused),
 };
 
 /// The symbol by which librdmacm finds the layer.
