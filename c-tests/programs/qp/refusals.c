@@ -355,8 +355,8 @@ static void states(void)
 		check(ibv_post_recv(s.qp, &w, &bad) && bad == &w, "%s: a receive, which it never has", s.name);
 }
 
-/* soft has no enhancements: options are accepted, and reduced to none (ibv_set_ece(3)). In-order data
- * are not offered (ibv_query_qp_data_in_order(3)). */
+/* soft has no enhancements: options are accepted, and reduced to none (ibv_set_ece(3)). In-order
+ * data are not offered (ibv_query_qp_data_in_order(3)). */
 static void enhancements(void)
 {
 	struct ibv_ece offered = { .options = 9, .comp_mask = 9 }, asked, left = { 0 };

@@ -42,17 +42,18 @@ mod threads;
 mod waits;
 mod wr;
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use abi::{
-    Zeroed, ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ibv_context,
-    ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
+    Zeroed, ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ferroverbs_refusal,
+    ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
     verbs_context_ops,
 };
 use cface::lock::Guard;
 use layer_tap::{life, plugin};
 
+use checks::refused_call::RefusedCall;
 use state::{AHS, CONTEXTS, CQS, Ctx, PDS, QPS, SRQS};
 
 /// The symbol by which the front-end finds the layer.
@@ -65,7 +66,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     name: c"validate".as_ptr(),
     attach: Some(attach),
     awaits: Some(waits::awaits),
-    refused: Some(refusal::refused),
+    refused: Some(refused),
 };
 
 /// The symbol by which librdmacm finds the layer.
@@ -77,6 +78,28 @@ pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
     name: c"validate".as_ptr(),
     attach: Some(attach_cm),
 };
+
+/// Reports a call that libibverbs refused itself.
+///
+/// # Safety
+/// As for `ferroverbs_layer.refused`.
+unsafe extern "C" fn refused(refusal: *const ferroverbs_refusal) {
+    // SAFETY: readable during this call.
+    let refusal = unsafe { &*refusal };
+    // SAFETY: each pointer is a constant string of libibverbs.
+    let text = |string: *const c_char| unsafe { CStr::from_ptr(string) }.to_string_lossy();
+    let call = text(refusal.call);
+    let finding = RefusedCall {
+        call: &call,
+        argument: &text(refusal.argument),
+        problem: &text(refusal.problem),
+        remedy: &text(refusal.remedy),
+        value: (refusal.has_value != 0).then_some(refusal.value),
+        error: refusal.error,
+    }
+    .finding();
+    report::report(&call, String::new, Some(finding), None);
+}
 
 // These C functions (src/entry.c) call back with the address of their caller.
 unsafe extern "C" {

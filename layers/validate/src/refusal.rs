@@ -1,15 +1,12 @@
 //! Explanation of calls that were refused with EINVAL, EFAULT, ENOMEM or EBUSY. If no check has
-//! reported the reason before, the functions of `checks` judge the arguments. Calls that
-//! libibverbs itself refuses come with an explanation (`refused`).
+//! reported the reason before, the functions of `checks` judge the arguments.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::c_int;
 
-use abi::ferroverbs_refusal;
 use cface::Errno;
 
 use crate::checks::Id;
 use crate::checks::given::{Facts, Judged, ObjectCounts, errno_name};
-use crate::checks::refused_call::RefusedCall;
 use crate::regions;
 use crate::report::{found, report};
 use crate::state::{AHS, CQS, Ctx, PDS, QPS, Qp, SRQS};
@@ -114,26 +111,4 @@ pub(crate) fn maps(errno: c_int) -> String {
         libc::EFAULT => std::fs::read_to_string("/proc/self/maps").unwrap_or_default(),
         _ => String::new(),
     }
-}
-
-/// Reports a call that libibverbs refused itself.
-///
-/// # Safety
-/// As for `ferroverbs_layer.refused`.
-pub(crate) unsafe extern "C" fn refused(refusal: *const ferroverbs_refusal) {
-    // SAFETY: readable during this call.
-    let refusal = unsafe { &*refusal };
-    // SAFETY: each pointer is a constant string of libibverbs.
-    let text = |string: *const c_char| unsafe { CStr::from_ptr(string) }.to_string_lossy();
-    let call = text(refusal.call);
-    let finding = RefusedCall {
-        call: &call,
-        argument: &text(refusal.argument),
-        problem: &text(refusal.problem),
-        remedy: &text(refusal.remedy),
-        value: (refusal.has_value != 0).then_some(refusal.value),
-        error: refusal.error,
-    }
-    .finding();
-    report(&call, String::new, Some(finding), None);
 }

@@ -97,8 +97,8 @@ pub(super) unsafe extern "C" fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
 /// ibv_reg_mr(3) and ibv_reg_dmabuf_mr(3).
 ///
 /// # Safety
-/// `pd` is a live protection domain of this provider, `attr` is readable, and a handle that it names
-/// is live; the memory stays mapped until deregistration.
+/// `pd` is a live protection domain of this provider, `attr` is readable, and a handle that it
+/// names is live; the memory stays mapped until deregistration.
 pub(super) unsafe extern "C" fn reg_mr_ex(
     pd: *mut ibv_pd,
     attr: *mut ibv_mr_init_attr,

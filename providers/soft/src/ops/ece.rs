@@ -1,5 +1,6 @@
-//! Enhanced connection establishment (ibv_set_ece(3)). `soft` has no enhancements: a QP offers none,
-//! accepts what a program requests in the name of this vendor, and reduces the request to none.
+//! Enhanced connection establishment (ibv_set_ece(3)). `soft` has no enhancements: a QP offers
+//! none, accepts what a program requests in the name of this vendor, and reduces the request to
+//! none.
 
 use super::query::VENDOR_ID;
 use super::status;

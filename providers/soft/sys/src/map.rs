@@ -41,8 +41,8 @@ impl Mapping {
         Self::part(fd, 0, len, access)
     }
 
-    /// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size, at an address that the
-    /// kernel chooses.
+    /// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size, at an address that
+    /// the kernel chooses.
     pub fn part(
         fd: BorrowedFd<'_>,
         offset: usize,
