@@ -11,11 +11,15 @@
 //! `cmd_fd == -1`. A plugin may replace the value by its own descriptor, which other processes can
 //! import. The plugin sets `ibv_context.async_fd` itself: a readable descriptor that delivers
 //! 16-byte records ([`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc)).
+//!
+//! A plugin may also announce a device that the unmodified provider of a vendor serves, and play
+//! the kernel for the provider: see [`ferroverbs_emulation`].
 
 use core::ffi::{c_char, c_int};
 
 use crate::{
-    Zeroed, be64, ibv_ah, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops,
+    Zeroed, be64, ferroverbs_emulation, ibv_ah, ibv_context, ibv_cq, ibv_device, ibv_gid_entry,
+    ibv_qp, verbs_device_ops,
 };
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
@@ -221,31 +225,45 @@ pub struct ferroverbs_plugin_ext {
     pub other_end: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
     >,
+    /// NULL, or the functions for announced devices that a vendor's provider serves.
+    pub emulation: *const ferroverbs_emulation,
 }
-layout!(ferroverbs_plugin_ext: 104 {
+layout!(ferroverbs_plugin_ext: 112 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
     is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88, other_end @ 96,
+    emulation @ 104,
 });
 
 impl ferroverbs_plugin_ext {
-    /// A complete copy of a plugin's table; fields beyond the plugin's size are absent.
+    /// A complete copy of a plugin's table; fields beyond the plugin's size are absent. `emulation`
+    /// still points to the plugin's own table.
     ///
     /// # Safety
     /// `table` points to constant data of a plugin that is never unloaded, with the length of its
     /// `size`.
     #[must_use]
     pub unsafe fn adopt(table: *const Self) -> Self {
-        let mut copy = Self::zeroed();
-        // SAFETY: every plugin knows the first field.
-        let known = unsafe { (&raw const (*table).size).read() }.min(size_of::<Self>());
-        // SAFETY: both structures have at least that many bytes. Whole fields are copied, because
-        // the plugin's structure is a prefix of ours.
-        unsafe {
-            core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut copy).cast::<u8>(), known);
-        }
-        copy
+        // SAFETY: per the caller; the first field is the size.
+        unsafe { adopt_known(table) }
     }
+}
+
+/// A complete copy of a table of a plugin, whose fields beyond the plugin's size are zero.
+///
+/// # Safety
+/// `table` points to constant data of a plugin that is never unloaded. Its first field, a `usize`,
+/// is its length in bytes. The plugin's structure is a prefix of ours, or ours of the plugin's.
+pub(crate) unsafe fn adopt_known<T: Zeroed>(table: *const T) -> T {
+    let mut copy = T::zeroed();
+    // SAFETY: every plugin knows the first field.
+    let known = unsafe { table.cast::<usize>().read() }.min(size_of::<T>());
+    // SAFETY: both structures have at least that many bytes. Whole fields are copied, because the
+    // plugin's structure is a prefix of ours.
+    unsafe {
+        core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut copy).cast::<u8>(), known);
+    }
+    copy
 }
 
 // SAFETY: the table is constant data of a plugin that is never unloaded, pointing only at such

@@ -10,6 +10,7 @@
 
 use core::ffi::{c_char, c_int};
 
+use crate::ext::adopt_known;
 use crate::{ibv_context, verbs_context_ops};
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
@@ -74,6 +75,19 @@ layout!(ferroverbs_refusal: 56 { size @ 0, call @ 8, argument @ 16, problem @ 24
 
 /// Bytes of the table's first version: all fields up to `attach`.
 pub const LAYER_SIZE_LEAST: usize = 32;
+
+impl ferroverbs_layer {
+    /// A complete copy of a layer's table; fields beyond the layer's size are absent.
+    ///
+    /// # Safety
+    /// `table` points to constant data of a plugin that is never unloaded, with the length of its
+    /// `size`.
+    #[must_use]
+    pub unsafe fn adopt(table: *const Self) -> Self {
+        // SAFETY: per the caller; the first field is the size.
+        unsafe { adopt_known(table) }
+    }
+}
 
 // SAFETY: constant data of a layer that is never unloaded, pointing only at such data.
 unsafe impl Sync for ferroverbs_layer {}

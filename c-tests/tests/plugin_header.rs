@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Sizes and offsets that `abi/src/ext.rs`, `abi/src/layer.rs` and `abi/src/cm_layer.rs` assert for
-/// the Rust forms.
+/// Sizes and offsets that `abi/src/ext.rs`, `abi/src/emulation.rs`, `abi/src/layer.rs` and
+/// `abi/src/cm_layer.rs` assert for the Rust forms.
 const PROGRAM: &str = r"
 #include <infiniband/ferroverbs_plugin.h>
 #include <infiniband-provider/ferroverbs_layer.h>
@@ -17,11 +17,21 @@ int main(void)
 	return !(sizeof(struct ferroverbs_device_info) == 144
 		&& AT(ferroverbs_device_info, dev_name, 64) && AT(ferroverbs_device_info, node_guid, 128)
 		&& AT(ferroverbs_device_info, node_type, 136) && AT(ferroverbs_device_info, num_ports, 140)
-		&& sizeof(struct ferroverbs_plugin_ext) == 56
+		&& sizeof(struct ferroverbs_plugin_ext) == 112
 		&& AT(ferroverbs_plugin_ext, device_ops, 8) && AT(ferroverbs_plugin_ext, announce, 16)
 		&& AT(ferroverbs_plugin_ext, query_gid, 24) && AT(ferroverbs_plugin_ext, query_pkey, 32)
 		&& AT(ferroverbs_plugin_ext, create_comp_channel, 40)
 		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48)
+		&& AT(ferroverbs_plugin_ext, is_cmd_fd, 56) && AT(ferroverbs_plugin_ext, await_comp_event, 64)
+		&& AT(ferroverbs_plugin_ext, emulation, 104)
+		&& sizeof(struct ferroverbs_vendor_device) == 848
+		&& AT(ferroverbs_vendor_device, provider, 8) && AT(ferroverbs_vendor_device, driver_id, 72)
+		&& AT(ferroverbs_vendor_device, abi_version, 76) && AT(ferroverbs_vendor_device, modalias, 80)
+		&& AT(ferroverbs_vendor_device, ibdev_path, 592)
+		&& sizeof(struct ferroverbs_emulation) == 48
+		&& AT(ferroverbs_emulation, describe, 8) && AT(ferroverbs_emulation, open_device, 16)
+		&& AT(ferroverbs_emulation, close_device, 24) && AT(ferroverbs_emulation, command, 32)
+		&& AT(ferroverbs_emulation, hook, 40)
 		&& sizeof(struct ferroverbs_layer) == 48
 		&& AT(ferroverbs_layer, generation, 8) && AT(ferroverbs_layer, reserved, 12)
 		&& AT(ferroverbs_layer, name, 16) && AT(ferroverbs_layer, attach, 24)

@@ -13,8 +13,8 @@ use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use abi::{
-    VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_plugin_ext, ibv_context, ibv_context_1_0,
-    verbs_context, verbs_context_ops, verbs_device,
+    VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_emulation, ferroverbs_plugin_ext, ibv_context,
+    ibv_context_1_0, verbs_context, verbs_context_ops, verbs_device,
 };
 
 use once_cell::sync::OnceCell;
@@ -33,6 +33,8 @@ pub(crate) struct Private {
     pub(crate) driver_id: u32,
     /// The extension of the plugin, when the device has no kernel device.
     pub(crate) ext: Option<&'static ferroverbs_plugin_ext>,
+    /// What plays the kernel for the context, when a plugin does.
+    pub(crate) emulation: Option<&'static ferroverbs_emulation>,
     /// The kernel takes write commands wrapped in an ioctl.
     pub(crate) use_ioctl_write: AtomicBool,
     /// Made by `ibv_import_device(3)`: objects must name the event descriptor, so only ioctls will
@@ -69,6 +71,7 @@ impl Private {
             generation,
             driver_id,
             ext,
+            emulation: None,
             use_ioctl_write: AtomicBool::new(false),
             imported: AtomicBool::new(false),
             unsupported: [const { AtomicU64::new(0) }; OP_COUNT.div_ceil(64)],

@@ -3,9 +3,13 @@
 
 use core::ffi::c_int;
 
-use abi::{Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev};
+use abi::{
+    Zeroed, ferroverbs_device_info, ferroverbs_emulation, ferroverbs_layer, ferroverbs_plugin_ext,
+    ferroverbs_vendor_device,
+};
 
 use super::device::Device;
+use super::enumerate::SysfsDev;
 use cface::lock::Guard;
 use cface::shared::Shared;
 
@@ -17,10 +21,11 @@ struct Entry {
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
     /// The argument of `alloc_device`; the plugin may have kept the pointer.
-    _sysfs: Box<verbs_sysfs_dev>,
+    _sysfs: SysfsDev,
 }
 
-// SAFETY: the only pointers inside are the NULL list links of `_sysfs`.
+// SAFETY: only the entry owns the memory of `_sysfs`, whose pointers are NULL list links and the
+// constant match table of a plugin that is never unloaded.
 unsafe impl Send for Entry {}
 
 /// Innermost lock: no function is called under it.
@@ -39,7 +44,7 @@ pub(crate) fn remember(
     device: Device,
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
-    sysfs: Box<verbs_sysfs_dev>,
+    sysfs: SysfsDev,
 ) {
     let entry = Entry { device: device.as_ptr().addr(), info, ext, _sysfs: sysfs };
     DEVICES.lock().push(entry);
@@ -54,6 +59,38 @@ pub(crate) fn forget(device: Device) {
 /// The extension behind a device; `None` for a device of the kernel.
 pub(crate) fn of_device(device: Device) -> Option<&'static ferroverbs_plugin_ext> {
     look_up(device, |entry| entry.ext)
+}
+
+/// The functions that play the kernel for a device; `None`: the kernel has the device, or the
+/// announcing plugin serves the device itself.
+pub(crate) fn emulation_of(device: Device) -> Option<&'static ferroverbs_emulation> {
+    let ext = of_device(device)?;
+    if core::ptr::eq(ext.device_ops, device.ops()) { None } else { emulation(ext) }
+}
+
+/// The functions that play the kernel, of an adopted table.
+fn emulation(ext: &'static ferroverbs_plugin_ext) -> Option<&'static ferroverbs_emulation> {
+    // SAFETY: NULL, or what `adopt` made for the life of the process.
+    unsafe { ext.emulation.as_ref() }
+}
+
+/// The vendor's device behind an announcement; `None`: the announcing plugin serves the device
+/// itself.
+pub(crate) fn describe(
+    ext: &'static ferroverbs_plugin_ext,
+    info: &ferroverbs_device_info,
+) -> Option<ferroverbs_vendor_device> {
+    let describe = emulation(ext)?.describe?;
+    let size = size_of::<ferroverbs_vendor_device>();
+    let mut device = ferroverbs_vendor_device { size, ..ferroverbs_vendor_device::zeroed() };
+    // SAFETY: an announcement of this plugin, and room of the stated size.
+    let is_vendors = unsafe { describe(info, &raw mut device) } == 1;
+    for text in [&mut device.provider[..], &mut device.modalias, &mut device.ibdev_path] {
+        if let Some(last) = text.last_mut() {
+            *last = 0;
+        }
+    }
+    is_vendors.then_some(device)
 }
 
 /// The announcement of a device.
@@ -88,11 +125,24 @@ pub(crate) fn announced(
     devices
 }
 
-/// A complete copy of a plugin's table, for the life of the process.
+/// A complete copy of a plugin's table, of its table `emulation` and of the hook in that table, for
+/// the life of the process.
 ///
 /// # Safety
-/// As of [`ferroverbs_plugin_ext::adopt`].
+/// As of [`ferroverbs_plugin_ext::adopt`], [`ferroverbs_emulation::adopt`] and
+/// [`ferroverbs_layer::adopt`].
 pub(crate) unsafe fn adopt(table: *const ferroverbs_plugin_ext) -> &'static ferroverbs_plugin_ext {
     // SAFETY: per the caller.
-    Box::leak(Box::new(unsafe { ferroverbs_plugin_ext::adopt(table) }))
+    let mut ext = unsafe { ferroverbs_plugin_ext::adopt(table) };
+    if !ext.emulation.is_null() {
+        // SAFETY: per the caller; not NULL.
+        let mut emulation = unsafe { ferroverbs_emulation::adopt(ext.emulation) };
+        if !emulation.hook.is_null() {
+            // SAFETY: per the caller; not NULL.
+            let hook = unsafe { ferroverbs_layer::adopt(emulation.hook) };
+            emulation.hook = Box::leak(Box::new(hook));
+        }
+        ext.emulation = Box::leak(Box::new(emulation));
+    }
+    Box::leak(Box::new(ext))
 }

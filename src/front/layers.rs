@@ -204,8 +204,30 @@ fn tell_these(layers: &[&'static ferroverbs_layer], refusal: &ferroverbs_refusal
 }
 
 /// Puts the layers between a fresh context and its provider.
+///
+/// The hook of a plugin that plays the kernel is the innermost layer.
 pub(crate) fn attach(context: Context) {
-    attach_these(context, active());
+    match hook(context) {
+        Some(hook) => attach_these(context, &[active(), &[hook]].concat()),
+        None => attach_these(context, active()),
+    }
+}
+
+/// The hook of the plugin that plays the kernel for the context, if it has one; a line on stderr
+/// when the hook was built for other tables.
+fn hook(context: Context) -> Option<&'static ferroverbs_layer> {
+    // SAFETY: NULL, or the copy that `ext::adopt` made for the life of the process.
+    let hook = unsafe { context.private().emulation?.hook.as_ref() }?;
+    if hook.size < LAYER_SIZE_LEAST || hook.generation != NEWEST.pabi {
+        notice!(
+            "Warning: the hook of an emulated device was built for tables of generation {}, this \
+             library has {}; left out",
+            hook.generation,
+            NEWEST.pabi
+        );
+        return None;
+    }
+    Some(hook)
 }
 
 fn attach_these(context: Context, layers: &[&'static ferroverbs_layer]) {

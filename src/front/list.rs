@@ -8,7 +8,8 @@
 use core::ffi::c_char;
 
 use abi::{
-    VSYSFS_READ_NODE_GUID, Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev,
+    VSYSFS_READ_MODALIAS, VSYSFS_READ_NODE_GUID, ferroverbs_device_info, ferroverbs_plugin_ext,
+    ferroverbs_vendor_device, verbs_sysfs_dev,
 };
 
 use super::at_fork::Listing;
@@ -31,6 +32,8 @@ struct ListState {
     announced: Vec<Device>,
     explained: bool,
     explained_taken: bool,
+    /// Names of emulated devices that no provider serves, which a message told.
+    explained_unserved: Vec<[c_char; 64]>,
 }
 
 /// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
@@ -41,6 +44,7 @@ static STATE: Shared<ListState> = Shared::new(ListState {
     announced: Vec::new(),
     explained: false,
     explained_taken: false,
+    explained_unserved: Vec::new(),
 });
 
 /// Waits for the list's lock, to fork.
@@ -164,7 +168,51 @@ impl ListState {
             }
         });
         for (info, ext) in wanted {
-            self.announced.extend(create_announced(info, ext));
+            let device = match ext::describe(ext, &info) {
+                Some(vendor) => self.create_emulated(&info, &vendor, ext),
+                None => create_announced(info, ext),
+            };
+            self.announced.extend(device);
+        }
+    }
+
+    /// Makes a device for the unmodified provider of a vendor; a line on stderr, once for each
+    /// name, and `None` when no provider serves the device.
+    fn create_emulated(
+        &mut self,
+        info: &ferroverbs_device_info,
+        vendor: &ferroverbs_vendor_device,
+        ext: &'static ferroverbs_plugin_ext,
+    ) -> Option<Device> {
+        let provider = String::from_utf8_lossy(&chars::bytes(&vendor.provider)).into_owned();
+        if let Some(plugins) = &mut self.plugins {
+            plugins.open_provider(&provider);
+        }
+        let mut sysfs_dev = announced_entry(info)?;
+        let dev = sysfs_dev.get_mut();
+        dev.driver_id = vendor.driver_id;
+        dev.abi_ver = vendor.abi_version;
+        dev.modalias = vendor.modalias;
+        dev.flags |= VSYSFS_READ_MODALIAS;
+        if vendor.ibdev_path[0] != 0 {
+            dev.ibdev_path = vendor.ibdev_path;
+        }
+        match matching::choose(sysfs_dev, &registry::drivers()) {
+            Ok((device, sysfs_dev)) => {
+                ext::remember(device, *info, ext, sysfs_dev);
+                Some(device)
+            }
+            Err(_) => {
+                if !self.explained_unserved.contains(&info.name) {
+                    self.explained_unserved.push(info.name);
+                    notice!(
+                        "Warning: the emulated device '{}' is left out: no loaded provider serves \
+                         it; it needs lib{provider}-rdmav<N>.so",
+                        String::from_utf8_lossy(&chars::bytes(&info.name))
+                    );
+                }
+                None
+            }
         }
     }
 
@@ -217,40 +265,39 @@ fn kernel_of(device: Device) -> Option<&'static verbs_sysfs_dev> {
     unsafe { device.sysfs().as_ref() }
 }
 
+/// The entry of an announced device, as `alloc_device` gets it.
+fn announced_entry(info: &ferroverbs_device_info) -> Option<SysfsDev> {
+    let mut sysfs_dev = SysfsDev::new().ok()?;
+    let dev = sysfs_dev.get_mut();
+    dev.sysfs_name = info.dev_name;
+    dev.ibdev_name = info.name;
+    let name = String::from_utf8_lossy(&chars::bytes(&info.name)).into_owned();
+    chars::store_path(&mut dev.ibdev_path, &sysfs::class("infiniband").join(name))?;
+    dev.node_guid = u64::from_be(info.node_guid);
+    dev.flags = VSYSFS_READ_NODE_GUID;
+    dev.node_type = info.node_type;
+    dev.num_ports = info.num_ports;
+    Some(sysfs_dev)
+}
+
 /// Makes the device that a plugin announced; a line on stderr and `None` when the plugin can't.
 fn create_announced(
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
 ) -> Option<Device> {
     let driver = registry::find(ext.device_ops)?;
-    let name = chars::bytes(&info.name);
-    let dev_name = chars::bytes(&info.dev_name);
-    let class = sysfs::class("infiniband");
-    let mut sysfs_dev = Box::new(verbs_sysfs_dev::zeroed());
-    sysfs_dev.sysfs_name = info.dev_name;
-    sysfs_dev.ibdev_name = info.name;
-    let text = String::from_utf8_lossy(&name).into_owned();
-    let names = Names {
-        dev_path: sysfs::class("infiniband_verbs")
-            .join(String::from_utf8_lossy(&dev_name).into_owned()),
-        ibdev_path: class.join(&text),
-        name,
-        dev_name,
-        node_type: info.node_type,
-    };
-    chars::store_path(&mut sysfs_dev.ibdev_path, &names.ibdev_path)?;
-    sysfs_dev.node_guid = u64::from_be(info.node_guid);
-    sysfs_dev.flags = VSYSFS_READ_NODE_GUID;
-    sysfs_dev.node_type = info.node_type;
-    sysfs_dev.ibdev_idx = -1;
-    sysfs_dev.num_ports = info.num_ports;
-    sysfs_dev.abi_ver = driver.ops.match_min_abi_version;
+    let mut sysfs_dev = announced_entry(&info)?;
+    sysfs_dev.get_mut().abi_ver = driver.ops.match_min_abi_version;
+    let names = Names::of(sysfs_dev.get());
 
     // SAFETY: the plugin's own constructor; the entry lives as long as the device (see
     // ext::remember).
-    let raw = driver.ops.alloc_device.map(|alloc| unsafe { alloc(&raw mut *sysfs_dev) });
+    let raw = driver.ops.alloc_device.map(|alloc| unsafe { alloc(sysfs_dev.as_ptr()) });
     let Some(raw) = raw.filter(|raw| !raw.is_null()) else {
-        notice!("Warning: the plugin that announced device '{text}' could not create it");
+        notice!(
+            "Warning: the plugin that announced device '{}' could not create it",
+            String::from_utf8_lossy(&names.name)
+        );
         return None;
     };
     // SAFETY: the plugin's new device, not published yet.
@@ -274,7 +321,7 @@ mod tests {
     use core::ffi::c_int;
     use core::sync::atomic::{AtomicI32, Ordering};
 
-    use abi::{IBV_NODE_CA, verbs_device, verbs_device_ops};
+    use abi::{IBV_NODE_CA, Zeroed, verbs_device, verbs_device_ops};
 
     use super::super::registry::Driver;
     use super::*;
@@ -349,6 +396,7 @@ mod tests {
         is_wired: None,
         waiting: None,
         other_end: None,
+        emulation: core::ptr::null(),
     };
 
     #[test]

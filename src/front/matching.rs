@@ -19,26 +19,38 @@ use cface::chars;
 
 /// Offers a device to the drivers: first to drivers with the kernel driver's id, then to all, in
 /// order of registration. Returns the device if no driver accepts it.
-pub(crate) fn bind(mut sysfs_dev: SysfsDev, drivers: &[Driver]) -> Result<Device, SysfsDev> {
+pub(crate) fn bind(sysfs_dev: SysfsDev, drivers: &[Driver]) -> Result<Device, SysfsDev> {
+    let (device, sysfs_dev) = choose(sysfs_dev, drivers)?;
+    // SAFETY: the device is not published yet.
+    unsafe { (*device.as_ptr()).sysfs = sysfs_dev.into_raw() };
+    Ok(device)
+}
+
+/// Does the same, but leaves `sysfs` of the device NULL and returns the entry, which the device's
+/// driver may have kept.
+pub(crate) fn choose(
+    mut sysfs_dev: SysfsDev,
+    drivers: &[Driver],
+) -> Result<(Device, SysfsDev), SysfsDev> {
     let id = sysfs_dev.get().driver_id;
     if id != 0 {
         for driver in drivers.iter().filter(|driver| has_driver_id(driver.ops, id)) {
             match offer(sysfs_dev, driver) {
-                Ok(device) => return Ok(device),
+                Ok(served) => return Ok(served),
                 Err(back) => sysfs_dev = back,
             }
         }
     }
     for driver in drivers {
         match offer(sysfs_dev, driver) {
-            Ok(device) => return Ok(device),
+            Ok(served) => return Ok(served),
             Err(back) => sysfs_dev = back,
         }
     }
     Err(sysfs_dev)
 }
 
-fn offer(mut sysfs_dev: SysfsDev, driver: &Driver) -> Result<Device, SysfsDev> {
+fn offer(mut sysfs_dev: SysfsDev, driver: &Driver) -> Result<(Device, SysfsDev), SysfsDev> {
     if driver.generation().is_none() || !matches(&mut sysfs_dev, driver.ops) {
         return Err(sysfs_dev);
     }
@@ -115,7 +127,10 @@ fn read_modalias(dev: &mut verbs_sysfs_dev) -> Option<CString> {
 }
 
 /// Calls the driver's constructor and completes the new device.
-fn create(mut sysfs_dev: SysfsDev, ops: &'static verbs_device_ops) -> Result<Device, SysfsDev> {
+fn create(
+    mut sysfs_dev: SysfsDev,
+    ops: &'static verbs_device_ops,
+) -> Result<(Device, SysfsDev), SysfsDev> {
     let Some(alloc) = ops.alloc_device else { return Err(sysfs_dev) };
     // SAFETY: the driver's own constructor, with our entry.
     let raw = unsafe { alloc(sysfs_dev.as_ptr()) };
@@ -126,21 +141,10 @@ fn create(mut sysfs_dev: SysfsDev, ops: &'static verbs_device_ops) -> Result<Dev
         );
         return Err(sysfs_dev);
     }
-    let dev = sysfs_dev.get();
-    let names = Names {
-        name: chars::bytes(&dev.ibdev_name),
-        dev_name: chars::bytes(&dev.sysfs_name),
-        dev_path: sysfs::class("infiniband_verbs").join(os_name(&dev.sysfs_name)),
-        ibdev_path: path_of(&dev.ibdev_path),
-        node_type: dev.node_type,
-    };
+    let names = Names::of(sysfs_dev.get());
     // SAFETY: the driver's new device, not published yet.
     match unsafe { complete(raw, ops, &names) } {
-        Some(device) => {
-            // SAFETY: still only ours.
-            unsafe { (*raw).sysfs = sysfs_dev.into_raw() };
-            Ok(device)
-        }
+        Some(device) => Ok((device, sysfs_dev)),
         None => {
             if let Some(uninit) = ops.uninit_device {
                 // SAFETY: the driver's own device, given back.
@@ -164,6 +168,19 @@ pub(crate) struct Names {
     pub(crate) ibdev_path: PathBuf,
     /// `ibv_device.node_type`
     pub(crate) node_type: abi::ibv_node_type,
+}
+
+impl Names {
+    /// The names in an entry.
+    pub(crate) fn of(dev: &verbs_sysfs_dev) -> Self {
+        Self {
+            name: chars::bytes(&dev.ibdev_name),
+            dev_name: chars::bytes(&dev.sysfs_name),
+            dev_path: sysfs::class("infiniband_verbs").join(os_name(&dev.sysfs_name)),
+            ibdev_path: path_of(&dev.ibdev_path),
+            node_type: dev.node_type,
+        }
+    }
 }
 
 /// Fills the front-end's fields of a fresh device, with one reference; `None` when a name does not

@@ -5,6 +5,7 @@
 //!   our own tree, plugins named in `RDMAV_DRIVERS` or `IBV_DRIVERS`, and plugins whose
 //!   configuration file says so. Plugins that announce no device beside kernel devices, at the
 //!   first listing without a kernel device.
+//! - Plugins that an announced device names: the unmodified provider of an emulated device.
 //! - Plugins for kernel devices only while such a device is unmatched: first the plugin of the
 //!   kernel's driver id, then all plugins.
 //!
@@ -176,6 +177,12 @@ impl Plugins {
             }
         }
         registry::drivers().len() > before
+    }
+
+    /// Opens the plugin that an announced device names, and reports a failure.
+    pub(crate) fn open_provider(&mut self, name: &str) {
+        self.open(name);
+        self.explain_failures();
     }
 
     /// Opens every configured plugin, once per process; true the first time.

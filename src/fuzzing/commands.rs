@@ -227,7 +227,7 @@ impl Session<'_> {
                 6 => {
                     let fd = (*context).cmd_fd;
                     opening::takes_wrapped_writes(fd, 0);
-                    let _ = (opening::alloc_async_fd(fd, 0), channel::create(self.context));
+                    let _ = (opening::alloc_async_fd(fd, 0, None), channel::create(self.context));
                 }
                 7 => {
                     let mut caps: FencedMemory<ibv_comp_cntr_caps> = FencedMemory::new();

@@ -4,7 +4,9 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 
-use abi::{ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_device};
+use abi::{
+    ferroverbs_emulation, ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_device,
+};
 
 use crate::front::command::opening;
 use crate::front::context::{Context, Private};
@@ -37,7 +39,9 @@ verb! {
         match unsafe { init_and_alloc_inner(device.cast(), PABI, cmd_fd, alloc_size, member_offset.addr(), driver_id) } {
             Ok(memory) => Ok(memory.as_ptr()),
             Err(error) => {
-                fd::close(cmd_fd);
+                // SAFETY: as above.
+                let device = unsafe { Device::new(device.cast()) };
+                close_cmd_fd(device.ok().and_then(ext::emulation_of), cmd_fd);
                 Err(error)
             }
         }
@@ -72,14 +76,23 @@ verb! {
         let raw = context.as_ptr();
         // SAFETY: the context's memory is still the provider's, and live.
         let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
-        let device = context.device();
+        let (device, emulation) = (context.device(), context.private().emulation);
         // SAFETY: the caller promises that nobody uses the context any more.
         unsafe { context.forget() };
-        fd::close(cmd_fd);
+        close_cmd_fd(emulation, cmd_fd);
         fd::close(async_fd);
         // SAFETY: the reference that init_and_alloc took.
         unsafe { Device::new(device)?.put() };
         Ok(())
+    }
+}
+
+/// Ends the command descriptor of a context: the plugin that made it closes it, if one did.
+fn close_cmd_fd(emulation: Option<&ferroverbs_emulation>, cmd_fd: c_int) {
+    match emulation.and_then(|emulation| emulation.close_device) {
+        // SAFETY: the plugin's own function and descriptor, which no context uses any more.
+        Some(close) if cmd_fd >= 0 => unsafe { close(cmd_fd) },
+        _ => fd::close(cmd_fd),
     }
 }
 
@@ -111,9 +124,10 @@ unsafe fn init_and_alloc_inner(
     // SAFETY: within the allocation (checked).
     let context: NonNull<ibv_context> =
         unsafe { memory.byte_add(member_offset + generation.context_offset) }.cast();
-    let private = Private::new(generation, driver_id, ext::of_device(device));
+    let mut private = Private::new(generation, driver_id, ext::of_device(device));
+    private.emulation = ext::emulation_of(device);
     private.use_ioctl_write.store(
-        opening::takes_wrapped_writes(cmd_fd, driver_id),
+        private.emulation.is_some() || opening::takes_wrapped_writes(cmd_fd, driver_id),
         core::sync::atomic::Ordering::Relaxed,
     );
     device.hold();

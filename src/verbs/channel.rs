@@ -1,5 +1,6 @@
 //! Completion event channels: `ibv_create_comp_channel(3)`. A plugin with the plugin extension
-//! makes the descriptor of a channel; otherwise the kernel makes it.
+//! makes the descriptor of a channel; otherwise the kernel makes it, or the plugin that plays the
+//! kernel.
 
 use core::ffi::c_int;
 
@@ -78,10 +79,12 @@ verb! {
     }
 }
 
-/// The descriptor of a new channel: from the plugin, or from the kernel.
+/// The descriptor of a new channel: from the plugin, or by a command.
 fn open(context: Context) -> Result<c_int, Errno> {
     let private = context.private();
-    if let Some(ext) = private.ext {
+    if let Some(ext) = private.ext
+        && (ext.create_comp_channel.is_some() || private.emulation.is_none())
+    {
         let create = ext.create_comp_channel.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the plugin's own function with its open context.
         let fd = unsafe { create(context.as_ptr()) };

@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use abi::{VSYSFS_READ_NODE_GUID, ibv_context, ibv_device, verbs_device};
+use abi::{VSYSFS_READ_NODE_GUID, ferroverbs_emulation, ibv_context, ibv_device, verbs_device};
 
 use super::{open_context, verb};
 use crate::front::command::opening;
@@ -217,12 +217,23 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
             let name = String::from_utf8_lossy(&chars::bytes(&dev.sysfs_name)).into_owned();
             chardev::open(&name, dev.sysfs_cdev)?
         }
-        None => -1,
+        None => match ext::emulation_of(device) {
+            Some(emulation) => open_emulated(device, emulation)?,
+            None => -1,
+        },
     };
     // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from
     // here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
     Ok(finish(device, verbs)?)
+}
+
+/// The command descriptor of a new context, from the plugin that plays the kernel.
+fn open_emulated(device: Device, emulation: &ferroverbs_emulation) -> Result<c_int, Errno> {
+    let open = emulation.open_device.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: the plugin's own function with a live device that it announced.
+    let cmd_fd = unsafe { open(device.as_ptr().cast()) };
+    if cmd_fd < 0 { Err(Errno::from_raw(-cmd_fd)) } else { Ok(cmd_fd) }
 }
 
 /// Whether `cmd_fd` is of a context of this device, which no kernel shows.
@@ -258,8 +269,9 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     let raw = context.as_ptr();
     // SAFETY: open, and only ours so far.
     let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
-    if !device.sysfs().is_null() && async_fd == -1 {
-        match opening::alloc_async_fd(cmd_fd, context.private().driver_id) {
+    let (driver_id, emulation) = (context.private().driver_id, context.private().emulation);
+    if (!device.sysfs().is_null() || emulation.is_some()) && async_fd == -1 {
+        match opening::alloc_async_fd(cmd_fd, driver_id, emulation) {
             // SAFETY: the context is open and not published yet; the descriptor is new and now its
             // own.
             Ok(async_fd) => unsafe { (*raw).async_fd = async_fd },

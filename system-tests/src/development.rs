@@ -2,6 +2,7 @@
 //! run a program.
 
 use crate::{Bench, Checks, Load, Tally};
+use std::path::Path;
 use std::time::Duration;
 use xtask::over::DataPath;
 use xtask::process::Job;
@@ -76,30 +77,77 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record(&name, result);
     }
     tally.record("a plugin in C, by the header for plugins", plugin(bench));
+    tally.record("a plugin in C that plays the kernel for libefa", vendor(bench));
     Ok(())
+}
+
+/// Compiles a plugin or a program of c-tests/plugins by the installed headers.
+fn compile(
+    bench: &Bench,
+    folder: &Path,
+    name: &str,
+    output: &str,
+    options: &[&str],
+) -> Result<(), String> {
+    let prefix = bench.prefix()?;
+    let done = Job::new("gcc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+        .arg(prefix.join("include"))
+        .args(options)
+        .arg(bench.paths.root.join(format!("c-tests/plugins/{name}.c")))
+        .arg("-o")
+        .arg(folder.join(output))
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .arg("-libverbs")
+        .run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(()) } else { Err(done.report("the compiler")) }
+}
+
+/// Opens a device that the system's libefa serves and a plugin answers for. Then the plugin names a
+/// provider that does not exist.
+fn vendor(bench: &Bench) -> Result<(), String> {
+    let folder = bench.scratch.folder("vendor", 0o755)?;
+    let plugin = folder.join("libvendor-rdmav65.so");
+    compile(bench, &folder, "vendor", "libvendor-rdmav65.so", &["-shared"])?;
+    compile(bench, &folder, "vendor-user", "vendor-user", &[])?;
+    let settings = bench.scratch.folder("vendor-settings", 0o755)?;
+    let config = settings.join("vendor.driver");
+    std::fs::write(&config, "driver vendor\n").map_err(|e| format!("{}: {e}", config.display()))?;
+    let fabric = bench.over(DataPath::Default)?;
+    let run = |provider: Option<&str>| {
+        let mut job = fabric.over.job(folder.join("vendor-user"));
+        job = job.arg(&plugin).env("FERROVERBS_CONFIG_DIR", &settings);
+        job = job.env("FERROVERBS_PROVIDER_DIR", &folder).dir(bench.scratch.path());
+        if let Some(provider) = provider {
+            job = job.env("VENDOR_PROVIDER", provider);
+        }
+        job.run(&bench.scratch, LIMIT)
+    };
+    let done = run(None)?;
+    let round = "PD 5, channel 0, errno is EOPNOTSUPP: 1, freed: 0 0\n";
+    let expected = format!(
+        "1 devices\nvendor0: type 7, transport 4, /nowhere/infiniband/vendor0, 77 QPs\n{round}\
+         {round}opened 2, closed 2, hooked 2, commands: 1\n"
+    );
+    if !done.ok() || !done.stderr.is_empty() || done.stdout != expected {
+        return Err(done.report("the program"));
+    }
+    let done = run(Some("no-such-provider"))?;
+    let told = ["libno-such-provider", "the emulated device 'vendor0' is left out"];
+    let is_told = told.iter().all(|text| done.stderr.contains(text));
+    if done.ok() && is_told && done.stdout.starts_with("0 devices\n") {
+        Ok(())
+    } else {
+        Err(done.report("the program without a provider"))
+    }
 }
 
 /// Compiles the example of a plugin, in a folder of its own, and lists devices with it.
 fn plugin(bench: &Bench) -> Result<(), String> {
-    let prefix = bench.prefix()?;
     let folder = bench.scratch.folder("plugin", 0o755)?;
-    let source = |name: &str| bench.paths.root.join(format!("c-tests/plugins/{name}.c"));
-    let compile = |name: &str, output: &str, options: &[&str]| -> Result<(), String> {
-        let done = Job::new("gcc")
-            .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
-            .arg(prefix.join("include"))
-            .args(options)
-            .arg(source(name))
-            .arg("-o")
-            .arg(folder.join(output))
-            .arg("-L")
-            .arg(prefix.join("lib"))
-            .arg("-libverbs")
-            .run(&bench.scratch, LIMIT)?;
-        if done.ok() { Ok(()) } else { Err(done.report("the compiler")) }
-    };
-    compile("example", "libexample-rdmav65.so", &["-shared"])?;
-    compile("user", "user", &[])?;
+    compile(bench, &folder, "example", "libexample-rdmav65.so", &["-shared"])?;
+    compile(bench, &folder, "user", "user", &[])?;
     let settings = bench.scratch.folder("plugin-settings", 0o755)?;
     let config = settings.join("example.driver");
     std::fs::write(&config, "driver example\n")

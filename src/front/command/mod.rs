@@ -18,7 +18,9 @@ pub(crate) mod write;
 
 use core::ffi::c_int;
 
-use abi::{CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, RDMA_VERBS_IOCTL};
+use abi::{
+    CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, RDMA_VERBS_IOCTL, ferroverbs_emulation,
+};
 
 use buffer::{Command, TooLong};
 
@@ -49,15 +51,27 @@ impl Command<'_> {
     /// # Errors
     /// The kernel's errno; `EINVAL` with errno set: an attribute is too long for the format.
     pub(crate) fn run(&mut self, context: Context) -> Result<(), Errno> {
-        self.run_by(cmd_fd(context), context.private().driver_id)
+        let private = context.private();
+        self.run_by(cmd_fd(context), private.driver_id, private.emulation)
     }
 
     /// The same by the descriptor and the driver of a context that is not made yet.
-    fn run_by(&mut self, cmd_fd: c_int, driver_id: u32) -> Result<(), Errno> {
+    fn run_by(
+        &mut self,
+        cmd_fd: c_int,
+        driver_id: u32,
+        emulation: Option<&ferroverbs_emulation>,
+    ) -> Result<(), Errno> {
         if self.is_too_long() {
             return Err(TooLong.into());
         }
         self.send(driver_id, |message| {
+            if let Some(emulation) = emulation {
+                let command = emulation.command.ok_or_else(|| with_errno(Errno::ENOTTY))?;
+                // SAFETY: as for the kernel below; the descriptor is of a context of the plugin.
+                let error = unsafe { command(cmd_fd, message) };
+                return if error == 0 { Ok(()) } else { Err(with_errno(Errno::from_raw(error))) };
+            }
             // SAFETY: the kernel accesses the message, whose header holds its length, and the
             // memory of the attributes; the command borrows both.
             let result = unsafe { libc::ioctl(cmd_fd, RDMA_VERBS_IOCTL, message) };

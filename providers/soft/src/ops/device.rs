@@ -50,6 +50,7 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     is_wired: Some(super::wire::is_wired),
     waiting: Some(super::cq::waiting),
     other_end: Some(super::other_end::other_end),
+    emulation: ptr::null(),
 };
 
 extern "C" fn register() {
