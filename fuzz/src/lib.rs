@@ -26,6 +26,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("queue_pair", ferroverbs_roce::fuzzing::queue_pair),
     ("commands", kernel::run),
     ("mlx5", emulated_mlx5::fuzzing::adapter),
+    ("efa", emulated_efa::fuzzing::provider),
     ("mad", ferroverbs_cm::fuzzing::mad_again),
     ("cm", ferroverbs_cm::fuzzing::manager),
 ];
