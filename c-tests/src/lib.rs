@@ -253,6 +253,15 @@ pub fn build_librdmacm(test: &Path) -> Result<PathBuf, String> {
     build(test, "ferroverbs-rdmacm", "librdmacm.so")
 }
 
+/// The plugin that puts the emulated EFA adapter under libefa within one process, built in the same
+/// way.
+///
+/// # Errors
+/// The reason of a failed build.
+pub fn build_loopback(test: &Path) -> Result<PathBuf, String> {
+    build(test, "ferroverbs-emulated-loopback", "libemulated_loopback.so")
+}
+
 fn build(test: &Path, package: &str, file: &str) -> Result<PathBuf, String> {
     let profile = test.ancestors().nth(2).ok_or("a test outside of target/<profile>/deps")?;
     let target = profile.parent().ok_or("a profile without a target directory")?;

@@ -1,0 +1,183 @@
+//! The layer directly above the provider. After each post and arming of the provider it reads the
+//! doorbell that the provider wrote. Functions that inline code calls through the QP itself are
+//! replaced when the QP changes its state, which a program must do before it posts.
+
+use core::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use abi::{
+    ferroverbs_layer, ibv_context, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr,
+    ibv_send_wr, verbs_context_ops,
+};
+
+use crate::context;
+
+/// The plugin's hook.
+pub(crate) static HOOK: ferroverbs_layer = ferroverbs_layer {
+    size: size_of::<ferroverbs_layer>(),
+    generation: 65,
+    reserved: 0,
+    name: c"loopback".as_ptr(),
+    attach: Some(attach),
+    awaits: None,
+    refused: None,
+};
+
+type WrComplete = unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> c_int;
+
+/// The functions beneath, by the address of the context.
+static BENEATH: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// The provider's `wr_complete`, by the address of the QP.
+static COMPLETES: Mutex<BTreeMap<usize, WrComplete>> = Mutex::new(BTreeMap::new());
+
+/// # Safety
+/// As `ferroverbs_layer` says: an open context with its tables.
+unsafe extern "C" fn attach(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) -> c_int {
+    let mut beneath = BENEATH.lock().unwrap_or_else(PoisonError::into_inner);
+    beneath.insert(context.addr(), next.expose_provenance());
+    // SAFETY: our table.
+    let mine = unsafe { &mut *mine };
+    mine.post_send = Some(post_send);
+    mine.post_recv = Some(post_recv);
+    mine.req_notify_cq = Some(req_notify_cq);
+    mine.modify_qp = Some(modify_qp);
+    mine.destroy_qp = Some(destroy_qp);
+    0
+}
+
+/// The functions beneath a context. The test changes none while the context is open.
+///
+/// # Safety
+/// `context` is open and was attached.
+unsafe fn beneath(context: *mut ibv_context) -> &'static verbs_context_ops {
+    let beneath = BENEATH.lock().unwrap_or_else(PoisonError::into_inner);
+    let table = beneath.get(&context.addr()).copied().unwrap_or(0);
+    // SAFETY: a table that lives as long as the context; `attach` stored it.
+    unsafe { &*core::ptr::with_exposed_provenance(table) }
+}
+
+/// # Safety
+/// `qp` is live.
+unsafe fn ring(qp: *mut ibv_qp) {
+    // SAFETY: a live QP with an open context.
+    let cmd_fd = unsafe { (*(*qp).context).cmd_fd };
+    context::with(cmd_fd, |context| context.ring(qp.addr() as u64));
+}
+
+/// Calls a function beneath the hook.
+macro_rules! call {
+    ($of:ident . $name:ident ( $($argument:expr),* )) => {{
+        // SAFETY: a live object with an open context.
+        let beneath = unsafe { beneath((*$of).context) };
+        match beneath.$name {
+            // SAFETY: the provider's function, with the arguments of its caller.
+            Some(function) => unsafe { function($($argument),*) },
+            None => libc::EOPNOTSUPP,
+        }
+    }};
+}
+
+/// # Safety
+/// As `ibv_post_send(3)`.
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let result = call!(qp.post_send(qp, wr, bad));
+    // SAFETY: a live QP.
+    unsafe { ring(qp) };
+    result
+}
+
+/// # Safety
+/// As `ibv_post_recv(3)`.
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let result = call!(qp.post_recv(qp, wr, bad));
+    // SAFETY: a live QP.
+    unsafe { ring(qp) };
+    result
+}
+
+/// # Safety
+/// As `ibv_req_notify_cq(3)`.
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let result = call!(cq.req_notify_cq(cq, solicited_only));
+    // SAFETY: a live CQ with an open context.
+    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
+    context::with(cmd_fd, |context| context.arm(cq.addr() as u64));
+    result
+}
+
+/// # Safety
+/// As `ibv_modify_qp(3)`.
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    let result = call!(qp.modify_qp(qp, attr, mask));
+    if result == 0
+        && let Some(extended) = extended(qp)
+    {
+        let mut completes = COMPLETES.lock().unwrap_or_else(PoisonError::into_inner);
+        completes.entry(extended.addr()).or_insert_with(|| {
+            // SAFETY: a live extended QP, whose functions the provider has set.
+            let provider = unsafe { (*extended).wr_complete };
+            // SAFETY: as above. Nothing posts before the QP is in RTS.
+            unsafe { (*extended).wr_complete = Some(wr_complete) };
+            provider.unwrap_or(unsupported)
+        });
+    }
+    result
+}
+
+/// The QP with functions of `ibv_wr_post(3)`, if it has them.
+fn extended(qp: *mut ibv_qp) -> Option<*mut ibv_qp_ex> {
+    type Convert = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+    // SAFETY: a name; the program has libibverbs.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_qp_to_qp_ex".as_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the function of that name, with a live QP.
+    let extended = unsafe { core::mem::transmute::<*mut c_void, Convert>(found)(qp) };
+    (!extended.is_null()).then_some(extended)
+}
+
+/// # Safety
+/// None: the QP is not used.
+unsafe extern "C" fn unsupported(_: *mut ibv_qp_ex) -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// # Safety
+/// As `ibv_wr_complete(3)`.
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    let completes = COMPLETES.lock().unwrap_or_else(PoisonError::into_inner);
+    let provider = completes.get(&qp.addr()).copied().unwrap_or(unsupported);
+    drop(completes);
+    // SAFETY: the provider's function, with its QP.
+    let result = unsafe { provider(qp) };
+    // SAFETY: a live QP, which begins the extended one.
+    unsafe { ring(qp.cast()) };
+    result
+}
+
+/// # Safety
+/// As `ibv_destroy_qp(3)`.
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    let extended = extended(qp);
+    let result = call!(qp.destroy_qp(qp));
+    if result == 0
+        && let Some(extended) = extended
+    {
+        COMPLETES.lock().unwrap_or_else(PoisonError::into_inner).remove(&extended.addr());
+    }
+    result
+}
