@@ -13,8 +13,12 @@ const LIMIT: Duration = Duration::from_secs(1200);
 /// A cargo command in the repository, with its target directory.
 pub(super) fn cargo(bench: &Bench) -> Job {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    Job::new(cargo)
-        .dir(&bench.paths.root)
+    in_workspace(bench, Job::new(cargo))
+}
+
+/// A command that runs cargo in the workspace.
+pub(super) fn in_workspace(bench: &Bench, job: Job) -> Job {
+    job.dir(&bench.paths.root)
         .env("CARGO_TARGET_DIR", &bench.paths.target)
         .env("CARGO_TERM_COLOR", "never")
         .env_remove("CARGO_MANIFEST_DIR")

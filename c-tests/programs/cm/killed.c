@@ -7,12 +7,15 @@
  * have no QPs, so the program itself reports that a connection is ready.
  *
  * Without arguments both sides run here, step by step. `server STEP` and `client STEP ADDRESS` run
- * one side, at a fixed TCP port. `steps` lists the steps.
+ * one side, at a fixed TCP port. `steps` lists the steps. With NEIGHBOUR in the environment, another
+ * process of the victim's host answers for the victim. The victim then dies only after both know
+ * each other.
  */
 #include "checks.h"
 #include "place.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
@@ -95,6 +98,40 @@ static struct rdma_conn_param *new_queue(void)
 	return &param;
 }
 
+/* Whether `pid` has a descriptor of process `wanted` (0: of any other process). The number of that
+ * process is returned. */
+static int watched_by(int pid, int wanted)
+{
+	char path[300], line[100];
+	int found = 0, watched;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo", pid);
+	DIR *folder = opendir(path);
+	struct dirent *entry;
+	while (folder && !found && (entry = readdir(folder))) {
+		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%s", pid, entry->d_name);
+		FILE *file = fopen(path, "r");
+		while (file && !found && fgets(line, sizeof(line), file))
+			if (sscanf(line, "Pid: %d", &watched) == 1 && watched > 0 && watched != pid && (!wanted || watched == wanted))
+				found = watched;
+		if (file)
+			fclose(file);
+	}
+	if (folder)
+		closedir(folder);
+	return found;
+}
+
+/* This process and another one of its host each have a descriptor of the other, by which they learn
+ * of its death (pidfd_open(2)). The alarm of the program bounds the wait. */
+static void await_neighbour(void)
+{
+	int neighbour;
+
+	while (!(neighbour = watched_by(getpid(), 0)) || !watched_by(neighbour, getpid()))
+		usleep(10000);
+}
+
 /* Both sides are at `place`. The victim stops, and the survivor waits for its death. Returns 1 if a
  * side was killed. */
 static int meet(enum place place, int self)
@@ -104,8 +141,11 @@ static int meet(enum place place, int self)
 	if (place != step->place)
 		return 0;
 	NEED(write(word, &c, 1) == 1 && read(word, &c, 1) == 1);
-	if (self == step->victim)
+	if (self == step->victim) {
+		if (getenv("NEIGHBOUR"))
+			await_neighbour();
 		raise(SIGKILL);
+	}
 	need(read(word, &c, 1) <= 0, "the other one is gone");
 	return 1;
 }

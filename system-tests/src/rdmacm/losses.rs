@@ -212,25 +212,11 @@ fn killed(
         }
         let name = format!("two hosts, one is killed: {step}");
         bench.step(&format!("rdmacm: {name}"));
-        let mut done = killed_once(bench, at, hosts, &exe, step);
-        // Another process of the host answers for the killed process, but only if both met before.
-        // No program can observe that.
-        for _ in 1..RUNS {
-            if done.is_ok() || !step.starts_with("connected") {
-                break;
-            }
-            bench.progress.note(&format!("{step}: once more"));
-            done = killed_once(bench, at, hosts, &exe, step);
-        }
+        let done = killed_once(bench, at, hosts, &exe, step);
         tally.record(&name, done);
     }
     Ok(())
 }
-
-/// How often the steps of an established connection run at most. On a busy machine the processes of
-/// a host have not met within a second in two of 120 runs; the peer of the killed process then
-/// hears of the end by its own retries only.
-const RUNS: u32 = 3;
 
 /// Kills one side; the survivor reports what it learned.
 fn killed_once(
@@ -242,8 +228,13 @@ fn killed_once(
 ) -> Result<(), String> {
     let needs_loss = step.starts_with("unheard");
     let losses = needs_loss.then(|| Losses::begin(bench, hosts, READY, EACH)).transpose()?;
-    let server = at.job(0, &[exe, "server", step], None)?.start(&bench.scratch)?;
-    let client = at.job(1, &[exe, "client", step, ADDRESS], None)?.start(&bench.scratch)?;
+    // On each host another process answers for the killed one.
+    let job = |side, arguments: &[&str]| {
+        let job = at.job(side, arguments, None)?;
+        Ok::<_, String>(job.env("NEIGHBOUR", "1"))
+    };
+    let server = job(0, &[exe, "server", step])?.start(&bench.scratch)?;
+    let client = job(1, &[exe, "client", step, ADDRESS])?.start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;
     let (server, client) = (server.finish(deadline), client.finish(deadline));
     let left = if step.ends_with("server") { &client } else { &server };
