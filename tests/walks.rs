@@ -105,7 +105,7 @@ fn faults(name: &str, section: &str) -> Result<Vec<String>, String> {
     let mut passed = String::new();
     for Step { file, function, is_entered } in &steps {
         let code = code(file)?;
-        let heads = [format!("fn {function}("), format!("fn {function}<")];
+        let heads = ["(", "<", " as "].map(|end| format!("fn {function}{end}"));
         if !heads.iter().any(|head| code.contains(head)) {
             faults.push(format!("{name}: {file} has no function {function}"));
         }

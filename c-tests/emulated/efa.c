@@ -1,7 +1,7 @@
 /*
  * The unmodified libefa over the emulated EFA adapter: each kind of request that libefa can build
- * reaches the adapter's data path as the program posted it, and each completion comes back. The data
- * path is done at once, so nothing waits here. One line for each check that fails.
+ * reaches the adapter's data path as the program posted it, and each completion comes back. The
+ * data path completes at once, so nothing waits here. One line for each check that fails.
  */
 #include <errno.h>
 #include <infiniband/efadv.h>

@@ -26,7 +26,7 @@ struct Explanation {
 
 impl Refusal {
     /// A pointer that must not be NULL: `EINVAL`.
-    pub(crate) const fn null(argument: &'static CStr) -> Self {
+    pub(crate) const fn of_null(argument: &'static CStr) -> Self {
         let remedy = c"pass the address of a live object or structure; check the result of the call that made it";
         Self::new(Errno::EINVAL, argument, c"is NULL", remedy)
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_refusal_reports_its_errno() {
-        let refusal = Refusal::null(c"attr");
+        let refusal = Refusal::of_null(c"attr");
         assert_eq!(refusal.report(c"ibv_create_srq"), Errno::EINVAL);
         assert_eq!(refusal.with_value(7).report(c"ibv_create_srq"), Errno::EINVAL);
         assert_eq!(Refusal::from(Errno::EMFILE).report(c"ibv_create_srq"), Errno::EMFILE);
@@ -96,7 +96,8 @@ mod tests {
     fn a_value_is_added_only_to_an_explanation() {
         let without = Refusal::from(Errno::EBUSY);
         assert_eq!(without.with_value(1), without);
-        let value = Refusal::null(c"attr").with_value(1).explanation.and_then(|known| known.value);
+        let value =
+            Refusal::of_null(c"attr").with_value(1).explanation.and_then(|known| known.value);
         assert_eq!(value, Some(1));
     }
 }

@@ -51,7 +51,7 @@ verb! {
         // inside.
         let found = unsafe { reply_address(context, port_num, wc, grh)? };
         if attr.is_null() {
-            return Err(Refusal::null(c"ah_attr"));
+            return Err(Refusal::of_null(c"ah_attr"));
         }
         // SAFETY: `attr` is not NULL (checked above), so the caller's to be written.
         unsafe { *attr = found };
@@ -95,9 +95,9 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         // SAFETY: `attr` is NULL, which is refused, or the caller's, unchanged during the call.
-        let attr = unsafe { attr.as_ref() }.ok_or(Refusal::null(c"attr"))?;
+        let attr = unsafe { attr.as_ref() }.ok_or(Refusal::of_null(c"attr"))?;
         if mac.is_null() {
-            return Err(Refusal::null(c"eth_mac"));
+            return Err(Refusal::of_null(c"eth_mac"));
         }
         let found = eth::resolve(context, attr).map_err(|error| match error {
             Errno::EPERM => {
@@ -156,7 +156,7 @@ unsafe fn reply_address(
 ) -> Result<ibv_ah_attr, Refusal> {
     // SAFETY: `wc` is NULL, which is refused, or a completion that the caller does not change
     // meanwhile.
-    let wc = unsafe { wc.as_ref() }.ok_or(Refusal::null(c"wc"))?;
+    let wc = unsafe { wc.as_ref() }.ok_or(Refusal::of_null(c"wc"))?;
     let mut attr = ibv_ah_attr::zeroed();
     attr.dlid = wc.slid;
     attr.sl = wc.sl;

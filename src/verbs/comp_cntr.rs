@@ -22,7 +22,7 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         if caps.is_null() {
-            return Err(Refusal::null(c"caps"));
+            return Err(Refusal::of_null(c"caps"));
         }
         // SAFETY: not NULL (checked above), and the caller lets us write `size` bytes.
         unsafe { caps.cast::<u8>().write_bytes(0, size) };

@@ -55,7 +55,7 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         if attr.is_null() {
-            return Err(Refusal::null(c"cq_attr"));
+            return Err(Refusal::of_null(c"cq_attr"));
         }
         // SAFETY: not NULL (checked above), so readable; these members are in every release's
         // structure.
@@ -157,7 +157,7 @@ unsafe fn next_event(
         (c"cq_context", cq_context.is_null()),
     ] {
         if is_null {
-            return Err(Refusal::null(argument));
+            return Err(Refusal::of_null(argument));
         }
     }
     // SAFETY: not NULL (checked above), hence a live channel with an open context.

@@ -81,7 +81,7 @@ verb! {
     /// `device` is NULL or live.
     pub(crate) fn get_device_name as ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
         if device.is_null() {
-            return Err(Refusal::null(c"device"));
+            return Err(Refusal::of_null(c"device"));
         }
         // SAFETY: not NULL (checked above), so live; the name is a part of it, of which only the
         // address is taken.

@@ -71,7 +71,7 @@ unsafe fn next_event(
     // SAFETY: `context` is NULL, which is refused, or open during this call.
     let context = unsafe { open_context(context)? };
     if event.is_null() {
-        return Err(Refusal::null(c"event"));
+        return Err(Refusal::of_null(c"event"));
     }
     // SAFETY: the context is open (see above), and the descriptor does not change while it is.
     let async_fd = unsafe { (*context.as_ptr()).async_fd };
@@ -90,7 +90,7 @@ verb! {
     /// `event` is NULL or an event from `ibv_get_async_event`, acknowledged once.
     pub(crate) fn ack_async_event as ibv_ack_async_event(event: *mut ibv_async_event) {
         // SAFETY: `event` is NULL, which is refused, or what `get_async_event` filled.
-        let event = unsafe { event.as_ref() }.ok_or(Refusal::null(c"event"))?;
+        let event = unsafe { event.as_ref() }.ok_or(Refusal::of_null(c"event"))?;
         // SAFETY: the type tells the valid view; the object lives until its event is acknowledged.
         unsafe {
             match Subject::of(event.event_type) {

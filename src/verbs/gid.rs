@@ -27,7 +27,7 @@ verb! {
         // The owner of the table refuses a negative index.
         let index = index.cast_unsigned();
         if gid.is_null() {
-            return Err(Refusal::null(c"gid"));
+            return Err(Refusal::of_null(c"gid"));
         }
         let found = gid::gid_or_zeros(context, u32::from(port_num), index)
             .map_err(|error| not_in_table(error, c"index", index))?;
@@ -54,7 +54,7 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         if entry.is_null() {
-            return Err(Refusal::null(c"entry"));
+            return Err(Refusal::of_null(c"entry"));
         }
         let found = gid::entry(context, port_num, gid_index, flags, gid::WHOLE_ENTRY)
             .map_err(|error| not_in_table(error, c"gid_index", gid_index))?;
@@ -81,7 +81,7 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         if entries.is_null() && max_entries != 0 {
-            return Err(Refusal::null(c"entries"));
+            return Err(Refusal::of_null(c"entries"));
         }
         let found = gid::table(context, max_entries, flags).map_err(|error| match error {
             Errno::EINVAL => {
@@ -113,7 +113,7 @@ verb! {
         let found = gid::type_as_sysfs(context, u32::from(port_num), index)
             .map_err(|error| not_in_table(error, c"index", index))?;
         if gid_type.is_null() {
-            return Err(Refusal::null(c"gid_type"));
+            return Err(Refusal::of_null(c"gid_type"));
         }
         // SAFETY: `gid_type` is not NULL (checked above), so the caller's to be written.
         unsafe { *gid_type = found };
@@ -133,7 +133,7 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         if pkey.is_null() {
-            return Err(Refusal::null(c"pkey"));
+            return Err(Refusal::of_null(c"pkey"));
         }
         let found = gid::pkey(context, port_num, index)
             .map_err(|error| not_in_table(error, c"index", index.cast_unsigned()))?;

@@ -19,7 +19,7 @@ verb! {
     /// `to` is writable, `from` readable.
     pub(crate) fn ah_attr_from_kern as ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
         if to.is_null() || from.is_null() {
-            return Err(Refusal::null(if to.is_null() { c"dst" } else { c"src" }));
+            return Err(Refusal::of_null(if to.is_null() { c"dst" } else { c"src" }));
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
         // same memory.
@@ -35,7 +35,7 @@ verb! {
     /// `to` is writable, `from` readable.
     pub(crate) fn qp_attr_from_kern as ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
         if to.is_null() || from.is_null() {
-            return Err(Refusal::null(if to.is_null() { c"dst" } else { c"src" }));
+            return Err(Refusal::of_null(if to.is_null() { c"dst" } else { c"src" }));
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
         // same memory.
@@ -82,7 +82,7 @@ verb! {
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_from_kern as ibv_copy_path_rec_from_kern(to: *mut ibv_sa_path_rec, from: *const ib_user_path_rec) {
         if to.is_null() || from.is_null() {
-            return Err(Refusal::null(if to.is_null() { c"dst" } else { c"src" }));
+            return Err(Refusal::of_null(if to.is_null() { c"dst" } else { c"src" }));
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
         // same memory.
@@ -98,7 +98,7 @@ verb! {
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_to_kern as ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
         if to.is_null() || from.is_null() {
-            return Err(Refusal::null(if to.is_null() { c"dst" } else { c"src" }));
+            return Err(Refusal::of_null(if to.is_null() { c"dst" } else { c"src" }));
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the
         // same memory.

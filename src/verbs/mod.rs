@@ -97,7 +97,7 @@ objects! {
 /// `object` is NULL or live, and its context stays open while the value is used.
 unsafe fn context_of<T: Object>(object: *mut T) -> Result<Context, Refusal> {
     if object.is_null() {
-        return Err(Refusal::null(T::NAME));
+        return Err(Refusal::of_null(T::NAME));
     }
     // SAFETY: not NULL (checked above), so a live object; its context stays open while the caller
     // uses the value.
@@ -110,7 +110,7 @@ unsafe fn context_of<T: Object>(object: *mut T) -> Result<Context, Refusal> {
 /// `context` is NULL or open, and stays open while the value is used.
 unsafe fn open_context(context: *mut ibv_context) -> Result<Context, Refusal> {
     if context.is_null() {
-        return Err(Refusal::null(c"context"));
+        return Err(Refusal::of_null(c"context"));
     }
     // SAFETY: not NULL (checked above), so open while the caller uses the value.
     unsafe { Context::new(context) }.map_err(|error| {

@@ -223,7 +223,7 @@ verb! {
         // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let alloc = op!(unsafe { context_of(pd)? }, alloc_buf)?;
         if buf.is_null() {
-            return Err(Refusal::null(c"buf"));
+            return Err(Refusal::of_null(c"buf"));
         }
         // SAFETY: `alloc` is from the table of the PD's own context; `buf` is not NULL (checked
         // above), so writable.
@@ -256,7 +256,7 @@ verb! {
     pub(crate) fn export_buf_dmabuf_fd as ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> MinusOne {
         // SAFETY: `buf` is NULL, which is refused, or live, and a buffer's descriptor does not
         // change while it lives.
-        let fd = unsafe { buf.as_ref() }.ok_or(Refusal::null(c"buf"))?.dmabuf_fd;
+        let fd = unsafe { buf.as_ref() }.ok_or(Refusal::of_null(c"buf"))?.dmabuf_fd;
         if fd < 0 {
             return Err(Errno::ENODATA.into());
         }
@@ -366,7 +366,7 @@ unsafe fn fill(
 /// `attr` is NULL or readable as far as its mask says.
 unsafe fn sanitised(attr: *const ibv_mr_init_attr) -> Result<ibv_mr_init_attr, Refusal> {
     if attr.is_null() {
-        return Err(Refusal::null(c"mr_init_attr"));
+        return Err(Refusal::of_null(c"mr_init_attr"));
     }
     // SAFETY: the first three fields exist in every release, the others when the mask says so.
     unsafe {
@@ -410,7 +410,7 @@ unsafe fn resolve_buffer(pd: *mut ibv_pd, attr: &mut ibv_mr_init_attr) -> Result
     }
     // SAFETY: the mask names a buffer (checked above), which is NULL or live; only its fields are
     // read here.
-    let buf = unsafe { attr.buf.as_ref() }.ok_or(Refusal::null(c"mr_init_attr->buf"))?;
+    let buf = unsafe { attr.buf.as_ref() }.ok_or(Refusal::of_null(c"mr_init_attr->buf"))?;
     let offset = attr.addr.addr().wrapping_sub(buf.addr.addr());
     let inside = offset.checked_add(attr.length).is_some_and(|end| end <= buf.size);
     let refuse =

@@ -70,7 +70,7 @@ unsafe fn query(
     let context = unsafe { open_context(context)? };
     let query = op!(context, query_port)?;
     if attr.is_null() {
-        return Err(Refusal::null(c"port_attr"));
+        return Err(Refusal::of_null(c"port_attr"));
     }
     if len >= size_of::<ibv_port_attr>() {
         // SAFETY: writable for `len` bytes, aligned as the caller's own structure.

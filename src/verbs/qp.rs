@@ -144,7 +144,7 @@ verb! {
         let context = unsafe { context_of(qp)? };
         // SAFETY: `ece` is NULL, which is refused, or the caller's and readable; only one member is
         // copied.
-        let vendor_id = unsafe { ece.as_ref() }.ok_or(Refusal::null(c"ece"))?.vendor_id;
+        let vendor_id = unsafe { ece.as_ref() }.ok_or(Refusal::of_null(c"ece"))?.vendor_id;
         if vendor_id == 0 {
             let remedy = c"pass the options that ibv_query_ece of the peer's queue pair returned";
             let problem = c"is 0: the options name no vendor";

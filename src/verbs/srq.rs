@@ -19,7 +19,7 @@ verb! {
         // SAFETY: `pd` is NULL, which is refused, or live; the context stays open during the call.
         let context = unsafe { context_of(pd)? };
         if attr.is_null() {
-            return Err(Refusal::null(c"srq_init_attr"));
+            return Err(Refusal::of_null(c"srq_init_attr"));
         }
         let create = op!(context, create_srq)?;
         // SAFETY: `create` is from the table of the PD's own context; `attr` is not NULL (checked),

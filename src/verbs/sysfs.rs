@@ -31,7 +31,7 @@ verb! {
             [(c"dir", dir.is_null()), (c"file", file.is_null()), (c"buf", buf.is_null())]
         {
             if is_null {
-                return Err(Refusal::null(argument));
+                return Err(Refusal::of_null(argument));
             }
         }
         // SAFETY: C strings by the contract above.

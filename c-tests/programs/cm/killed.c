@@ -7,9 +7,9 @@
  * have no QPs, so the program itself reports that a connection is ready.
  *
  * Without arguments both sides run here, step by step. `server STEP` and `client STEP ADDRESS` run
- * one side, at a fixed TCP port. `steps` lists the steps. With NEIGHBOUR in the environment, another
- * process of the victim's host answers for the victim. The victim then dies only after both know
- * each other.
+ * one side, at a fixed TCP port. `steps` lists the steps. With NEIGHBOUR in the environment,
+ * another process of the victim's host answers for the victim. The victim then dies only after both
+ * know each other.
  */
 #include "checks.h"
 #include "place.h"

@@ -110,7 +110,7 @@ impl QueueMemory for File {
     }
 }
 
-/// A data path that remembers what it is asked, and checks that objects are used rightly.
+/// A data path that records requests, and checks that each names a live object.
 #[derive(Debug, Default)]
 pub struct Recorder {
     /// Requests that were begun, with the handles of their QPs.

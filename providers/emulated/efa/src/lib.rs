@@ -1,5 +1,5 @@
-//! An EFA adapter over bytes: what it answers to libefa's commands, how it reads the queues and
-//! doorbells that libefa writes, and how it writes completion entries. The data path is a
+//! An EFA adapter over bytes. The adapter answers libefa's commands, reads the queues and doorbells
+//! that libefa writes, and writes completion entries. The data path is a
 //! [`Carrier`](emulated_commands::carrier::Carrier).
 //!
 //! - [`entries`]: work queue entries and completion entries.

@@ -106,9 +106,9 @@ impl CompletionRing {
 
     /// Reads the arming doorbell; whether an event is due now, which then counts as delivered.
     ///
-    /// The provider arms with a sequence number that it raises for each event that the program
-    /// acknowledged, so one number has one event. Polling overwrites the doorbell without the bit,
-    /// so the caller looks after each arming.
+    /// The provider arms with a sequence number, and raises the number for each acknowledged event.
+    /// At most one event is delivered for a sequence number. Polling overwrites the doorbell
+    /// without the bit, so the caller looks after each arming.
     pub fn take_event(&mut self, memory: &dyn QueueMemory) -> bool {
         const ARM: u32 = 1 << 31;
         if let Ok(word) = memory.load(Location::File(self.doorbell))

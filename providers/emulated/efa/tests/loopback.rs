@@ -1,5 +1,5 @@
-//! The engine as a provider uses it: commands, queues, doorbells and completion entries, over a data
-//! path of the test.
+//! The engine as a provider uses it: commands, queues, doorbells and completion entries, over a
+//! data path of the test.
 
 use emulated_commands::fields::{Fields, Structure};
 use emulated_commands::kernel::{Answer, Kernel, Sent};

@@ -1,6 +1,6 @@
-//! The layer directly above the provider. After each post and arming of the provider it reads the
-//! doorbell that the provider wrote. Functions that inline code calls through the QP itself are
-//! replaced when the QP changes its state, which a program must do before it posts.
+//! The layer directly above the provider. After each post and arming of the provider, the layer
+//! reads the doorbell. Inline code calls some functions through the QP itself. The layer replaces
+//! these functions when the QP changes its state, because a program posts only later.
 
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;

@@ -109,7 +109,7 @@ unsafe extern "C" fn announce(_: c_int, out: *mut ferroverbs_device_info, max: c
 }
 
 /// # Safety
-/// `device` is as long as its `size`, which is that of this plugin's headers.
+/// `device` has the size of this plugin's headers.
 unsafe extern "C" fn describe(
     _: *const ferroverbs_device_info,
     device: *mut ferroverbs_vendor_device,
