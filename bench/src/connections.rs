@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Connections, one after the other.
 const COUNT: &str = "2000";
 /// Connections at once.
-const STORM: &str = "10000";
+const AT_ONCE: &str = "10000";
 /// The client's numbers, in order.
 const NUMBERS: [&str; 4] = ["ready", "connect", "all", "rate"];
 
@@ -88,19 +88,19 @@ fn outside<'a>(
             table.row([format!("{name}, {place}"), ready, connect, all, rate]);
         }
     }
-    let mut storm = Table::new(&[("at once", Align::Left), ("cmtime, s", Align::Right)]);
+    let mut together = Table::new(&[("at once", Align::Left), ("cmtime, s", Align::Right)]);
     for (place, hosts) in [("one host", None), ("two hosts", two)] {
         if place == "two hosts" && hosts.is_none() {
             continue;
         }
         bench.hosts = hosts;
-        progress.step(&format!("{STORM} at once, {place}"));
-        let (took, said) = bench.storm()?;
-        storm.row([format!("{STORM}, {place}"), format!("{:.1}", took.as_secs_f64())]);
+        progress.step(&format!("{AT_ONCE} at once, {place}"));
+        let (took, said) = bench.connect_at_once()?;
+        together.row([format!("{AT_ONCE}, {place}"), format!("{:.1}", took.as_secs_f64())]);
         progress.note(said.trim_end());
     }
     progress.clear();
-    println!("{}\n{}", table.render(), storm.render());
+    println!("{}\n{}", table.render(), together.render());
     Ok(())
 }
 
@@ -173,11 +173,11 @@ impl Bench<'_> {
     }
 
     /// All connections through one listener; returns the client's run time and its table.
-    fn storm(&self) -> crate::Result<(Duration, String)> {
+    fn connect_at_once(&self) -> crate::Result<(Duration, String)> {
         let port = pair::free_port()?;
         let port_word = port.to_string();
         let mut server = self.serve(&["cmtime", "-p", &port_word], port)?;
-        let words = ["cmtime", "-p", &port_word, "-c", STORM, "-s", self.address()];
+        let words = ["cmtime", "-p", &port_word, "-c", AT_ONCE, "-s", self.address()];
         let client = self.job(1, &words)?.run(&self.scratch, LIMIT)?;
         server.kill();
         let server = server.finish(Instant::now());

@@ -73,8 +73,9 @@ const TM_RANDOM: &[&str] =
 /// EPERM, ENOSYS).
 const OLD_KERNELS: &[&str] = &["any 22", "length 22", "length 1", "any 38"];
 
-/// Seed and seconds of `storm`: a fixed seed, and a seed from the clock, which the program prints.
-const STORM: &[&str] = &["2 2", "0 4"];
+/// Seed and seconds of `random_all`: a fixed seed, and a seed from the clock, which the program
+/// prints.
+const RANDOM_ALL: &[&str] = &["2 2", "0 4"];
 
 const fn checked(
     folder: &'static str,
@@ -120,7 +121,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("wires", "stopped_members", &[], false),
     checked("wires", "tso_ud", &[], false),
     checked("qp", "reconnect", &[], true),
-    checked("wires", "comers", &[], false),
+    checked("wires", "slot_reuse", &[], false),
     checked("wires", "flood", &[], false),
     checked("wires", "raw_packet", &[], false),
     checked("wires", "flow", &[], false),
@@ -147,7 +148,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("device", "fork", &[], true),
     checked("qp", "many_qps", &[], true),
     checked("stress", "random_ops", ONE_AND_TWO, true),
-    checked("stress", "storm", STORM, true),
+    checked("stress", "random_all", RANDOM_ALL, true),
     checked("cq", "idle", &[], false),
     checked("cq", "queues", &[], false),
     checked("cq", "few_descriptors", &[], false),
@@ -202,17 +203,17 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
 ///
 /// # Errors
 /// The compiler's messages; warnings count.
-pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
-    let source = here().join("hostile/besieged.c");
-    cc(&source, &folder.join("besieged"), &["-libverbs", "-lpthread"])
+pub fn compile_attacked_pair(folder: &Path) -> Result<PathBuf, CompileError> {
+    let source = here().join("hostile/attacked_pair.c");
+    cc(&source, &folder.join("attacked_pair"), &["-libverbs", "-lpthread"])
 }
 
-/// Compiles the program that runs two processes and an attacking stranger.
+/// Compiles the program that runs two processes and an attacker of another user.
 ///
 /// # Errors
 /// The compiler's messages; warnings count.
-pub fn compile_stranger(folder: &Path) -> Result<PathBuf, CompileError> {
-    cc(&here().join("hostile/stranger.c"), &folder.join("stranger"), &[])
+pub fn compile_other_user(folder: &Path) -> Result<PathBuf, CompileError> {
+    cc(&here().join("hostile/other_user.c"), &folder.join("other_user"), &[])
 }
 
 /// Compiles the program that prints which files named by its environment it uses. The program finds
@@ -297,7 +298,7 @@ pub fn compile_without_cma(folder: &Path) -> Result<PathBuf, CompileError> {
 /// # Errors
 /// The compiler's messages.
 pub fn compile_nonsense_netlink(folder: &Path) -> Result<PathBuf, CompileError> {
-    let source = here().join("tools/nonsense_netlink.c");
+    let source = here().join("tools/malformed_netlink.c");
     cc(&source, &folder.join("nonsense_netlink.so"), &["-fPIC", "-shared"])
 }
 

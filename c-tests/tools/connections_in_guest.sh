@@ -1,9 +1,9 @@
 #!/bin/bash
 # In the virtual machine: what a connection costs by the kernel's connection manager over rxe, through Debian's librdmacm and through ours, by ours over soft, and by TCP.
-# connections_in_guest.sh STAGE CONNECT COUNT STORM: an installed tree, the program of c-tests/bench/connect.c, connections one after the other, and by cmtime at once.
-# Prints, for each way: `one NAME READY CONNECT ALL RATE`, as that program, and `storm NAME MILLISECONDS`, from the first call to connect to the last event of it.
+# connections_in_guest.sh STAGE CONNECT COUNT AT_ONCE: an installed tree, the program of c-tests/bench/connect.c, connections one after the other, and by cmtime at once.
+# Prints, for each way: `one NAME READY CONNECT ALL RATE`, as that program, and `at_once NAME MILLISECONDS`, from the first call to connect to the last event of it.
 set -u
-stage=$1 connect=$2 count=$3 storm=$4
+stage=$1 connect=$2 count=$3 at_once=$4
 port=18700
 mkdir -p /run/fabric
 
@@ -45,8 +45,8 @@ at_once() {
     local name=$1 address=$2 said
     shift 2
     serve "$@" cmtime -p $((port + 1))
-    said=$("$@" cmtime -p $port -c $storm -s $address) || exit 1
-    echo "storm $name $(echo "$said" | awk '$1 == "connect" { print $3 }')"
+    said=$("$@" cmtime -p $port -c $at_once -s $address) || exit 1
+    echo "at_once $name $(echo "$said" | awk '$1 == "connect" { print $3 }')"
     kill $pid
     wait $pid 2> /dev/null || true
 }

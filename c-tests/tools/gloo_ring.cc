@@ -33,9 +33,9 @@ float value(int rank, size_t i, int round)
 	return static_cast<float>(rank + 1 + static_cast<int>(i % 7) + round);
 }
 
-class Crowd {
+class Ranks {
 public:
-	Crowd(int rank, int ranks, std::shared_ptr<gloo::Context> context)
+	Ranks(int rank, int ranks, std::shared_ptr<gloo::Context> context)
 	    : rank_(rank), ranks_(ranks), context_(std::move(context)), barrier_(keep<gloo::BarrierAllToAll>(context_))
 	{
 	}
@@ -129,19 +129,19 @@ private:
 	auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
 	gloo::rendezvous::FileStore store(folder);
 	context->connectFullMesh(store, device);
-	Crowd crowd(rank, ranks, context);
+	Ranks group(rank, ranks, context);
 
 	long wrong = 0;
 	for (size_t elements : {1, 1000, 100000, 4000000}) {
-		wrong += crowd.sums<gloo::AllreduceRing<float>>(elements, 3);
-		wrong += crowd.sums<gloo::AllreduceRingChunked<float>>(elements, 2);
-		wrong += crowd.sums<gloo::AllreduceHalvingDoubling<float>>(elements, 2);
+		wrong += group.sums<gloo::AllreduceRing<float>>(elements, 3);
+		wrong += group.sums<gloo::AllreduceRingChunked<float>>(elements, 2);
+		wrong += group.sums<gloo::AllreduceHalvingDoubling<float>>(elements, 2);
 	}
 	for (size_t elements : {1, 5000, 300000}) {
-		wrong += crowd.broadcasts(elements);
-		wrong += crowd.gathers(elements);
+		wrong += group.broadcasts(elements);
+		wrong += group.gathers(elements);
 	}
-	crowd.barriers(100);
+	group.barriers(100);
 	std::printf("rank %d of %d: %ld wrong\n", rank, ranks, wrong);
 	std::fflush(stdout);
 

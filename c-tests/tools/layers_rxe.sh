@@ -1,13 +1,13 @@
 #!/bin/bash
 # In the virtual machine: layers over the kernel's devices rxe0 and rxe1. layers_rxe.sh FOLDER: where the programs misuse, advice, cm and flushed of c-tests/validate are and the
-# layer liar.so of c-tests/layers (and poisoned, where the compiler has AddressSanitizer), and where all goes that is found out. Of each pair of twins ID.HOW.json has what `validate` told, ID.HOW.said what the program printed, and its
+# layer faulty_provider.so of c-tests/layers (and poisoned, where the compiler has AddressSanitizer), and where all goes that is found out. Of each pair of twins ID.HOW.json has what `validate` told, ID.HOW.said what the program printed, and its
 # exit status last. The folders trace, capture, stats and killed have what these layers leave of a ping-pong, which prints NAME.said; told.text and told.json are what `ferroverbs trace`
 # says of another, and packets.d and packets.said are those of c-tests/layers/packets.c under `capture`.
 set -u
 given=$1
 # In the guest's memory: each file that is opened in the host's folder costs a round trip, and every program here opens dozens.
 folder=/run/layers
-mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm flushed packets liar.so $folder && { [ ! -e poisoned ] || cp -a poisoned $folder; } && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
+mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm flushed packets faulty_provider.so $folder && { [ ! -e poisoned ] || cp -a poisoned $folder; } && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
 export LD_LIBRARY_PATH=$folder/stage/lib
 # The address is that of a device: to the kernel's rdma_cm 127.0.0.1 is of none.
 export FERROVERBS_QUIET=1 CM_ADDRESS=10.77.0.1
@@ -17,7 +17,7 @@ twin() {
     local name=$2.$3 stack=stack=0:
     # To find lines takes half a minute on an emulated processor: of one post they are asked for.
     [ "$name" = WR-03.wrong ] && stack=
-    JSON=$folder/$name.json timeout -k 1 100 env FERROVERBS_LAYERS="validate,$folder/liar.so" FERROVERBS_VALIDATE="on=$2:${stack}json=$folder/$name.json" \
+    JSON=$folder/$name.json timeout -k 1 100 env FERROVERBS_LAYERS="validate,$folder/faulty_provider.so" FERROVERBS_VALIDATE="on=$2:${stack}json=$folder/$name.json" \
         ./$1 "$2" "$3" > "$name.said" 2>&1
     echo $? >> "$name.said"
 }

@@ -33,7 +33,7 @@ static long ring(size_t len, int round)
 }
 
 /* Many messages on their way at once, received in another order. */
-static long crowd(void)
+static long many_messages(void)
 {
 	enum { MANY = 64, LEN = 3000 };
 	static unsigned char out[MANY][LEN], in[MANY][LEN];
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	for (size_t len = 0; len <= 1 << 20; len = len * 5 + 1)
 		for (int round = 0; round < 4; round++)
 			wrong += ring(len, round);
-	wrong += crowd();
+	wrong += many_messages();
 	wrong += window();
 	double x = rank + 1, sum = 0;
 	MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);

@@ -3,7 +3,7 @@
  * ID wrong|right. See misuse.c. CM_ADDRESS in the environment is a device address, needed where
  * 127.0.0.1 belongs to no device. WAY selects another way to trigger the check.
  */
-#include "told.h"
+#include "misuse.h"
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>

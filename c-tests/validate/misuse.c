@@ -88,7 +88,7 @@ static void mr_11(void)
 	post_and_poll(wr);
 }
 
-/* A limit of adapters; c-tests/layers/liar.c refuses this length like an adapter. */
+/* A limit of adapters; c-tests/layers/faulty_provider.c refuses this length like an adapter. */
 static void mr_12(void)
 {
 	struct rlimit little = { SIZE, SIZE };
@@ -286,7 +286,7 @@ static void wr_07(void)
 	post_and_poll(wr);
 }
 
-/* A layer beneath, c-tests/layers/liar.c, has no room for the wr_id 68 in a list. */
+/* A layer beneath, c-tests/layers/faulty_provider.c, has no room for the wr_id 68 in a list. */
 static void wr_13(void)
 {
 	pair();
@@ -650,7 +650,7 @@ static void cq_12(void)
 	a = NULL;
 }
 
-/* A layer beneath, c-tests/layers/liar.c, changes the wr_id 66. */
+/* A layer beneath, c-tests/layers/faulty_provider.c, changes the wr_id 66. */
 static void cq_13(void)
 {
 	pair();

@@ -1,5 +1,5 @@
 /* A pair of queue pairs of one process, and what runs a case. */
-#include "told.h"
+#include "misuse.h"
 #include <infiniband/verbs.h>
 #include <stdint.h>
 

@@ -30,11 +30,11 @@ const SHORT: u64 = 2;
 pub(super) fn register(checks: &mut Checks) {
     // The attacker is built by the first of them.
     checks.many("a program beside each attacker", |bench, tally| {
-        run(bench, tally, SHORT, |victim, reach, path, stranger| {
-            let besieged = matches!(victim, Victim::Besieged);
-            besieged
+        run(bench, tally, SHORT, |victim, reach, path, other_user| {
+            let attacked_pair = matches!(victim, Victim::AttackedPair);
+            attacked_pair
                 && (path == DataPath::Default || (path == DataPath::Off && reach == Reach::All))
-                && (!stranger || reach == Reach::All)
+                && (!other_user || reach == Reach::All)
         })
     });
     checks
@@ -53,29 +53,29 @@ fn run(
     let camp = HostileRun::new(&bench.paths, bench.prefix()?, &bench.scratch)?;
     // Another one each time: what fails names it.
     let mut seed = u64::from(std::process::id());
-    let storm = program("storm")?;
-    let stranger = bench.user.map(|user| User { uid: user.uid - 1, ..user });
+    let random_all = program("random_all")?;
+    let other_user = bench.user.map(|user| User { uid: user.uid - 1, ..user });
     let mut attacks = Vec::new();
     let drawn = format!("{seed} {seconds}");
     for path in DataPath::ALL {
-        attacks.push((Victim::Besieged, Reach::Own, path, None));
-        attacks.push((Victim::Besieged, Reach::All, path, None));
-        attacks.push((Victim::Program(storm, &drawn), Reach::Own, path, None));
+        attacks.push((Victim::AttackedPair, Reach::Own, path, None));
+        attacks.push((Victim::AttackedPair, Reach::All, path, None));
+        attacks.push((Victim::Program(random_all, &drawn), Reach::Own, path, None));
     }
     for (&(name, args), path) in BYSTANDERS.iter().zip(DataPath::ALL.iter().cycle()) {
         attacks.push((Victim::Program(program(name)?, args), Reach::Own, *path, None));
     }
-    if stranger.is_some() {
-        attacks.push((Victim::Besieged, Reach::Own, DataPath::Default, stranger));
-        attacks.push((Victim::Besieged, Reach::All, DataPath::Default, stranger));
+    if other_user.is_some() {
+        attacks.push((Victim::AttackedPair, Reach::Own, DataPath::Default, other_user));
+        attacks.push((Victim::AttackedPair, Reach::All, DataPath::Default, other_user));
     } else {
         tally.skip("attacks by another user of the group", "only root can be several users");
     }
-    for (victim, reach, path, stranger) in attacks {
-        if !wanted(&victim, reach, path, stranger.is_some()) {
+    for (victim, reach, path, other_user) in attacks {
+        if !wanted(&victim, reach, path, other_user.is_some()) {
             continue;
         }
-        let users = (bench.user, stranger);
+        let users = (bench.user, other_user);
         let attack = Attack { victim, reach, path, seed, users, seconds };
         seed += 1;
         if tally.failures().len() >= ENOUGH {

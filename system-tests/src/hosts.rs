@@ -1,23 +1,23 @@
 //! Unmodified programs of two hosts, over RoCE v2: two network namespaces with a cable between
 //! them, and processes that share nothing else.
 
-mod accidents;
-mod astray;
 mod cables;
 mod cluster;
 mod documented;
-mod limits;
+mod ecn;
+mod failures;
+mod forged_packets;
+mod ip_identification;
 mod link_local;
 mod losses;
-mod marks;
-mod numbers;
 mod offloads;
-mod sharing;
+mod permitted_peers;
+mod port_ownership;
 mod steering;
 mod stopped;
-mod strangers;
+mod unsteered;
 
-use super::meeting::Place;
+use super::isolation::Place;
 use crate::{Bench, Checks, Tally, Tier};
 use std::time::Duration;
 use xtask::namespaces::Namespaces;
@@ -77,7 +77,7 @@ const UNRECEIVED: (&str, &[&str]) =
     ("ib_send_bw", &["-D", "2", "-s", "4096", "-r", "1", "-t", "8"]);
 
 /// Pairs that share the port.
-const CROWD: &[(&str, &[&str])] = &[
+const PAIRS_AT_ONCE: &[(&str, &[&str])] = &[
     ("ibv_rc_pingpong", &["-g", "1", "-n", "2000"]),
     ("ibv_rc_pingpong", &["-g", "1", "-n", "2000", "-e"]),
     ("ib_read_bw", &["-n", "50", "-s", "65536"]),
@@ -184,20 +184,20 @@ pub(super) fn register(checks: &mut Checks) {
         tally.record(weather, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
         Ok(())
     });
-    between(checks, "marks", |bench, tally, hosts| {
-        marks::run(bench, tally, hosts);
+    between(checks, "ECN marks", |bench, tally, hosts| {
+        ecn::run(bench, tally, hosts);
         Ok(())
     });
-    between(checks, "strangers", |bench, tally, hosts| {
-        strangers::run(bench, tally, hosts);
+    between(checks, "forged packets", |bench, tally, hosts| {
+        forged_packets::run(bench, tally, hosts);
         Ok(())
     });
-    between(checks, "who may talk", |bench, tally, hosts| {
+    between(checks, "permitted peers", |bench, tally, hosts| {
         hosts.set_cable(1500, "")?;
-        limits::run(bench, tally, hosts);
+        permitted_peers::run(bench, tally, hosts);
         Ok(())
     });
-    between(checks, "accidents", accidents::run);
+    between(checks, "unplugged cables and kills", failures::run);
     checks.tier(Tier::Full);
     for &(mtu, all) in CABLES {
         let name = format!("all programs of others, MTU {mtu}");
@@ -220,25 +220,28 @@ pub(super) fn register(checks: &mut Checks) {
         tally.record("pyverbs of two hosts", pyverbs(bench, &place, hosts));
         Ok(())
     });
-    between(checks, "storms", storms);
+    between(checks, "random_all", random_all);
     between(checks, "losses", losses::run);
     between(checks, "offloads", offloads::run);
-    between(checks, "numbers", |bench, tally, hosts| {
+    between(checks, "IP identification", |bench, tally, hosts| {
         hosts.set_cable(1500, "")?;
-        numbers::run(bench, tally, hosts);
+        ip_identification::run(bench, tally, hosts);
         Ok(())
     });
     between(checks, "four pairs at once", |bench, tally, hosts| {
         hosts.set_cable(1500, "")?;
         let place = Place::wired(bench, hosts, "")?;
-        tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
+        tally.record(
+            "four pairs of the same two hosts at once",
+            place.run_pairs(bench, PAIRS_AT_ONCE),
+        );
         Ok(())
     });
     let sharing: [(&str, Part); 4] = [
         ("steering", steering::run),
-        ("misdirected packets", astray::run),
+        ("misdirected packets", unsteered::run),
         ("stopped processes", stopped::run),
-        ("a shared port", sharing::run),
+        ("a shared port", port_ownership::run),
     ];
     for (name, part) in sharing {
         between(checks, name, move |bench, tally, hosts| {
@@ -304,14 +307,14 @@ fn own_programs(
 }
 
 /// Storms, and XRC, over packets that are lost, doubled and reordered.
-fn storms(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
+fn random_all(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     hosts.set_cable(9000, "")?;
     for (weather, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {
         let seed = std::process::id().to_string();
-        let name = format!("storm {seed} {seconds} {weather}");
+        let name = format!("random_all {seed} {seconds} {weather}");
         bench.step(&format!("hosts: {name}"));
         let place = Place::wired(bench, hosts, weather)?;
-        let job = own(bench, &place, hosts, "storm", &[&seed, seconds])?;
+        let job = own(bench, &place, hosts, "random_all", &[&seed, seconds])?;
         // The processes report the death of killed peers, as expected.
         tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     }
@@ -328,13 +331,13 @@ fn unreceived(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let (program, args) = UNRECEIVED;
     let [server, mut client] = place.start(bench, program, args)?;
-    let refused = accidents::wait("a refusal", || {
+    let refused = failures::wait("a refusal", || {
         if client.ended() {
             return Err("it ended, and nothing was refused".into());
         }
-        Ok(accidents::counted(bench, &client, &["rcvd_rnr_err"])? > 0)
+        Ok(failures::counted(bench, &client, &["rcvd_rnr_err"])? > 0)
     });
-    super::meeting::both_end_well([server, client]).and(refused)
+    super::isolation::both_end_well([server, client]).and(refused)
 }
 
 /// A program of ours that judges itself, with a process on each host.

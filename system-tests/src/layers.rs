@@ -1,8 +1,8 @@
 //! Layers between a program and its provider, written in C with the installed header: the replaced
 //! functions, and the message about an invalid layer.
 
-mod four;
-mod stepped;
+mod all_layers;
+mod instruction_counts;
 
 use crate::{Bench, Checks, Load, Tally, Tier};
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ const POINTERS: usize = 8 + 17 + 14;
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
     checks.many("chain", all);
-    checks.many("four", four::run);
+    checks.many("all layers at once", all_layers::run);
     // Instruction counts of soft's post_send vary between runs since its copies are guarded.
-    checks.tier(Tier::Full).many("stepped", stepped::run);
+    checks.tier(Tier::Full).many("instruction counts", instruction_counts::run);
 }
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {

@@ -39,7 +39,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let packets = capture::packets(bench)?;
     let sanitized = validate::sanitized(bench, tally);
-    let programs = [&files.misuse, &files.cm, &files.advice, &files.flushed, &files.liar, &packets];
+    let programs =
+        [&files.misuse, &files.cm, &files.advice, &files.flushed, &files.faulty_provider, &packets];
     for file in programs.into_iter().chain(&sanitized) {
         let name = file.file_name().unwrap_or_default();
         fs::copy(file, folder.join(name)).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -85,7 +86,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let captured = ended(&folder, "capture");
     let captured = captured.and_then(|_| capture::of_ping_pong(bench, &folder.join("capture")));
     tally.record("capture of a ping-pong", captured);
-    let printed = said(&folder, "packets");
+    let printed = output_of(&folder, "packets");
     capture::of_device(bench, tally, &folder.join("packets.d"), &printed, "rxe0");
     Ok(())
 }
@@ -96,7 +97,7 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
     for how in ["wrong", "right"] {
         let name = format!("{id} {how}");
         let told = validate::ids(&folder.join(format!("{id}.{how}.json")));
-        let said = said(folder, &format!("{id}.{how}"));
+        let said = output_of(folder, &format!("{id}.{how}"));
         let wanted: &[&str] = match (how, otherwise) {
             ("right", _) | (_, Some(("-", _))) => &[],
             (_, Some((told, _))) => &[told],
@@ -117,7 +118,7 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
 /// needs no suppression to write into poisoned memory.
 fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
     let told = validate::ids(&folder.join(format!("MR-10.{how}.json")));
-    let said = said(folder, &format!("MR-10.{how}"));
+    let said = output_of(folder, &format!("MR-10.{how}"));
     let right = match how {
         "wrong" => {
             let parts = ["use-after-poison", "in mr_10 ", "MR-10 warning: "];
@@ -130,7 +131,7 @@ fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
 
 /// Of one misuse the lines of the program are told, and not those of the device's plugin.
 fn placed(folder: &Path) -> crate::Result<()> {
-    let said = said(folder, "WR-03.wrong");
+    let said = output_of(folder, "WR-03.wrong");
     let mut places = said.lines().filter_map(|line| line.strip_prefix("    at "));
     let first = places.next().is_some_and(|line| line.starts_with("ibv_post_send ("));
     let case = places.any(|line| line.starts_with("wr_03 (") && line.contains("misuse.c:"));
@@ -147,13 +148,13 @@ fn told(bench: &Bench, folder: &Path, layer: &str, args: &[&str]) -> crate::Resu
     if done.ok() { Ok(done.stdout) } else { Err(said + &done.report("ferroverbs")) }
 }
 
-fn said(folder: &Path, name: &str) -> String {
+fn output_of(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(format!("{name}.said"))).unwrap_or_default()
 }
 
 /// The output of both sides of a ping-pong that succeeded.
 fn ended(folder: &Path, layer: &str) -> crate::Result<String> {
-    let said = said(folder, layer);
+    let said = output_of(folder, layer);
     if said.lines().last() == Some("0 0") { Ok(said) } else { Err(said) }
 }
 
@@ -203,7 +204,7 @@ fn killed(folder: &Path) -> crate::Result<()> {
     };
     let (up, received) = (values("up"), values("received_total"));
     let right = up == [0, 0] && received.len() == 2 && received.iter().all(|&count| count >= 10);
-    right.then_some(()).ok_or_else(|| format!("{}{text}", said(folder, "killed")))
+    right.then_some(()).ok_or_else(|| format!("{}{text}", output_of(folder, "killed")))
 }
 
 fn counted(bench: &Bench, folder: &Path) -> crate::Result<()> {

@@ -22,13 +22,14 @@ mod headers;
 mod hostile;
 mod hosts;
 mod inlines;
+mod isolation;
 mod kill;
 mod layers;
 mod layers_rxe;
 mod licences;
 mod loom;
 mod man;
-mod meeting;
+mod other_user;
 mod perf;
 mod perf_raw;
 mod presence;
@@ -41,7 +42,6 @@ mod sanitizer;
 mod sources;
 mod stacks;
 mod stats;
-mod stranger;
 mod symbols;
 mod trace;
 mod unit;
@@ -243,10 +243,10 @@ const GROUPS: &[Group] = &[
         register: hostile::register,
     },
     Group {
-        name: "stranger",
+        name: "other-user",
         what: "another user of the machine: beside programs, and as the caller of privileged ones",
         seconds: 3,
-        register: stranger::register,
+        register: other_user::register,
     },
     Group {
         name: "hosts",
@@ -255,10 +255,10 @@ const GROUPS: &[Group] = &[
         register: hosts::register,
     },
     Group {
-        name: "meeting",
+        name: "isolation",
         what: "programs that cannot meet say so",
         seconds: 8,
-        register: meeting::register,
+        register: isolation::register,
     },
     Group {
         name: "fuzz",
@@ -323,8 +323,8 @@ const ENOUGH: usize = 8;
 #[must_use]
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == vm::INSIDE) {
-        return vm::inside(&words.collect::<Vec<_>>()).unwrap_or_else(|message| {
+    if words.next().is_some_and(|word| word == vm::GUEST_ARGUMENT) {
+        return vm::run_in_guest(&words.collect::<Vec<_>>()).unwrap_or_else(|message| {
             eprintln!("system-tests: {}", message.trim_end());
             ExitCode::from(2)
         });

@@ -156,7 +156,7 @@ pub(super) fn register(checks: &mut Checks) {
         cases(bench, tally, DataPath::Off, CASES.iter())
     });
     checks.one("20,000 connections and disconnections that all succeed", |bench| {
-        own_program(bench, &bench.over(DataPath::Default)?, "thousands")
+        own_program(bench, &bench.over(DataPath::Default)?, "many_connections")
     });
     checks.one("ten thousand connections", |bench| {
         both(bench, &Site::here(&bench.over(DataPath::Default)?), &TEN_THOUSAND)
@@ -192,7 +192,8 @@ pub(super) fn register(checks: &mut Checks) {
 }
 
 /// Programs of ours that mostly wait for timers.
-const PATIENT: &[&str] = &["silent", "again", "killed", "unacknowledged", "absent"];
+const PATIENT: &[&str] =
+    &["slow_server", "refused_calls", "killed", "unacknowledged", "no_such_host"];
 
 /// Each case over a fabric of its own.
 fn cases(
@@ -307,26 +308,26 @@ impl Site<'_> {
 /// C programs of c-tests and their purposes, which no Debian program has. Names that end in `_tcp`
 /// are TCP programs.
 const PROGRAMS: [(&str, &str); 24] = [
-    ("newer", "what came with rdma-core 60, and a child"),
-    ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
-    ("sets", "repoll_create and its kin"),
-    ("numbers", "a connection's first packet numbers, as the kernel's manager has them"),
-    ("again", "who was refused tries again"),
+    ("newer", "functions of rdma-core 60, and a child process"),
+    ("datagrams", "datagram rsockets, and foreign datagrams at their UDP sockets"),
+    ("repoll", "repoll_create, repoll_ctl, repoll_wait"),
+    ("initial_psns", "a connection's first packet numbers, as the kernel's manager has them"),
+    ("refused_calls", "a refused call can be repeated"),
     ("forks", "children of a process whose threads use rsockets"),
     ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
     ("epoll_tcp", "sets of epoll of a TCP program over librspreload"),
     ("children_tcp", "a TCP server over librspreload whose children serve (RDMAV_FORK_SAFE)"),
-    ("ports", "the kernel's range of ports, and who may have those of the system"),
+    ("ports", "the kernel's range of ports, and the privileged ports"),
     ("options", "options of ids, and what they make of queue pairs"),
-    ("unacknowledged", "who waits for an acknowledgement is told"),
+    ("unacknowledged", "a message names the id that waits for an acknowledgement"),
     ("families", "a listener for each family of addresses at one port"),
-    ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
+    ("many_clients", "a thousand clients at once, a full backlog, and a killed process"),
     ("killed", "either side is killed, at each step of a connection"),
     ("calls", "calls of ids that few programs make"),
     ("streams", "calls of rsockets for streams"),
-    ("silent", "a server that does not answer, and a full backlog"),
-    ("prompt", "asynchronous calls return at once"),
-    ("thousands 4000", "4000 connections and disconnections that all succeed"),
+    ("slow_server", "a server that does not answer, and a full backlog"),
+    ("asynchronous", "asynchronous calls return at once"),
+    ("many_connections 4000", "4000 connections and disconnections that all succeed"),
     ("descriptors", "a connection takes a descriptor for each channel"),
     ("stacks near", "calls need 8 KiB of stack at most"),
     ("stacks copied", "the same without cross-memory attach"),

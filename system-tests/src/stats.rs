@@ -94,7 +94,7 @@ fn counted(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 /// More objects than there are entries, a child, a kill: nothing is lost, and nothing grows.
 fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let program = layers::compile(bench, "many.c", "many", &[])?;
+    let program = layers::compile(bench, "many_objects.c", "many_objects", &[])?;
     for (name, objects, turns, how) in [
         ("entries that come again lose nothing", 16, 300, "ends"),
         ("kill -9 leaves all that was counted, of a child, too", 512, 20, "killed"),

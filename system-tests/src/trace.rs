@@ -21,7 +21,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
     let all: [(&str, Part); 6] = [
         ("timeline", timeline),
-        ("rare", rare),
+        ("rare calls", rare_calls),
         ("requests", requests),
         ("killed", killed),
         ("errors", errors),
@@ -91,7 +91,7 @@ fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// The calls of c-tests/layers/rare.c, each with a part of its line.
+/// The calls of c-tests/layers/rare_calls.c, each with a part of its line.
 const RARE: &[(&str, &str)] = &[
     ("ibv_alloc_td", "comp_mask=0x0"),
     ("ibv_alloc_parent_domain", ", td=0x"),
@@ -130,10 +130,10 @@ const RARE: &[(&str, &str)] = &[
 ];
 
 /// Rare calls are recorded with their arguments too.
-fn rare(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+fn rare_calls(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "arguments of rare calls";
     bench.step(name);
-    let program = super::layers::compile(bench, "rare.c", "rare", &[])?;
+    let program = super::layers::compile(bench, "rare_calls.c", "rare_calls", &[])?;
     let fabric = bench.over(DataPath::Default)?;
     let folder = bench.private_folder("recorded")?;
     let job = fabric.over.own_job(&program).dir(&fabric.work);

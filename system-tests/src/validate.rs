@@ -3,7 +3,7 @@
 
 mod other_end;
 mod pages;
-mod said;
+mod report_settings;
 
 use super::{c_programs, perf, programs};
 use crate::{Bench, Checks, Load, Tally, Tier};
@@ -34,9 +34,9 @@ const KNOWN: &[&[&str]] = &[
     &["\"program\":\"fio\"", "\"id\":\"CQ-07\""],
     // cmtime reuses attributes that name CQs of the first id.
     &["\"program\":\"cmtime\"", "\"id\":\"QP-13\""],
-    // The storm destroys what other threads still use, and tries again when the call says EBUSY.
-    &["\"program\":\"storm\"", "\"id\":\"OB-09\"", "EBUSY"],
-    &["\"program\":\"storm\"", "\"id\":\"QP-21\"", "EBUSY"],
+    // `random_all` destroys what other threads still use, and tries again when the call says EBUSY.
+    &["\"program\":\"random_all\"", "\"id\":\"OB-09\"", "EBUSY"],
+    &["\"program\":\"random_all\"", "\"id\":\"QP-21\"", "EBUSY"],
     // Its unsignaled requests fill the send queue.
     &["\"program\":\"udaddy\"", "\"id\":\"WR-04\""],
     // The test kills the peers of these programs.
@@ -54,11 +54,11 @@ const KNOWN: &[&[&str]] = &[
     // refused.
     &["\"id\":\"QP-15\"", "cap.max_inline_data", "libfabric"],
     &["\"id\":\"WR-05\"", "ibv_post_recv", "libfabric"],
-    // The storm uses old keys, deallocates domains that have regions, and kills processes.
-    &["\"program\":\"storm\"", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
-    &["\"program\":\"storm\"", "\"id\":\"CQ-03\"", "RETRY_EXC_ERR"],
-    &["\"program\":\"storm\"", "\"id\":\"MR-15\""],
-    &["\"program\":\"storm\"", "\"id\":\"OB-02\"", "renew_region"],
+    // `random_all` uses old keys, deallocates domains that have regions, and kills processes.
+    &["\"program\":\"random_all\"", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
+    &["\"program\":\"random_all\"", "\"id\":\"CQ-03\"", "RETRY_EXC_ERR"],
+    &["\"program\":\"random_all\"", "\"id\":\"MR-15\""],
+    &["\"program\":\"random_all\"", "\"id\":\"OB-02\"", "renew_region"],
     // Programs of ours that have a call refused on purpose, or wait, and scripts.
     &["\"program\":\"again.", "\"id\":\"CM-04\""],
     &["\"program\":\"again.", "\"id\":\"CM-03\""],
@@ -125,10 +125,10 @@ fn unknown(told: &str) -> Vec<String> {
 const RIGHT: &[&str] =
     &["data", "builders", "atomics", "threads", "threads_post", "many_qps", "fork"];
 
-/// Programs of which only some runs are tested, once each: runs without misuse, or, of the storm,
-/// with known findings.
+/// Programs of which only some runs are tested, once each: runs without misuse, or, of
+/// `random_all`, with known findings.
 const RIGHT_RUNS: &[(&str, &[&str])] =
-    &[("tm", &["rendezvous one", "rendezvous two", "eager two"]), ("storm", &["2 2"])];
+    &[("tm", &["rendezvous one", "rendezvous two", "eager two"]), ("random_all", &["2 2"])];
 
 /// What is run under the layer of a program of ours.
 fn right(program: &Program) -> Option<Program> {
@@ -145,7 +145,7 @@ pub(super) fn register(checks: &mut Checks) {
         ("refusals", |bench, tally| explained(bench, tally, &compile(bench)?)),
         ("settings", |bench, tally| settings(bench, tally, &compile(bench)?)),
         ("variants", |bench, tally| variants(bench, tally, &compile(bench)?)),
-        ("ways", ways),
+        ("more misuse", more_misuse),
         ("poisoned", poisoned),
         ("pages", |bench, tally| pages::run(bench, tally, &compile(bench)?)),
     ];
@@ -153,7 +153,7 @@ pub(super) fn register(checks: &mut Checks) {
         checks.many(name, part);
     }
     checks.many("other end", other_end::run);
-    checks.many("said", said::run);
+    checks.many("report settings", report_settings::run);
     checks.load(Load::Pair).tier(Tier::Full);
     checks.many("C programs are right", |bench, tally| {
         unharmed(bench, tally, "C programs", |bench, tally| {
@@ -177,7 +177,7 @@ pub(super) struct Files {
     /// Run in strict mode.
     pub(super) strict: PathBuf,
     pub(super) refusals: PathBuf,
-    pub(super) liar: PathBuf,
+    pub(super) faulty_provider: PathBuf,
 }
 
 /// The program that misuses verbs.
@@ -194,7 +194,12 @@ pub(super) fn compile(bench: &Bench) -> crate::Result<Files> {
         flushed: compiled(bench, "validate/flushed.c", "flushed", &[])?,
         strict: compiled(bench, "validate/strict.c", "strict", &[])?,
         refusals: compiled(bench, "validate/refusals.c", "refusals", &[])?,
-        liar: compiled(bench, "layers/liar.c", "liar.so", &["-shared"])?,
+        faulty_provider: compiled(
+            bench,
+            "layers/faulty_provider.c",
+            "faulty_provider.so",
+            &["-shared"],
+        )?,
     })
 }
 
@@ -241,7 +246,7 @@ pub(super) fn ids_of(bench: &Bench, program: &Path) -> crate::Result<Vec<String>
 }
 
 fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
-    let layers = format!("validate,{}", files.liar.display());
+    let layers = format!("validate,{}", files.faulty_provider.display());
     // That of MR-10 is `poisoned`.
     let mut all = vec!["MR-10".to_owned()];
     let Files { misuse, cm, advice, flushed, strict, refusals, .. } = files;
@@ -259,7 +264,7 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
                 let job = job.env("FERROVERBS_LAYERS", &layers).env("JSON", &json);
                 let job = job.env("FERROVERBS_SOFT_STRICT", mode);
                 // Some are off unless they are asked for.
-                // The liar refuses a request that nothing is wrong with, which WR-18 reports.
+                // The layer refuses a request that nothing is wrong with, which WR-18 reports.
                 let off = if id == "WR-13" { "off=WR-18:" } else { "" };
                 let settings = format!("{off}on={id}:json={}", json.display());
                 let done = job
@@ -417,9 +422,10 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
     Ok(())
 }
 
-/// Further ways to trigger checks (c-tests/validate/ways.c), each reported by its check alone.
-fn ways(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let program = compiled(bench, "validate/ways.c", "ways", &[])?;
+/// Further ways to trigger checks (c-tests/validate/more_misuse.c), each reported by its check
+/// alone.
+fn more_misuse(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let program = compiled(bench, "validate/more_misuse.c", "more_misuse", &[])?;
     let ways = ids_of(bench, &program)?;
     tally.record("there are other ways", (!ways.is_empty()).then_some(()).ok_or("none".into()));
     for way in ways {
@@ -435,7 +441,7 @@ fn ways(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let id = way.split(' ').next().unwrap_or_default();
             let wanted: &[&str] = if how == "wrong" { &[id] } else { &[] };
             let right = done.ok() && ids(&json) == wanted;
-            tally.record(&name, right.then_some(()).ok_or_else(|| done.report("ways")));
+            tally.record(&name, right.then_some(()).ok_or_else(|| done.report("more_misuse")));
         }
     }
     Ok(())

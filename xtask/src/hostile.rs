@@ -47,8 +47,8 @@ impl Reach {
 #[derive(Clone, Copy, Debug)]
 pub enum Victim<'a> {
     /// Two processes that exchange data, and are connected to the attacker, too.
-    Besieged,
-    /// The storm, or any other checked C program, with its arguments.
+    AttackedPair,
+    /// `random_all`, or any other checked C program, with its arguments.
     Program(&'a Program, &'a str),
 }
 
@@ -73,12 +73,12 @@ impl Attack<'_> {
     /// For reports.
     pub fn name(&self) -> String {
         let victim = match self.victim {
-            Victim::Besieged => "two processes".to_string(),
+            Victim::AttackedPair => "two processes".to_string(),
             Victim::Program(program, args) => format!("{} {args}", program.name),
         };
-        let stranger = if self.users.1.is_some() { ", by another user" } else { "" };
+        let other_user = if self.users.1.is_some() { ", by another user" } else { "" };
         let (path, reach, seed) = (self.path.name(), self.reach.name(), self.seed);
-        format!("{} ({path}), reach {reach}{stranger}, seed {seed}", victim.trim_end())
+        format!("{} ({path}), reach {reach}{other_user}, seed {seed}", victim.trim_end())
     }
 }
 
@@ -99,7 +99,7 @@ pub struct HostileRun<'a> {
     prefix: &'a Path,
     scratch: &'a Scratch,
     attacker: PathBuf,
-    besieged: PathBuf,
+    attacked_pair: PathBuf,
     launcher: PathBuf,
 }
 
@@ -112,15 +112,16 @@ impl<'a> HostileRun<'a> {
         // A folder that any user can read.
         fs::copy(&built, &attacker).map_err(|e| format!("cannot copy {}: {e}", built.display()))?;
         scratch::set_mode(&attacker, 0o755)?;
-        let besieged = ferroverbs_c_tests::compile_besieged(scratch.path()).map_err(fail)?;
+        let attacked_pair =
+            ferroverbs_c_tests::compile_attacked_pair(scratch.path()).map_err(fail)?;
         let launcher = ferroverbs_c_tests::compile_without_cma(scratch.path()).map_err(fail)?;
-        Ok(Self { paths, prefix, scratch, attacker, besieged, launcher })
+        Ok(Self { paths, prefix, scratch, attacker, attacked_pair, launcher })
     }
 
     /// Runs one; an error is what failed.
     pub fn run(&self, attack: &Attack<'_>) -> Result<Survived, String> {
-        let (victims, stranger) = attack.users;
-        let shared = stranger.is_some();
+        let (victims, other_user) = attack.users;
+        let shared = other_user.is_some();
         let fabric = self.folder("fabric", victims, shared)?;
         let work = self.folder("work", victims, false)?;
         let over = Over::new(self.prefix, &self.paths.target)
@@ -133,10 +134,10 @@ impl<'a> HostileRun<'a> {
             None => job,
         };
         // The attacker is stopped when the victim has ended, if that cannot be known beforehand.
-        let chosen = matches!(attack.victim, Victim::Besieged);
+        let chosen = matches!(attack.victim, Victim::AttackedPair);
         let seconds = if chosen { attack.seconds + 1 } else { UNTIL_STOPPED };
         let asked = format!("{} {seconds} {}", attack.seed, attack.reach.name());
-        let attacker = over.clone().user(stranger.or(victims)).job(&self.attacker);
+        let attacker = over.clone().user(other_user.or(victims)).job(&self.attacker);
         let attacker = attacker
             .args(["hostile::entry", "--exact", "--nocapture", "--test-threads=1"])
             .env("FERROVERBS_HOSTILE", asked)
@@ -160,9 +161,12 @@ impl<'a> HostileRun<'a> {
         };
         let (seed, seconds) = (attack.seed.to_string(), attack.seconds.to_string());
         let job = match attack.victim {
-            Victim::Besieged => {
-                over.own_job(&self.besieged).args([&slot, &seconds, attack.reach.name(), &seed])
-            }
+            Victim::AttackedPair => over.own_job(&self.attacked_pair).args([
+                &slot,
+                &seconds,
+                attack.reach.name(),
+                &seed,
+            ]),
             Victim::Program(program, args) => {
                 let exe = ferroverbs_c_tests::compile(program, self.scratch.path())
                     .map_err(|e| e.to_string())?;
@@ -267,8 +271,8 @@ pub fn soak(
     let camp = HostileRun::new(paths, &stage, scratch)?;
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut hung, mut failed) = (0u32, 0u32, Vec::new());
-    let storm = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
-    let storm = storm.ok_or("storm is not in the list of C programs")?;
+    let random_all = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "random_all");
+    let random_all = random_all.ok_or("random_all is not in the list of C programs")?;
     for seed in first.. {
         let kind = u64::from(runs) / DataPath::ALL.len() as u64 % 3;
         let path = DataPath::ALL[runs as usize % DataPath::ALL.len()];
@@ -277,9 +281,9 @@ pub fn soak(
         }
         let drawn = format!("{seed} {}", SECONDS / 2);
         let (victim, reach) = match kind {
-            0 => (Victim::Besieged, Reach::Own),
-            1 => (Victim::Besieged, Reach::All),
-            _ => (Victim::Program(storm, &drawn), Reach::Own),
+            0 => (Victim::AttackedPair, Reach::Own),
+            1 => (Victim::AttackedPair, Reach::All),
+            _ => (Victim::Program(random_all, &drawn), Reach::Own),
         };
         let attack = Attack { victim, reach, path, seed, users: (None, None), seconds: SECONDS };
         let name = attack.name();

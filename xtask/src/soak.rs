@@ -1,7 +1,7 @@
-//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/stress/storm.c` for any time, with
-//! successive seeds, over each data path in turn. With `--hostile`, attacks on the storm and
-//! another program (`crate::hostile`). With `--hosts`, the storm and another program between two
-//! hosts.
+//! `cargo xtask soak [MINUTES]`: `random_all` of `c-tests/programs/stress/random_all.c` for any
+//! time, with successive seeds, over each data path in turn. With `--hostile`, attacks on
+//! `random_all` and another program (`crate::hostile`). With `--hosts`, `random_all` and another
+//! program between two hosts.
 
 mod hosts;
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long)]
     hostile: bool,
     /// Between two hosts (network namespaces, made by root), by RoCE v2 with packet losses: random
-    /// operations against a model of both memories, and in turn the storm
+    /// operations against a model of both memories, and in turn `random_all`
     #[arg(long, conflicts_with = "hostile")]
     hosts: bool,
 }
@@ -52,8 +52,8 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
     if args.hosts {
         return hosts::soak(&paths, &progress, &scratch, minutes, first);
     }
-    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
-    let program = program.ok_or("storm is not in the list of C programs")?;
+    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "random_all");
+    let program = program.ok_or("random_all is not in the list of C programs")?;
     let exe =
         ferroverbs_c_tests::compile(program, scratch.path()).map_err(|error| error.to_string())?;
     let launcher = ferroverbs_c_tests::compile_without_cma(scratch.path())

@@ -57,14 +57,14 @@ fn table(said: &str, at_once: NonZeroUsize) -> Table {
                 |line: &str| line.strip_prefix(&format!("{kind} {name} ")).map(str::to_owned);
             said.lines().find_map(rest).unwrap_or_default()
         };
-        let (one, storm) = (numbers("one"), numbers("storm"));
-        let (mut one, mut storm) = (one.split_whitespace(), storm.split_whitespace());
+        let (one, cmtime) = (numbers("one"), numbers("at_once"));
+        let (mut one, mut cmtime) = (one.split_whitespace(), cmtime.split_whitespace());
         let [ready, connect, all, rate] = [(); 4].map(|()| one.next().unwrap_or("-"));
-        let storm = storm.next().unwrap_or("-");
-        let taken: Option<f64> = storm.parse().ok();
-        let storms = taken.map(|ms| at_once.get() as f64 * 1000.0 / ms);
-        let storms = storms.map_or("-".to_owned(), |rate| format!("{rate:.0}"));
-        table.row([what, ready, connect, all, rate, storm, &storms].map(str::to_owned));
+        let cmtime = cmtime.next().unwrap_or("-");
+        let taken: Option<f64> = cmtime.parse().ok();
+        let rate_at_once = taken.map(|ms| at_once.get() as f64 * 1000.0 / ms);
+        let rate_at_once = rate_at_once.map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+        table.row([what, ready, connect, all, rate, cmtime, &rate_at_once].map(str::to_owned));
     }
     table
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_way_has_its_own_numbers_and_a_line_for_those_that_it_lacks() {
-        let said = "one soft 1.5 2 3 400 \nstorm soft 77.1\none tcp 5 6 7 8\n";
+        let said = "one soft 1.5 2 3 400 \nat_once soft 77.1\none tcp 5 6 7 8\n";
         let at_once = NonZeroUsize::new(771).unwrap();
         let text = table(said, at_once).render();
         let row = |what: &str| {

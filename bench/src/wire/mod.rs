@@ -5,16 +5,16 @@
 //! processes of one host. libfabric's latency is measured by `fi_pingpong`, and its bandwidth by
 //! `c-tests/bench/fabric.c`, because Debian lacks its further programs (fabtests).
 
-mod ask;
+mod cases;
 mod guest;
 mod losses;
-mod questions;
+mod measure;
 mod report;
 
 use super::page::with_section;
 use super::plot::{self, Curve};
-use ask::Hosts;
-use questions::{CABLES, Cable, JUMBO, Question, TCP, UDP_OFFLOADS, What};
+use cases::{CABLES, Cable, JUMBO, Question, TCP, UDP_OFFLOADS, What};
+use measure::Hosts;
 use report::{Answers, SECTION};
 use std::fmt::Write;
 use std::fs;
@@ -42,7 +42,7 @@ pub(super) fn main(
     for round in 1..=rounds {
         for cable in CABLES {
             let round = format!("round {round} of {rounds}");
-            ask_all(&hosts, cable, &questions::of(cable), &round, &mut answers, progress)?;
+            ask_all(&hosts, cable, &cases::of(cable), &round, &mut answers, progress)?;
         }
     }
     let picture = if write { Some(plot::svg(&curves(&hosts, &answers, progress)?)?) } else { None };
@@ -63,7 +63,7 @@ pub(super) fn main(
         fs::write(paths.root.join(PICTURE), picture).map_err(fail)?;
         println!("\nwritten: {PAGE}, {PICTURE}");
     }
-    Ok(ended(CABLES.iter().map(|&cable| answers.lacks(rounds, cable, &questions::of(cable))).sum()))
+    Ok(ended(CABLES.iter().map(|&cable| answers.lacks(rounds, cable, &cases::of(cable))).sum()))
 }
 
 /// Asks over a cable, and keeps what was said.
@@ -104,7 +104,7 @@ pub(super) fn losses(
     write: bool,
     progress: &Progress,
 ) -> crate::Result<ExitCode> {
-    let (hosts, questions) = (Hosts::new(paths)?, questions::dropped());
+    let (hosts, questions) = (Hosts::new(paths)?, cases::dropped());
     let mut answers = Answers::default();
     for round in 1..=rounds {
         let round = format!("round {round} of {rounds}");
@@ -152,8 +152,8 @@ fn part(
 fn curves(hosts: &Hosts, answers: &Answers, progress: &Progress) -> crate::Result<Vec<Curve>> {
     hosts.connect(JUMBO)?;
     let mut curves: Vec<Curve> = Vec::new();
-    let small = SMALL.map(|bytes| (bytes, questions::latencies(bytes)));
-    let large = LARGE.map(|bytes| (bytes, questions::bandwidths(bytes)));
+    let small = SMALL.map(|bytes| (bytes, cases::latencies(bytes)));
+    let large = LARGE.map(|bytes| (bytes, cases::bandwidths(bytes)));
     for (bytes, all) in small.into_iter().chain(large) {
         for question in all {
             progress.step(&format!("curves: {}, {bytes} bytes", question.who));

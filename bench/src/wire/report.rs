@@ -1,10 +1,10 @@
 //! The tables of `bench wire`, and its section of docs/reference/benchmarks-wire.md.
 
-use super::ask::Said;
-use super::questions::{
+use super::cases::{
     CABLES, Cable, FABRIC, JUMBO, LISTS, LOSSES, MIB, OURS, Question, READ, SEND, SIZES, TCP, UCX,
     UDP, UDP_CONNECTED, UDP_OFFLOADS, UDP_SINGLY, WRITE, What,
 };
+use super::measure::Said;
 use crate::report::{Sample, digits, machine, size};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -241,7 +241,7 @@ fn goals(cable: Cable) -> Vec<Goal> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::questions::of;
+    use super::super::cases::of;
     use super::*;
 
     fn said(value: f64) -> Said {

@@ -124,11 +124,11 @@ static void talk(int family, const char *host)
 }
 
 /* An ordinary UDP socket sends valid and invalid packets of the datagram rsocket protocol. */
-static void strangers(void)
+static void foreign_datagrams(void)
 {
 	static const unsigned char notice[] = { 0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0xff, 0xff, 0xff, 127, 0, 0, 1, 'h', 'i' };
 	union address at = { .v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) } }, from;
-	int server = rsocket(AF_INET, SOCK_DGRAM, 0), liar = socket(AF_INET, SOCK_DGRAM, 0);
+	int server = rsocket(AF_INET, SOCK_DGRAM, 0), forger = socket(AF_INET, SOCK_DGRAM, 0);
 	unsigned char bytes[sizeof(notice)], answer[sizeof(notice)];
 	int kind = 0;
 	socklen_t len = sizeof(kind);
@@ -136,23 +136,23 @@ static void strangers(void)
 	CHECK(rbind(server, &at.any, sizeof(at.v4)) == 0);
 	CHECK(rgetsockopt(server, SOL_SOCKET, SO_TYPE, &kind, &len) == 0 && kind == SOCK_DGRAM);
 	at = own(server);
-	CHECK(connect(liar, &at.any, sizeof(at.v4)) == 0);
+	CHECK(connect(forger, &at.any, sizeof(at.v4)) == 0);
 	for (size_t n = 0; n < 16; n++)
-		send(liar, notice, n, 0);
+		send(forger, notice, n, 0);
 	for (size_t n = 0; n < 7; n++) {
 		memcpy(bytes, notice, sizeof(bytes));
 		bytes[n] ^= 0x20;
-		send(liar, bytes, sizeof(bytes), 0);
+		send(forger, bytes, sizeof(bytes), 0);
 	}
 	CHECK(!comes(server, 50));
 	/* A valid packet is received and answered. */
-	CHECK(send(liar, notice, sizeof(notice), 0) == sizeof(notice));
+	CHECK(send(forger, notice, sizeof(notice), 0) == sizeof(notice));
 	expect(server, "hi");
-	CHECK(recv(liar, answer, sizeof(answer), 0) == 16 && answer[4] == 4 && answer[5] == 7 && answer[6] == 16);
+	CHECK(recv(forger, answer, sizeof(answer), 0) == 16 && answer[4] == 4 && answer[5] == 7 && answer[6] == 16);
 	/* A packet that claims the server's own QP makes the server send to itself. */
 	memcpy(bytes, notice, sizeof(bytes));
 	memcpy(bytes + 8, answer + 8, 4);
-	CHECK(send(liar, bytes, sizeof(bytes), 0) == sizeof(bytes));
+	CHECK(send(forger, bytes, sizeof(bytes), 0) == sizeof(bytes));
 	from = expect(server, "hi");
 	for (int i = 0; i < 1000; i++)
 		if (rsendto(server, "x", 1, 0, &from.any, sizeof(from.v4)) != 1)
@@ -160,14 +160,14 @@ static void strangers(void)
 	from = expect(server, "x");
 	CHECK(same(&from, &at));
 	CHECK(rclose(server) == 0);
-	close(liar);
+	close(forger);
 }
 
 int main(void)
 {
 	talk(AF_INET, "127.0.0.1");
 	talk(AF_INET6, "::1");
-	strangers();
+	foreign_datagrams();
 	REFUSED(rsocket(AF_INET, SOCK_SEQPACKET, 0), EOPNOTSUPP);
 	REFUSED(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), EOPNOTSUPP);
 	return failures != 0;

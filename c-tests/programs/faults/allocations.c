@@ -1,13 +1,13 @@
 /*
  * A failed allocation ends no program: a verb that creates an object fails with ENOMEM, and all
- * other calls use a reserve of the libraries. A child makes the journey of journey.h. The n-th
+ * other calls use a reserve of the libraries. A child makes the calls of first_to_last.h. The n-th
  * allocation of the child fails, alone or with all later allocations, for each n. With two numbers
  * as arguments the program is such a child, and the allocations between the numbers fail.
  *
  * This file defines malloc(3) and its family, for the libraries too.
  */
 #define _GNU_SOURCE
-#include "journey.h"
+#include "first_to_last.h"
 #include "rig.h"
 #include <limits.h>
 #include <sys/mman.h>
@@ -80,8 +80,8 @@ static int libc_ended_it(void)
 /* The exit status of the child; WRONG also if a verb failed for another reason than memory. */
 static int child(void)
 {
-	struct journey done = { 0 };
-	enum journey_end end = journey(&done);
+	struct run_failure done = { 0 };
+	enum run_result end = first_to_last(&done);
 
 	__atomic_store_n(&counts, 0, __ATOMIC_RELAXED);
 	if (end == WORKED)

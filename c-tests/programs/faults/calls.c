@@ -1,12 +1,12 @@
 /*
  * A failed system call ends no program: either the program sees an error, or everything works. A
- * child makes the journey of journey.h, and the n-th of its system calls fails, for each n (`all`)
- * or for some n (`some`), with each errno that the manual page of the call lists for a working
- * kernel. A filter of seccomp(2) passes the calls to an unfiltered thread of the child. With two
- * numbers as arguments the program is such a child: n, and the index of the errno.
+ * child makes the calls of first_to_last.h, and the n-th of its system calls fails, for each n
+ * (`all`) or for some n (`some`), with each errno that the manual page of the call lists for a
+ * working kernel. A filter of seccomp(2) passes the calls to an unfiltered thread of the child.
+ * With two numbers as arguments the program is such a child: n, and the index of the errno.
  */
 #define _GNU_SOURCE
-#include "journey.h"
+#include "first_to_last.h"
 #include "rig.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -170,10 +170,10 @@ static char text[2000];
 
 static int child(void)
 {
-	struct journey done = { 0 };
+	struct run_failure done = { 0 };
 
 	filter();
-	enum journey_end end = journey(&done);
+	enum run_result end = first_to_last(&done);
 	if (end == REFUSED && done.err == 0)
 		end = WRONG;
 	if (end != WORKED)

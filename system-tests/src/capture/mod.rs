@@ -106,8 +106,9 @@ fn run_with(
     let job = fabric.over.job(program).args(args).dir(&fabric.work);
     let job = variables.iter().fold(job, |job, (name, value)| job.env(name, value));
     // The layer below leaves object fields empty, as plugins of kernel devices do.
-    let liar = layers::compile(bench, "liar.c", "liar.so", &["-shared"])?;
-    let job = job.env(LAYERS, format!("capture,{}", liar.display()));
+    let faulty_provider =
+        layers::compile(bench, "faulty_provider.c", "faulty_provider.so", &["-shared"])?;
+    let job = job.env(LAYERS, format!("capture,{}", faulty_provider.display()));
     let job = job.env(SETTING, format!("dir={}:{settings}", folder.display()));
     let done = job.run(&bench.scratch, LIMIT)?;
     Ok(Captured { files: files_in(&folder), numbers: numbers(&done.stdout), done })

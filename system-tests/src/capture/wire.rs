@@ -1,6 +1,6 @@
 //! Captured packets between two hosts: each host captures the packets of its peer.
 
-use super::super::meeting::Place;
+use super::super::isolation::Place;
 use super::{LAYERS, SETTING, files_in, icrc, sound, tshark};
 use crate::{Bench, Tally};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Two cables between the hosts, one of which is unplugged. Connections over the second cable
 //! continue, and programs get the events.
 
-use super::super::meeting::Place;
-use super::accidents::{Bystanders, RETRY_EXCEEDED, counted, wait};
+use super::super::isolation::Place;
 use super::cluster::compiled;
+use super::failures::{Bystanders, RETRY_EXCEEDED, counted, wait};
 use crate::{Bench, Tally};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -85,7 +85,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             bench.step(&name);
             let job = Job::new("sh").arg(&cluster.script).args(what.split(' '));
             let done = cluster.run(user, job, options)?;
-            tally.record(&name, said(&done, lines));
+            tally.record(&name, check_output(&done, lines));
         }
     }
     bench.step("the doctor of two hosts");
@@ -99,7 +99,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "10.76.0.1 does not answer at UDP port 4791",
     ];
     let done = cluster.run(bench.user, job, &["2"])?;
-    tally.record("the doctor of two hosts", said(&done, &lines));
+    tally.record("the doctor of two hosts", check_output(&done, &lines));
     let name = "a connection without a GID between hosts names the index that reaches the peer";
     bench.step(name);
     let job = Job::new("sh").arg(&cluster.script).arg("without-gid");
@@ -109,13 +109,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "[host2] libibverbs: soft: QP 0x",
         "use -g 1 (perftest: -x 1)",
     ];
-    tally.record(name, said(&done, &lines));
+    tally.record(name, check_output(&done, &lines));
     for family in ["::ffff:10.76.1.1", "fd76:1::1"] {
         let name = format!("an interface gets {family}, and loses it");
         bench.step(&name);
         let job = Job::new("sh").arg(&cluster.script).arg("gids").arg(&events).arg(family);
         let done = cluster.run(bench.user, job, &["1"])?;
-        tally.record(&name, said(&done, &["[host1] it came", "[host1] it went"]));
+        tally.record(&name, check_output(&done, &["[host1] it came", "[host1] it went"]));
     }
     let multicast = compiled(bench, "multicast")?;
     for (group, index) in [("::ffff:239.7.8.9", "1"), ("ff1e::789", "2")] {
@@ -124,7 +124,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let job = Job::new(&multicast).args([group, index]);
         let lines =
             ["[host1] host1 heard all 3", "[host2] host2 heard all 3", "[host3] host3 heard all 3"];
-        tally.record(&name, said(&cluster.run(bench.user, job, &["3"])?, &lines));
+        tally.record(&name, check_output(&cluster.run(bench.user, job, &["3"])?, &lines));
     }
     for (what, words) in AROUND {
         let name = format!("a cluster is {what}");
@@ -138,13 +138,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let result = if done.ok() { Ok(()) } else { heard(&done, "this kernel has no netem") };
     tally.record("cluster --loss, or what is missing for it", result);
     super::documented::run(tally, &cluster)?;
-    let crowds: [(&str, &[Package], Meeting<'_>); 2] = [
+    let groups: [(&str, &[Package], Meeting<'_>); 2] = [
         ("cluster 4: Gloo", packages::GLOO, Cluster::gloo),
         ("cluster 2: ucx_perftest", packages::UCX, Cluster::ucx),
     ];
     let lossy = format!("loss=1% seed={}", std::process::id());
     for ((program, needs, run), weather) in
-        crowds.into_iter().flat_map(|crowd| [(crowd, ""), (crowd, lossy.as_str())])
+        groups.into_iter().flat_map(|group| [(group, ""), (group, lossy.as_str())])
     {
         let name = format!("{program} {weather}");
         match packages::ensure(&[needs], &bench.progress) {
@@ -236,7 +236,7 @@ impl<'a> Cluster<'a> {
         let job = Job::new("sh").args(["-c", rank]).arg(&program).arg(&folder);
         let done = self.run(self.bench.user, in_weather(job, weather), &["4"])?;
         let lines = [1, 2, 3, 4].map(|n| format!("[host{n}] rank {} of 4: 0 wrong", n - 1));
-        said(&done, &lines.each_ref().map(String::as_str))
+        check_output(&done, &lines.each_ref().map(String::as_str))
     }
 
     /// Its own test between two.
@@ -244,7 +244,7 @@ impl<'a> Cluster<'a> {
         let job = Job::new("sh").arg(&self.script).arg("pair").args(perftest::ucx());
         let job = job.args(["-t", "tag_bw", "-s", "30000", "-n", "100", "-w", "5"]);
         let job = in_weather(with_ucx(job), weather);
-        said(&self.run(self.bench.user, job, &["-n", "2"])?, &["[host2] Final:"])
+        check_output(&self.run(self.bench.user, job, &["-n", "2"])?, &["[host2] Final:"])
     }
 
     /// Linear algebra, transposition, FFT and random access of two ranks, which check their
@@ -287,7 +287,7 @@ impl<'a> Cluster<'a> {
         let program = self.ring(mpi)?;
         let job = self.launch(mpi, 4)?.arg(&program);
         let done = self.finish(self.bench.user, in_weather(job, weather))?;
-        said(&done, &["4 ranks, 0 wrong"])
+        check_output(&done, &["4 ranks, 0 wrong"])
     }
 }
 
@@ -316,7 +316,7 @@ fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
 }
 
 /// The program succeeded and printed these lines.
-pub(super) fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
+pub(super) fn check_output(done: &Finished, lines: &[&str]) -> Result<(), String> {
     let missing = lines.iter().find(|line| !done.stdout.contains(**line));
     match missing {
         None if done.ok() => Ok(()),

@@ -1,7 +1,7 @@
 //! Link-local addresses: each of two cables has its own, which mean something on that cable only.
 
-use super::super::meeting::Place;
-use super::accidents::wait;
+use super::super::isolation::Place;
+use super::failures::wait;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 

@@ -2,7 +2,7 @@
 //! by soft itself with the seed in the test's name. C programs with ends on both hosts verify the
 //! data.
 
-use super::super::meeting::Place;
+use super::super::isolation::Place;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 

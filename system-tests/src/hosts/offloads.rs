@@ -1,7 +1,7 @@
 //! Kernels and interfaces without segmentation of datagrams: soft then sends single packets. Linux
 //! segments for every interface since 6.11, so c-tests/tools/no_offloads.c simulates the refusals.
 
-use super::super::meeting::Place;
+use super::super::isolation::Place;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 use xtask::process::Finished;

@@ -1,8 +1,8 @@
 //! Three pairs between the same two hosts, whose processes share a port. With packet steering
 //! nearly all packets reach the right process at once; without it they are forwarded.
 
-use super::super::meeting::Place;
-use super::accidents::{counted, wait};
+use super::super::isolation::Place;
+use super::failures::{counted, wait};
 use crate::{Bench, Tally};
 use std::time::Instant;
 use xtask::namespaces::Namespaces;

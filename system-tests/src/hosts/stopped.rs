@@ -2,9 +2,9 @@
 //! stopped process forwards and answers nothing. Packets that the kernel would give to a stopped
 //! process, but that belong to another one, must not be lost.
 
-use super::super::meeting::{Place, both_end_well};
-use super::accidents::{BESIDE, Bystanders};
-use super::astray::MANY;
+use super::super::isolation::{Place, both_end_well};
+use super::failures::{BESIDE, Bystanders};
+use super::unsteered::MANY;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 

@@ -219,7 +219,7 @@ fn not_there(bench: &Bench, hosts: &Namespaces, absent: &str) -> Result<(), Stri
     if absent.contains(':') {
         return Ok(());
     }
-    let exe = super::compiled(bench, "absent")?;
+    let exe = super::compiled(bench, "no_such_host")?;
     let exe = exe.to_str().ok_or("the program's path is no text")?;
     super::all_ok(bench, site.job(1, &[exe, absent], None)?)
 }

@@ -178,7 +178,7 @@ fn lost(
 
 /// A server answers only when it has asked for patience, in vain for once.
 fn slow(bench: &Bench, at: &Site<'_>, losses: &Losses<'_>) -> Result<(), String> {
-    let exe = compiled(bench, "silent")?.display().to_string();
+    let exe = compiled(bench, "slow_server")?.display().to_string();
     let sign = bench.scratch.fresh("sign");
     let mut server =
         at.job(0, &[&exe, "server", &sign.display().to_string()], None)?.start(&bench.scratch)?;

@@ -12,13 +12,13 @@ use xtask::vm::{Machine, Request, Stream};
 /// The programs, and whether they run over soft without arguments, too.
 const PROGRAMS: &[(&str, bool)] = &[
     ("calls", true),
-    ("numbers", true),
-    ("again", true),
+    ("initial_psns", true),
+    ("refused_calls", true),
     ("families", true),
     ("options", true),
     ("killed", true),
-    ("silent", true),
-    ("crowd", true),
+    ("slow_server", true),
+    ("many_clients", true),
     // Needs two device addresses; soft has one.
     ("addresses", false),
 ];

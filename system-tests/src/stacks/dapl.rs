@@ -65,7 +65,7 @@ impl Stacks<'_> {
                 let name = format!("uDAPL, scm: {line} ({})", path.name());
                 self.bench.step(&name);
                 let done = self.dapl_pair(path, port, &server, &client)?;
-                tally.record(&name, said(&done, says, times));
+                tally.record(&name, check_output(&done, says, times));
             }
             for (test, says) in TESTS {
                 let (what, args) = test.split_at("-T T".len());
@@ -75,7 +75,7 @@ impl Stacks<'_> {
                 let name = format!("uDAPL, scm: dapltest {test} ({})", path.name());
                 self.bench.step(&name);
                 let done = self.dapl_pair(path, DAPLTEST, "dapltest -T S -D soft-s", &client)?;
-                tally.record(&name, said(&done, says, 1));
+                tally.record(&name, check_output(&done, says, 1));
             }
             let name = format!("uDAPL, ucm: {SRQ} ({})", path.name());
             self.bench.step(&name);
@@ -127,7 +127,7 @@ impl Stacks<'_> {
         let client = client.dir(&fabric.work).run(&self.bench.scratch, LIMIT)?;
         let server = server.finish(Instant::now() + Duration::from_secs(20));
         let says = "DAPL RC SRQ Test Complete.";
-        let result = said(&server, says, 1).and_then(|()| said(&client, says, 1));
+        let result = check_output(&server, says, 1).and_then(|()| check_output(&client, says, 1));
         Ok(result.map_err(|e| format!("{e}{}", client.report("the client"))))
     }
 }
@@ -145,7 +145,7 @@ fn qpn_of(printed: &str) -> Option<&str> {
 }
 
 /// The program succeeded, printed `words` that many times, and printed no error.
-fn said(done: &Finished, words: &str, times: usize) -> Result<(), String> {
+fn check_output(done: &Finished, words: &str, times: usize) -> Result<(), String> {
     let complains = |line: &str| {
         ["ERR", "Error", "error", "FAILED", "Warning", "mismatch"].iter().any(|w| line.contains(w))
             // Harmless lines: dtestsrq always prints the first; dtestcm sometimes prints the

@@ -15,7 +15,7 @@ impl Stacks<'_> {
     pub(super) fn gloo(&self, tally: &mut Tally) -> crate::Result<()> {
         const RANKS: u32 = 3;
         let program = self.compile("g++", "gloo_ring.cc", &["-lgloo", "-libverbs"])?;
-        self.crowd("Gloo, 3 ranks", &program, tally, |folder| {
+        self.run_ranks("Gloo, 3 ranks", &program, tally, |folder| {
             let ranks = (0..RANKS).map(|rank| {
                 let args = vec![rank.to_string(), RANKS.to_string(), folder.to_string()];
                 (args, format!("rank {rank} of {RANKS}: 0 wrong\n"))
@@ -27,7 +27,7 @@ impl Stacks<'_> {
     /// TensorPipe's transport `ibv`: RC with an SRQ, RDMA WRITE with immediate, all by polling.
     pub(super) fn tensorpipe(&self, tally: &mut Tally) -> crate::Result<()> {
         let program = self.compile("g++", "tensorpipe_echo.cc", &["-std=c++17", "-ltensorpipe"])?;
-        self.crowd("TensorPipe, 4 pipes", &program, tally, |folder| {
+        self.run_ranks("TensorPipe, 4 pipes", &program, tally, |folder| {
             let side = |role: &str, says: &str| {
                 (vec![role.to_string(), folder.to_string()], says.to_string())
             };
@@ -37,7 +37,7 @@ impl Stacks<'_> {
 
     /// Processes of one program that meet by a folder, over each data path, each with its arguments
     /// and expected output.
-    fn crowd(
+    fn run_ranks(
         &self,
         name: &str,
         program: &Path,

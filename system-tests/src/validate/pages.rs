@@ -18,7 +18,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Res
         tally.record(&format!("{page} shows {wanted} messages with places"), all);
         for (id, lines) in shown {
             let fabric = bench.over(DataPath::Default)?;
-            let layers = format!("validate,{}", files.liar.display());
+            let layers = format!("validate,{}", files.faulty_provider.display());
             let job = fabric.over.own_job(&files.misuse).args([id, "wrong"]);
             let json = fabric.work.join("told.json");
             let job = job.env("FERROVERBS_LAYERS", layers).env("JSON", &json);

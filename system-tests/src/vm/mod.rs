@@ -2,12 +2,12 @@
 //! over Ferroverbs, in one boot of a virtual machine, and partly with librxe of newer releases. The
 //! output of each program must be equal, without values that vary between runs.
 
-mod inside;
-mod normal;
+mod guest;
+mod normalize;
 mod rsockets;
 mod scenarios;
 
-pub(crate) use inside::{INSIDE, inside};
+pub(crate) use guest::{GUEST_ARGUMENT, run_in_guest};
 
 use crate::{Bench, Checks, Load, Tally};
 use ferroverbs_c_tests::release::RELEASES;
@@ -76,7 +76,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             Err(why) => tally.skip(&format!("librxe of rdma-core {}", release.number), &why),
         }
     }
-    let job = Job::new(exe).arg(INSIDE).arg(&folder).arg(bench.prefix()?.join("lib"));
+    let job = Job::new(exe).arg(GUEST_ARGUMENT).arg(&folder).arg(bench.prefix()?.join("lib"));
     let job = job.args(newer.iter().map(|(n, dir)| format!("{n}={}", dir.display())));
     let request = Request::in_folder(job, &folder, LIMIT);
     bench.step("vm: booting");
@@ -101,13 +101,13 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record("all was run", Err(format!("exit status {}\n{errors}", outcome.status)));
     }
     for (file, what) in [
-        (inside::LAZY, "plugins are opened when they are needed"),
-        (inside::MIXED, "one event channel serves soft and the kernel's devices"),
-        (inside::CABLES, "the cables of a cluster lose and delay"),
+        (guest::LAZY, "plugins are opened when they are needed"),
+        (guest::MIXED, "one event channel serves soft and the kernel's devices"),
+        (guest::CABLES, "the cables of a cluster lose and delay"),
         (rsockets::FILE, "rsockets of both libraries understand each other"),
     ] {
         let said = fs::read_to_string(folder.join(file)).unwrap_or_default();
-        tally.record(what, if said == inside::WELL { Ok(()) } else { Err(said) });
+        tally.record(what, if said == guest::WELL { Ok(()) } else { Err(said) });
     }
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         judge(scenario, &folder, index, Side::Ours, tally);
@@ -129,8 +129,8 @@ fn judge(scenario: &Scenario, folder: &Path, index: usize, side: Side, tally: &m
     if theirs.is_empty() || ours.is_empty() {
         return tally.record(&name, Err("was not run to its end".into()));
     }
-    let difference = normal::first_difference(&theirs, &ours);
-    let works = inside::succeeded(&theirs);
+    let difference = normalize::first_difference(&theirs, &ours);
+    let works = guest::succeeded(&theirs);
     let result = match (&difference, scenario.expect) {
         (Some(difference), _) => {
             Err(format!("{difference}\n--- theirs:\n{theirs}\n--- ours:\n{ours}"))
@@ -147,7 +147,7 @@ fn judge(scenario: &Scenario, folder: &Path, index: usize, side: Side, tally: &m
     {
         tally.skip(
             &format!("{name}, beyond the same refusal"),
-            &format!("{lacks} ({})", inside::last_words(&theirs)),
+            &format!("{lacks} ({})", guest::last_words(&theirs)),
         );
     }
 }

@@ -1,7 +1,7 @@
 //! rsockets over kernel devices: Ferroverbs at both ends, upstream at either end, and upstream at
 //! both. The output of programs is equal except for times.
 
-use super::inside::{LIMIT, Over, WELL, wait_until_expected};
+use super::guest::{LIMIT, Over, WELL, wait_until_expected};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `cargo xtask soak --hosts`: `random_ops` and `storm` between two hosts, with successive seeds
-//! and packet impairments. The storm kills processes.
+//! `cargo xtask soak --hosts`: `random_ops` and `random_all` between two hosts, with successive
+//! seeds and packet impairments. `random_all` kills processes.
 
 use crate::namespaces::Namespaces;
 use crate::over::Over;
@@ -21,7 +21,7 @@ const WEATHERS: [&str; 7] = [
     "loss=0.5% mark=10%",
 ];
 
-/// Batches of one seed of `random_ops`, and seconds of one seed of the storm.
+/// Batches of one seed of `random_ops`, and seconds of one seed of `random_all`.
 const BATCHES: u32 = 200;
 const SECONDS: u32 = 20;
 
@@ -42,7 +42,7 @@ pub(super) fn soak(
         let program = program.ok_or_else(|| format!("{name} is not in the list of C programs"))?;
         ferroverbs_c_tests::compile(program, scratch.path()).map_err(|e| e.to_string())
     };
-    let programs = [compiled("random_ops")?, compiled("storm")?];
+    let programs = [compiled("random_ops")?, compiled("random_all")?];
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut failed) = (0_u32, Vec::new());
     'seeds: for (seed, weather) in (first..).zip(WEATHERS.iter().cycle()) {
@@ -51,15 +51,15 @@ pub(super) fn soak(
                 break 'seeds;
             }
             let name = exe.file_name().unwrap_or_default().to_string_lossy();
-            let is_storm = name == "storm";
+            let is_random_all = name == "random_all";
             let weather = format!("{weather} seed={seed}");
             let name = format!("{name}, seed {seed}, {weather}");
             progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
             // Its datagrams are as long as jumbo frames carry.
-            let mtu = if is_storm || seed % 2 != 0 { 9000 } else { 1500 };
+            let mtu = if is_random_all || seed % 2 != 0 { 9000 } else { 1500 };
             hosts.set_cable(mtu, "")?;
             let job = between(paths, scratch, &hosts, exe)?.env("FERROVERBS_SOFT_WEATHER", weather);
-            let job = match is_storm {
+            let job = match is_random_all {
                 // Messages about killed peers are expected.
                 true => {
                     job.args([seed.to_string(), SECONDS.to_string()]).env("FERROVERBS_QUIET", "1")
