@@ -5,6 +5,10 @@
 //!
 //! A program's first call creates an object or a list. Five such calls load the layers, once for
 //! each process.
+//!
+//! Map of this file: `TABLE`, one pointer for each exported name; the macros that fill it;
+//! `load_layers`, which a program's first call runs; `layer_chain`, which puts a layer before the
+//! next one; `active` and `check`; tests. Threads: any; `ONCE` lets one thread load.
 
 use crate::calls::{channel, connect, devices, ep, id, info, multicast, options, qp, resolve, srq};
 use abi::*;

@@ -4,6 +4,11 @@
 //! one reference to each device. The order is as in rdma-core: kernel order on the first call,
 //! later devices before older ones, and devices of a second round of plugins before those of the
 //! first round. Announced devices come last.
+//!
+//! Map of this file: `ListState` and its lock; `refresh` finds the kernel's devices,
+//! `refresh_announced` those of plugins; `explain_taken` and `explain_nothing` print why a device
+//! is missing; `bind_all` and `create_announced`; tests. Threads: any thread that lists devices.
+//! Lock: `STATE` is held for a whole refresh, and `hold` takes it for fork(2).
 
 use core::ffi::c_char;
 

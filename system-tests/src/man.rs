@@ -2,6 +2,9 @@
 //! prototypes, structures and constants are compared with the headers. Examples are compiled, and
 //! whole programs among them run. Operations that a page calls unsupported by soft are compared
 //! with soft's table of operations.
+//!
+//! Map of this file: registration; sections and references of pages; names and constants;
+//! prototypes; limits; examples.
 
 mod declarations;
 mod headers;

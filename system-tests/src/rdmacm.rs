@@ -1,5 +1,8 @@
 //! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by Ferroverbs'
 //! librdmacm.so.1 between two processes on one host and on two hosts.
+//!
+//! Map of this file: `CASES`, the programs of Debian; registration; `Site`, which runs a case;
+//! `PROGRAMS`, the programs of c-tests; users of a group; helpers.
 
 #[cfg(test)]
 mod documented;

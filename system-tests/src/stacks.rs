@@ -2,6 +2,9 @@
 //! TensorPipe, UCX, libfabric, and Open MPI (with OpenSHMEM) and MPICH over the last two.
 //!
 //! UCX needs a device node `/dev/infiniband/<device>`, so it runs by `ferroverbs -n`.
+//!
+//! Map of this file: registration; the table of parts; `Stacks`: qperf, UCX, and the kinds of MPI;
+//! helpers, which read a program's output.
 
 mod ceph;
 mod dapl;

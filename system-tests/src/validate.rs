@@ -1,5 +1,8 @@
 //! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is reported by its id and
 //! no other; its right variant and correct programs get no report.
+//!
+//! Map of this file: permitted reports; registration; compiled programs; misuse; programs without
+//! misuse; helpers.
 
 mod other_end;
 mod pages;

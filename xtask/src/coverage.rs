@@ -1,6 +1,9 @@
 //! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-tests.md: the tests of
 //! each verb, opcode, flag, event and status of verbs.h over soft. `cargo xtask matrix` writes
 //! both. A name without a test needs a line with the reason in `c-tests/data/not-exercised.tsv`.
+//!
+//! Map of this file: the enumerations to cover; `write` and `check`; `Test`; reading the header;
+//! the table and its summary; tests.
 
 use crate::files::{is_current, read};
 use ferroverbs_c_tests::{PROGRAMS, Program, sources::files};

@@ -1,4 +1,7 @@
 //! `cargo xtask demo`: everything from nothing to a table of numbers.
+//!
+//! Map of this file: the measurements and the ping-pongs; `main`; `Demo`, with a function for each
+//! step; helpers; tests.
 
 use crate::foreign::{self, RPING_CHANNEL};
 use crate::limits::{self, Limit};

@@ -1,5 +1,8 @@
 //! `cargo xtask matrix`: writes docs/reference/abi-matrix.md. The page lists, for each exported
 //! name of libibverbs and librdmacm, its versions, its implementation, and the tests with the name.
+//!
+//! Map of this file: `Args`; rows of an export table; lists of upstream's releases; tests that
+//! mention a name; the document and its texts; tests.
 
 use crate::files::{is_current, read};
 use crate::paths::Paths;

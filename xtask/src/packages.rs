@@ -2,6 +2,9 @@
 //!
 //! dpkg reports the installed packages: a file of the right name proves nothing, because another
 //! package may bring it.
+//!
+//! Map of this file: lists of packages; `GROUPS`, the packages of each test group; the packages of
+//! each command; installation by apt; tests.
 
 use crate::process::{self, Job};
 use crate::progress::Progress;

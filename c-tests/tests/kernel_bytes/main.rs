@@ -2,6 +2,9 @@
 //! over a recording kernel, with the system's `libibverbs.so.1` and with Ferroverbs'. Kernel
 //! requests, results, errno and every stored structure must be equal, byte for byte, for kernels of
 //! each age and for each failure of a command. See `kernel-shim/`.
+//!
+//! Map of this file: the two tests; comparison of both libraries; `Bench`, which compiles and runs
+//! a program; the device tree; helpers.
 
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,9 @@
 //!
 //! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that
 //! share the port drop such datagrams. An answer never has more bytes than its question.
+//!
+//! Map of this file: datagrams and addresses; `answer_questions`, the answering side; `ask`;
+//! `check`, the asking side, with one function for each finding; tests.
 
 use super::check::{Check, CheckState};
 use super::host::ROCE_PORT;

@@ -2,6 +2,11 @@
 //!
 //! Packets of a wire between hosts are the real packets, as the adapter reports them. All other
 //! packets are synthesised from requests and completions, and their comments say so.
+//!
+//! Map of this file: the description of the layer; records of objects and the thread's present
+//! request; `changed` and `connected`; the functions of `Watcher`; helpers for XRC and addresses.
+//! Threads: application threads. Lock: the state of a QP, which `changed` takes; the tables have
+//! locks of their own.
 
 mod completions;
 mod frames;

@@ -1,5 +1,8 @@
 //! The recorded calls of a trace, and the meaning of the words in their records. The tap fills the
 //! words; [`crate::trace`] reads them.
+//!
+//! Map of this file: `ValueKind` and `Arg`; the macros `calls!`, `word!` and `words!`; the words
+//! that calls share; the table of all calls, one line for each; `Call::of`; tests.
 
 /// The representation of a value as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

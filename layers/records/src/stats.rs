@@ -1,6 +1,9 @@
 //! The file of the layer `stats`: a head about the process, and entries of equal size with the
 //! counters of one object each. Words only increase, until the entry is given to another object.
 //! Its first word tells these objects apart.
+//!
+//! Map of this file: the offsets of a head and of an entry; `EntryKind` and `Counter`; `Entry`;
+//! `Stats`, the whole file; tests. The writer is `layers/stats/src/page.rs`.
 
 use crate::calls::Call;
 use crate::file::{AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text};

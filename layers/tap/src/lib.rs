@@ -11,6 +11,11 @@
 //! - [`life`]: fork and exit of the process
 //! - [`file`](mod@file): files that survive the process
 //! - [`settings`]: the variable of a layer
+//!
+//! Map of this file: macros; `Watcher`, which a layer implements; `Times`, `Queue`, `Post` and
+//! `Completion`, which the watcher gets; records of contexts, QPs and CQs; `attach`; fork(2);
+//! tests. Threads: any thread of the program. Locks: those of a record, taken in the order of
+//! `life`.
 
 mod builder;
 mod clock;

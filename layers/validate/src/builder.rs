@@ -1,6 +1,10 @@
 //! WR-15, and the checks of requests that a program builds with `ibv_wr_*`. The layer stores its
 //! own functions in the QP's `wr_*` pointers at creation. After ibv_modify_qp it replaces pointers
 //! that the provider has changed.
+//!
+//! Map of this file: replacing the pointers of a QP; `take` and `known`; the checks of
+//! `ibv_wr_start` and at the end of a list; the replaced functions last. Locks: `builder`, then the
+//! send queue of the QP. The provider's function is called without either.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,6 +1,10 @@
 //! CM-01 to CM-08: checks of connections by IP addresses, by the calls of librdmacm. All calls
 //! belong to the control path, so one lock suffices. No call of librdmacm and no message is made
 //! under the lock.
+//!
+//! Map of this file: the calls below the layer; `CONNECTIONS` and its lock; `attach`; the checks of
+//! events, acknowledgements, devices and private data; the layer's versions of the calls; tests.
+//! Threads: application threads. `hold` takes the lock for fork(2).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};

@@ -1,5 +1,9 @@
 //! MR-05, MR-06, MR-12, MR-19: calls that register memory, and bind windows. The layer records
 //! registrations in `regions`, and compares requests with them.
+//!
+//! Map of this file: helpers, which record a registration and explain a refusal; then the layer's
+//! versions of the registration calls; windows and `binding` last. Threads: application threads. No
+//! lock is held while the provider is called.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -1,4 +1,8 @@
 //! QP-02 to QP-15, OB-03: checks of the creation, change and destruction of QPs.
+//!
+//! Map of this file: helpers, which record a QP and explain a refusal; the creating calls;
+//! `modified`, which copies changed attributes; `explain_group`; destruction. Locks: `attr` of a
+//! QP; the list of QPs of a CQ; the queues. The provider is called without a lock.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,9 @@
 //! The records of a program's objects. A record is made when its object is created. Objects of
 //! unknown origin have no record, and no check reports them.
+//!
+//! Map of this file: `Ctx`, `Pd`, `Srq`, `Cq`, `Qp` and their locks (`HasLocks`); `Queue`,
+//! outstanding requests; the tables of all objects; destroyed objects. Threads: application
+//! threads. Locks: `HasLocks` has the order of an object's locks; `DESTROYED` is a leaf.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,9 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA 1.7 A17): the GID table.
 //! Read by verbs that answer GIDs, and by the wire `host` for routes.
+//!
+//! Map of this file: `Gid` and `Gids`; `GidTable`, the table of a context with indices that stay;
+//! `Gids` from the interfaces of the host; questions about one GID; reading the interfaces; tests.
+//! Threads: any. Locks: `indices` of the adapter and `known` of a context, both leaves.
 
 use crate::config;
 use crate::gid_indices::GidIndices;

@@ -1,6 +1,10 @@
 //! Functions that precede those of libc: each serves rsockets itself, and passes any other
 //! descriptor to libc.
 //! Programs enter here; `waiting` and `epoll` have the functions that wait.
+//!
+//! Map of this file: the macros that select rsocket or libc; reading; writing; creation and
+//! acceptance; calls with a check of the length; descriptors that are duplicated or closed.
+//! Threads: any. No lock of its own.
 
 use crate::forking::{self, Use};
 use crate::table::{

@@ -4,6 +4,11 @@
 //! The kernel's set has the other descriptors, and a list beside it has the rsockets. A thread
 //! waits by rpoll(3) for the rsockets and the kernel's set together. Other threads may change a set
 //! meanwhile, so each waiting thread registers an eventfd.
+//!
+//! Map of this file: `Member`, `Set` and `Sets` with their lock; fork(2); `WakeFd`, the eventfd of
+//! a waiting thread; descriptors that are duplicated, closed or replaced; epoll_create and
+//! epoll_ctl; waiting. Threads: any. Lock: `SETS` is a leaf, and no thread waits under it. `ANY`
+//! mirrors whether a set has an rsocket.
 
 use crate::forking::{self, Use};
 use crate::interest::Interest;

@@ -1,6 +1,9 @@
 //! The bytes of every message, by the offsets of the specification's tables
 //! (IBTA 1.7 12).
 //! Expected bytes are written by hand, and tshark, if installed, reads the messages as well.
+//!
+//! Map of this file: the messages with their bytes; round trips; refused bytes; comparison with
+//! tshark.
 
 use ferroverbs_cm::wire::*;
 use std::io::Write as _;

@@ -2,6 +2,10 @@
 //! `rdma_disconnect(3)`.
 //! Entry points that check the id's stage and pass MAD contents to the agent, or the call to the
 //! kernel.
+//!
+//! Map of this file: checks of parameters; connecting; listening; accepting; rejecting; then the
+//! exported functions in the same order. Threads: application threads. Locks, outer first: the id,
+//! the agent; the kernel is called without them.
 
 use super::{complete, resolve};
 use crate::core::arrivals::transport;

@@ -5,6 +5,11 @@
 //! these QPs are members of one multicast group of the host, which stands for QP 1 ([`GSI_GROUP`]).
 //! Every process receives each MAD for QP 1, from this host or another host, and keeps the MADs
 //! that belong to the process ([`crate::host::sorting`]).
+//!
+//! Map of this file: `Agent` and `AgentState`; creation of the QP; receives and completions;
+//! `pump`, which sends and dispatches; received datagrams; requests of other processes; `run`, the
+//! thread; the end. Threads: application threads by `lock` and `pump`; the agent's thread by `run`.
+//! Locks: `state`, then the lock of an id.
 
 use crate::core::device::{Device, PORT};
 use crate::core::id::{Id, Stage};

@@ -1,5 +1,10 @@
 //! Ids: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 //! Entry points in `calls` look ids up here; `arrivals` and `kernel` push events to ids.
+//!
+//! Map of this file: `Id`, `Backend`, `Stage` and `RdmaIdState` with its fields; parts of the
+//! state; creation; lookups; publishing the state in the C structure; events; destruction and
+//! waiting for acknowledgements; tests. Threads: application threads and the agent's thread. Locks:
+//! docs/design/locking.md.
 
 use crate::core::addrinfo::ResolvedInfo;
 use crate::core::agent::{Agent, AgentState};

@@ -8,6 +8,10 @@
 //!
 //! Several ids may have one port at different addresses. A name therefore contains the claim of its
 //! owner, and a process that wants the port reads all names of the port.
+//!
+//! Map of this file: `PortClaim` and its text; names; `Port`; `Block`, sixteen ports under one
+//! name; ranges of ports; reservation and exclusive use; listeners; unanswered services; tests.
+//! Threads: application threads. Locks: `Blocks`, then the numbers of a block.
 
 use crate::sys::address::{interface, is_any};
 use crate::sys::port_range;

@@ -1,6 +1,10 @@
 //! `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rgetpeername`, `rgetsockname`: the calls
 //! of socket(2), over ids.
 //! Entry points that drive the connection of a socket.
+//!
+//! Map of this file: helpers of the connecting side, of the accepting side, and of addresses; the
+//! exported calls last, in the order of a connection. Threads: application threads. Lock: the lock
+//! of the socket; `wait` releases it while the thread sleeps.
 
 use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;

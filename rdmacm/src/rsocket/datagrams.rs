@@ -1,6 +1,9 @@
 //! Datagram rsockets: a UDP socket by which peers exchange queue pair numbers
 //! (`ferroverbs_cm::datagram`), a queue pair for each local address, and received datagrams.
 //! `transfer` sends and receives through here.
+//!
+//! Map of this file: `Peer` and queued datagrams; `Datagrams` with binding, peers, `progress` and
+//! notices; sending and receiving last. Threads: callers hold the lock of the socket (`socket.rs`).
 
 use super::connect::read_address;
 use super::datagram_endpoint::{DatagramEndpoint, Received};

@@ -3,6 +3,9 @@
 //!
 //! Any thread enters by an entry point, and the keep-alive thread by `look` and `probe`. The one
 //! lock of a socket covers all fields of its state; ids' and agents' locks come after it.
+//!
+//! Map of this file: `Phase`, `Socket` and `SocketState`; finding a socket by its number; waiting;
+//! `progress`, which takes completions and events; the end of a connection; messages of the peer.
 
 use super::datagrams::Datagrams;
 use super::endpoint::{CompletionKind, Endpoint};

@@ -1,6 +1,9 @@
 //! The layer `capture` and `ferroverbs capture`, read by tshark, an independent program: each
 //! operation with its numbers and comments, ICRCs, truncated packets, several files, filters;
 //! packets between two hosts; forks, kills, a full disk.
+//!
+//! Map of this file: registration; running a program and reading its file by tshark; the checks:
+//! malformed packets, files, the end of a process, a full disk, the command, unharmed programs.
 
 pub(super) mod icrc;
 mod many;

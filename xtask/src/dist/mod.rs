@@ -13,6 +13,9 @@
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times
 //! are those of the last commit, or `SOURCE_DATE_EPOCH`. No binary contains its build folder
 //! ([`reproducible`]).
+//!
+//! Map of this file: `Args` and `build`; the table `PACKAGES`; `Dist`, with a function for each
+//! package, the tarball and the wheel; helpers.
 
 mod wheel;
 

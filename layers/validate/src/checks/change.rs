@@ -1,5 +1,8 @@
 //! QP-02 to QP-05, QP-08, QP-10, QP-11, WR-06: a change of a QP by ibv_modify_qp(3), before the
 //! call and after a refusal.
+//!
+//! Map of this file: `QpChange` and `ChangeFacts`; `state`, before the call; `advice`; `values`
+//! with the limits of port and device; `needs_route`; tests. No state, no lock.
 
 use abi::{IBV_QPS_RTR, IBV_QPT_RC, QpAttrMask as M, ibv_ah_attr, ibv_device_attr, ibv_port_attr};
 

@@ -1,5 +1,8 @@
 //! CQ-03, CQ-13, MR-11, MR-15, QP-09, QP-17, WR-16: the meaning of a failed completion, from the
 //! history of its QP and the facts about its peer.
+//!
+//! Map of this file: the facts about a failed completion; `failure` and `flushed`; `cause`, with a
+//! function for each class of errors; `undefined`; tests. No state, no lock.
 
 use abi::{
     AccessFlags, IBV_QPS_ERR, IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR,

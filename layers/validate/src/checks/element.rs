@@ -1,4 +1,8 @@
 //! MR-01 to MR-06: the memory that requests name, from the records of regions.
+//!
+//! Map of this file: `Mr`, the facts about a region; `wrong_region` for a known lkey and
+//! `unknown_key` for any other; `window`; then regions in use, regions that are left, locked and
+//! unmapped memory; tests.
 
 use abi::{AccessFlags, ibv_sge};
 

@@ -1,5 +1,8 @@
 //! Refusals of memory regions, windows and device memory: ibv_reg_mr(3), ibv_rereg_mr(3),
 //! ibv_alloc_mw(3), ibv_bind_mw(3), ibv_advise_mr(3), ibv_alloc_dm(3).
+//!
+//! Map of this file: `Registration` and its parts; registering again; deregistering; device memory;
+//! windows; advice; tests. No state, no lock.
 
 use abi::{
     AccessFlags, IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,

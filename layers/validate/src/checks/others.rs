@@ -1,4 +1,7 @@
 //! Refusals of the remaining verbs: domains, ports, counters, steering rules, imported objects.
+//!
+//! Map of this file: domains; queries; counters; ESP actions; imported objects; steering rules;
+//! `busy`, which several calls share; tests. No state, no lock.
 
 use abi::{
     IBV_COMP_CNTR_TYPE_BYTES, IBV_FLOW_ACTION_ESP_MASK_ESN, IBV_FLOW_ATTR_SNIFFER,

@@ -1,5 +1,8 @@
 //! Refusals of queue pairs, address handles and multicast: ibv_create_qp(3), ibv_open_qp(3),
 //! ibv_create_ah(3), ibv_attach_mcast(3), ibv_detach_mcast(3).
+//!
+//! Map of this file: creation and opening of QPs; address handles; multicast; queries, ECE, rates
+//! and counters of a QP; destruction; tests. No state, no lock.
 
 use core::net::Ipv6Addr;
 

@@ -2,6 +2,9 @@
 //! ibv_resize_cq(3), ibv_modify_cq(3), ibv_req_notify_cq(3), ibv_create_srq(3),
 //! ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_ops(3),
 //! ibv_create_wq(3), ibv_create_rwq_ind_table(3).
+//!
+//! Map of this file: CQs; SRQs and tag operations; work queues and indirection tables; tests. No
+//! state, no lock.
 
 use abi::{
     IBV_CQ_ATTR_MODERATE, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,

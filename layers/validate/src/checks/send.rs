@@ -1,5 +1,8 @@
 //! QP-01, QP-08, QP-12, WR-01, WR-02, WR-07, WR-08, WR-12, WR-17: a send request, from the facts
 //! about its QP. `element` checks the memory of the request.
+//!
+//! Map of this file: `SendFacts`; `state` and `elements`; `send`, which calls the parts: flags,
+//! number of elements, inline data, atomics, datagrams; tests. No state, no lock.
 
 use abi::{IBV_QPS_RTR, IBV_QPT_DRIVER, IBV_QPT_UD, SendFlags, ibv_qp_cap, ibv_sge};
 

@@ -6,6 +6,9 @@
 //! handles), `leave_port` (exit of the process). Locks: `inbox` is taken first and is only tried
 //! by polls; a QP's locks are taken under it. Flags such as `WindowWaiters::has_any` mirror lists,
 //! so that an idle poll takes no lock.
+//!
+//! Map of this file: opening and closing; driving; acknowledgements, send window and timeouts;
+//! parts for the files that work on them. Each has an `impl` block.
 #![forbid(unsafe_code)]
 
 use super::connection::{HostConnection, PeerRoute};

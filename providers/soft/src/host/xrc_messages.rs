@@ -4,6 +4,9 @@
 //!
 //! Any process can write into a ring. Parsing therefore yields a valid value or nothing.
 //! `xrc_serving` checks whether the sender may ask for the QP.
+//!
+//! Map of this file: `SrqRequest` and `SrqReply` with `emit` and `parse`; `RequestFields`, which
+//! all requests share; the conversions `fields_of` and `ask_of`; tests. No state, no lock.
 #![forbid(unsafe_code)]
 
 use ferroverbs_roce::engine::Ask;

@@ -3,6 +3,9 @@
 //!
 //! A manager is a plain value without locks: its caller serialises all calls. `table` documents the
 //! state of a connection, `config` the limits.
+//!
+//! Map of this file: `Connection`, `Stage` and `Manager`; listening; the calls of an application in
+//! the order of a connection; datagram services; timers and output; helpers.
 
 mod config;
 mod event;

@@ -1,5 +1,9 @@
 //! MADs of peers (IBTA 1.7 12.9.7, 12.9.8: the state tables).
 //! The agent passes each received MAD to [`Manager::receive`].
+//!
+//! Map of this file: `receive`, which selects the function by the message; requests; replies and
+//! confirmations; rejections and requests for patience; the end of a connection; alternate paths;
+//! datagram services.
 
 use super::parked::ParkedKind;
 use super::resend::Resend;

@@ -1,5 +1,8 @@
 //! Connections by their communication ids, and their timers.
 //! The manager's other files look connections up and change their states here.
+//!
+//! Map of this file: `ConnectionState` and `Times`; `ConnectionEntry`; `Table`: counts, backlog,
+//! lookups, insertion, change of state, timers, removal. No lock: see `mod.rs`.
 
 use super::resend::Resend;
 use super::{Connection, Listener, Time};

@@ -1,5 +1,8 @@
 //! Either side dies at each step, with or without a successor.
 //! Tests of the manager over the simulated network.
+//!
+//! Map of this file: killed processes and neighbours; reused queue pairs; forged messages; both
+//! sides at once; peers that are known to be gone.
 
 use crate::sim::*;
 use ferroverbs_cm::wire::*;

@@ -28,6 +28,10 @@
 //!   or by a thread that meets the slot's next owner.
 //!
 //! A message from another process can at most end that process's own connection.
+//!
+//! Map of this file: `Handler`, which the adapter implements; `Fabric`: joining, the own process,
+//! peers, marks, leaving; helpers. Threads: any; the service thread (`service.rs`) calls the
+//! handler. Locks: docs/design/locking-soft.md.
 
 mod acceptor;
 mod config;

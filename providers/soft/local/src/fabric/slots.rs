@@ -18,6 +18,10 @@
 //! Any thread may call these functions. Lock order, outer first: `REGISTRY` > the lock of the
 //! directory (byte 0) > `HELD`. Marks use bytes behind `MARKS`, under `REGISTRY` and the lock on
 //! that byte.
+//!
+//! Map of this file: `Lease`, the slot of a process; files of members; `SlotFile` and the locks on
+//! its bytes; `REGISTRY` and `HELD`; the lock of the directory; the order of slots; removal of
+//! files of dead processes; tests.
 
 use std::collections::BinaryHeap;
 use std::{

@@ -4,6 +4,10 @@
 //! Threads enter by `receive_packets` (a poll or the service thread, which hold the inbox),
 //! `run_wire_timeout` and `apply_srq_reply`. `with_connection` takes the locks: `responder`, then
 //! `requester`. A failure is carried out after both are released.
+//!
+//! Map of this file: `Halves` and its trait `RequestServer`; packets and timeouts of a `Qp`;
+//! `reply_of` and the failure of a QP; the process that serves an XRC request; `serve`, one arm for
+//! each operation. Fields: `engine/objects/connection.rs`.
 
 use super::send::{SendHalf, refusal_of};
 use crate::config;

@@ -1,0 +1,60 @@
+//! Each long source file begins with a map: the parts in their order and, where the file has them,
+//! threads, locks in their order, and flags that mirror locked state.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longer files need a map.
+const LONG: usize = 400;
+/// The words with which a map begins.
+const MAP: [&str; 2] = ["Map of this file:", "Map of the file:"];
+/// Folders without code of the project.
+const SKIPPED: [&str; 2] = ["target", "fuzz"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        if name.to_string_lossy().starts_with('.') || SKIPPED.iter().any(|skipped| name == *skipped)
+        {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether the comment at the begin of a file has a map.
+fn has_map(text: &str) -> bool {
+    let head = text.lines().take_while(|line| line.starts_with("//!"));
+    let words: Vec<_> = head.map(|line| line.trim_start_matches("//!").trim()).collect();
+    let head = words.join(" ");
+    MAP.iter().any(|map| head.contains(map))
+}
+
+#[test]
+fn each_file_of_more_than_400_lines_begins_with_a_map() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    assert!(files.len() > 500, "only {} files: does this test still find them?", files.len());
+    let mut without = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let lines = text.lines().count();
+        if lines > LONG && !has_map(&text) {
+            without.push(format!("{} ({lines} lines)", file.display()));
+        }
+    }
+    without.sort();
+    assert!(without.is_empty(), "no `{}`:\n{}", MAP[0], without.join("\n"));
+}
+
+#[test]
+fn a_map_is_found_in_the_first_comment_only() {
+    assert!(has_map("//! A.\n//!\n//! Map of this\n//! file: a; b.\nfn f() {}\n"));
+    assert!(!has_map("//! A.\n\n//! Map of this file: a.\n"));
+    assert!(!has_map("fn f() {}\n"));
+}
