@@ -1,6 +1,9 @@
 //! Permitted imports between folders of the front-end, permitted dependencies between crates, and
 //! permitted places of unsafe code (docs/design/architecture.md, CONTRIBUTING.md): imports go one
 //! way.
+//!
+//! Map of this file: imports of librdmacm and of the front-end; dependencies of crates; places of
+//! unsafe code; imports of the wire between hosts; circles of imports and of calls.
 
 #[path = "arrows/calls.rs"]
 mod calls;

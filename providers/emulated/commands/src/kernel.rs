@@ -1,5 +1,9 @@
 //! The objects of one context, and the commands on them. Requests and responses are the structures
 //! of `<rdma/ib_user_verbs.h>`; errors are those of the kernel.
+//!
+//! Map of this file: `Answer` and `Sent`; the objects of a context; `Kernel` with one function for
+//! each command, in the order PD, MR, AH, CQ, QP; doorbells and completions; helpers. No lock: the
+//! caller serialises all calls.
 
 use core::mem::offset_of;
 

@@ -1,5 +1,8 @@
 //! The form of a vendor's engine: commands in, answers out; doorbells in, requests out; completions
 //! in, completion entries out.
+//!
+//! Map of this file: memory of queues; requests and receives; completions; creation of objects; the
+//! trait `Vendor`, which an engine implements. No state, no lock.
 
 use crate::refusal::Refusal;
 

@@ -4,6 +4,9 @@
 //!
 //! A request that is shorter than its structure lacks fields, which read as zero. An answer may be
 //! cut to the length that the caller offers; the caller fills the rest with zeros.
+//!
+//! Map of this file: one structure for each command, with `parse` for the request and a function
+//! for the answer: context, CQ, QP, SRQ, WQ, address handle, device; tests. No state, no lock.
 
 use crate::device::Model;
 use crate::{Fields, cq, rq, sq};

@@ -1,5 +1,8 @@
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)). The C entry points of `engine/regions`;
 //! deregistration waits here for operations in flight.
+//!
+//! Map of this file: `Mr` and its parts; checks of rights and ranges; registration; the C entry
+//! points; `withdraw`. Threads: application threads. Locks: those of `engine/regions`.
 
 use super::dm::DeviceMemory;
 use super::dmah::DmaHandleUse;
