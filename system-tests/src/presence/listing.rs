@@ -1,6 +1,6 @@
 //! What `ferroverbs ps` and the stand-in of rdma(8) list.
 
-use super::{LIMIT, ferroverbs, folder_of, said, users};
+use super::{LIMIT, check_lines, ferroverbs, folder_of, users};
 use crate::{Bench, Tally};
 use xtask::pair::free_port;
 use xtask::process::{End, Finished, User};
