@@ -99,7 +99,7 @@ fn bytes_of(segments: &[Segment]) -> Vec<u8> {
     bytes
 }
 
-/// Stores bytes in segments, one after the other. False: there are more bytes.
+/// Stores bytes in consecutive segments. False: there are more bytes.
 fn scatter(segments: &[Segment], mut bytes: &[u8]) -> bool {
     for segment in segments {
         let (now, rest) = bytes.split_at(bytes.len().min(segment.length as usize));

@@ -1,6 +1,6 @@
 //! The layer directly above the provider. After each post and arming of the provider, the layer
 //! reads the doorbell. Inline code calls some functions through the QP itself. The layer replaces
-//! these functions when the QP changes its state, because a program posts only later.
+//! these functions when the QP changes its state, because programs post after this change.
 
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
