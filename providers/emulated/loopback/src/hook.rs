@@ -137,7 +137,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
     result
 }
 
-/// The QP with functions of `ibv_wr_post(3)`, if it has them.
+/// The same QP as an `ibv_qp_ex`, or `None` for a QP without work request builder.
 fn extended(qp: *mut ibv_qp) -> Option<*mut ibv_qp_ex> {
     type Convert = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
     // SAFETY: a name; the program has libibverbs.
