@@ -2,13 +2,11 @@
 //! arrive from `config` and `control`; the service thread executes orders one after the other
 //! (`soft_semantics::faults`).
 
+use crate::engine::faults::plan::FaultPlan;
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::plan::FaultPlan;
-use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use abi::*;
 use soft_semantics::faults::{Order, Rule, Statement};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -63,25 +61,6 @@ impl Adapter {
             qp.advance_send();
         }
         self.registry.each_cq(|cq| cq.plan_overrun(None));
-    }
-
-    /// Applies the fault rules and the port state to a new QP.
-    pub(crate) fn apply_fault_rules(&self, qp: &Arc<Qp>) {
-        {
-            let plan = self.port.plan.lock();
-            qp.requester.lock().add_fault_rules(&plan, qp.ordinal, qp.kind);
-            if !plan.is_empty() {
-                // Faults must happen even if no thread polls.
-                qp.await_acks();
-            }
-        }
-        if self.port.is_down() {
-            set_plugged(qp, false);
-            // The port may have come up before the QP was listed.
-            if !self.port.is_down() {
-                set_plugged(qp, true);
-            }
-        }
     }
 
     /// Called by the service thread: executes orders. Returns the time until the next look.
@@ -143,7 +122,7 @@ impl Adapter {
         self.port.set_down(down);
         let qps = self.registry.all_qps();
         for qp in &qps {
-            set_plugged(qp, !down);
+            qp.set_plugged(!down);
         }
         self.port_event(if down { IBV_EVENT_PORT_ERR } else { IBV_EVENT_PORT_ACTIVE });
         for qp in &qps {
@@ -161,18 +140,4 @@ impl Adapter {
             }
         });
     }
-}
-
-/// Changes the port state of a QP.
-fn set_plugged(qp: &Qp, plugged: bool) {
-    {
-        let mut requester = qp.requester.lock();
-        if plugged {
-            requester.port_up();
-        } else {
-            requester.port_down();
-        }
-    }
-    qp.responder.lock().set_port(!plugged);
-    qp.publish_port_state();
 }

@@ -15,7 +15,6 @@ use crate::engine::objects::helping::Helping;
 use crate::engine::objects::holder::PeerState;
 use crate::engine::objects::served_by::ServedBy;
 use soft_local::fabric::{Handler, Peer};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -88,7 +87,7 @@ impl Adapter {
             // Cleared only now: otherwise a QP that still waits would wake the service thread at
             // once. A thread that watched the QP before this point changed its state under a lock
             // read below.
-            qp.watched.store(false, Ordering::Release);
+            qp.marks.end_watch();
             let (waits, held_up) = {
                 let responder = qp.responder.lock();
                 (responder.deadline(), responder.recheck() && qp.is_receiving())

@@ -35,7 +35,7 @@ const MTU: u8 = 1 << 6;
 const USER: u8 = 1 << 7;
 
 impl UnreachableReports {
-    fn is_first(&self, kind: u8) -> bool {
+    fn is_first_report(&self, kind: u8) -> bool {
         let said = self.told.load(Ordering::Relaxed) & kind != 0;
         !said && self.told.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
     }
@@ -44,13 +44,13 @@ impl UnreachableReports {
     #[cold]
     pub(crate) fn note_address(&self, adapter: &Adapter, gid: &[u8; 16]) {
         if !may_send_to(gid) {
-            if self.is_first(PEER) {
+            if self.is_first_report(PEER) {
                 let name = config::PEERS.name;
                 notice!("{} is none of those that {name} names, and is not reached", address(gid));
             }
             return;
         }
-        if self.is_first(ADDRESS) {
+        if self.is_first_report(ADDRESS) {
             notice!(
                 "{} is another host or network namespace{}",
                 address(gid),
@@ -63,7 +63,7 @@ impl UnreachableReports {
     /// bytes with all headers. A path MTU of `fits` would fit.
     #[cold]
     pub(crate) fn note_mtu(&self, host: IpAddr, bytes: u32, carried: u32, fits: Option<u32>) {
-        if self.is_first(MTU) {
+        if self.is_first_report(MTU) {
             let remedy = fits.map_or_else(String::new, |fits| format!(" (path_mtu {fits} fits)"));
             notice!(
                 "packets with {bytes} bytes do not fit the route to {host}, which carries {carried}: requests with such end with IBV_WC_RETRY_EXC_ERR{remedy}"
@@ -74,7 +74,7 @@ impl UnreachableReports {
     /// Reports that the wire to other hosts is unavailable.
     #[cold]
     pub(crate) fn note_wire(&self, adapter: &Adapter, why: Errno) {
-        if self.is_first(WIRE) {
+        if self.is_first_report(WIRE) {
             let taken = "it is taken, by the kernel's rxe or by a process of another user";
             match (adapter.wire.port_holder(), why) {
                 (Some(holder), _) => {
@@ -97,7 +97,7 @@ impl UnreachableReports {
             _ => false,
         };
         if may_be_the_user && self.user != process::user() {
-            if self.is_first(USER) {
+            if self.is_first_report(USER) {
                 let folder = adapter.fabric.directory();
                 notice!("{}", changed_user(qpn, self.user, process::user(), folder));
             }
@@ -105,14 +105,14 @@ impl UnreachableReports {
         }
         match why {
             PeerError::Nobody => self.note_number(adapter, qpn),
-            PeerError::Refused(Refusal::Resources) if self.is_first(RESOURCES) => {
+            PeerError::Refused(Refusal::Resources) if self.is_first_report(RESOURCES) => {
                 notice!(
                     "QP {qpn:#08x} is of a process that cannot be met: it, or this one, has no memory or descriptors for it (ulimit -v, ulimit -n)"
                 );
             }
             // Already reported, and a refusal of another kind.
             PeerError::Refused(Refusal::Resources) => {}
-            PeerError::System(errno) if self.is_first(RESOURCES) => {
+            PeerError::System(errno) if self.is_first_report(RESOURCES) => {
                 // Two windows of its rings: the window of the ring of the QP, and the window of the
                 // bounce buffers.
                 let least = adapter.fabric.tables().len() + FRONT + 2 * WINDOW;
@@ -121,7 +121,7 @@ impl UnreachableReports {
                     least.div_ceil(1 << 20)
                 );
             }
-            PeerError::Refused(why) if self.is_first(REFUSAL) => {
+            PeerError::Refused(why) if self.is_first_report(REFUSAL) => {
                 notice!(
                     "QP {qpn:#08x} is of a process of {} with which this one shares nothing: {why}",
                     adapter.fabric.directory().display()
@@ -135,7 +135,7 @@ impl UnreachableReports {
     /// Reports that QP `qpn` does not exist.
     #[cold]
     pub(crate) fn note_number(&self, adapter: &Adapter, qpn: u32) {
-        if self.is_first(NUMBER) {
+        if self.is_first_report(NUMBER) {
             let gids = Gids::of_this_host(adapter.identity.guid(), 0);
             notice!(
                 "QP {qpn:#08x} is on another host or in another network namespace, user or fabric, or gone{}{}",
@@ -224,9 +224,9 @@ mod tests {
     #[test]
     fn each_kind_of_problem_is_reported_once() {
         let unreachable = UnreachableReports::default();
-        assert!(unreachable.is_first(ADDRESS));
-        assert!(!unreachable.is_first(ADDRESS));
-        assert!(unreachable.is_first(NUMBER));
+        assert!(unreachable.is_first_report(ADDRESS));
+        assert!(!unreachable.is_first_report(ADDRESS));
+        assert!(unreachable.is_first_report(NUMBER));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! a byte.
 
 use super::regions::{KeyTarget, look_up};
-use crate::engine::request::RemoteAddress;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::cma::{AddressSpace, IoVec};
 use soft_memory::{Range, Ranges};
 use soft_semantics::inbound::Nak;
 use soft_semantics::keys;
+use soft_semantics::request::RemoteAddress;
 use soft_sys::errno::Errno;
 use std::sync::atomic::AtomicU32;
 

@@ -5,15 +5,15 @@
 //! `inbox` is a leaf.
 
 use super::clock::{instant, time};
-use super::completion::{Armed, CompletionRing, Moderation, Pushed};
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Channel, Events, Reporter};
 use super::objects::cq::{Cq, CqOptions};
 use super::objects::other_cqs::OtherCqLooks;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
-use super::state::Kind;
 use cface::sync::Mutex;
+use soft_semantics::completion::{Armed, CompletionRing, Moderation, Pushed};
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;

@@ -7,13 +7,13 @@
 //! may alternate on a connection.
 #![forbid(unsafe_code)]
 
-use super::completion::{Cqe, Pushed};
 use super::objects::connection::{Link, Responder};
 use super::objects::qp::Qp;
 use super::regions::{CheckedLkey, LOCAL_WRITE};
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::{SEND_INLINE, Short};
+use soft_semantics::completion::{Cqe, Pushed};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
@@ -53,16 +53,16 @@ impl Responder {
     /// Serves at most `most` short messages from the head of the ring. Returns the number of
     /// messages served; the caller serves the next message by another path.
     pub(super) fn serve_short(&mut self, qp: &Qp, link: &Link, most: usize) -> usize {
-        let Some(pair) = qp.pair().filter(|_| self.inbound.is_idle()) else { return 0 };
+        let Some(pair) = qp.pair().filter(|_| self.inbound.has_no_message()) else { return 0 };
         let Some(head) = self.ring.head(self.next) else { return 0 };
         let Some(life) = self.sender_life(qp, link, head).filter(|_| head.is_one()) else {
             return 0;
         };
-        if !qp.has_noted_ack(head.ack()) {
+        if !qp.acks.has_noted(head.ack()) {
             // Takes the requester lock, which precedes the locks taken below.
             qp.note_piggybacked_ack(head.ack());
         }
-        let mut receives = qp.receives.lock();
+        let mut receives = qp.receives.queue.lock();
         let mut batch = pair.recv_cq.completion_batch();
         let mut pushed = Pushed::Quiet;
         let mut served = 0;
@@ -109,7 +109,7 @@ impl Responder {
     /// only the responder lock is held.
     pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: Short) -> bool {
         let Some(pair) = qp.pair() else { return false };
-        if !head.is_chunked() || !self.inbound.is_idle() {
+        if !head.is_chunked() || !self.inbound.has_no_message() {
             return false;
         }
         let Some(life) = self.sender_life(qp, link, head) else { return false };
@@ -124,11 +124,11 @@ impl Responder {
         });
         let Some((from, byte_len)) = bounced else { return false };
         let len = byte_len as usize;
-        if !qp.has_noted_ack(head.ack()) {
+        if !qp.acks.has_noted(head.ack()) {
             // Takes the requester lock, which precedes the locks taken below.
             qp.note_piggybacked_ack(head.ack());
         }
-        let mut receives = qp.receives.lock();
+        let mut receives = qp.receives.queue.lock();
         let Some(oldest) = receives.oldest() else { return false };
         let &[sge] = oldest.list() else { return false };
         let to = if byte_len <= sge.length {

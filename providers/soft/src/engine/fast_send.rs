@@ -9,12 +9,12 @@ use super::objects::connection::Requester;
 use super::objects::holder::PeerState;
 use super::objects::qp::Qp;
 use super::regions::CheckedLkey;
-use super::state::State;
 use abi::*;
 use soft_local::shm::layout::RING_SLOTS;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, Short};
 use soft_memory::Range;
+use soft_semantics::state::State;
 
 /// Send flags that the fast path accepts: each costs at most a bit in the slot.
 const FAST_FLAGS: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
@@ -77,7 +77,7 @@ impl Requester {
     pub(super) fn finish_fast(&mut self, qp: &Qp) -> bool {
         let due = self.ring.next.wrapping_sub(self.ring.acked);
         let usual = due != 0
-            && qp.piggybacked_acks(self.ring.acked) == due
+            && qp.acks.piggybacked_beyond(self.ring.acked) == due
             && qp.sends_plainly()
             && qp.is_in(State::Rts)
             && self.ring.latched.is_some()
@@ -182,7 +182,7 @@ impl FastSend<'_> {
 
     #[inline]
     fn head(&mut self, seq: u32, len: usize, opcode: u32, flags: u32, imm: u32) -> Short {
-        let first = || Short::from(self.qp.qpn, self.qp.piggyback_ack());
+        let first = || Short::from(self.qp.qpn, self.qp.acks.piggyback());
         let same = *self.common_head.get_or_insert_with(first);
         let imm = (opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
         same.with(seq, len, imm, flags & IBV_SEND_SOLICITED != 0)

@@ -38,13 +38,13 @@ use super::objects::connection::Link;
 use super::objects::helping::{
     HelpHistory, HelpedOperations, Helping, LEAVING, RESTING, StuckPiece,
 };
-use super::request::RemoteAddress;
 use cface::sync::Mutex;
 use soft_local::fabric::{Fabric, Peer};
 use soft_local::shm::layout::{JOB_PIECES, Job};
 use soft_local::shm::protocol::{self, JobProgress};
 use soft_local::shm::view::View;
 use soft_memory::{Range, Ranges};
+use soft_semantics::request::RemoteAddress;
 use soft_sys::futex;
 use soft_sys::thread::{end_called, spawn_quiet};
 use std::sync::Arc;

@@ -23,7 +23,7 @@ impl HotReceivers {
                 qp.adapter.view.ring_qp_bell(qp.index);
                 more = true;
             }
-            qp.responder.lock().acknowledge(qp);
+            qp.responder.lock().acknowledge_arrivals(qp);
         }
         more
     }

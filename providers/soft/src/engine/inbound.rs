@@ -17,25 +17,25 @@
 //! - Fields: `Inbound` in `objects/connection.rs`.
 
 use super::access::{AccessError, AtomicLock, admit, permit};
-use super::completion::{Cqe, vendor_err};
 use super::imported::Imported;
 use super::in_flight::Announced;
 use super::objects::connection::{Inbound, MessageProgress};
 use super::objects::qp::Qp;
 use super::objects::srq::Srq;
-use super::receive::Receive;
 use super::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
 };
-use super::request::RemoteAddress;
-use super::state::Kind;
-use super::tags::wire::HEADERS_LEN;
 use super::windows::BindResult;
 use abi::*;
 use soft_memory::careful::Seen;
 use soft_memory::ranges::Remote;
 use soft_memory::{Range, Ranges};
-pub(crate) use soft_semantics::inbound::{Headers, Nak, Verdict};
+use soft_semantics::completion::{Cqe, vendor_err};
+use soft_semantics::inbound::{Headers, Nak, Verdict};
+use soft_semantics::receive::Receive;
+use soft_semantics::request::RemoteAddress;
+use soft_semantics::state::Kind;
+use soft_semantics::tags::wire::HEADERS_LEN;
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub(crate) trait Source {
 impl Inbound {
     /// Whether no earlier message left a receive or a rest to skip.
     #[inline]
-    pub(super) const fn is_idle(&self) -> bool {
+    pub(super) const fn has_no_message(&self) -> bool {
         !self.has_unfinished_receive && !self.skipping && self.message.is_none()
     }
 

@@ -14,19 +14,19 @@
 
 use super::access::{AccessError, Direction};
 use super::copying::is_measured;
-use super::inbound::Nak;
 use super::objects::connection::{LentChunk, Link, ReadResponse, Requester};
 use super::objects::holder::Reach;
 use super::objects::qp::Qp;
 use super::onesided::OneSidedTarget;
 use super::regions::LOCAL_WRITE;
-use super::request::{Phase, RemoteAddress, What};
-use super::state::Kind;
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::*;
 use soft_memory::range::{bytes_of, bytes_of_mut};
 use soft_memory::{Range, Ranges};
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::{Phase, RemoteAddress, What};
+use soft_semantics::state::Kind;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -103,7 +103,7 @@ impl Requester {
             count: head.count,
             imm: head.imm,
             src_qpn: qp.qpn,
-            ack: qp.piggyback_ack(),
+            ack: qp.acks.piggyback(),
         };
         link.ring.put(&head, body);
         self.ring.next = self.ring.next.wrapping_add(1);

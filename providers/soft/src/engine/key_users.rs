@@ -8,10 +8,11 @@
 use super::in_flight::is_in_flight;
 use super::objects::adapter::Adapter;
 use super::objects::qp::Qp;
-use super::state::Kind;
-use super::windows::{Bind, BindResult};
+use super::windows::BindResult;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
+use soft_semantics::state::Kind;
+use soft_semantics::windows::Bind;
 use soft_sys::notice;
 use std::fmt::Display;
 use std::thread::{sleep, yield_now};

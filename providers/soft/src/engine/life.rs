@@ -2,8 +2,8 @@
 //! queries read it.
 #![forbid(unsafe_code)]
 
-use super::state::State;
 use soft_local::shm::layout::Life;
+use soft_semantics::state::State;
 
 /// The shared value of `state`; `down` says that the port is down.
 pub(crate) const fn to_shared(state: State, down: bool) -> u8 {

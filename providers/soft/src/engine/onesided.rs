@@ -14,10 +14,10 @@ use super::objects::xrc::{DomainId, domain_of_srq};
 use super::regions::{
     IMPORTED, KeyTarget, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush,
 };
-use super::request::RemoteAddress;
 use soft_local::shm::layout::{QpEntry, split_qpn};
 use soft_memory::{Range, Ranges};
 use soft_semantics::inbound::Nak;
+use soft_semantics::request::RemoteAddress;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 

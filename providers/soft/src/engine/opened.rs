@@ -11,10 +11,10 @@ use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::qp::{Opened, Openings, Qp};
 use super::objects::xrc::{DomainId, Xrc, XrcTask};
-use super::state::Kind;
 use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
 use soft_local::shm::tenure;
 use soft_local::shm::view::View;
+use soft_semantics::state::Kind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

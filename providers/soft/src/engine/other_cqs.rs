@@ -128,11 +128,11 @@ impl Qp {
         {
             return false;
         }
-        let before = self.next_arrival.load(Ordering::Relaxed);
+        let before = self.acks.next_arrival();
         self.advance_receive(ServedBy::Library);
         // The acknowledgement is sent at once, because the sender waits for it.
         self.send_due_ack();
-        self.next_arrival.load(Ordering::Relaxed) != before
+        self.acks.next_arrival() != before
     }
 }
 

@@ -1,54 +1,24 @@
-//! Data path of a completion queue: adds completions, and serves polls. Application threads enter
-//! by `poll` and `take`, the service thread by `sweep`; all work below is reached from `Cq::look`.
+//! Polls of a completion queue. Application threads enter by `poll` and `take`, the service thread
+//! by `sweep`; all work below is reached from `Cq::look`. `completions` adds completions.
 //!
 //! `Cq::look` is the only way from a CQ to send queues, the rings of connections and datagrams, the
 //! wire between hosts, XRC and bells. Their results are completions in the ring of this CQ or of
 //! another CQ.
 #![forbid(unsafe_code)]
 
-use super::acks::{ACK_DELAY_POLLS, acknowledge_deferred};
-use super::clock::MachineClock;
-use super::completion::{CompletionRing, Cqe, Pushed, Rare, Stamped};
+use super::acks::acknowledge_deferred;
 use super::hot::serve_cold;
 use super::objects::cq::{Cq, DrivenQps, HotReceivers};
 use super::objects::hot_slots::MAX_HOT;
 use super::objects::qp::{Qp, Tagging};
 use super::objects::served_by::ServedBy;
-use super::state::Kind;
 use cface::sync::MutexGuard;
-use soft_sys::spin_lock::SpinLockGuard;
+use soft_semantics::completion::{Cqe, Stamped};
+use soft_semantics::state::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Cq {
-    /// Adds a completion, and sends an event if the CQ is armed for the completion.
-    #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
-        self.push_with(cqe, None, solicited);
-    }
-
-    /// As `push`, with rare fields. A CQ keeps them only if it was created to read them. Returns
-    /// the position of the completion.
-    #[inline]
-    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
-        let mut batch = self.completion_batch();
-        let (_, position) = batch.ring.positions();
-        let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);
-        batch.end(pushed);
-        position
-    }
-
-    /// The position of the oldest completion not polled yet.
-    pub(crate) fn polled_to(&self) -> u64 {
-        self.ring.lock().positions().0
-    }
-
-    /// Locks the ring for several completions.
-    #[inline]
-    pub(crate) fn completion_batch(&self) -> Batch<'_> {
-        Batch { cq: self, ring: self.ring.lock() }
-    }
-
     /// Hands up to `n` completions to `take`. Drives the QPs of the CQ only if the ring is empty.
     #[inline]
     pub(crate) fn poll(&self, n: usize, mut take: impl FnMut(usize, &Cqe)) -> usize {
@@ -65,12 +35,6 @@ impl Cq {
             }
         }
         self.pop(n, &mut take)
-    }
-
-    /// Whether the ring has completions, read without the lock.
-    #[inline]
-    fn has_queued(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) != 0
     }
 
     #[inline(always)]
@@ -110,36 +74,6 @@ impl Cq {
             self.drive();
             self.pop_stamped()
         })
-    }
-
-    /// As `take`, without driving any QP.
-    #[inline]
-    pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
-        self.pop_by(CompletionRing::pop_stamped)
-    }
-
-    /// As `pop_stamped`, without completions whose event was sent: a thread woken by an event must
-    /// find its completion.
-    #[inline]
-    pub(crate) fn pop_without_event(&self) -> Option<(Cqe, Stamped)> {
-        match self.channel {
-            Some(_) => self.pop_by(CompletionRing::pop_without_event),
-            None => self.pop_stamped(),
-        }
-    }
-
-    #[inline]
-    fn pop_by(
-        &self,
-        pop: impl FnOnce(&mut CompletionRing) -> Option<(Cqe, Stamped)>,
-    ) -> Option<(Cqe, Stamped)> {
-        if !self.has_queued() {
-            return None;
-        }
-        let mut ring = self.ring.lock();
-        let taken = pop(&mut ring);
-        self.queued.store(ring.len(), Ordering::Relaxed);
-        taken
     }
 
     #[inline]
@@ -243,10 +177,10 @@ impl Qp {
     /// arrival.
     #[inline]
     pub(crate) fn look(&self, who: ServedBy) {
-        let next = self.next_arrival.load(Ordering::Acquire);
+        let next = self.acks.served_to();
         if self.ring.ready(next) {
             self.advance_receive(who);
-        } else if self.idle_polls.look(next, ACK_DELAY_POLLS) {
+        } else if self.acks.note_fruitless_look(next) {
             self.send_deferred_ack();
         }
     }
@@ -269,38 +203,5 @@ impl Qp {
         let mut requester = self.requester.lock();
         requester.advance(self);
         self.release_requester(requester);
-    }
-}
-
-/// Several completions added under one lock. After a push that returns anything but
-/// [`Pushed::Quiet`], the caller ends the batch with the returned value.
-#[derive(Debug)]
-pub(crate) struct Batch<'a> {
-    cq: &'a Cq,
-    ring: SpinLockGuard<'a, CompletionRing>,
-}
-
-impl Batch<'_> {
-    #[inline]
-    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
-        self.ring.push(cqe, None, solicited, &MachineClock)
-    }
-
-    /// The position of the next completion.
-    #[inline]
-    pub(crate) fn next_position(&self) -> u64 {
-        self.ring.positions().1
-    }
-
-    /// Makes the completions visible to polls and sends the event, if any.
-    #[inline]
-    pub(crate) fn end(self, pushed: Pushed) {
-        let Self { cq, ring } = self;
-        cq.queued.store(ring.len(), Ordering::Relaxed);
-        drop(ring);
-        cq.adapter.attention.completed();
-        if pushed != Pushed::Quiet {
-            cq.handle_pushed(pushed);
-        }
     }
 }

@@ -4,11 +4,11 @@
 
 use super::objects::connection::Requester;
 use super::objects::qp::Qp;
-use super::request::{Request, Taken, taken};
 use super::requester::MAX_MESSAGE;
 use super::runs::is_small_move;
-use super::state::{Kind, State};
 use abi::*;
+use soft_semantics::request::{Request, Taken, taken};
+use soft_semantics::state::{Kind, State};
 use soft_sys::errno::Errno;
 
 impl Requester {

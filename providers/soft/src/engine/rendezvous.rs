@@ -8,11 +8,11 @@
 use super::objects::connection::Requester;
 use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
 use super::objects::srq::TagMatching;
-use super::receive::Receive;
-use super::request::{self, RemoteAddress, Request, SendQueue, What};
-use super::state::State;
-use super::tags::wire::{HEADERS_LEN, fin};
 use abi::*;
+use soft_semantics::receive::Receive;
+use soft_semantics::request::{self, RemoteAddress, Request, SendQueue, What};
+use soft_semantics::state::State;
+use soft_semantics::tags::wire::{HEADERS_LEN, fin};
 
 /// Entries reserved for the shared receive queue: two for each rendezvous. Further rendezvous wait
 /// in `pending_fetches`.

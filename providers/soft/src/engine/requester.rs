@@ -20,9 +20,8 @@
 //! - Fields: `objects/connection.rs`. The requests themselves are `send_requests`.
 #![forbid(unsafe_code)]
 
-use super::inbound::Nak;
 use super::objects::connection::{
-    LentChunk, Link, Requester, RetryAttributes, RingSender, XrcRings,
+    Issued, LentChunk, Link, Requester, RetryAttributes, RingSender, Wire, XrcRings,
 };
 use super::objects::copying::Copying;
 use super::objects::datagram_sender::DatagramSender;
@@ -31,16 +30,16 @@ use super::objects::qp::Qp;
 use super::objects::send_requests::SendRequests;
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
-use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
-use super::state::{Kind, State, give_up_us};
-use super::tso::Segmenter;
-use super::wire::plain_wire;
-use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
-use crate::engine::polling::Batch;
+use crate::engine::completions::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::Ranges;
+use soft_semantics::completion::{Cqe, Pushed, found_by, vendor_err};
 use soft_semantics::fate::Breakage;
+use soft_semantics::frames::segmenter::Segmenter;
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::{Entry, Phase, Request, SendQueue, completion_opcode};
+use soft_semantics::state::{Kind, State, give_up_us};
 use soft_semantics::strict::takes_resource;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,8 +53,24 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// on, the service thread of a polling peer is asked as well.
 const POLLS_UNANSWERED: u32 = 1 << 10;
 
+/// Into the ring of the remote QP on this host.
+#[derive(Debug)]
+pub(in crate::engine) struct RingWire;
+
+impl Wire for RingWire {
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        requester.issue_by_ring(qp);
+        Issued::SoFar
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+}
+
 impl Requester {
-    pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
+    /// The requester of a new QP, whose requests go by `wire`.
+    pub(super) fn new(wire: Box<dyn Wire>, queue: SendQueue, segmenter: Segmenter) -> Self {
         Self {
             sends: SendRequests::new(queue),
             ring: RingSender::default(),
@@ -63,7 +78,7 @@ impl Requester {
             datagrams: DatagramSender::new(segmenter),
             host_connection: None,
             retry: RetryAttributes::default(),
-            wire: plain_wire(kind, false),
+            wire,
         }
     }
 
@@ -205,7 +220,7 @@ impl Requester {
     }
 
     /// Issues waiting requests into the ring of the remote QP.
-    pub(super) fn issue_by_ring(&mut self, qp: &Qp) {
+    fn issue_by_ring(&mut self, qp: &Qp) {
         let Some(link) = self.ring.link.take() else {
             return self.issue_unlinked(qp);
         };
@@ -337,7 +352,7 @@ impl Requester {
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.ring.next.wrapping_sub(self.ring.acked);
         let told = link.ring.told().as_said().wrapping_sub(self.ring.acked);
-        let along = qp.piggybacked_acks(self.ring.acked);
+        let along = qp.acks.piggybacked_beyond(self.ring.acked);
         // A distance beyond the sent slots is an older number, or a number that no correct peer
         // stores. Both count as zero.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
@@ -645,6 +660,24 @@ impl Requester {
         match link.reach() {
             Reach::Attach if self.ring.attach_refused => Reach::No,
             reach => reach,
+        }
+    }
+}
+
+impl Qp {
+    /// Records the acknowledgement that a piece of the remote QP carried. Called under the
+    /// responder lock. Completes the acknowledged requests, so their completions precede the
+    /// completion of the piece.
+    #[inline]
+    pub(crate) fn note_piggybacked_ack(&self, ack: u32) {
+        self.acks.note_piggybacked(ack);
+        if self.may_have_outstanding() {
+            // A broken send queue is handled by the next look: its flush needs the responder lock,
+            // held here.
+            let mut requester = self.requester.lock();
+            if !requester.finish_fast(self) {
+                requester.advance(self);
+            }
         }
     }
 }

@@ -16,18 +16,14 @@
 //! - Fields: `objects/connection.rs`.
 
 use super::copying::is_measured;
-use super::inbound::{Headers, Nak, Source, Verdict};
+use super::inbound::Source;
 use super::issue::new_atomic_value;
 use super::link::chunk_of;
 use super::objects::connection::{Inbound, Link, Responder};
 use super::objects::copying::Costs;
 use super::objects::holder::RingHolder;
 use super::objects::qp::Qp;
-use super::receive::Receive;
 use super::regions::REMOTE_READ;
-use super::request::RemoteAddress;
-use super::state::{Kind, State, rnr_timer_us};
-use super::tags::wire::HEADERS_LEN;
 use abi::*;
 use arrayvec::ArrayVec;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
@@ -38,6 +34,11 @@ use soft_local::shm::trust::Claim;
 use soft_memory::cma::IoVec;
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{MAX_SGE, Range, Ranges};
+use soft_semantics::inbound::{Headers, Nak, Verdict};
+use soft_semantics::receive::Receive;
+use soft_semantics::request::RemoteAddress;
+use soft_semantics::state::{Kind, State, rnr_timer_us};
+use soft_semantics::tags::wire::HEADERS_LEN;
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -219,7 +220,7 @@ impl Responder {
             let due = self.next.wrapping_sub(self.acked);
             let later = qp.note_arrival(self.next) && due < ACK_EVERY;
             if !later || self.inbound.moved >= ACK_BYTES {
-                self.acknowledge(qp);
+                self.acknowledge_arrivals(qp);
             }
         }
         fatal
@@ -254,17 +255,17 @@ impl Responder {
             self.rnr_since = None;
             self.next = begun;
             qp.note_arrival(self.next);
-            self.acknowledge(qp);
+            self.acknowledge_arrivals(qp);
         }
     }
 
     /// Acknowledges all pieces before `next`.
-    pub(crate) fn acknowledge(&mut self, qp: &Qp) {
+    pub(crate) fn acknowledge_arrivals(&mut self, qp: &Qp) {
         if self.acked == self.next || self.not_serving != 0 {
             return;
         }
         self.acked = self.next;
-        qp.set_acked_to_peer(self.next);
+        qp.acks.set_acked_to_peer(self.next);
         // Pairs with the Acquire in `Requester::absorb`: acknowledged pieces were executed.
         protocol::acknowledge(self.ring.acked().word(), self.next);
         if let Some(link) = &self.link {

@@ -7,7 +7,7 @@ use super::objects::datagrams::ReceiveShortage;
 use super::objects::qp::{Opened, Openings, Pair, Qp, Receiver, Role, StandIn, Tagging};
 use super::objects::srq::{Srq, TagMatching};
 use super::objects::xrc::DomainId;
-use super::state::Kind;
+use soft_semantics::state::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -148,7 +148,7 @@ impl Qp {
     /// Whether receives of this QP complete on `cq`.
     #[inline]
     pub(crate) fn receives_on(&self, cq: &Cq) -> bool {
-        self.recv_key == cq.key()
+        self.fast.recv_key == cq.key()
     }
 
     /// The tag matching of the shared receive queue, and of this QP.
@@ -161,7 +161,7 @@ impl Qp {
     /// The tag matching data of this QP.
     #[inline]
     pub(crate) fn own_tagging(&self) -> Option<&Tagging> {
-        if self.fast_send_allowed {
+        if self.fast.sends {
             // Most QPs take this short way.
             return None;
         }

@@ -10,11 +10,11 @@ use super::objects::holder::Reach;
 use super::objects::qp::Qp;
 use super::objects::run_lists::RunLists;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Phase, RemoteAddress, Request, What};
-use super::state::Kind;
 use abi::*;
 use soft_memory::Ranges;
 use soft_memory::cma::{IoVec, MOST_RANGES};
+use soft_semantics::request::{Phase, RemoteAddress, Request, What};
+use soft_semantics::state::Kind;
 use std::sync::atomic::Ordering;
 
 /// Maximal number of requests in a run.

@@ -4,10 +4,10 @@
 
 use super::objects::qp::Qp;
 use super::objects::send_requests::SendRequests;
-use super::request::{Phase, What};
 use super::windows::BindResult;
 use abi::*;
 use soft_memory::Ranges;
+use soft_semantics::request::{Phase, What};
 
 impl SendRequests {
     /// Executes work on local windows; no slot travels.

@@ -8,11 +8,11 @@ use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use super::objects::srq::{Srq, SrqReceives, TagMatching};
 use super::objects::xrc::DomainId;
-use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
 use abi::ibv_sge;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
+use soft_semantics::receive::{Receive, ReceiveQueue};
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -98,11 +98,6 @@ impl Srq {
             cq.users.fetch_sub(1, Ordering::AcqRel);
         }
         self.adapter.registry.free_srq(self.index);
-    }
-
-    /// Whether the queue was destroyed; XRC QPs may still refer to it.
-    pub(crate) fn is_retired(&self) -> bool {
-        self.retired.load(Ordering::Acquire)
     }
 
     /// Reports an asynchronous event of this queue.

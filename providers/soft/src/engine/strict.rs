@@ -6,16 +6,16 @@
 //! each request is checked before it is queued. Other QPs do not have this wire.
 #![forbid(unsafe_code)]
 
+use super::faults::plan::FaultSchedule;
 use super::objects::connection::{Issued, Link, Requester, RetryAttributes, Wire};
 use super::objects::holder::PeerState;
-use super::objects::plan::FaultSchedule;
 use super::objects::qp::Qp;
-use super::request::{Entry, Phase, What};
-use super::state::Kind;
 use super::wire::wrap;
 use abi::ibv_qp_attr;
 use soft_semantics::Time;
 use soft_semantics::inbound::Nak;
+use soft_semantics::request::{Entry, Phase, What};
+use soft_semantics::state::Kind;
 use soft_semantics::strict::{Ends, Verdict, takes_resource, verdict};
 use std::sync::atomic::Ordering;
 

@@ -5,19 +5,20 @@
 //! therefore follow the order of matching, over all QPs and threads. A message of several pieces is
 //! matched with its first piece and completed with its last.
 
-use super::completion::Cqe;
-use super::inbound::{Headers, Nak, Source, Verdict};
+use super::inbound::Source;
 use super::objects::connection::{Inbound, MessageProgress, TagMatch};
 use super::objects::qp::{Fetch, Qp, Tagging};
 use super::objects::srq::{TagMatching, Tags};
-use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
-use super::state::State;
 use super::tagging::{MAX_RNDV_HEADERS, tagged};
-use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use super::windows::BindResult;
 use abi::*;
 use soft_memory::{Range, Ranges};
+use soft_semantics::completion::Cqe;
+use soft_semantics::inbound::{Headers, Nak, Verdict};
+use soft_semantics::receive::Receive;
+use soft_semantics::state::State;
+use soft_semantics::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use soft_sys::Errno;
 
 impl Inbound {

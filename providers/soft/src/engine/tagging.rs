@@ -5,14 +5,14 @@
 //! Locks, outer first: QP responder, QP requester > `tags` > receive queue, ring of the CQ,
 //! `pending_fetches`.
 
-use super::completion::{Cqe, Rare};
 use super::objects::cq::Cq;
 use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
 use super::objects::srq::{TagMatching, Tags};
-use super::tags::wire::Tagged;
-use super::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
+use soft_semantics::completion::{Cqe, Rare};
+use soft_semantics::tags::wire::Tagged;
+use soft_semantics::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use soft_sys::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ impl Tagging {
             && self.has_new_fetches.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) const fn listed(&self) -> &AtomicBool {
+    pub(super) const fn listing_mark(&self) -> &AtomicBool {
         &self.listed
     }
 }

@@ -6,22 +6,22 @@
 //! `request` a work request; the tests of the basic operations follow. The test thread and the
 //! service thread of each adapter enter the engine. The only lock here is `JOINED`, a leaf lock.
 
-use super::completion::{Cqe, Reads};
+use super::creating::QpParameters;
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Channel, Reporter};
 use super::objects::cq::{Cq, CqOptions};
 use super::objects::qp::{Pair, Qp, Role};
 use super::objects::served_by::ServedBy;
 use super::objects::srq::Srq;
-use super::qp::QpParameters;
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Destination, RemoteAddress, Request, What};
 use super::srq::SrqParameters;
-use super::state::Kind;
 use crate::net::Gids;
 use abi::*;
 use cface::sync::Mutex;
 use soft_local::fabric::FabricConfig;
+use soft_semantics::completion::{Cqe, Reads};
+use soft_semantics::request::{Destination, RemoteAddress, Request, What};
+use soft_semantics::state::Kind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -217,8 +217,11 @@ impl Side {
             min_rnr_timer: 1,
             ..own
         };
-        for state in [super::state::State::Init, super::state::State::Rtr, super::state::State::Rts]
-        {
+        for state in [
+            soft_semantics::state::State::Init,
+            soft_semantics::state::State::Rtr,
+            soft_semantics::state::State::Rts,
+        ] {
             let needs = soft_semantics::modify::transition(self.qp.kind, self.qp.state(), state);
             self.modify(state as u32, needs.expect("the usual way").required, attr);
         }

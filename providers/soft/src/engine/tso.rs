@@ -2,14 +2,13 @@
 //! `ethernet` and `ud` call `send_segments`. Each segment is a copy of the header, adjusted, and a
 //! piece of the data.
 
-use super::ethernet::{Segment, make_segment};
 use super::objects::connection::Requester;
 use super::objects::datagrams::PutResult;
 use super::refused::errno;
-use super::request::{Request, What};
 use abi::*;
 use soft_memory::{Range, Ranges};
-pub(crate) use soft_semantics::frames::segmenter::{MAX_TSO, MAX_TSO_HEADER, Segmenter};
+use soft_semantics::frames::{Segment, make_segment};
+use soft_semantics::request::{Request, What};
 use soft_sys::Errno;
 
 impl Requester {

@@ -13,20 +13,21 @@
 //!   responder.
 //! - Mirrors: `datagrams_wait` of the tables tells receivers that this process waits for room.
 
-use super::inbound::{Headers, Source, Verdict};
+use super::inbound::Source;
 use super::link::chunk_of;
 use super::objects::adapter::Adapter;
-use super::objects::connection::Requester;
+use super::objects::connection::{Issued, Requester, Wire};
 use super::objects::datagrams::{Inlet, OutgoingDatagram, Outlet, PutResult};
 use super::objects::qp::Qp;
-use super::request::{Destination, Phase, Request, Route};
-use super::state::Kind;
 use crate::net::is_multicast;
 use abi::*;
 use soft_local::shm::layout::split_qpn;
 use soft_local::shm::slot::*;
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{Range, Ranges};
+use soft_semantics::inbound::{Headers, Verdict};
+use soft_semantics::request::{Destination, Phase, Request, Route};
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +49,17 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 /// The QP of connection management, implemented as a group ([`GSI_GROUP`]). The number belongs to
 /// no process, because process slots begin at 1.
 const GSI_QPN: u32 = 1;
+
+/// UD: into datagram rings, and to other hosts.
+#[derive(Debug)]
+pub(in crate::engine) struct DatagramWire;
+
+impl Wire for DatagramWire {
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        issue_waiting(requester, qp);
+        Issued::SoFar
+    }
+}
 
 /// Delivers a datagram to its QP, or to the members of a group. Returns false if no QP took it. Not
 /// inlined, like its siblings, to bound the stack of a poll.
@@ -126,7 +138,7 @@ pub(crate) fn receive_from_other_host(
     let headers = Headers { total: len + GRH, packet, ..headers };
     let datagram = Datagram { source: DatagramBytes::Packet(&header, payload), routed: true };
     // The transport compared the Q_Key.
-    place_datagram(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
+    place_datagram(qp, qp.unconnected.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
 
 /// Returns false if the datagram was dropped.
@@ -137,7 +149,7 @@ fn place_datagram(
     datagram: &Datagram<'_>,
     careful: bool,
 ) -> bool {
-    if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
+    if !qp.is_receiving() || qp.unconnected.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
     // The responder lock keeps out deregistration and RESET during the copy.
@@ -202,7 +214,7 @@ fn request_bytes(
 }
 
 /// Sends the waiting requests of a UD QP in order, until a ring is full.
-pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
+fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     let mut used: Option<Arc<Outlet>> = None;
     requester.datagrams.waits_for_room = false;
     while requester.sends.has_issuable() {
@@ -389,7 +401,8 @@ fn send(
     let len = ranges.total();
     let imm = if request.opcode == IBV_WR_SEND_WITH_IMM { IMM } else { 0 };
     let solicited = if request.flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 };
-    let qkey = if to.qkey & QKEY_OWN != 0 { qp.qkey.load(Ordering::Relaxed) } else { to.qkey };
+    let qkey =
+        if to.qkey & QKEY_OWN != 0 { qp.unconnected.qkey.load(Ordering::Relaxed) } else { to.qkey };
     let mut body = [0u64; BODY_WORDS];
     body[0] = halves(to.qpn, qkey);
     let packet = to.grh.map_or(0, |route| if uses_ipv4(&route) { IPV4 } else { IPV6 });

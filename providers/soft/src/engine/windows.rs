@@ -23,7 +23,7 @@ use soft_local::shm::layout::{MRS, MWS};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_semantics::keys::Found;
-pub(crate) use soft_semantics::windows::Bind;
+use soft_semantics::windows::Bind;
 use soft_semantics::windows::{self, USER_BITS};
 use soft_sys::unguessable::{Orders, Unguessable};
 use std::collections::{HashMap, VecDeque};

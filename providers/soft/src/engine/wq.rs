@@ -2,17 +2,18 @@
 //! `ops/wq` creates them; frames arrive from `ethernet/receive`, completions go to the CQ of the
 //! work queue.
 
-use super::completion::Cqe;
-use super::ethernet::{FrameTarget, Key};
+use super::ethernet::FrameTarget;
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
 use super::objects::datagrams::ReceiveShortage;
 use super::objects::wq::{Rss, Wq};
-use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
 use abi::*;
 use cface::sync::Mutex;
+use soft_semantics::completion::Cqe;
+use soft_semantics::frames::Key;
+use soft_semantics::receive::{Receive, ReceiveQueue};
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::sync::Arc;

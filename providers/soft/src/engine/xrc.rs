@@ -19,29 +19,25 @@
 //!   is confirmed by the tables of its subject before it has an effect.
 #![forbid(unsafe_code)]
 
-use super::host_qp::answer_srq_request;
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::holder::PeerState;
 use super::objects::qp::{Qp, Role, StandIn};
 use super::objects::served_by::ServedBy;
 use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
-use super::opened::has_living_opener;
-use super::qp::QpParameters;
-use super::state::Kind;
 use crate::host::xrc_messages::SrqRequest;
-use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
-use soft_local::shm::slot::{Head, Op, halves, high, low};
+use soft_local::shm::layout::{Life, QPS, split_qpn};
+use soft_local::shm::slot::{Head, Op, high, low};
 use soft_local::shm::trust::Claim;
-use soft_semantics::inbound::{Nak, Verdict};
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 impl StandIn {
     /// Whether the home QP still serves its sender, in the incarnation of this stand-in.
-    pub(crate) fn serves(&self) -> bool {
+    pub(crate) fn may_serve(&self) -> bool {
         match self.home.peer_state(self.sender_qpn) {
             PeerState::Serving(generation) => generation == self.generation,
             PeerState::Silent => false,
@@ -54,24 +50,24 @@ impl StandIn {
 
     /// Whether the home QP serves its sender, or will again after its port comes up.
     pub(crate) fn is_valid(&self) -> bool {
-        self.serves() || !self.home.peer.is_dead() && self.is_connected()
+        self.may_serve() || !self.home.peer.is_dead() && self.has_connection()
     }
 
-    fn is_connected(&self) -> bool {
+    pub(super) fn has_connection(&self) -> bool {
         self.home.connection(self.sender_qpn) == Some(self.generation)
     }
 
     /// Whether the stand-in must stay in ERR after a refusal: the owner of the home QP reads its
     /// state here, and has not heard of the refusal.
     pub(super) fn awaits_refusal(&self) -> bool {
-        !self.home.peer.is_dead() && self.is_connected()
+        !self.home.peer.is_dead() && self.has_connection()
     }
 }
 
 /// Limit of tasks from other processes; further tasks are lost, as in a full ring.
 const MAX_TASKS: usize = 1 << 12;
 /// Limit of stand-ins, to leave QP numbers for the application.
-const MAX_STAND_INS: usize = QPS / 2;
+pub(super) const MAX_STAND_INS: usize = QPS / 2;
 /// Limit of requests that wait for a stand-in; each holds a packet.
 const MAX_QUEUED_REQUESTS: usize = 64;
 /// The QP number that stands for senders on another host (`Qp::set_connected`).
@@ -111,20 +107,6 @@ impl Xrc {
         drop(tasks);
         adapter.fabric.wake_self();
         true
-    }
-
-    /// Serves a queued request by a stand-in, which is made if needed.
-    fn serve_queued(&self, adapter: &Arc<Adapter>, question: &SrqRequest, frame: &[u8]) {
-        let number = self.make_stand_in(adapter, question.of, OTHER_HOST);
-        let there = number.and_then(|number| adapter.registry.qp(split_qpn(number).1));
-        let there = match &there {
-            Some(guest) if guest.serves_incarnation(question.generation) => Ok(&**guest),
-            // The request belongs to an earlier connection.
-            Some(_) => return,
-            None if self.stand_ins.lock().len() >= MAX_STAND_INS => Err(Verdict::NotReady),
-            None => Err(Verdict::Refuse(Nak::InvalidRd)),
-        };
-        answer_srq_request(adapter, there, question, frame, ServedBy::Library);
     }
 
     /// Called by polls: serves the hot rings.
@@ -276,7 +258,7 @@ impl Xrc {
 
     /// Handles a reported `event` of QP `of` of another process. The event is passed to local
     /// handles if the life of the QP agrees.
-    fn handle_event(&self, adapter: &Adapter, of: u32, event: QpEvent) {
+    pub(super) fn handle_event(&self, adapter: &Adapter, of: u32, event: QpEvent) {
         let Some(home) = self.home_of(adapter, of) else { return };
         let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
         if event.breaks() != life.is_connected_to(life.dest_qpn) {
@@ -286,7 +268,7 @@ impl Xrc {
 
     /// Fails the local QP `of` after stand-in `by` refused a request. Required: `by` stands for
     /// `of`, and the tables of its owner show ERR.
-    fn fail_refused(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
+    pub(super) fn fail_refused(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
         let (_, index) = split_qpn(of);
         let is_it = |qp: &Arc<Qp>| qp.qpn == of && matches!(qp.role, Role::Receiver(_));
         let Some(qp) = adapter.registry.qp(index).filter(is_it) else { return };
@@ -305,108 +287,6 @@ impl Xrc {
             qp.event(event.0);
             qp.flush_all();
         }
-    }
-
-    /// Executes the tasks of the service thread.
-    pub(crate) fn run_tasks(&self, adapter: &Arc<Adapter>) {
-        let tasks = std::mem::take(&mut *self.tasks.lock());
-        for task in tasks {
-            match task {
-                XrcTask::MakeStandIn { slot, of, by } => {
-                    if let Some(number) = self.make_stand_in(adapter, of, by) {
-                        let word = halves(number, by);
-                        adapter.datagrams.send_message(adapter, slot, Op::XrcAnswer, of, word);
-                    }
-                }
-                XrcTask::ReportEvent { slot, by, of, event } => {
-                    let word = halves(of, event);
-                    adapter.datagrams.send_message(adapter, slot, Op::XrcBroke, by, word);
-                }
-                XrcTask::Serve { question, frame } => self.serve_queued(adapter, &question, &frame),
-                XrcTask::EventReported { by, of, event } => {
-                    if split_qpn(of).0 == adapter.fabric.slot() {
-                        self.fail_refused(adapter, by, of, event);
-                    } else if by == of {
-                        self.handle_event(adapter, of, event);
-                    }
-                }
-            }
-        }
-        self.end_orphans();
-        let mut stand_ins = self.stand_ins.lock();
-        stand_ins.retain(|qp| {
-            if let Some(stand) = qp.as_stand_in()
-                && stand.home.peer.is_dead()
-            {
-                stand.outlives_home.store(
-                    stand.is_connected() && has_living_opener(adapter, &stand.home),
-                    Ordering::Release,
-                );
-            }
-            let needed = qp.is_stand_in_needed() || qp.is_refusal_awaited();
-            if !needed {
-                self.remove_remote(qp);
-                qp.retire();
-            }
-            needed
-        });
-    }
-
-    /// Removes `qp` from the stand-ins for other hosts.
-    fn remove_remote(&self, qp: &Arc<Qp>) {
-        let mut guests = self.remote_stand_ins.lock();
-        guests.retain(|_, guest| !Arc::ptr_eq(guest, qp));
-        self.has_remote_stand_ins.store(!guests.is_empty(), Ordering::Relaxed);
-    }
-
-    /// Makes a stand-in for QP `of` and sender `by`, or finds the present one. Returns its number.
-    fn make_stand_in(&self, adapter: &Arc<Adapter>, of: u32, by: u32) -> Option<u32> {
-        let mut stand_ins = self.stand_ins.lock();
-        let known = stand_ins.iter().find(|qp| {
-            qp.qpn == of
-                && qp.is_stand_in_needed()
-                && qp.as_stand_in().is_some_and(|stand| stand.sender_qpn == by)
-        });
-        if let Some(qp) = known {
-            return Some(qpn(adapter.fabric.slot(), qp.index));
-        }
-        if stand_ins.len() >= MAX_STAND_INS {
-            return None;
-        }
-        let home = adapter.link(of).map(|(link, _)| link);
-        let home = home.filter(|link| link.connection(by).is_some());
-        // If the home process died, this process may have the QP open.
-        let home = home.or_else(|| self.home_of(adapter, of))?;
-        let is_far = by == OTHER_HOST;
-        let sender = if is_far { None } else { Some(adapter.link(by)?.1) };
-        let generation = home.connection(by)?;
-        let held = home.peer.is_dead();
-        let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
-        let sends = sender.as_ref().map_or(!held, |sender| sender.may_send(of));
-        if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sends {
-            return None;
-        }
-        let domain = DomainId::load(&home.entry().domain);
-        let srq = adapter.registry.srq_of(domain)?;
-        let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
-        let stand = StandIn {
-            home,
-            domain,
-            sender_qpn: by,
-            generation,
-            outlives_home: AtomicBool::new(held),
-        };
-        let wanted = QpParameters::receiver(Role::StandIn(stand), srq.report.clone());
-        let qp = Qp::new(adapter, wanted).ok()?;
-        qp.responder.lock().min_rnr_timer = min_rnr_timer;
-        qp.connect_receiver(sender, by);
-        if is_far {
-            self.remote_stand_ins.lock().insert(of, Arc::clone(&qp));
-            self.has_remote_stand_ins.store(true, Ordering::Relaxed);
-        }
-        let number = qpn(adapter.fabric.slot(), qp.index);
-        stand_ins.push(qp);
-        Some(number)
     }
 
     /// Opens the domain of the file `fd`, or a new private domain.

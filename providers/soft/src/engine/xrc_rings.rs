@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::issue::SlotHead;
-use super::objects::connection::{Link, Requester, XrcRing, XrcRings};
+use super::objects::connection::{Issued, Link, Requester, Wire, XrcRing, XrcRings};
 use super::objects::holder::PeerState;
 use super::objects::qp::Qp;
 use super::objects::xrc::{DomainId, domain_of_srq};
@@ -39,9 +39,24 @@ impl XrcRings {
     }
 }
 
+/// XRC: into one of several rings on this host.
+#[derive(Debug)]
+pub(in crate::engine) struct XrcWire;
+
+impl Wire for XrcWire {
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        requester.issue_xrc(qp);
+        Issued::SoFar
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+}
+
 impl Requester {
     /// Issues waiting requests of an XRC QP, in order, until a request must wait.
-    pub(super) fn issue_xrc(&mut self, qp: &Qp) {
+    fn issue_xrc(&mut self, qp: &Qp) {
         while self.sends.has_issuable() {
             let n = self.sends.queue.issued;
             let number = self.sends.queue.entry(n).request.srqn;

@@ -2,14 +2,14 @@
 
 mod segments;
 
-use crate::engine::ethernet::{
-    Framing, Segment, dissect, frame_check, frame_is_right, make_segment,
-};
-use crate::engine::tags::wire;
 use soft_local::fabric;
 use soft_local::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
 use soft_memory::foreign::tells_mapping;
 use soft_semantics::faults;
+use soft_semantics::frames::{
+    Framing, Segment, are_right as frame_is_right, dissect, frame_check, make_segment,
+};
+use soft_semantics::tags::wire;
 
 pub use segments::segments;
 

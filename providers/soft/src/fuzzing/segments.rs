@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use abi::*;
 
-use crate::engine::completion::Reads;
+use crate::engine::creating::QpParameters;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
 use crate::engine::objects::cq::{Cq, CqOptions};
 use crate::engine::objects::holder::RingHolder;
 use crate::engine::objects::qp::{Pair, Qp};
 use crate::engine::objects::served_by::ServedBy;
-use crate::engine::qp::QpParameters;
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::engine::request::{Destination, RemoteAddress, Request, What};
-use crate::engine::state::{Kind, State};
 use crate::net::Gids;
 use crate::ops::qp::modify;
 use soft_local::fabric::{Fabric, FabricConfig, Handler, Peer};
 use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
+use soft_semantics::completion::Reads;
 use soft_semantics::modify::transition;
+use soft_semantics::request::{Destination, RemoteAddress, Request, What};
+use soft_semantics::state::{Kind, State};
 
 /// Bytes of a record: kind, three parameters, and eight words.
 const RECORD: usize = 4 + 64;

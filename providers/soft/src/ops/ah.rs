@@ -6,10 +6,10 @@ use super::query::MAX_AH;
 use super::state::Context;
 use super::{object, status};
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::request::Route;
 use crate::host::unavailable::is_temporary;
 use crate::net::{Gids, is_multicast, may_send_to};
 use abi::*;
+use soft_semantics::request::Route;
 use soft_sys::Errno;
 use std::ffi::c_int;
 

@@ -19,10 +19,10 @@ use crate::engine::fast_send::FastSend;
 use crate::engine::objects::builder::{Builder, BuiltRequest};
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
-use crate::engine::request::{RemoteAddress, Request, Segments, What};
-use crate::engine::state::{Kind, State};
 use abi::*;
 use lock_api::RawMutex as _;
+use soft_semantics::request::{RemoteAddress, Request, Segments, What};
+use soft_semantics::state::{Kind, State};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 

@@ -8,9 +8,9 @@
 use super::cq::{CqExOptions, create};
 use super::object;
 use super::pd::Pd;
-use crate::engine::completion::{Cqe, Reads, Stamped};
 use crate::engine::objects::cq::Cq;
 use abi::*;
+use soft_semantics::completion::{Cqe, Reads, Stamped};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;

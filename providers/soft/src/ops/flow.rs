@@ -3,12 +3,12 @@
 
 use super::{object, status};
 use crate::engine::counters::Counters;
-use crate::engine::ethernet::steer::{self, Spec, spec_size};
 use crate::engine::objects::adapter::SteeringRule;
 use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
-use crate::engine::state::Kind;
 use abi::*;
+use soft_semantics::frames::steer::{self, Spec, spec_size};
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn create_flow(
         for c in &counters {
             c.users.fetch_add(1, Ordering::AcqRel);
         }
-        queue.flows.fetch_add(1, Ordering::AcqRel);
+        queue.unconnected.flows.fetch_add(1, Ordering::AcqRel);
         // SAFETY: a live QP has its context.
         let context = unsafe { (*qp).context };
         let verbs = ibv_flow { comp_mask: 0, context, handle: 0 };
@@ -147,7 +147,7 @@ pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         for c in &flow.counters {
             c.users.fetch_sub(1, Ordering::AcqRel);
         }
-        flow.qp.flows.fetch_sub(1, Ordering::AcqRel);
+        flow.qp.unconnected.flows.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }

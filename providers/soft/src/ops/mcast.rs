@@ -3,9 +3,9 @@
 
 use super::status;
 use crate::engine::objects::qp::Qp;
-use crate::engine::state::Kind;
 use crate::net::is_multicast;
 use abi::*;
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use std::ffi::c_int;
 

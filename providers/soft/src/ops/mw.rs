@@ -6,9 +6,9 @@ use super::pd::Pd;
 use super::{object, status};
 use crate::engine::objects::qp::Qp;
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::engine::request::{Request, What};
-use crate::engine::windows::Bind;
 use abi::*;
+use soft_semantics::request::{Request, What};
+use soft_semantics::windows::Bind;
 use soft_sys::Errno;
 use std::ffi::c_int;
 

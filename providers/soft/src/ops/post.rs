@@ -7,9 +7,9 @@ use super::mw::bind_request;
 use crate::engine::fast_send::FastSend;
 use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
-use crate::engine::request::{Destination, RemoteAddress, Request, Segments, What};
-use crate::engine::state::Kind;
 use abi::*;
+use soft_semantics::request::{Destination, RemoteAddress, Request, Segments, What};
+use soft_semantics::state::Kind;
 use soft_sys::Errno;
 use std::ffi::c_int;
 

@@ -17,6 +17,7 @@ use super::state::Context;
 use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
 use crate::config::Wiring;
+use crate::engine::creating::QpParameters;
 use crate::engine::life::from_shared;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::connection::RetryAttributes;
@@ -24,17 +25,16 @@ use crate::engine::objects::cq::Cq;
 use crate::engine::objects::qp::{Opened, Pair, Qp, Role};
 use crate::engine::objects::srq::Srq;
 use crate::engine::objects::wq::Rss;
-use crate::engine::qp::QpParameters;
 use crate::engine::refused::errno;
-use crate::engine::request::Route;
-use crate::engine::state::{Kind, State};
-use crate::engine::tso::MAX_TSO_HEADER;
 use crate::host::active_mtu;
 use crate::host::unavailable::is_temporary;
 use crate::net::{Gids, is_multicast};
 use abi::*;
 use soft_local::shm::layout::Life;
+use soft_semantics::frames::segmenter::MAX_TSO_HEADER;
 use soft_semantics::modify::{self, Limits, Step};
+use soft_semantics::request::Route;
+use soft_semantics::state::{Kind, State};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn create_qp(
         // SAFETY: `full` names `pd` and the objects of the caller's `init`, live objects of this
         // provider during the call.
         let qp = unsafe { create(&full)? };
-        init.cap = qp.attributes.lock().cap;
+        init.cap = qp.life.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
@@ -89,7 +89,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         // SAFETY: the objects named by the caller's `init` are live objects of this provider during
         // the call.
         let qp = unsafe { create(init)? };
-        init.cap = qp.attributes.lock().cap;
+        init.cap = qp.life.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
@@ -356,7 +356,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // reference is not used afterwards.
         let queue = unsafe { Qp::of(qp) };
         let grouped = queue.kind == Kind::Ud && queue.adapter.groups.is_attached(queue);
-        if grouped || queue.flows.load(Ordering::Acquire) > 0 {
+        if grouped || queue.unconnected.flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         if queue.opened().is_some() {
@@ -367,7 +367,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !goes_on {
             queue.retire();
         }
-        let got = queue.report.0.end_events(&queue.events, qp as u64);
+        let got = queue.reports.report.0.end_events(&queue.reports.events, qp as u64);
         // SAFETY: the QP was created with mutex and condition; the front-end counts
         // acknowledgements under the mutex; a QP holds its domain; the handle is the Arc that
         // creation turned into a pointer.
@@ -455,7 +455,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     }
     // Held against concurrent changes by the application. An error of the QP meanwhile only leads
     // to ERR.
-    let mut known = qp.attributes.lock();
+    let mut known = qp.life.attributes.lock();
     let limits = limits(&qp.adapter, gids, given);
     let changes = modify::modify(qp.kind, qp.state(), attr, given, &limits).map_err(errno)?;
     if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
@@ -524,7 +524,7 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     qp.entry().rq_psn.store(attr.rq_psn, Ordering::Relaxed);
     qp.entry().path_mtu.store(attr.path_mtu as u8, Ordering::Relaxed);
     qp.entry().max_dest_rd_atomic.store(attr.max_dest_rd_atomic, Ordering::Relaxed);
-    qp.qkey.store(attr.qkey, Ordering::Relaxed);
+    qp.unconnected.qkey.store(attr.qkey, Ordering::Relaxed);
     qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
     if has_rnr_timer {
         qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
@@ -604,7 +604,7 @@ fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
         Role::Opened(Opened { local: Some(local), .. }) => local,
         _ => qp,
     };
-    let known = *qp.attributes.lock();
+    let known = *qp.life.attributes.lock();
     let state = qp.state();
     let draining = state == State::Sqd && !qp.requester.lock().is_drained();
     (modify::shown(&known.attr, known.cap, state, draining), known.cap)

@@ -11,11 +11,7 @@ mod send;
 pub(crate) mod steering;
 
 pub(super) use receive::{FrameTarget, deliver};
-pub(super) use send::{check, issue_waiting};
-pub(crate) use soft_semantics::frames::{
-    Framing, Key, Segment, are_right as frame_is_right, dissect, frame_check, make_segment, steer,
-    toeplitz,
-};
+pub(super) use send::{FrameWire, check};
 
 /// Longest frame in bytes, without frame check sequence: a jumbo frame of 9216 bytes, an Ethernet
 /// header and two VLAN tags.

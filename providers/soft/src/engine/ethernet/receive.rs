@@ -2,20 +2,20 @@
 //! datagram ring; ends in a completion of a QP or work queue.
 
 use super::MAX_FRAME;
-use crate::engine::completion::{Cqe, Rare};
 use crate::engine::link::chunk_of;
 use crate::engine::objects::adapter::{Adapter, SteeringRule};
 use crate::engine::objects::cq::Cq;
 use crate::engine::objects::datagrams::{Delivery, Inlet};
 use crate::engine::objects::qp::{Qp, Role};
 use crate::engine::objects::wq::Wq;
-use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_memory::Ranges;
+use soft_semantics::completion::{Cqe, Rare};
 use soft_semantics::frames::steer::Winner;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
+use soft_semantics::receive::Receive;
 
 /// A frame in private memory.
 pub(crate) struct IncomingFrame<'a> {

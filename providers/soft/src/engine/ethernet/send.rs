@@ -3,14 +3,25 @@
 
 use super::MAX_FRAME;
 use super::steering::select_receivers;
-use crate::engine::objects::connection::Requester;
+use crate::engine::objects::connection::{Issued, Requester, Wire};
 use crate::engine::objects::datagrams::{OutgoingDatagram, PutResult};
 use crate::engine::objects::qp::Qp;
-use crate::engine::request::Phase;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_semantics::frames::{ETHERNET, dissect, fill};
+use soft_semantics::request::Phase;
 use soft_sys::Errno;
+
+/// RAW_PACKET: into datagram rings.
+#[derive(Debug)]
+pub(in crate::engine) struct FrameWire;
+
+impl Wire for FrameWire {
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        issue_waiting(requester, qp);
+        Issued::SoFar
+    }
+}
 
 /// Checks a request that is not a segmented send.
 ///
@@ -22,7 +33,7 @@ pub(crate) fn check(opcode: u32, len: u64) -> Result<(), Errno> {
 }
 
 /// Sends the waiting requests of a RAW_PACKET QP in order, until a ring is full.
-pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
+fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     // A process that could not be met gets no frames until a later call succeeds, like a station
     // without link.
     let _lost = qp.adapter.datagrams.meet_all_processes(&qp.adapter);

@@ -2,7 +2,6 @@
 //! for a frame. Senders select the receiving processes; receivers select their own rules again.
 #![forbid(unsafe_code)]
 
-use super::steer::{Rank, Wanted, Winner, shape};
 use crate::engine::counters::Counters;
 use crate::engine::objects::adapter::{Adapter, Steering, SteeringRule};
 use crate::engine::objects::datagrams::Receivers;
@@ -12,6 +11,7 @@ use cface::sync::RwLock;
 use soft_local::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use soft_local::shm::view::View;
 use soft_semantics::frames::KEY_WORDS;
+use soft_semantics::frames::steer::{Rank, Wanted, Winner, shape};
 use soft_sys::{Errno, clock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -34,11 +34,11 @@ impl Adapter {
             Addresses::V6 { src, dst } => (src.into(), dst.into()),
         };
         limits.may_meet(from)
-            && (limits.interfaces.is_none() || to.is_multicast() || self.has_address(to))
+            && (limits.interfaces.is_none() || to.is_multicast() || self.is_reported(to))
     }
 
     /// Whether an address is in the GID table that applications were last told of.
-    fn has_address(&self, address: IpAddr) -> bool {
+    fn is_reported(&self, address: IpAddr) -> bool {
         let raw = match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),

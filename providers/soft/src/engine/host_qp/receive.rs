@@ -47,7 +47,7 @@ pub(super) struct Halves<'a> {
 
 impl Halves<'_> {
     /// Sets whether the application's memory may be unmapped, because the service thread serves.
-    pub(super) fn take_care(&mut self, careful: bool) {
+    pub(super) fn begin_serving(&mut self, careful: bool) {
         self.inbound.begin_serving(careful);
     }
 }
@@ -137,7 +137,7 @@ impl Qp {
             ServedBy::Library => AckPolicy::SendNow,
         };
         self.with_connection(sockets, now, ack_policy, |connection, halves| {
-            halves.take_care(served_by == ServedBy::Library);
+            halves.begin_serving(served_by == ServedBy::Library);
             connection.receive_packets(halves, sockets, now, arrivals)
         });
     }
@@ -419,7 +419,7 @@ impl Source for Payload<'_> {
 
     fn peek(
         &self,
-        start: &mut [u8; crate::engine::tags::wire::HEADERS_LEN],
+        start: &mut [u8; soft_semantics::tags::wire::HEADERS_LEN],
     ) -> Result<usize, Errno> {
         let len = self.0.len().min(start.len());
         start[..len].copy_from_slice(&self.0[..len]);

@@ -2,15 +2,16 @@
 //! Stands between `Requester` and the sending half of its connection (`host::connection::pump`).
 
 use crate::engine::inbound::read_region_bytes;
-use crate::engine::objects::connection::Requester;
+use crate::engine::objects::connection::{Issued, Requester, Wire};
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::send_requests::SendRequests;
 use crate::engine::onesided::read_from_srq_owner;
 use crate::engine::regions::LOCAL_WRITE;
-use crate::host::HostWire;
+use crate::engine::wire::{change_innermost, restore_replaced, wrap};
 use crate::host::connection::ReadOwner;
 use crate::host::connection::pump::{LocalWork, RequestQueue};
 use crate::host::sockets::Sockets;
+use crate::host::{HostConnection, HostWire};
 use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Op, Refusal, Status, Work};
@@ -20,6 +21,7 @@ use soft_memory::Ranges;
 use soft_memory::careful::Seen;
 use soft_semantics::inbound::Nak;
 use soft_semantics::request::{Phase, RemoteAddress, Request, What};
+use soft_semantics::state::Kind;
 use std::sync::atomic::Ordering;
 
 /// The send requests of a QP, whose requester is locked.
@@ -29,7 +31,47 @@ pub(super) struct SendHalf<'a> {
     pub(super) sends: &'a mut SendRequests,
 }
 
+/// To a QP on another host, in place of the wire of the QP's kind.
+#[derive(Debug)]
+struct RemoteWire {
+    replaced: Box<dyn Wire>,
+}
+
+impl Wire for RemoteWire {
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        requester.issue_to_host(qp);
+        Issued::SoFar
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn replaced(&mut self) -> Option<&mut Box<dyn Wire>> {
+        Some(&mut self.replaced)
+    }
+}
+
 impl Requester {
+    /// Sends requests to another host from now on (RTR), or (None) no longer. Returns the previous
+    /// transport. A QP without a connection keeps its wire, which also sends to other hosts.
+    pub(crate) fn set_host_connection(
+        &mut self,
+        remote: Option<Box<HostConnection>>,
+        kind: Kind,
+    ) -> Option<Box<HostConnection>> {
+        let before = std::mem::replace(&mut self.host_connection, remote);
+        if kind.is_connected() {
+            change_innermost(&mut self.wire, restore_replaced);
+            if self.host_connection.is_some() {
+                change_innermost(&mut self.wire, |wire| {
+                    wrap(wire, |replaced| RemoteWire { replaced });
+                });
+            }
+        }
+        before
+    }
+
     /// Gives all waiting requests to the transport, and sends the packets that may leave.
     #[cold]
     pub(crate) fn issue_to_host(&mut self, qp: &Qp) {
@@ -102,7 +144,7 @@ impl SendRequests {
             request.what,
             What::FetchAdd { .. } | What::CompareSwap { .. } | What::Store { word: None, .. }
         );
-        // An injected fault (`engine::faulty`). No packet could provoke the refusal from every
+        // An injected fault (`engine::faults`). No packet could provoke the refusal from every
         // peer.
         if let What::Refused(nak) = request.what {
             return Err(nak.requester_status());

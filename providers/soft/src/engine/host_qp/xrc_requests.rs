@@ -60,7 +60,7 @@ impl Qp {
         let mut was_outstanding = false;
         let now = sockets.now();
         self.with_connection(sockets, now, AckPolicy::SendNow, |connection, halves| {
-            halves.take_care(served_by == ServedBy::Library);
+            halves.begin_serving(served_by == ServedBy::Library);
             let (found, outcome) = connection.apply_srq_reply(halves, sockets, now, slot, reply);
             was_outstanding = found;
             outcome

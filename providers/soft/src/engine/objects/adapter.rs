@@ -11,7 +11,6 @@ use super::xrc::Xrc;
 use crate::attention::Attention;
 use crate::engine::counters::Counters;
 use crate::engine::domains::Domains;
-use crate::engine::ethernet::steer::{Pattern, Rank};
 use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::regions::Regions;
 use crate::engine::windows::Windows;
@@ -21,6 +20,7 @@ use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Fabric;
 use soft_local::shm::chunks::Chunks;
 use soft_local::shm::view::View;
+use soft_semantics::frames::steer::{Pattern, Rank};
 use std::sync::{Arc, Weak};
 
 /// The part of the adapter that belongs to this process.

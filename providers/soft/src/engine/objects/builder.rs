@@ -1,12 +1,12 @@
 //! Requests under construction by the `ibv_wr_*` functions (ibv_wr_post(3)). `ops/builder` fills
 //! them; `ibv_wr_complete` posts them to the send queue.
 
-use crate::engine::request::Request;
 use abi::*;
 use arrayvec::ArrayVec;
 use cface::sync::RawMutex;
 use lock_api::RawMutex as _;
 use soft_memory::MAX_SGE;
+use soft_semantics::request::Request;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 

@@ -6,12 +6,10 @@ use super::copying::{Copying, Costs};
 use super::datagram_sender::DatagramSender;
 use super::holder::RingHolder;
 use super::maps::RegionMaps;
-use super::plan::FaultSchedule;
 use super::qp::Qp;
 use super::send_requests::SendRequests;
 use super::srq::Srq;
-use crate::engine::receive::Receive;
-use crate::engine::tags::wire::Tagged;
+use crate::engine::faults::plan::FaultSchedule;
 use crate::host::HostConnection;
 use crate::host::xrc_messages::ServeResult;
 use soft_local::fabric::Peer;
@@ -19,6 +17,8 @@ use soft_local::shm::ring::Ring;
 use soft_local::shm::view::View;
 use soft_memory::careful::Seen;
 use soft_semantics::Time;
+use soft_semantics::receive::Receive;
+use soft_semantics::tags::wire::Tagged;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -33,8 +33,8 @@ pub(in crate::engine) enum Issued {
 }
 
 /// The path of a send queue's requests to the remote QP. A wire may wrap another wire and forward
-/// the requests that it does not delay, lose or fail. `engine::wire` has the wires;
-/// `engine::faulty` has the wire with faults.
+/// the requests that it does not delay, lose or fail. Each wire is beside the functions that issue
+/// by it; `engine::faults` has the wires that wrap another.
 pub(in crate::engine) trait Wire: std::fmt::Debug + Send {
     /// Issues waiting requests in order, as far as possible now.
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued;
@@ -52,6 +52,12 @@ pub(in crate::engine) trait Wire: std::fmt::Debug + Send {
 
     /// The wrapped wire, if any.
     fn inner(&mut self) -> Option<&mut Box<dyn Wire>> {
+        None
+    }
+
+    /// The wire in whose place this wire stands, if any. A wire that wraps this wire does not see
+    /// it.
+    fn replaced(&mut self) -> Option<&mut Box<dyn Wire>> {
         None
     }
 

@@ -20,6 +20,9 @@ pub(in crate::engine) const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 /// others only. The time exceeds `RECEIVE_WAIT`, so that a receiver waiting itself resumes first.
 pub(in crate::engine) const FULL_RING_WAIT: Duration = Duration::from_millis(300);
 
+/// Datagrams of a process served in one round.
+pub(in crate::engine) const ROUND_BUDGET: usize = 256;
+
 /// All datagram traffic of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {

@@ -1,10 +1,10 @@
 //! Position of ibv_start_poll(3) and related functions in a completion queue. `ops/cq_ex` moves it;
 //! the completions come from the ring of the CQ.
 
-use crate::engine::completion::{Cqe, Stamped};
 use abi::*;
 use cface::sync::RawMutex;
 use lock_api::RawMutex as _;
+use soft_semantics::completion::{Cqe, Stamped};
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
 

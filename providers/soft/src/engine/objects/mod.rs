@@ -1,9 +1,9 @@
-//! The objects of a process as data: the adapter, its queues and its connections. All code of
-//! `engine` and `remote` works on these structures.
+//! The objects of a process: the adapter, its queues and its connections. All code of `engine` works
+//! on these structures.
 //!
-//! The structures refer to each other, so their definitions are in one folder. Their methods are in
-//! the files of `engine` and `remote` named after the task. A file of this folder imports no file
-//! with methods (`tests/arrows.rs`).
+//! The structures refer to each other, so their definitions are in one folder. Questions that the
+//! fields alone answer are beside them. The other methods are in the files of `engine` named after
+//! the task. A file of this folder calls no function of such a file (`tests/arrows.rs`).
 //!
 //! | file | content |
 //! |---|---|
@@ -19,9 +19,10 @@
 //! `iterator` (calls of an application in several steps), `datagrams` (datagram rings), `half`
 //! (locks of QPs), `helping` (shared long operations), `port` (the port and its orders), `maps`
 //! (mapped regions of peers), `copying` and `other_cqs` (measurements), `published_addresses`
-//! (addresses of other namespaces), `hot_slots` and `holder` (rings), `plan` (fault rules),
-//! `served_by` (the serving thread), `send_requests` (the requests of a send queue),
-//! `datagram_sender` (the sending half of a QP without a connection).
+//! (addresses of other namespaces), `hot_slots` and `holder` (rings), `served_by` (the serving
+//! thread), `send_requests` (the requests of a send queue), `datagram_sender` (the sending half of
+//! a QP without a connection), `ring_acks` (acknowledgements on this host), `list_marks` (the lists
+//! that contain a QP).
 
 pub(crate) mod adapter;
 pub(crate) mod builder;
@@ -36,13 +37,14 @@ pub(crate) mod helping;
 pub(crate) mod holder;
 pub(crate) mod hot_slots;
 pub(crate) mod iterator;
+pub(crate) mod list_marks;
 pub(crate) mod maps;
 pub(crate) mod other_cqs;
-pub(crate) mod plan;
 pub(crate) mod port;
 pub(crate) mod published_addresses;
 pub(crate) mod qp;
 pub(crate) mod registry;
+pub(crate) mod ring_acks;
 pub(crate) mod run_lists;
 pub(crate) mod send_requests;
 pub(crate) mod served_by;

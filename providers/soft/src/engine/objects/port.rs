@@ -1,8 +1,8 @@
 //! The port: its state, its orders, the thread that receives orders, and reported problems.
 //! `port.rs` has the methods; `control.rs` has the thread.
 
-use super::plan::FaultPlan;
 use super::published_addresses::PublishedAddresses;
+use crate::engine::faults::plan::FaultPlan;
 use crate::gid_indices::GidIndices;
 use crate::net::ReportedGids;
 use cface::sync::Mutex;

@@ -1,5 +1,5 @@
-//! QPs: the fields common to all kinds, and the data of each kind in `Role`. `engine/qp.rs` has the
-//! methods; requester and responder hang below a QP.
+//! QPs: the fields common to all kinds, and the data of each kind in `Role`. Questions that fields
+//! alone answer are here, the other methods in `engine`; requester and responder hang below a QP.
 
 use super::adapter::Adapter;
 use super::channel::{Events, Reporter};
@@ -7,20 +7,22 @@ use super::connection::{Link, Requester, Responder};
 use super::cq::Cq;
 use super::datagrams::ReceiveShortage;
 use super::half::HalfLock;
+use super::list_marks::ListMarks;
+use super::ring_acks::RingAcks;
 use super::srq::Srq;
 use super::wq::Rss;
 use super::xrc::DomainId;
-use crate::engine::receive::ReceiveQueue;
-use crate::engine::state::Kind;
-use crate::engine::tags::wire::{Offer, Tagged};
 use abi::*;
 use cface::sync::Mutex;
-use soft_local::shm::protocol::Quiet;
+use soft_local::shm::layout::QpEntry;
 use soft_local::shm::ring::Ring;
+use soft_semantics::receive::ReceiveQueue;
+use soft_semantics::state::{Kind, State};
+use soft_semantics::tags::wire::{Offer, Tagged};
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The attributes of ibv_query_qp(3) and ibv_modify_qp(3), without the state.
@@ -51,49 +53,106 @@ pub(crate) struct Qp {
     pub(crate) pd: u32,
     /// The kind, with the data of that kind.
     pub(crate) role: Role,
-    /// Key of the receive CQ (`Cq::key`), read without a lock; 0: none.
-    pub(in crate::engine) recv_key: usize,
-    /// Whether SENDs may leave and arrive by the fast path (`fast_send`, `fast_receive`).
-    pub(in crate::engine) fast_send_allowed: bool,
-    pub(in crate::engine) fast_receive_allowed: bool,
-    /// Number of steering rules that name the QP.
-    pub(crate) flows: AtomicUsize,
+    pub(in crate::engine) fast: FastPath,
     /// The receive ring.
     pub(crate) ring: Ring,
+    pub(crate) life: QpLife,
+    pub(crate) requester: HalfLock<Requester>,
+    pub(crate) responder: HalfLock<Responder>,
+    pub(crate) receives: PostedReceives,
+    pub(in crate::engine) acks: RingAcks,
+    pub(crate) marks: ListMarks,
+    pub(crate) unconnected: Unconnected,
+    pub(crate) reports: QpReports,
+    /// Requests under construction by ibv_wr_start(3) and related functions.
+    pub(crate) builder: crate::engine::objects::builder::BuilderCell,
+}
+
+impl Qp {
+    pub(crate) const fn handle(&self) -> *mut ibv_qp {
+        self.verbs.get().cast()
+    }
+
+    pub(crate) fn me(&self) -> Weak<Self> {
+        self.me.clone()
+    }
+
+    /// The table entry of this QP, which peers read.
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.adapter.view.qp(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State::from_raw(u32::from(self.life.state.load(Ordering::Acquire))).unwrap_or(State::Err)
+    }
+
+    #[inline]
+    pub(crate) fn is_in(&self, state: State) -> bool {
+        self.life.state.load(Ordering::Acquire) == state as u8
+    }
+
+    /// Whether arriving requests are served.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(self.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
+    }
+
+    /// Whether the fast path may send. It supports neither XRC nor tag matching.
+    #[inline]
+    pub(crate) const fn sends_plainly(&self) -> bool {
+        self.fast.sends
+    }
+
+    /// Whether the fast path may receive. It supports no shared receive queue.
+    #[inline]
+    pub(crate) const fn receives_plainly(&self) -> bool {
+        self.fast.receives
+    }
+}
+
+/// Which short messages of a QP may take the fast path, and who polls for them. Fixed at creation.
+#[derive(Debug)]
+pub(in crate::engine) struct FastPath {
+    /// Key of the receive CQ (`Cq::key`), read without a lock; 0: none.
+    pub(in crate::engine) recv_key: usize,
+    /// Whether SENDs may leave by the fast path (`fast_send`).
+    pub(in crate::engine) sends: bool,
+    /// Whether SENDs may arrive by the fast path (`fast_receive`).
+    pub(in crate::engine) receives: bool,
+}
+
+/// State, incarnation and attributes of a QP.
+#[derive(Debug)]
+pub(crate) struct QpLife {
     pub(in crate::engine) state: AtomicU8,
     /// Serialises changes of the state.
     pub(in crate::engine) incarnation: Mutex<Incarnation>,
     pub(crate) attributes: Mutex<Attributes>,
-    pub(crate) requester: HalfLock<Requester>,
-    pub(crate) responder: HalfLock<Responder>,
-    pub(crate) receives: SpinLock<ReceiveQueue>,
-    /// Next sequence number to arrive, for reads without a lock. Written under the responder lock.
-    pub(in crate::engine) next_arrival: AtomicU32,
-    /// The last acknowledgement carried by a piece of the remote QP; the top bit says whether any
-    /// arrived. Written under the responder lock.
-    pub(in crate::engine) piggybacked: AtomicU32,
-    /// Counts fruitless looks at the ring.
-    pub(in crate::engine) idle_polls: Quiet,
-    /// The acknowledgement that the remote QP got last, alone or in a piece.
-    pub(in crate::engine) acked_to_peer: AtomicU32,
-    /// `next_arrival` at the last post, and whether a reply to the next message is expected: a
-    /// hint.
-    pub(in crate::engine) replied_to: AtomicU32,
-    pub(in crate::engine) expects_reply: AtomicBool,
-    /// Send requests are outstanding. Written under the requester lock.
-    pub(in crate::engine) outstanding: AtomicBool,
-    pub(in crate::engine) listed_sender: AtomicBool,
-    pub(in crate::engine) listed_receiver: AtomicBool,
+}
+
+/// The receives posted to a QP without a shared receive queue.
+#[derive(Debug)]
+pub(crate) struct PostedReceives {
+    pub(in crate::engine) queue: SpinLock<ReceiveQueue>,
     /// The responder waits for a receive.
-    pub(in crate::engine) receive_awaited: AtomicBool,
-    pub(crate) watched: AtomicBool,
+    pub(in crate::engine) awaited: AtomicBool,
+}
+
+/// Attributes of QPs without a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Unconnected {
     /// UD: the Q_Key that datagrams must carry.
     pub(crate) qkey: AtomicU32,
+    /// Number of steering rules that name the QP.
+    pub(crate) flows: AtomicUsize,
+}
+
+/// The asynchronous events of a QP.
+#[derive(Debug)]
+pub(crate) struct QpReports {
     pub(crate) report: Reporter,
     /// Asynchronous events sent; ibv_destroy_qp(3) waits until they are acknowledged.
     pub(crate) events: Events,
-    /// Requests under construction by ibv_wr_start(3) and related functions.
-    pub(crate) builder: crate::engine::objects::builder::BuilderCell,
 }
 
 /// Counts the connections of a table entry, across all QPs that used the entry.

@@ -4,7 +4,7 @@
 //!
 //! Locks: all are leaves, with two exceptions. `Chunks::free` is taken under `pending_release`, and
 //! the locks of a channel under `channels`.
-//! Mirror: `Qp::watched` says whether `watched` contains the QP.
+//! Mirror: a mark of the QP (`ListMarks`) says whether `watched` contains the QP.
 #![forbid(unsafe_code)]
 
 use super::channel::{AlarmNumbers, Channel};
@@ -71,7 +71,7 @@ impl Service {
 
     /// Makes the service thread look at `qp` until it waits for nothing.
     pub(crate) fn watch_qp(&self, qp: &Qp) {
-        if !qp.watched.swap(true, Ordering::AcqRel) {
+        if qp.marks.begin_watch() {
             self.watched.lock().push(qp.me.clone());
             self.wake_up();
         }
@@ -85,7 +85,7 @@ impl Service {
 
     /// Keeps `qp` watched, without a new round.
     pub(crate) fn watch_again(&self, qp: &Qp) {
-        if !qp.watched.swap(true, Ordering::AcqRel) {
+        if qp.marks.begin_watch() {
             self.watched.lock().push(qp.me.clone());
         }
     }

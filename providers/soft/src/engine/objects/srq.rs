@@ -6,12 +6,12 @@ use super::channel::{Events, Reporter};
 use super::cq::Cq;
 use super::qp::Qp;
 use super::xrc::DomainId;
-use crate::engine::receive::{Receive, ReceiveQueue};
-use crate::engine::tags::TagList;
 use cface::sync::Mutex;
+use soft_semantics::receive::{Receive, ReceiveQueue};
+use soft_semantics::tags::TagList;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A shared receive queue. The C object comes first.
@@ -37,6 +37,13 @@ pub(crate) struct Srq {
     pub(crate) report: Reporter,
     /// Present if the queue matches tags.
     pub(crate) tm: Option<Box<TagMatching>>,
+}
+
+impl Srq {
+    /// Whether the queue was destroyed; XRC QPs may still refer to it.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //! when it goes. Both QPs are of this host, but their connection goes by UDP packets.
 
 use super::*;
-use crate::engine::request::Route;
-use crate::engine::state::State;
+use soft_semantics::request::Route;
+use soft_semantics::state::State;
 use soft_sys::Errno;
 
 #[test]

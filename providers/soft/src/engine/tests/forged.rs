@@ -155,7 +155,7 @@ fn an_srq_that_holds_only_returned_receives_has_a_receive() {
     let srq = Srq::new(&adapter, wanted).expect("a number");
     assert!(!srq.has_receive());
     srq.post(1, &[]).expect("room");
-    let mut taken = crate::engine::receive::Receive::default();
+    let mut taken = soft_semantics::receive::Receive::default();
     assert!(srq.take(&mut taken) && !srq.has_receive());
     srq.give_back(&taken);
     assert!(srq.has_receive());
@@ -187,7 +187,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     receiver.connect(&sender);
     sender.connect(&receiver);
     let qp = &receiver.recv.qp;
-    let events = || qp.events.sent();
+    let events = || qp.reports.events.sent();
     let slot = other.fabric.slot();
     let forger = Side::new(&other, Kind::Rc, 64);
     let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, soft_local::shm::layout::qpn(slot, 7)];
@@ -199,7 +199,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
         }
     }
     looked(&home);
-    assert_eq!((events(), qp.state()), (0, crate::engine::state::State::Rts));
+    assert_eq!((events(), qp.state()), (0, soft_semantics::state::State::Rts));
     // A word from the process that has the stand-in QP is accepted: the tables confirm it.
     let stand_in = End::new(&other, domain);
     stand_in.recv.connect(sender.send.qp.qpn, 7);
@@ -215,7 +215,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     assert_eq!(events(), 0, "no event of a QP");
     tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
     looked(&home);
-    assert_eq!(qp.state(), crate::engine::state::State::Err);
+    assert_eq!(qp.state(), soft_semantics::state::State::Err);
     assert_eq!(events(), 2, "the refusal, and that nothing more comes");
 }
 

@@ -259,7 +259,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
             hand.release(true);
             waited
         });
-        a.modify(super::super::state::State::Err as u32, 0, Zeroed::zeroed());
+        a.modify(soft_semantics::state::State::Err as u32, 0, Zeroed::zeroed());
         over.store(true, Ordering::Relaxed);
         assert!(
             putter.join().expect("no panic"),

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::engine::objects::holder::PeerState;
-use crate::engine::state::State;
+use soft_semantics::state::State;
 use std::mem::ManuallyDrop;
 
 #[test]
@@ -139,7 +139,7 @@ fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_po
         }
         assert_eq!(received.map(|c| (c.wr_id, c.status)), Some((2, IBV_WC_SUCCESS)));
         if state == IBV_QPS_RTS {
-            b.qp.responder.lock().acknowledge(&b.qp);
+            b.qp.responder.lock().acknowledge_arrivals(&b.qp);
         } else {
             b.modify(state, 0, Zeroed::zeroed());
         }
@@ -187,7 +187,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     // there.
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
-    until("the QP is told of both", || side.qp.events.sent() == 2);
+    until("the QP is told of both", || side.qp.reports.events.sent() == 2);
     assert_eq!(side.qp.state(), State::Err);
     drop(ManuallyDrop::into_inner(side));
     received.retire();

@@ -1,9 +1,9 @@
 //! Tests that QPs without a CQ of their own use none. These are XRC receive QPs and RSS QPs.
 
 use super::*;
-use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
 use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
 use crate::engine::wq;
+use soft_semantics::frames::toeplitz::{Hash, KEY_BYTES};
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
 

@@ -2,11 +2,11 @@
 //! keeps the header that it was posted with.
 
 use super::*;
-use crate::engine::ethernet::Framing;
-use crate::engine::request::Segments;
-use crate::engine::state::State;
-use crate::engine::tso::Segmenter;
 use crate::engine::ud::MTU;
+use soft_semantics::frames::Framing;
+use soft_semantics::frames::segmenter::Segmenter;
+use soft_semantics::request::Segments;
+use soft_semantics::state::State;
 
 /// An IP over InfiniBand frame: IPv4 with identification 0xffff, and TCP with sequence number 100,
 /// PSH and FIN.
@@ -27,7 +27,7 @@ fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
 fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     let (mut a, b) = pair(Kind::Ud, true, 8000);
     fill(&mut a, 7);
-    let max_wr = a.qp.attributes.lock().cap.max_send_wr as usize;
+    let max_wr = a.qp.life.attributes.lock().cap.max_send_wr as usize;
     let segmenter =
         Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len()).expect("memory");
     *a.qp.requester.lock().datagrams.segmenter = segmenter;

@@ -2,8 +2,8 @@
 //! between hosts, and frees a slot of the send queue only when the completion was polled.
 
 use super::*;
-use crate::engine::qp::STRICT;
-use crate::engine::state::State;
+use crate::engine::creating::STRICT;
+use soft_semantics::state::State;
 use soft_sys::Errno;
 
 /// Two strict QPs of one process, in RESET.

@@ -3,8 +3,8 @@
 
 use super::xrc_order::End;
 use super::*;
-use crate::engine::receive::Receive;
-use crate::engine::windows::Bind;
+use soft_semantics::receive::Receive;
+use soft_semantics::windows::Bind;
 
 /// As `Side::wait` without a poll: the service thread has to make progress.
 fn left_alone(side: &Side) -> Option<u32> {

@@ -2,7 +2,7 @@
 //! contents, and a flushed one is never sent.
 
 use super::*;
-use crate::engine::state::State;
+use soft_semantics::state::State;
 use std::io::Read;
 
 #[test]

@@ -36,7 +36,7 @@ impl Both {
     }
 
     fn generation(&self) -> u16 {
-        self.home.recv.qp.incarnation.lock().generation
+        self.home.recv.qp.life.incarnation.lock().generation
     }
 
     fn question(&self, number: u64, ask: Ask) -> SrqRequest {

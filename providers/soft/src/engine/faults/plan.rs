@@ -1,5 +1,5 @@
 //! Fault rules, and the requests of a send queue that they affect. `port.rs` changes the rules;
-//! `engine/faulty.rs` applies them.
+//! `injected` applies them.
 #![forbid(unsafe_code)]
 
 use soft_semantics::faults;

@@ -6,15 +6,15 @@
 //! requests wait, as on a network that keeps the order.
 #![forbid(unsafe_code)]
 
-use super::clock::{MachineClock, instant};
-use super::inbound::Nak;
-use super::objects::connection::{Issued, Link, Requester, Wire};
-use super::objects::plan::{FaultPlan, FaultSchedule};
-use super::objects::qp::Qp;
-use super::request::What;
-use super::state::Kind;
-use super::wire::{change_innermost, remove_unneeded, wrap};
+use super::plan::{FaultPlan, FaultSchedule};
+use crate::engine::clock::{MachineClock, instant};
+use crate::engine::objects::connection::{Issued, Link, Requester, Wire};
+use crate::engine::objects::qp::Qp;
+use crate::engine::wire::{change_innermost, remove_unneeded, wrap};
 use soft_semantics::faults::{Fault, FaultEffect, Order, Retries};
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::What;
+use soft_semantics::state::Kind;
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -207,7 +207,7 @@ impl Requester {
     }
 
     /// Called before a request is queued: decides whether a fault applies to it.
-    pub(super) fn count_for_faults(&mut self, opcode: u32) {
+    pub(in crate::engine) fn count_for_faults(&mut self, opcode: u32) {
         let n = self.sends.queue.posted;
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.note(n, opcode);
@@ -217,7 +217,7 @@ impl Requester {
     /// Whether a fault delays the next request.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_held_by_fault(&self) -> bool {
+    pub(in crate::engine) fn is_held_by_fault(&self) -> bool {
         self.held_until().is_some()
     }
 
@@ -233,7 +233,13 @@ impl Requester {
 
     /// Issues request `n`, which the remote QP will refuse. Returns false to try later.
     #[cold]
-    pub(super) fn issue_refused(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak) -> bool {
+    pub(in crate::engine) fn issue_refused(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        nak: Nak,
+    ) -> bool {
         if self.room(qp, link) == 0 {
             return false;
         }
