@@ -78,11 +78,12 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     tally.record("a plugin in C, by the header for plugins", plugin(bench));
     tally.record("a plugin in C that plays the kernel for libefa", vendor(bench));
+    tally.record("what libmlx5 writes and reads", crate::libmlx5::formats(bench));
     Ok(())
 }
 
 /// Compiles a plugin or a program of c-tests/plugins by the installed headers.
-fn compile(
+pub(super) fn compile(
     bench: &Bench,
     folder: &Path,
     name: &str,

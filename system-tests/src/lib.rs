@@ -26,6 +26,7 @@ mod isolation;
 mod kill;
 mod layers;
 mod layers_rxe;
+mod libmlx5;
 mod licences;
 mod loom;
 mod man;
