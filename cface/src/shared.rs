@@ -26,8 +26,8 @@ impl<T> Shared<T> {
     }
 
     /// Waits for the lock, and holds it until the result is dropped.
-    pub fn lock(&'static self) -> Held<T> {
-        Held { _lock: self.hold(), value: self.value.get() }
+    pub fn lock(&'static self) -> SharedGuard<T> {
+        SharedGuard { _lock: self.hold(), value: self.value.get() }
     }
 
     /// Holds the lock without access to the value, until the result is dropped.
@@ -39,12 +39,12 @@ impl<T> Shared<T> {
 
 /// The value, while its lock is held.
 #[derive(Debug)]
-pub struct Held<T> {
+pub struct SharedGuard<T> {
     value: *mut T,
     _lock: Guard,
 }
 
-impl<T> Deref for Held<T> {
+impl<T> Deref for SharedGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -53,7 +53,7 @@ impl<T> Deref for Held<T> {
     }
 }
 
-impl<T> DerefMut for Held<T> {
+impl<T> DerefMut for SharedGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: of a static; the held lock excludes other threads, and `self` is the only access.
         unsafe { &mut *self.value }

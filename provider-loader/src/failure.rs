@@ -15,12 +15,12 @@ pub struct Failure {
     /// Generations of the private ABI that were looked for, in order.
     pub generations: Vec<u32>,
     /// The result of the search.
-    pub found: Found,
+    pub found: SearchResult,
 }
 
 /// The result of a search for a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SearchResult {
     /// No file of the driver.
     Nothing,
     /// A plugin of the driver, but of an unknown generation.
@@ -32,7 +32,7 @@ pub enum Found {
 impl Failure {
     /// Whether a file exists but could not be loaded.
     pub fn is_broken(&self) -> bool {
-        matches!(self.found, Found::Broken(..))
+        matches!(self.found, SearchResult::Broken(..))
     }
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = &self.driver;
         match &self.found {
-            Found::Broken(file, error) => {
+            SearchResult::Broken(file, error) => {
                 let file = file.display().to_string();
                 // The dynamic loader mostly begins with the name itself.
                 let error = error
@@ -61,15 +61,15 @@ impl fmt::Display for Failure {
         }
         write!(f, "; devices of driver '{driver}' will be missing")?;
         match &self.found {
-            Found::Broken(..) => Ok(()),
-            Found::Foreign(file) => {
+            SearchResult::Broken(..) => Ok(()),
+            SearchResult::Foreign(file) => {
                 let file = file.display();
                 write!(
                     f,
                     " ({file} is there, of an rdma-core whose plugins this library does not know)"
                 )
             }
-            Found::Nothing => {
+            SearchResult::Nothing => {
                 f.write_str(" (install it, or name its directory in FERROVERBS_PROVIDER_DIR)")
             }
         }
@@ -90,7 +90,7 @@ impl fmt::Display for Braces<'_> {
 mod tests {
     use super::*;
 
-    fn failure(found: Found) -> Failure {
+    fn failure(found: SearchResult) -> Failure {
         Failure {
             driver: "soft".into(),
             folders: vec!["/a".into(), "/b".into()],
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_missing_plugin_is_explained_in_one_line() {
         assert_eq!(
-            failure(Found::Nothing).to_string(),
+            failure(SearchResult::Nothing).to_string(),
             "no plugin libsoft-rdmav{65,34}.so found in /a, /b, or the loader's path; devices of driver \
              'soft' will be missing (install it, or name its directory in FERROVERBS_PROVIDER_DIR)"
         );
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_plugin_of_another_release_is_named() {
-        let failure = failure(Found::Foreign("/b/libsoft-rdmav99.so".into()));
+        let failure = failure(SearchResult::Foreign("/b/libsoft-rdmav99.so".into()));
         assert!(failure.to_string().ends_with(
             "will be missing (/b/libsoft-rdmav99.so is there, of an rdma-core whose plugins this library does not know)"
         ));
@@ -120,13 +120,13 @@ mod tests {
     fn a_broken_plugin_is_explained_with_the_loaders_words() {
         let file = "/a/libsoft-rdmav65.so";
         let words = "/a/libsoft-rdmav65.so: undefined symbol: x";
-        let broken = failure(Found::Broken(file.into(), words.into()));
+        let broken = failure(SearchResult::Broken(file.into(), words.into()));
         assert_eq!(
             broken.to_string(),
             "plugin /a/libsoft-rdmav65.so could not be loaded: undefined symbol: x; devices of driver \
              'soft' will be missing"
         );
         assert!(broken.is_broken());
-        assert!(!failure(Found::Nothing).is_broken());
+        assert!(!failure(SearchResult::Nothing).is_broken());
     }
 }

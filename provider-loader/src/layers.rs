@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 use crate::Plugin;
-use crate::places::{Places, SearchSettings};
+use crate::places::{SearchPaths, SearchSettings};
 
 /// Names or paths of layers, a comma between; the first is nearest to the program.
 pub const SETTING: &str = "FERROVERBS_LAYERS";
@@ -44,7 +44,7 @@ pub fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
     let plugins = cface::env::trusted("FERROVERBS_PROVIDER_DIR");
     let plugins = plugins.and_then(|value| value.into_string().ok());
     // Ours are beside the plugins.
-    let places = Places::new(library, &SearchSettings { config: None, plugins });
+    let places = SearchPaths::new(library, &SearchSettings { config: None, plugins });
     let folders: Vec<PathBuf> = places.plugins.into_iter().map(|place| place.path).collect();
     let file = format!("libferroverbs-layer-{name}.so");
     let found = folders.iter().map(|folder| folder.join(&file)).find(|path| path.exists());

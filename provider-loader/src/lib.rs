@@ -20,7 +20,7 @@ mod loader;
 pub mod places;
 
 pub use dl::Plugin;
-pub use failure::{Failure, Found};
+pub use failure::{Failure, SearchResult};
 pub use loader::Loader;
 
 /// Entry points of fuzz targets: all accept any bytes and must not panic.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::dl::Plugin;
 use crate::elf;
-use crate::failure::{Failure, Found};
+use crate::failure::{Failure, SearchResult};
 use crate::places::{Origin, SearchDir};
 
 /// The numbers a plugin can be built for, newest first.
@@ -67,7 +67,7 @@ impl Loader {
             driver: name.to_owned(),
             folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
             generations: generations(),
-            found: Found::Nothing,
+            found: SearchResult::Nothing,
         };
         for file in self.candidates(name) {
             // A bare name is for the dynamic loader's own search, which skips the current
@@ -79,7 +79,7 @@ impl Loader {
                 match checked.and_then(|()| Plugin::open(file.as_os_str())) {
                     Ok(plugin) => return Ok(plugin),
                     Err(error) if exists && !failure.is_broken() => {
-                        failure.found = Found::Broken(file, error);
+                        failure.found = SearchResult::Broken(file, error);
                     }
                     Err(_) => {}
                 }
@@ -88,7 +88,7 @@ impl Loader {
         if !failure.is_broken()
             && let Some(file) = self.foreign(name)
         {
-            failure.found = Found::Foreign(file);
+            failure.found = SearchResult::Foreign(file);
         }
         Err(failure)
     }
@@ -208,9 +208,9 @@ mod tests {
             folder("foreign", &["libnew-rdmav99.so", "libnewer-rdmav99.so", "libnew-rdmavx.so"]);
         let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::System }]);
         let named = |name: &str| loader.load(name).expect_err("nothing to open").found;
-        assert_eq!(named("new"), Found::Foreign(path.join("libnew-rdmav99.so")));
+        assert_eq!(named("new"), SearchResult::Foreign(path.join("libnew-rdmav99.so")));
         assert_eq!(named(path.join("libnew").to_str().expect("a name")), named("new"));
-        assert_eq!(named("ne"), Found::Nothing);
+        assert_eq!(named("ne"), SearchResult::Nothing);
         std::fs::remove_dir_all(path).expect("cleaning up");
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let path = folder("broken", &["libnothing-rdmav65.so"]);
         let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::Own }]);
         let failure = loader.load("nothing").expect_err("not a library");
-        let Found::Broken(file, error) = failure.found else { panic!("{failure:?}") };
+        let SearchResult::Broken(file, error) = failure.found else { panic!("{failure:?}") };
         assert_eq!(file, path.join("libnothing-rdmav65.so"));
         assert!(error.contains("too short"), "{error}");
         assert!(!loader.load("missing").expect_err("no such file").is_broken());
@@ -231,7 +231,7 @@ mod tests {
         const NAME: &str = "loader::tests::a_file_in_the_current_directory_is_no_plugin";
         if std::env::var_os("FV_LOADER_TEST_CHILD").is_some() {
             let failure = Loader::new(&[]).load("junk").expect_err("no such plugin");
-            assert!(matches!(failure.found, Found::Nothing), "{failure:?}");
+            assert!(matches!(failure.found, SearchResult::Nothing), "{failure:?}");
             return;
         }
         // The current directory belongs to the whole process, so a child process loads the plugin.

@@ -63,14 +63,14 @@ impl SearchDir {
 
 /// All directories, in the order in which they are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct SearchPaths {
     /// Configuration directories.
     pub config: Vec<SearchDir>,
     /// Plugin directories.
     pub plugins: Vec<SearchDir>,
 }
 
-impl Places {
+impl SearchPaths {
     /// The places for a library at `library` (as the loader names it).
     pub fn new(library: Option<&Path>, wishes: &SearchSettings) -> Self {
         Self::with_system(library, wishes, Path::new(SYSTEM_CONFIG), &system_plugin_folders())
@@ -151,9 +151,9 @@ mod tests {
 
     const ETC: &str = "/etc/libibverbs.d";
 
-    fn places(library: &str, wishes: &SearchSettings) -> Places {
+    fn places(library: &str, wishes: &SearchSettings) -> SearchPaths {
         let system = [PathBuf::from("/usr/lib/x86_64-linux-gnu/libibverbs")];
-        Places::with_system(Some(Path::new(library)), wishes, Path::new(ETC), &system)
+        SearchPaths::with_system(Some(Path::new(library)), wishes, Path::new(ETC), &system)
     }
 
     fn paths(places: &[SearchDir]) -> Vec<(&str, Origin)> {

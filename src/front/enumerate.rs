@@ -59,7 +59,7 @@ impl Drop for SysfsDev {
 
 /// The kernel's devices, and the interface that listed them.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct KernelDevices {
     /// In the order in which the kernel lists them.
     pub(crate) devices: Vec<SysfsDev>,
     /// Netlink told, which only kernels with the newest version of the uverbs ABI do.
@@ -70,10 +70,10 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// `ENOSYS` when the kernel has no RDMA support.
-pub(crate) fn kernel_devices() -> Result<Found, Errno> {
+pub(crate) fn kernel_devices() -> Result<KernelDevices, Errno> {
     match Rdma::open().and_then(|rdma| by_netlink(&rdma)) {
-        Ok(devices) => Ok(Found { devices, by_netlink: true }),
-        Err(_) => Ok(Found { devices: by_sysfs()?, by_netlink: false }),
+        Ok(devices) => Ok(KernelDevices { devices, by_netlink: true }),
+        Err(_) => Ok(KernelDevices { devices: by_sysfs()?, by_netlink: false }),
     }
 }
 

@@ -19,7 +19,7 @@ use abi::{
 
 use super::at_fork::Listing;
 use super::device::Device;
-use super::enumerate::{self, Found, SysfsDev};
+use super::enumerate::{self, KernelDevices, SysfsDev};
 use super::matching::{self, Names};
 use super::plugins::Plugins;
 use super::{ext, init, registry};
@@ -81,7 +81,7 @@ impl ListState {
     fn refresh(&mut self) -> Result<(), Errno> {
         let found = enumerate::kernel_devices();
         let kernel_error = found.as_ref().err().copied();
-        let Found { devices: mut fresh, by_netlink } = found.unwrap_or_default();
+        let KernelDevices { devices: mut fresh, by_netlink } = found.unwrap_or_default();
         if !fresh.is_empty() && !by_netlink {
             enumerate::check_abi()?;
         }

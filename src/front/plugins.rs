@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
 use cface::dl;
 use provider_loader::config::{self, Directive, OnlyWithout};
-use provider_loader::places::{Origin, Places, SearchDir, SearchSettings};
+use provider_loader::places::{Origin, SearchDir, SearchPaths, SearchSettings};
 use provider_loader::{Failure, Loader};
 
 use super::enumerate::SysfsDev;
@@ -92,7 +92,7 @@ impl Setup {
             plugins: text("FERROVERBS_PROVIDER_DIR"),
         };
         let library = dl::file_of(Self::read as *const core::ffi::c_void);
-        let places = Places::new(library.as_deref(), &wishes);
+        let places = SearchPaths::new(library.as_deref(), &wishes);
         let requested = text("RDMAV_DRIVERS").or_else(|| text("IBV_DRIVERS")).unwrap_or_default();
         let config = places
             .config
@@ -307,7 +307,7 @@ fn explain_ignored(ignored: &config::Ignored) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use provider_loader::Found;
+    use provider_loader::SearchResult;
 
     #[test]
     fn a_device_misses_its_own_plugin_and_not_all_that_are_configured() {
@@ -317,9 +317,9 @@ mod tests {
             generations: Vec::new(),
             found,
         };
-        assert!(is_missed(&failure("rxe", Found::Nothing), &["rxe"]));
-        assert!(!is_missed(&failure("mana", Found::Nothing), &["rxe"]));
-        let broken = Found::Broken("/x/libmana-rdmav34.so".into(), "no library".into());
+        assert!(is_missed(&failure("rxe", SearchResult::Nothing), &["rxe"]));
+        assert!(!is_missed(&failure("mana", SearchResult::Nothing), &["rxe"]));
+        let broken = SearchResult::Broken("/x/libmana-rdmav34.so".into(), "no library".into());
         assert!(is_missed(&failure("mana", broken), &["rxe"]));
     }
 }

@@ -29,7 +29,7 @@ fn tests(bench: &Bench) -> crate::Result<Job> {
     }
     let built = cargo(bench).args(TESTS).arg("--no-run").run(&bench.scratch, LIMIT)?;
     if !built.ok() {
-        return Err(built.report("cargo test --no-run").into());
+        return Err(built.report("cargo test --no-run"));
     }
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let job = Job::new("unshare").args(IN_NAMESPACE).arg(program).args(TESTS).arg("--offline");

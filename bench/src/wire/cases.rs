@@ -34,9 +34,9 @@ impl Cable {
     }
 }
 
-/// What is asked.
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
+pub(super) enum Quantity {
     /// Half a round trip of a message of so many bytes.
     Latency(u64),
     /// Of messages of so many bytes; 0: of a stream without messages.
@@ -49,7 +49,7 @@ pub(super) enum What {
     Dropped(u32),
 }
 
-impl What {
+impl Quantity {
     pub(super) const fn unit(self) -> Unit {
         match self {
             Self::Latency(_) => Unit::Us,
@@ -61,7 +61,7 @@ impl What {
 
 /// How a contender measures.
 #[derive(Clone, Debug)]
-pub(super) enum How {
+pub(super) enum Tool {
     /// A pair of perftest programs over Ferroverbs: bytes of a message, and number of messages.
     Perftest { program: &'static str, bytes: u64, count: u64, more: &'static [&'static str] },
     /// `c-tests/bench/wire.c`: mode and bytes.
@@ -76,10 +76,10 @@ pub(super) enum How {
 
 /// One number, of one contender.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
-    pub(super) what: What,
+pub(super) struct Case {
+    pub(super) what: Quantity,
     pub(super) who: &'static str,
-    pub(super) how: How,
+    pub(super) how: Tool,
     /// Packet impairment of soft itself; empty: none.
     pub(super) weather: &'static str,
 }
@@ -117,14 +117,14 @@ pub(super) fn count(bytes: u64) -> u64 {
 }
 
 /// Everything that is asked over a cable.
-pub(super) fn of(cable: Cable) -> Vec<Question> {
+pub(super) fn of(cable: Cable) -> Vec<Case> {
     let mut all = latencies(8);
-    let ask = |what, who, how| Question { what, who, how, weather: "" };
-    all.push(ask(What::Latency(8), UDP_CONNECTED, How::Socket("connected", 64)));
+    let ask = |what, who, how| Case { what, who, how, weather: "" };
+    all.push(ask(Quantity::Latency(8), UDP_CONNECTED, Tool::Socket("connected", 64)));
     let reliable = FABRIC.map(|(who, provider)| (who, provider, "rdm"));
     let datagrams = [("libfabric udp, datagrams", "udp", "dgram")];
     for (who, provider, kind) in reliable.into_iter().chain(datagrams) {
-        all.push(ask(What::Latency(8), who, How::Fabric(provider, kind, 8, 5000)));
+        all.push(ask(Quantity::Latency(8), who, Tool::Fabric(provider, kind, 8, 5000)));
     }
     for bytes in SIZES {
         all.extend(bandwidths(bytes));
@@ -135,23 +135,23 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
         (UDP_SINGLY, "datagrams", packet),
         (TCP, "tcp", STREAM),
     ] {
-        all.push(ask(What::Bandwidth(0), who, How::Socket(mode, bytes)));
+        all.push(ask(Quantity::Bandwidth(0), who, Tool::Socket(mode, bytes)));
     }
     for (who, count, more) in
         [(LISTS, 1_000_000, &["--post_list", "64"] as &[_]), (SEND, 200_000, &[])]
     {
-        let how = How::Perftest { program: "ib_send_bw", bytes: 8, count, more };
-        all.push(ask(What::Rate, who, how));
+        let how = Tool::Perftest { program: "ib_send_bw", bytes: 8, count, more };
+        all.push(ask(Quantity::Rate, who, how));
     }
-    all.push(ask(What::Rate, UCX, How::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 }));
+    all.push(ask(Quantity::Rate, UCX, Tool::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 }));
     for (who, provider) in FABRIC {
-        all.push(ask(What::Rate, who, How::FabricStream(provider, 8)));
+        all.push(ask(Quantity::Rate, who, Tool::FabricStream(provider, 8)));
     }
-    all.push(ask(What::Rate, UDP_OFFLOADS, How::Socket("offloads", 80)));
+    all.push(ask(Quantity::Rate, UDP_OFFLOADS, Tool::Socket("offloads", 80)));
     if cable == JUMBO {
         for (lost, weather) in LOSSES {
             for (who, program) in OURS {
-                all.push(Question { what: What::Lossy(lost), who, how: patient(program), weather });
+                all.push(Case { what: Quantity::Lossy(lost), who, how: patient(program), weather });
             }
         }
         all.extend(dropped());
@@ -161,54 +161,58 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
 
 /// Contenders that retransmit, over a cable with losses; over one cable only, because they take
 /// long.
-pub(super) fn dropped() -> Vec<Question> {
+pub(super) fn dropped() -> Vec<Case> {
     let mut all = vec![];
     for (lost, _) in LOSSES {
-        let ask = |who, how| Question { what: What::Dropped(lost), who, how, weather: "" };
+        let ask = |who, how| Case { what: Quantity::Dropped(lost), who, how, weather: "" };
         all.extend(OURS.map(|(who, program)| ask(who, patient(program))));
-        all.push(ask(UCX, How::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
-        all.push(ask(TCP, How::Socket("tcp", STREAM)));
-        all.extend(FABRIC.map(|(who, provider)| ask(who, How::FabricStream(provider, MIB))));
+        all.push(ask(UCX, Tool::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
+        all.push(ask(TCP, Tool::Socket("tcp", STREAM)));
+        all.extend(FABRIC.map(|(who, provider)| ask(who, Tool::FabricStream(provider, MIB))));
     }
     all
 }
 
 /// A program of Ferroverbs with a timeout of four seconds, which makes a wait for the timeout
 /// visible.
-fn patient(program: &'static str) -> How {
-    How::Perftest { program, bytes: MIB, count: count(MIB), more: &["-u", "20"] }
+fn patient(program: &'static str) -> Tool {
+    Tool::Perftest { program, bytes: MIB, count: count(MIB), more: &["-u", "20"] }
 }
 
 /// Half round trips of messages of a size.
-pub(super) fn latencies(bytes: u64) -> Vec<Question> {
-    let ask = |who, how| Question { what: What::Latency(bytes), who, how, weather: "" };
-    let ours =
-        How::Perftest { program: "ib_send_lat", bytes, count: count(bytes).min(30_000), more: &[] };
+pub(super) fn latencies(bytes: u64) -> Vec<Case> {
+    let ask = |who, how| Case { what: Quantity::Latency(bytes), who, how, weather: "" };
+    let ours = Tool::Perftest {
+        program: "ib_send_lat",
+        bytes,
+        count: count(bytes).min(30_000),
+        more: &[],
+    };
     let mut all = vec![
         ask(SEND, ours),
-        ask(UCX, How::Ucx { test: "tag_lat", bytes, count: count(bytes).min(30_000) }),
+        ask(UCX, Tool::Ucx { test: "tag_lat", bytes, count: count(bytes).min(30_000) }),
     ];
     // Such as our packets are: with headers and ICRC.
     if bytes <= 4096 {
-        all.push(ask(UDP, How::Socket("latency", bytes.max(48) + 16)));
+        all.push(ask(UDP, Tool::Socket("latency", bytes.max(48) + 16)));
     }
     all
 }
 
 /// Bandwidth of messages of a size.
-pub(super) fn bandwidths(bytes: u64) -> Vec<Question> {
-    let what = What::Bandwidth(bytes);
+pub(super) fn bandwidths(bytes: u64) -> Vec<Case> {
+    let what = Quantity::Bandwidth(bytes);
     let ours = OURS.map(|(who, program)| {
-        let how = How::Perftest { program, bytes, count: count(bytes), more: &[] };
-        Question { what, who, how, weather: "" }
+        let how = Tool::Perftest { program, bytes, count: count(bytes), more: &[] };
+        Case { what, who, how, weather: "" }
     });
-    let ucx = How::Ucx { test: "tag_bw", bytes, count: count(bytes) };
-    let fabric = FABRIC.map(|(who, provider)| Question {
+    let ucx = Tool::Ucx { test: "tag_bw", bytes, count: count(bytes) };
+    let fabric = FABRIC.map(|(who, provider)| Case {
         what,
         who,
-        how: How::FabricStream(provider, bytes),
+        how: Tool::FabricStream(provider, bytes),
         weather: "",
     });
-    let ucx = [Question { what, who: UCX, how: ucx, weather: "" }];
+    let ucx = [Case { what, who: UCX, how: ucx, weather: "" }];
     ours.into_iter().chain(ucx).chain(fabric).collect()
 }

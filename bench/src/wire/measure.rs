@@ -1,6 +1,6 @@
 //! Asking one contender once, over a cable.
 
-use super::cases::{Cable, How, Question, What};
+use super::cases::{Cable, Case, Quantity, Tool};
 use super::losses::Losses;
 use crate::metrics::Unit;
 use crate::run::{CLIENT_CPU, LIMIT, SERVER_CPU, fabric_result, ucx_result};
@@ -23,9 +23,9 @@ pub(super) struct Hosts {
     fabric: PathBuf,
 }
 
-/// What one said.
+/// The result of one contender.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Measured {
     pub(super) value: f64,
     /// CPU nanoseconds of both sides from start to end for each KiB, if bytes were counted.
     pub(super) cpu: Option<f64>,
@@ -64,8 +64,8 @@ impl Hosts {
     }
 
     /// The answer of a contender.
-    pub(super) fn ask(&self, cable: Cable, question: &Question) -> crate::Result<Said> {
-        let (What::Dropped(lost), Cable::Veth(mtu)) = (question.what, cable) else {
+    pub(super) fn ask(&self, cable: Cable, question: &Case) -> crate::Result<Measured> {
+        let (Quantity::Dropped(lost), Cable::Veth(mtu)) = (question.what, cable) else {
             return self.ask_now(cable, question);
         };
         let losses = Losses::begin(&self.namespaces, &self.scratch, mtu, lost)?;
@@ -74,17 +74,17 @@ impl Hosts {
         Ok(said)
     }
 
-    fn ask_now(&self, cable: Cable, question: &Question) -> crate::Result<Said> {
+    fn ask_now(&self, cable: Cable, question: &Case) -> crate::Result<Measured> {
         warm();
         let unit = question.what.unit();
         let begun = children_ticks();
         let (value, bytes) = match &question.how {
-            How::Perftest { program, bytes, count, more } => {
+            Tool::Perftest { program, bytes, count, more } => {
                 let value =
                     self.perftest(cable, question.weather, program, *bytes, *count, more)?;
                 (value, bytes * count)
             }
-            How::Socket(mode, bytes) => {
+            Tool::Socket(mode, bytes) => {
                 let word = self.socket.to_string_lossy();
                 let side = |_| vec![word.to_string(), (*mode).into(), bytes.to_string()];
                 let ended = self.pair(cable, &Job::new("ip"), side, ["-p", "-p"])?;
@@ -94,18 +94,18 @@ impl Hosts {
                 let value = if unit == Unit::Millions { rate } else { number };
                 (value, (number * 1e9 * SOCKET_SECONDS) as u64)
             }
-            How::Ucx { test, bytes, count } => {
+            Tool::Ucx { test, bytes, count } => {
                 let value = self.ucx(cable, test, *bytes, *count, unit)?;
                 (value, bytes * count)
             }
-            How::Fabric(provider, kind, bytes, count) => {
+            Tool::Fabric(provider, kind, bytes, count) => {
                 let [bytes, count] = [bytes, count].map(u64::to_string);
                 let words = ["fi_pingpong", "-p", provider, "-e", kind, "-S", &bytes, "-I", &count];
                 let side = |_| words.map(str::to_owned).to_vec();
                 let ended = self.pair(cable, &Job::new("ip"), side, ["-B", "-P"])?;
                 (fabric_result(&ended.client.stdout).ok_or_else(|| ended.report())?, 0)
             }
-            How::FabricStream(provider, bytes) => {
+            Tool::FabricStream(provider, bytes) => {
                 let words = [&self.fabric.to_string_lossy(), *provider, &bytes.to_string()];
                 let side = |_| words.map(str::to_owned).to_vec();
                 let ended = self.pair(cable, &Job::new("ip"), side, ["-p", "-p"])?;
@@ -116,7 +116,7 @@ impl Hosts {
         };
         let ns = (children_ticks() - begun) as f64 * TICK_NS;
         let cpu = (unit == Unit::GBs && bytes > 0).then(|| ns * 1024.0 / bytes as f64);
-        Ok(Said { value, cpu })
+        Ok(Measured { value, cpu })
     }
 
     fn perftest(

@@ -13,7 +13,7 @@ mod report;
 
 use super::page::with_section;
 use super::plot::{self, Curve};
-use cases::{CABLES, Cable, JUMBO, Question, TCP, UDP_OFFLOADS, What};
+use cases::{CABLES, Cable, Case, JUMBO, Quantity, TCP, UDP_OFFLOADS};
 use measure::Hosts;
 use report::{Answers, SECTION};
 use std::fmt::Write;
@@ -70,7 +70,7 @@ pub(super) fn main(
 fn ask_all(
     hosts: &Hosts,
     cable: Cable,
-    questions: &[Question],
+    questions: &[Case],
     round: &str,
     answers: &mut Answers,
     progress: &Progress,
@@ -157,7 +157,7 @@ fn curves(hosts: &Hosts, answers: &Answers, progress: &Progress) -> crate::Resul
     for (bytes, all) in small.into_iter().chain(large) {
         for question in all {
             progress.step(&format!("curves: {}, {bytes} bytes", question.who));
-            let Question { what, who, .. } = question;
+            let Case { what, who, .. } = question;
             match hosts.ask(JUMBO, &question) {
                 Ok(said) => {
                     let unit = what.unit();
@@ -175,7 +175,7 @@ fn curves(hosts: &Hosts, answers: &Answers, progress: &Progress) -> crate::Resul
         }
     }
     for name in [UDP_OFFLOADS, TCP] {
-        let what = What::Bandwidth(0);
+        let what = Quantity::Bandwidth(0);
         if let Some(sample) = answers.sample(JUMBO, what, name) {
             let points = LARGE.map(|bytes| (bytes, sample.median)).to_vec();
             curves.push(Curve { unit: what.unit(), name, points });

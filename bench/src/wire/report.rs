@@ -1,17 +1,17 @@
 //! The tables of `bench wire`, and its section of docs/reference/benchmarks-wire.md.
 
 use super::cases::{
-    CABLES, Cable, FABRIC, JUMBO, LISTS, LOSSES, MIB, OURS, Question, READ, SEND, SIZES, TCP, UCX,
-    UDP, UDP_CONNECTED, UDP_OFFLOADS, UDP_SINGLY, WRITE, What,
+    CABLES, Cable, Case, FABRIC, JUMBO, LISTS, LOSSES, MIB, OURS, Quantity, READ, SEND, SIZES, TCP,
+    UCX, UDP, UDP_CONNECTED, UDP_OFFLOADS, UDP_SINGLY, WRITE,
 };
-use super::measure::Said;
+use super::measure::Measured;
 use crate::report::{Sample, digits, machine, size};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The results, by cable (its index), question and contender.
 #[derive(Debug, Default)]
-pub(super) struct Answers(BTreeMap<(usize, What, &'static str), Vec<Said>>);
+pub(super) struct Answers(BTreeMap<(usize, Quantity, &'static str), Vec<Measured>>);
 
 /// The section of docs/reference/benchmarks-wire.md.
 pub(crate) const SECTION: &str = "## Between hosts\n";
@@ -21,34 +21,34 @@ pub(super) const DROPPED: &str = "### Losses on the cable\n";
 /// A goal: Ferroverbs' figure must be at least, or for latencies at most, that many times the
 /// figure of a contender.
 struct Goal {
-    what: What,
+    what: Quantity,
     who: &'static str,
     times: f64,
-    other: (What, &'static str),
+    other: (Quantity, &'static str),
 }
 
 impl Answers {
-    pub(super) fn add(&mut self, cable: Cable, what: What, who: &'static str, said: Said) {
+    pub(super) fn add(&mut self, cable: Cable, what: Quantity, who: &'static str, said: Measured) {
         self.0.entry((place(cable), what, who)).or_default().push(said);
     }
 
-    pub(super) fn sample(&self, cable: Cable, what: What, who: &'static str) -> Option<Sample> {
+    pub(super) fn sample(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<Sample> {
         let said = self.0.get(&(place(cable), what, who))?;
         Some(Sample::of(said.iter().map(|said| said.value).collect()))
     }
 
-    fn median(&self, cable: Cable, what: What, who: &'static str) -> Option<f64> {
+    fn median(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<f64> {
         self.sample(cable, what, who).map(|sample| sample.median)
     }
 
-    fn cpu(&self, cable: Cable, what: What, who: &'static str) -> Option<f64> {
+    fn cpu(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<f64> {
         let said = self.0.get(&(place(cable), what, who))?;
         let all: Vec<f64> = said.iter().filter_map(|said| said.cpu).collect();
         (!all.is_empty()).then(|| Sample::of(all).median)
     }
 
     /// How often ours gave no result to these questions.
-    pub(super) fn lacks(&self, rounds: usize, cable: Cable, questions: &[Question]) -> usize {
+    pub(super) fn lacks(&self, rounds: usize, cable: Cable, questions: &[Case]) -> usize {
         let ours = questions.iter().filter(|question| question.who.starts_with("Ferroverbs"));
         ours.map(|question| {
             let known = self.0.get(&(place(cable), question.what, question.who));
@@ -108,14 +108,14 @@ impl Answers {
         }
         for cable in CABLES {
             let veth = matches!(cable, Cable::Veth(_));
-            let rate = self.median(cable, What::Rate, LISTS).filter(|_| veth);
+            let rate = self.median(cable, Quantity::Rate, LISTS).filter(|_| veth);
             if let Some(rate) = rate {
                 let verdict = if rate >= 2.0 { "met" } else { "missed" };
                 let _ = writeln!(
                     text,
                     "| {} | {LISTS} | {} | {} M/s | - | - | - | 2, then 5 M/s | {verdict} |",
                     cable.name(),
-                    name(What::Rate),
+                    name(Quantity::Rate),
                     digits(rate)
                 );
             }
@@ -131,12 +131,13 @@ impl Answers {
     /// Whoever was asked.
     fn all(&self, text: &mut String) {
         text.push_str("\n### All contenders between hosts\n\n| what | contender | veth, MTU 9000 | veth, MTU 1500 | loopback |\n|---|---|--:|--:|--:|\n");
-        let mut asked: Vec<(What, &'static str)> =
+        let mut asked: Vec<(Quantity, &'static str)> =
             self.0.keys().map(|(_, what, who)| (*what, *who)).collect();
         asked.sort_unstable();
         asked.dedup();
-        for (what, who) in
-            asked.into_iter().filter(|(what, _)| !matches!(what, What::Lossy(_) | What::Dropped(_)))
+        for (what, who) in asked
+            .into_iter()
+            .filter(|(what, _)| !matches!(what, Quantity::Lossy(_) | Quantity::Dropped(_)))
         {
             let cells = CABLES.map(|cable| {
                 self.sample(cable, what, who).map_or("-".into(), |s| {
@@ -155,7 +156,7 @@ impl Answers {
         );
         let _ = writeln!(text, "{} |\n|---|--:|--:|--:|", OURS.map(|(who, _)| who).join(" | "));
         for (lost, _) in LOSSES {
-            let cells = OURS.map(|(who, _)| self.left(What::Lossy, lost, who));
+            let cells = OURS.map(|(who, _)| self.left(Quantity::Lossy, lost, who));
             let _ = writeln!(text, "| {} | {} |", percent(lost), cells.join(" | "));
         }
     }
@@ -171,14 +172,14 @@ impl Answers {
         let _ = writeln!(text, "| lost, both ways | {} |\n|---|--:|--:|--:|", heads.join(" | "));
         let ours = OURS.map(|(who, _)| who);
         for who in ours.into_iter().chain([UCX, TCP]).chain(FABRIC.map(|(who, _)| who)) {
-            let cells = LOSSES.map(|(lost, _)| self.left(What::Dropped, lost, who));
+            let cells = LOSSES.map(|(lost, _)| self.left(Quantity::Dropped, lost, who));
             let _ = writeln!(text, "| {who} | {} |", cells.join(" | "));
         }
         text
     }
 
     /// Bandwidth with losses, and its share of the bandwidth without losses.
-    fn left(&self, what: fn(u32) -> What, lost: u32, who: &'static str) -> String {
+    fn left(&self, what: fn(u32) -> Quantity, lost: u32, who: &'static str) -> String {
         let of = |lost| self.median(JUMBO, what(lost), who);
         match (of(lost), of(0)) {
             (Some(value), Some(whole)) => format!("{} ({:.2})", digits(value), value / whole),
@@ -188,9 +189,9 @@ impl Answers {
 
     fn processors(&self, text: &mut String) {
         text.push_str("\n### Time of processors\n\nNanoseconds for a KiB, of both sides together and from start to end; messages of 1 MiB where there are messages. Who spins uses its processor all the time.\n\n| | veth, MTU 9000 | veth, MTU 1500 | loopback |\n|---|--:|--:|--:|\n");
-        let streams = [UDP_OFFLOADS, UDP_SINGLY, TCP].map(|who| (What::Bandwidth(0), who));
+        let streams = [UDP_OFFLOADS, UDP_SINGLY, TCP].map(|who| (Quantity::Bandwidth(0), who));
         let messages = [SEND, WRITE, READ, UCX].into_iter().chain(FABRIC.map(|(who, _)| who));
-        for (what, who) in messages.map(|who| (What::Bandwidth(MIB), who)).chain(streams) {
+        for (what, who) in messages.map(|who| (Quantity::Bandwidth(MIB), who)).chain(streams) {
             let cells = CABLES.map(|cable| self.cpu(cable, what, who).map_or("-".into(), digits));
             let _ = writeln!(text, "| {who} | {} |", cells.join(" | "));
         }
@@ -201,13 +202,15 @@ fn place(cable: Cable) -> usize {
     CABLES.iter().position(|known| *known == cable).unwrap_or(CABLES.len())
 }
 
-fn name(what: What) -> String {
+fn name(what: Quantity) -> String {
     match what {
-        What::Latency(bytes) => format!("latency, {} bytes", size(bytes)),
-        What::Bandwidth(0) => "bandwidth".into(),
-        What::Bandwidth(bytes) => format!("bandwidth, {}", size(bytes)),
-        What::Rate => "rate, 8 bytes".into(),
-        What::Lossy(lost) | What::Dropped(lost) => format!("bandwidth, {} lost", percent(lost)),
+        Quantity::Latency(bytes) => format!("latency, {} bytes", size(bytes)),
+        Quantity::Bandwidth(0) => "bandwidth".into(),
+        Quantity::Bandwidth(bytes) => format!("bandwidth, {}", size(bytes)),
+        Quantity::Rate => "rate, 8 bytes".into(),
+        Quantity::Lossy(lost) | Quantity::Dropped(lost) => {
+            format!("bandwidth, {} lost", percent(lost))
+        }
     }
 }
 
@@ -218,17 +221,17 @@ fn percent(thousandths: u32) -> String {
 
 /// The goals over a cable that are ratios.
 fn goals(cable: Cable) -> Vec<Goal> {
-    let latency = What::Latency(8);
+    let latency = Quantity::Latency(8);
     let mut goals: Vec<Goal> = [(1.3, UDP), (1.3, UDP_CONNECTED), (0.9, UCX)]
         .map(|(times, who)| Goal { what: latency, who: SEND, times, other: (latency, who) })
         .into();
     if cable == JUMBO {
         for (who, _) in OURS {
             for bytes in SIZES {
-                let what = What::Bandwidth(bytes);
+                let what = Quantity::Bandwidth(bytes);
                 for (times, other) in [
-                    (0.5, (What::Bandwidth(0), UDP_OFFLOADS)),
-                    (1.3, (What::Bandwidth(0), TCP)),
+                    (0.5, (Quantity::Bandwidth(0), UDP_OFFLOADS)),
+                    (1.3, (Quantity::Bandwidth(0), TCP)),
                     (1.3, (what, UCX)),
                 ] {
                     goals.push(Goal { what, who, times, other });
@@ -244,19 +247,19 @@ mod tests {
     use super::super::cases::of;
     use super::*;
 
-    fn said(value: f64) -> Said {
-        Said { value, cpu: Some(2.0 * value) }
+    fn said(value: f64) -> Measured {
+        Measured { value, cpu: Some(2.0 * value) }
     }
 
     #[test]
     fn a_goal_of_latency_is_a_bound_above_and_one_of_bandwidth_below() {
         let mut answers = Answers::default();
-        answers.add(JUMBO, What::Latency(8), SEND, said(2.6));
-        answers.add(JUMBO, What::Latency(8), UDP, said(2.0));
-        answers.add(JUMBO, What::Latency(8), UCX, said(2.7));
-        answers.add(JUMBO, What::Bandwidth(MIB), WRITE, said(4.0));
-        answers.add(JUMBO, What::Bandwidth(0), UDP_OFFLOADS, said(9.0));
-        answers.add(JUMBO, What::Bandwidth(0), TCP, said(3.0));
+        answers.add(JUMBO, Quantity::Latency(8), SEND, said(2.6));
+        answers.add(JUMBO, Quantity::Latency(8), UDP, said(2.0));
+        answers.add(JUMBO, Quantity::Latency(8), UCX, said(2.7));
+        answers.add(JUMBO, Quantity::Bandwidth(MIB), WRITE, said(4.0));
+        answers.add(JUMBO, Quantity::Bandwidth(0), UDP_OFFLOADS, said(9.0));
+        answers.add(JUMBO, Quantity::Bandwidth(0), TCP, said(3.0));
         let text = answers.text(1, "soft");
         let has = |line: &str| assert!(text.contains(line), "{line}\n{text}");
         has("| UDP 2.00 | 1.30 | at most 1.30 | met |");
@@ -276,10 +279,10 @@ mod tests {
     fn what_is_left_of_a_bandwidth_is_part_of_that_without_losses() {
         let mut answers = Answers::default();
         for (lost, value) in [(0, 4.0), (10, 1.0)] {
-            answers.add(JUMBO, What::Dropped(lost), WRITE, said(value));
+            answers.add(JUMBO, Quantity::Dropped(lost), WRITE, said(value));
         }
-        answers.add(JUMBO, What::Dropped(10), TCP, said(0.25));
-        answers.add(JUMBO, What::Lossy(0), WRITE, said(8.0));
+        answers.add(JUMBO, Quantity::Dropped(10), TCP, said(0.25));
+        answers.add(JUMBO, Quantity::Lossy(0), WRITE, said(8.0));
         let text = answers.text(1, "soft");
         let (_, part) = text.split_once(DROPPED).unwrap();
         let has = |line: &str| assert!(part.contains(line), "{line}\n{part}");

@@ -123,13 +123,13 @@ pub(super) fn make_interface(host: u8, cable: &Cable) -> crate::Result<()> {
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let missing = if said.contains("qdisc kind is unknown") || said.contains("No such file") {
+    let error = String::from_utf8_lossy(&done.stderr);
+    let missing = if error.contains("qdisc kind is unknown") || error.contains("No such file") {
         "this kernel has no netem (module sch_netem; Debian: linux-image-amd64 rather than -cloud), so --loss, --delay, --rate and --netem do not work: "
     } else {
         ""
     };
-    Err(format!("{missing}tc netem {}: {}", netem.join(" "), said.trim()))
+    Err(format!("{missing}tc netem {}: {}", netem.join(" "), error.trim()))
 }
 
 /// Connects the cables of the hosts to the switch, and waits until the switch forwards packets.
@@ -190,8 +190,8 @@ fn ip(lines: &str) -> crate::Result<()> {
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(said.trim().replace('\n', "; "))
+    let error = String::from_utf8_lossy(&done.stderr);
+    Err(error.trim().replace('\n', "; "))
 }
 
 #[cfg(test)]

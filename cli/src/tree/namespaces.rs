@@ -1,8 +1,9 @@
-//! Enters a mount namespace of this command. Without root that takes a user namespace
-//! (user_namespaces(7)), which all commands of the user share.
+//! Moves the command into a mount namespace of its own. Without root, the mount namespace needs a
+//! user namespace (user_namespaces(7)), which all commands of a user share.
 //!
-//! Processes of one user namespace may read each other's memory (cross-memory attach); processes of
-//! two may not. So a command joins the user namespace of an earlier command that still runs.
+//! Processes of one user namespace may read each other's memory (cross-memory attach), and
+//! processes of different user namespaces may not. So a command joins the user namespace of an
+//! earlier command that still runs.
 
 use super::keeper;
 use crate::nodes;
@@ -19,7 +20,7 @@ use std::process::{Command, Stdio};
 /// # Errors
 /// The reason, and what root can do.
 pub(super) fn enter() -> crate::Result<()> {
-    // Root may do so, and so may processes of a cluster.
+    // Root needs no user namespace, and a process of a cluster has one already.
     if nodes::enter_own_mount_namespace().is_ok() {
         return Ok(());
     }
@@ -82,7 +83,7 @@ fn join_user_namespace() -> bool {
     processes.sort_unstable();
     processes.into_iter().any(|process| {
         let path = format!("/proc/{process}/ns/user");
-        // A keeper of root's commands, or of this namespace, offers nothing to join.
+        // Root's commands have no user namespace, and this process is in its own namespace already.
         if inode(&path).is_none_or(|found| Some(found) == own) {
             return false;
         }

@@ -8,86 +8,90 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The initiator's job of one piece, its memory, and the target's hand: job number, whether the
-/// target holds the piece (2), whether it finished the piece (1).
-struct Shared {
+/// The words that initiator and target share for a job of one piece.
+struct SharedJob {
+    /// The progress of the initiator.
     state: AtomicU64,
-    what: AtomicU64,
-    hand: AtomicU64,
+    /// The content of the job, written by the initiator: here the number of the job.
+    content: AtomicU64,
+    /// The state of the target: the job number, and [`HOLDS_PIECE`] or [`FINISHED_PIECE`].
+    target: AtomicU64,
+    /// The bytes of the piece.
     memory: UnsafeCell<u32>,
 }
 
-const BUSY: u64 = 2;
-const DID: u64 = 1;
+const HOLDS_PIECE: u64 = 2;
+const FINISHED_PIECE: u64 = 1;
 
-impl Shared {
+impl SharedJob {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU64::new(0),
-            what: AtomicU64::new(0),
-            hand: AtomicU64::new(0),
+            content: AtomicU64::new(0),
+            target: AtomicU64::new(0),
             memory: UnsafeCell::new(0),
         })
     }
 
     /// The target's state for job `number`.
-    fn theirs(&self, number: u32) -> u64 {
-        let word = load_hand(&self.hand);
+    fn target_state(&self, number: u32) -> u64 {
+        let word = load_hand(&self.target);
         if word >> 32 == u64::from(number) { word & 0xffff_ffff } else { 0 }
     }
 
-    /// Models Helping::share, twice: calls `act` for the piece unless the target took it, and once
-    /// more when all is done.
+    /// Models `Helping::share` for two jobs. Calls `act` for the piece unless the target has
+    /// claimed the piece, and again when the job is complete and its memory belongs to the
+    /// application.
     fn initiate(&self, act: impl Fn()) {
         for number in 1..=2 {
-            self.what.store(number.into(), Ordering::Relaxed);
+            self.content.store(number.into(), Ordering::Relaxed);
             let now = JobProgress { number, count: 1, front: 0 };
             open_job(&self.state, now);
             let mut own = false;
-            if self.theirs(number) == 0 {
+            if self.target_state(number) == 0 {
                 advance_job(&self.state, JobProgress { front: 1, ..now });
-                if self.theirs(number) == 0 {
+                if self.target_state(number) == 0 {
                     act();
                     own = true;
                 }
             }
             advance_job(&self.state, JobProgress { front: 1, ..now });
-            while self.theirs(number) & BUSY != 0 {
+            while self.target_state(number) & HOLDS_PIECE != 0 {
                 thread::yield_now();
             }
-            assert!(!own || self.theirs(number) & DID == 0, "done twice");
+            assert!(!own || self.target_state(number) & FINISHED_PIECE == 0, "done twice");
             act();
         }
     }
 
-    /// Models two looks of the target's helper: calls `act` with the job's number and content for
-    /// each piece that it takes.
+    /// Models two rounds of the helper thread. Calls `act` with the number and the content of the
+    /// job for each piece that the helper claims.
     fn help(&self, act: impl Fn(u64, u64)) {
         for _ in 0..2 {
             let now = job(&self.state);
             if now.front >= now.count {
                 continue;
             }
-            let what = self.what.load(Ordering::Relaxed);
+            let content = self.content.load(Ordering::Relaxed);
             let own = u64::from(now.number) << 32;
-            if claim_piece(&self.hand, own | BUSY, &self.state, now.number, 0) {
-                act(now.number.into(), what);
-                release_piece(&self.hand, own | DID);
+            if claim_piece(&self.target, own | HOLDS_PIECE, &self.state, now.number, 0) {
+                act(now.number.into(), content);
+                release_piece(&self.target, own | FINISHED_PIECE);
             } else {
-                release_piece(&self.hand, own);
+                release_piece(&self.target, own);
             }
         }
     }
 }
 
-model!(a_piece_is_in_one_hand_and_memory_comes_back, 3, why: "Causality violation",
+model!(a_piece_has_one_holder_and_is_free_when_its_job_is_complete, 3, why: "Causality violation",
     fails: {
-        a_piece_is_under_way_when_memory_is_back_without_a_total_order: Weakened::TOTAL,
-        a_piece_is_under_way_when_memory_is_back_without_release: Weakened::RELEASE,
-        a_piece_is_under_way_when_memory_is_back_without_acquire: Weakened::ACQUIRE,
+        a_piece_is_held_after_its_job_without_a_total_order: Weakened::TOTAL,
+        a_piece_is_held_after_its_job_without_release: Weakened::RELEASE,
+        a_piece_is_held_after_its_job_without_acquire: Weakened::ACQUIRE,
     },
     || {
-        let shared = Shared::new();
+        let shared = SharedJob::new();
         let helper = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
@@ -102,16 +106,16 @@ model!(a_piece_is_in_one_hand_and_memory_comes_back, 3, why: "Causality violatio
     }
 );
 
-model!(what_is_known_of_a_piece_is_of_its_job, 3, why: "another job",
+model!(a_claimed_piece_has_the_content_of_its_job, 3, why: "another job",
     fails: {
-        what_is_known_is_of_another_job_without_a_total_order: Weakened::TOTAL,
+        a_claimed_piece_has_the_content_of_another_job_without_a_total_order: Weakened::TOTAL,
     },
     || {
-        let shared = Shared::new();
+        let shared = SharedJob::new();
         let helper = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                shared.help(|number, what| assert_eq!(number, what, "another job"));
+                shared.help(|number, content| assert_eq!(number, content, "another job"));
             })
         };
         shared.initiate(|| ());

@@ -12,7 +12,7 @@
 //! than receiving a message. For messages of many packets the kernel is asked once per datagram
 //! ([`Seen`]). Asking for each packet took a seventh of the time of a READ response.
 
-use crate::guard::{self, Gone};
+use crate::guard::{self, UnmappedSide};
 use crate::pages::is_mapped;
 
 /// Copies `len` bytes to the application memory at `to`, unless a part of it is unmapped. Returns
@@ -24,7 +24,7 @@ use crate::pages::is_mapped;
 #[cold]
 pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
     // SAFETY: the caller keeps the contract. Unmapped memory loses its bytes.
-    !is_mapped(to as u64, len) || unsafe { guard::copy(from, to, len) } != Err(Gone::Source)
+    !is_mapped(to as u64, len) || unsafe { guard::copy(from, to, len) } != Err(UnmappedSide::Source)
 }
 
 /// A range that was mapped at the last query. The owner must reset it whenever it releases the lock

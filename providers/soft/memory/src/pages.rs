@@ -1,5 +1,5 @@
-//! Queries pages of application memory, and provides memory without content (`msync(2)`,
-//! `mmap(2)`).
+//! Queries whether pages of application memory are mapped (`msync(2)`), and provides the bytes of
+//! regions without memory (`mmap(2)`).
 
 use std::ffi::c_void;
 
@@ -12,8 +12,9 @@ pub fn is_mapped(addr: u64, len: usize) -> bool {
     let start = addr & !(page_size() as u64 - 1);
     let Some(len) = (addr - start).checked_add(len as u64) else { return false };
     // SAFETY: msync(2) changes nothing here, and checks the range, which it rounds up to pages.
-    let told = unsafe { libc::msync(start as usize as *mut c_void, len as usize, libc::MS_ASYNC) };
-    told == 0 || Errno::last() != Errno::ENOMEM
+    let result =
+        unsafe { libc::msync(start as usize as *mut c_void, len as usize, libc::MS_ASYNC) };
+    result == 0 || Errno::last() != Errno::ENOMEM
 }
 
 /// Memory that reads as zeros, and memory whose content is discarded: the storage of a region
@@ -32,9 +33,9 @@ unsafe impl Send for ZeroMemory {}
 unsafe impl Sync for ZeroMemory {}
 
 /// Bytes of each half of a [`ZeroMemory`]: the longest message.
-const VOID_LEN: usize = 1 << 31;
+const HALF_BYTES: usize = 1 << 31;
 /// Bytes of the sink that may keep their pages between uses.
-const KEPT: usize = 1 << 20;
+const KEPT_SINK_BYTES: usize = 1 << 20;
 
 impl ZeroMemory {
     /// Reserves two address ranges without memory, which exist until the process ends.
@@ -46,12 +47,12 @@ impl ZeroMemory {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             // SAFETY: a NULL address without MAP_FIXED never replaces a mapping.
             let at =
-                unsafe { libc::mmap(std::ptr::null_mut(), VOID_LEN, protection, flags, -1, 0) };
+                unsafe { libc::mmap(std::ptr::null_mut(), HALF_BYTES, protection, flags, -1, 0) };
             if at == libc::MAP_FAILED {
                 return Err(Errno::last());
             }
             // SAFETY: our own mapping; the advice only makes core dumps smaller.
-            unsafe { libc::madvise(at, VOID_LEN, libc::MADV_DONTDUMP) };
+            unsafe { libc::madvise(at, HALF_BYTES, libc::MADV_DONTDUMP) };
             Ok(at.cast::<u8>())
         };
         let zeros = map(libc::PROT_READ)?;
@@ -65,9 +66,9 @@ impl ZeroMemory {
 
     /// The address of `len` bytes whose content is discarded.
     pub fn sink(&self, len: usize) -> u64 {
-        if len > KEPT {
+        if len > KEPT_SINK_BYTES {
             // SAFETY: our own mapping, whose content is irrelevant.
-            unsafe { libc::madvise(self.sink.cast(), VOID_LEN, libc::MADV_DONTNEED) };
+            unsafe { libc::madvise(self.sink.cast(), HALF_BYTES, libc::MADV_DONTNEED) };
         }
         self.sink as u64
     }
@@ -93,12 +94,12 @@ mod tests {
 
     #[test]
     fn memory_without_content_reads_as_zero() {
-        let void = ZeroMemory::new().expect("address space");
-        let sink = void.sink(KEPT + 1) as *mut u8;
+        let memory = ZeroMemory::new().expect("address space");
+        let sink = memory.sink(KEPT_SINK_BYTES + 1) as *mut u8;
         // SAFETY: inside both halves.
         unsafe {
-            sink.add(VOID_LEN - 1).write(1);
-            assert_eq!((void.zeros() as *const u8).add(VOID_LEN - 1).read(), 0);
+            sink.add(HALF_BYTES - 1).write(1);
+            assert_eq!((memory.zeros() as *const u8).add(HALF_BYTES - 1).read(), 0);
         }
     }
 }

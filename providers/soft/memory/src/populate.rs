@@ -1,4 +1,4 @@
-//! Bringing application memory in (`madvise(2)`).
+//! Makes the kernel provide the pages of application memory at registration (`madvise(2)`).
 
 use std::ffi::{c_int, c_void};
 
@@ -26,8 +26,9 @@ pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
     let Err(errno) = advise(start, len, advice) else { return Ok(()) };
     match errno {
         Errno::ENOMEM => Err(Errno::EFAULT),
-        _ if !is_known(advice) => touch(start, len, write),
-        // Memory of a device, which the kernel's own registration refuses with EFAULT, too.
+        _ if !is_known(advice) => access_each_page(start, len, write),
+        // The range maps the memory of a device. A kernel driver refuses its registration with
+        // EFAULT, too.
         Errno::EINVAL => Err(Errno::EFAULT),
         other => Err(other),
     }
@@ -54,19 +55,20 @@ fn advise(start: u64, len: usize, advice: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel has the advice: Linux before 5.14, gVisor, qemu-user and filters of
-/// seccomp(2) refuse it for any range, some of them only for a range with a length.
+/// Whether the kernel knows the advice. Linux before 5.14, gVisor, qemu-user and filters of
+/// seccomp(2) refuse the advice for any range, and some accept only an empty range.
 fn is_known(advice: c_int) -> bool {
-    // The kernel refuses no page of a stack.
-    let own = 0_u8;
+    // A page of the stack can be read and written, so only an unknown advice fails.
+    let on_stack = 0_u8;
     let page = page_size();
-    advise((&raw const own) as u64 & !(page as u64 - 1), page, advice).is_ok()
+    advise((&raw const on_stack) as u64 & !(page as u64 - 1), page, advice).is_ok()
 }
 
-/// As [`populate`] where the kernel lacks the advice: reads, or writes back, a word of each page.
-fn touch(start: u64, len: usize, write: bool) -> Result<(), Errno> {
-    // No page is touched that is not mapped, because a program may have taken the signal of a
-    // fault.
+/// As [`populate`], for a kernel without the advice: reads a word of each page, or writes the word
+/// back.
+fn access_each_page(start: u64, len: usize, write: bool) -> Result<(), Errno> {
+    // Check first that all pages are mapped: an access to another page raises SIGSEGV, for which
+    // the program may have a handler.
     if !is_mapped(start, len) {
         return Err(Errno::EFAULT);
     }
@@ -132,16 +134,19 @@ mod tests {
         // SAFETY: the first word of two pages of our own, which is writable.
         unsafe { read_only.cast::<u64>().write(0x55) };
         let at = read_only as u64;
-        assert_eq!(touch(at, 4096, true), Ok(()));
-        assert_eq!(touch(at, 8192, false), Ok(()));
-        assert_eq!(touch(at, 8192, true), Err(Errno::EFAULT));
+        assert_eq!(access_each_page(at, 4096, true), Ok(()));
+        assert_eq!(access_each_page(at, 8192, false), Ok(()));
+        assert_eq!(access_each_page(at, 8192, true), Err(Errno::EFAULT));
         // SAFETY: as above.
         assert_eq!(unsafe { read_only.cast::<u64>().read() }, 0x55);
-        assert_eq!(touch(pages(libc::PROT_NONE) as u64, 8192, false), Err(Errno::EFAULT));
+        assert_eq!(
+            access_each_page(pages(libc::PROT_NONE) as u64, 8192, false),
+            Err(Errno::EFAULT)
+        );
         let hole = remote_pages(3) as u64;
         // SAFETY: the second of three pages of our own.
         assert_eq!(unsafe { libc::munmap((hole + 4096) as *mut c_void, 4096) }, 0);
-        assert_eq!(touch(hole, 3 * 4096, true), Err(Errno::EFAULT));
+        assert_eq!(access_each_page(hole, 3 * 4096, true), Err(Errno::EFAULT));
         assert!(is_known(MADV_POPULATE_READ) == is_known(MADV_POPULATE_WRITE));
         assert!(!is_known(c_int::MAX), "no kernel has it");
     }

@@ -1,7 +1,7 @@
 //! A run of bytes that others may change at any time: checked application memory, or a bounce
 //! buffer.
 
-use crate::guard::{self, Gone};
+use crate::guard::{self, UnmappedSide};
 
 /// Bytes of this process's memory, to be copied from and to. Laid out as `struct iovec`.
 ///
@@ -84,7 +84,7 @@ impl Range {
     pub fn copy_to(self, to: Self) -> bool {
         // SAFETY: as many bytes as both have (contract of `new`).
         let copied = unsafe { guard::copy(self.base, to.base, self.len.min(to.len)) };
-        copied != Err(Gone::Source)
+        copied != Err(UnmappedSide::Source)
     }
 
     /// Copies as much of `bytes` as fits. An unmapped range loses the bytes.

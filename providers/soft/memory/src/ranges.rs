@@ -4,7 +4,7 @@
 //! of this file: [`Remote`], memory of another process in a list; [`Ranges`] with `scatter` into
 //! the list and `gather` out of it; helpers for the order of stores.
 
-use crate::guard::{self, Gone};
+use crate::guard::{self, UnmappedSide};
 use crate::pages::is_mapped;
 use crate::{Range, careful};
 use arrayvec::ArrayVec;
@@ -226,7 +226,7 @@ impl Ranges {
         let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
             // SAFETY: base..n is part of a Range, and src satisfies the caller's contract.
-            good &= unsafe { guard::copy(src.add(done), base, n) } != Err(Gone::Source);
+            good &= unsafe { guard::copy(src.add(done), base, n) } != Err(UnmappedSide::Source);
         });
         good
     }
@@ -243,7 +243,7 @@ impl Ranges {
         let mut good = true;
         self.walk(offset, len, |_, base, n, done| {
             // SAFETY: base..n is part of a Range, and dst satisfies the caller's contract.
-            good &= unsafe { guard::copy(base, dst.add(done), n) } != Err(Gone::Source);
+            good &= unsafe { guard::copy(base, dst.add(done), n) } != Err(UnmappedSide::Source);
         });
         good
     }
@@ -274,7 +274,7 @@ impl Ranges {
                 None if self.careful => good &= unsafe { careful::put(base, src, n) },
                 // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base`
                 // is part of a writable Range of this process.
-                None => good &= unsafe { guard::copy(src, base, n) } != Err(Gone::Source),
+                None => good &= unsafe { guard::copy(src, base, n) } != Err(UnmappedSide::Source),
             }
         });
         good
@@ -296,7 +296,7 @@ impl Ranges {
                 }
                 // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`); `base` is
                 // part of a readable Range of this process.
-                None => good &= unsafe { guard::copy(base, dst, n) } != Err(Gone::Source),
+                None => good &= unsafe { guard::copy(base, dst, n) } != Err(UnmappedSide::Source),
             }
         });
         good

@@ -76,15 +76,17 @@
 //! when [`release`](engine::Qp::release) says so. The responder lists the held packets for the
 //! requester, which repeats only the missing ones. Requests still execute in order.
 //!
-//! The ends agree as follows. A requester sends [`Hello`](wire::Ours::Hello) before its first
-//! packet, and again after plain NAKs: after the first three, and then whenever their number has
-//! doubled. A responder that received the greeting answers gaps with
-//! [`Selective`](wire::Ours::Selective) instead of a NAK. Both packets use a manufacturer opcode of
-//! no transport, which any other peer must drop silently. An answer to a Hello is no longer than
-//! the Hello, so the greeting amplifies nothing. Without a greeting, standard recovery applies.
+//! The ends agree as follows. A requester sends [`Hello`](wire::ExtensionMessage::Hello) before its
+//! first packet, and again after plain NAKs: after the first three, and then whenever their number
+//! has doubled. A responder that received the greeting answers gaps with
+//! [`Selective`](wire::ExtensionMessage::Selective) instead of a NAK. Both packets use a
+//! manufacturer opcode of no transport, which any other peer must drop silently. An answer to a
+//! Hello is no longer than the Hello, so the greeting amplifies nothing. Without a greeting,
+//! standard recovery applies.
 //!
 //! Such a peer also combines an acknowledgement with a request into one packet, if the request is
-//! the only one to send ([`Along`](wire::Ours::Along)). Two packets would take two datagrams.
+//! the only one to send ([`Along`](wire::ExtensionMessage::Along)). Two packets would take two
+//! datagrams.
 //!
 //! Further measures work with every peer. A requester sends a *probe*: it repeats the oldest
 //! unanswered packet early, after a few round trips, and then ever later. The responder

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl HotReceivers {
-    /// Ends a round of the service thread: serves the rest and sends all due acknowledgements. An
-    /// acknowledgement carried by a message is sent again, because the message may lie unread.
-    /// Returns true if pieces remain, for which no bell will ring.
+    /// Ends a round of the service thread: serves the remaining pieces, and sends all due
+    /// acknowledgements. An acknowledgement that a message carried is also sent alone, because the
+    /// peer may not have read the message. Returns true if pieces remain; their senders ring no
+    /// bell again.
     pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
@@ -70,19 +71,20 @@ impl HotReceivers {
     }
 }
 
-/// Answers the bell of a QP: serves its ring, and takes in acknowledgements. A rest in the ring
-/// gets a bell from here, because its sender rang before.
+/// Handles the bell of a QP whose ring is not hot: serves the ring, and takes in acknowledgements.
+/// If pieces remain in the ring, this function rings the bell again, because their sender rang
+/// before.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
     let more = qp.serve_rest(who);
     qp.send_due_ack();
-    // The bell orders this load after the event that rang it.
+    // The read of the bell orders this load after the event for which the peer rang.
     if qp.may_have_outstanding() {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {
         adapter.view.ring_qp_bell(qp.index);
         if more && !adapter.attention.is_down() {
-            // The thread that answers the next bell need not be a poller.
+            // No thread may poll when the bell is due, so the service thread must look.
             adapter.fabric.wake_self();
         }
     }

@@ -32,14 +32,14 @@ impl Link {
         peer: Arc<Peer>,
         qpn: u32,
         own_slot: u16,
-        here: Weak<Qp>,
+        local_qp: Weak<Qp>,
     ) -> Option<Self> {
         // SAFETY: the caller promised the lengths of the segments. `peer`, stored beside the view,
         // keeps their mappings.
         let view = unsafe { View::of(&peer) };
         let (_, index) = split_qpn(qpn);
         let ring = view.qp_ring(index).filter(|_| view.maps_chunks())?;
-        Some(Self { peer, view, qpn, index, ring, own_slot, local_qp: here })
+        Some(Self { peer, view, qpn, index, ring, own_slot, local_qp })
     }
 
     /// The slot of this process in the fabric.
@@ -69,8 +69,8 @@ impl Link {
         }
     }
 
-    /// The incarnation in which the remote QP is connected to `own_qpn`, or was when its process
-    /// died. The port of the remote QP may be down.
+    /// The incarnation in which the remote QP is connected to `own_qpn`. For a dead process, the
+    /// incarnation at its death. The port of the remote QP may be down.
     pub(crate) fn connection(&self, own_qpn: u32) -> Option<u16> {
         let life = Life::unpack(self.life());
         life.is_connected_to(own_qpn).then_some(life.generation)
@@ -147,8 +147,8 @@ impl Link {
         );
     }
 
-    /// Announces that this QP took the ring over. The receiver does not look at the new beginning
-    /// of the ring by itself.
+    /// Announces that this QP took the ring over. Without the announcement the receiver does not
+    /// look at the position where the new holder begins.
     pub(crate) fn ring_taken_over(&self) {
         self.view.ring_qp_bell(self.index);
         self.peer.kick();

@@ -23,11 +23,12 @@ struct Flow {
     qp: Arc<Qp>,
 }
 
-/// Specifications with longer new versions. Newer programs pass them; the meaning is the same
-/// unless the new fields are used.
-const GROWN: [u32; 3] = [IBV_FLOW_SPEC_IPV4_EXT, IBV_FLOW_SPEC_IPV6, IBV_FLOW_SPEC_VXLAN_TUNNEL];
+/// Types whose specification is longer in newer headers. A longer specification is unsupported, not
+/// invalid.
+const EXTENDED_TYPES: [u32; 3] =
+    [IBV_FLOW_SPEC_IPV4_EXT, IBV_FLOW_SPEC_IPV6, IBV_FLOW_SPEC_VXLAN_TUNNEL];
 /// Bytes of type and size.
-const HEAD: usize = 6;
+const HEAD_BYTES: usize = 6;
 
 /// Parses the list of specifications.
 ///
@@ -45,13 +46,15 @@ unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno
         };
         let known = spec_size(kind).ok_or(Errno::EINVAL)?;
         let size = usize::from(size);
-        if size != known && !(size > known && GROWN.contains(&(kind & !IBV_FLOW_SPEC_INNER))) {
+        if size != known
+            && !(size > known && EXTENDED_TYPES.contains(&(kind & !IBV_FLOW_SPEC_INNER)))
+        {
             return Err(Errno::EINVAL);
         }
         // SAFETY: `size` bytes by contract.
-        let body = unsafe { std::slice::from_raw_parts(at.add(HEAD), size - HEAD) };
+        let body = unsafe { std::slice::from_raw_parts(at.add(HEAD_BYTES), size - HEAD_BYTES) };
         if size > known {
-            // Value and mask would lie at other offsets.
+            // In the longer form, the mask lies at another offset.
             return Err(Errno::EOPNOTSUPP);
         }
         specs.push(Spec { kind, body });
@@ -67,7 +70,7 @@ unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno
 /// # Safety
 /// `spec` is an `ibv_flow_spec_counter_action` whose counters are live.
 unsafe fn counters_of(spec: &Spec<'_>) -> Result<Arc<Counters>, Errno> {
-    let at = std::mem::offset_of!(ibv_flow_spec_counter_action, counters) - HEAD;
+    let at = std::mem::offset_of!(ibv_flow_spec_counter_action, counters) - HEAD_BYTES;
     let address = spec.body.get(at..at + size_of::<usize>()).and_then(|b| b.try_into().ok());
     let address = usize::from_ne_bytes(address.ok_or(Errno::EINVAL)?);
     if address == 0 {

@@ -36,7 +36,7 @@ impl Xrcd {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Uncounts an object of the domain.
+    /// Ends the count of a destroyed object of the domain.
     pub(crate) fn release(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }

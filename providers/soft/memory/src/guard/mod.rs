@@ -24,7 +24,7 @@ pub fn arm() {
 
 /// The side of a copy that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum UnmappedSide {
     /// The memory that the copy reads.
     Source,
     /// The memory that the copy writes.
@@ -40,7 +40,7 @@ pub enum Gone {
 /// `from` is readable and `to` writable for `len` bytes, or application memory that is unmapped.
 /// Rust references to the bytes do not exist during the call.
 #[inline]
-pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), UnmappedSide> {
     // SAFETY: the caller keeps the contract.
     match unsafe { routines::copy(to, from, len) } {
         0 => Ok(()),
@@ -110,11 +110,11 @@ pub unsafe fn compare_exchange(at: *mut u64, old: u64, new: u64) -> Option<u64> 
 }
 
 #[cold]
-fn whose(fault: usize, from: *const u8, len: usize) -> Gone {
+fn whose(fault: usize, from: *const u8, len: usize) -> UnmappedSide {
     let offset = fault.wrapping_sub(from as usize);
     // The kernel reports no address for a fault at a non-canonical address.
     let is_source = if fault == UNKNOWN { !is_mapped(from as u64, len) } else { offset < len };
-    if is_source { Gone::Source } else { Gone::Target }
+    if is_source { UnmappedSide::Source } else { UnmappedSide::Target }
 }
 
 /// Result of a routine that faulted at an address that the kernel does not report.
@@ -165,8 +165,8 @@ mod tests {
                 let hole = at.wrapping_add(hole);
                 // SAFETY: a range that is partly unmapped, and a local buffer.
                 unsafe {
-                    assert_eq!(copy(own, hole, len), Err(Gone::Target), "{len}");
-                    assert_eq!(copy(hole, own, len), Err(Gone::Source), "{len}");
+                    assert_eq!(copy(own, hole, len), Err(UnmappedSide::Target), "{len}");
+                    assert_eq!(copy(hole, own, len), Err(UnmappedSide::Source), "{len}");
                     assert!(!is_readable(hole, len) && is_readable(own, len), "{len}");
                 }
             }
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(there.read(), 6);
             // A non-canonical address.
             let nowhere = (1usize << 63) as *const u8;
-            assert_eq!(copy(nowhere, own, 8), Err(Gone::Source));
+            assert_eq!(copy(nowhere, own, 8), Err(UnmappedSide::Source));
         }
     }
 }

@@ -6,8 +6,8 @@ use super::shared::{Flags, Shared};
 use super::{Payload, Pmtu, Service, Transmit};
 use crate::Time;
 use crate::wire::{
-    Aeth, Along, Atomic, Credits, Held, Message, Number, Ours, Psn, ReadResponse, Response, Reth,
-    Syndrome,
+    Aeth, Along, Atomic, Credits, ExtensionMessage, HeldPackets, Message, Number, Psn,
+    ReadResponse, Response, Reth, Syndrome,
 };
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ enum QueuedResponse {
     },
     Selective {
         psn: Psn,
-        held: Held,
+        held: HeldPackets,
     },
     /// The rest of a READ.
     Read {
@@ -162,7 +162,7 @@ impl ResponseQueue {
     }
 
     /// Queues a report of the packets that are held behind the gap at `psn`.
-    pub(super) fn selective(&mut self, psn: Psn, held: Held) {
+    pub(super) fn selective(&mut self, psn: Psn, held: HeldPackets) {
         if self.is_acknowledging() {
             self.jobs.pop_back();
         }
@@ -248,7 +248,7 @@ impl ResponseQueue {
             QueuedResponse::Selective { psn, held } => {
                 // Packets are held only for a peer that has proved its nonce.
                 let to = shared.greeting.peer()?;
-                let message = Message::Ours(Ours::Selective { to, held });
+                let message = Message::ExtensionMessage(ExtensionMessage::Selective { to, held });
                 shared.packet(psn, message, Flags::default(), Payload::None)
             }
             QueuedResponse::Atomic { psn, value, msn, .. } => {

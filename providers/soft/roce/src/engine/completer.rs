@@ -6,7 +6,7 @@ use super::requester::Requester;
 use super::shared::Shared;
 use super::{Drop, Op, Status, Step};
 use crate::Time;
-use crate::wire::{Aeth, Held, Nak, Psn, ReadResponse, Response, Syndrome};
+use crate::wire::{Aeth, HeldPackets, Nak, Psn, ReadResponse, Response, Syndrome};
 use std::ops::Range;
 
 impl Requester {
@@ -176,7 +176,7 @@ impl Requester {
         &mut self,
         now: Time,
         psn: Psn,
-        held: &Held,
+        held: &HeldPackets,
         shared: &mut Shared,
     ) -> Step {
         let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());

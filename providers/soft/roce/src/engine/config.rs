@@ -83,7 +83,7 @@ pub struct Config {
     /// How long the peer must wait if no receive is posted (`min_rnr_timer`).
     pub rnr_timer: RnrTimer,
     /// A secret of this end, drawn for this connection. `None`: this end does not speak the
-    /// extension ([`Ours`](crate::wire::Ours)).
+    /// extension ([`ExtensionMessage`](crate::wire::ExtensionMessage)).
     pub nonce: Option<Nonce>,
     /// Whether receives come from a shared queue, so that credits cannot be promised.
     pub shared_receive_queue: bool,

@@ -8,12 +8,12 @@
 //! losses and repeats, and [`AckProgress`], the effect of one response.
 
 use crate::Time;
-use crate::wire::{HELD_BITS, Held, Psn};
+use crate::wire::{HELD_BITS, HeldPackets, Psn};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The largest number of outstanding PSNs: as many as a [`Held`] covers, and less than any peer's
-/// window.
+/// The largest number of outstanding PSNs: as many as a [`HeldPackets`] covers, and less than any
+/// peer's window.
 pub(super) const OUTSTANDING: u32 = HELD_BITS;
 
 /// Packets that may overtake another before the latter counts as lost.
@@ -25,7 +25,7 @@ enum PacketState {
     /// In flight.
     Flying,
     /// Held by the peer behind a gap: arrived, but not executed.
-    Held,
+    HeldPackets,
     /// To be sent again.
     Lost,
     /// Answered.
@@ -188,7 +188,7 @@ impl Flight {
         let serial = self.serial;
         let Some(skip) = psn.after(self.base) else { return };
         for slot in self.slots.iter_mut().skip(skip as usize).take(count as usize) {
-            if matches!(slot.state, PacketState::Done | PacketState::Held) {
+            if matches!(slot.state, PacketState::Done | PacketState::HeldPackets) {
                 continue;
             }
             if slot.state == PacketState::Lost {
@@ -229,7 +229,7 @@ impl Flight {
     fn done(&mut self, now: Time, index: u32, gain: &mut AckProgress) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         let before = std::mem::replace(&mut slot.state, PacketState::Done);
-        if before != PacketState::Done && before != PacketState::Held {
+        if before != PacketState::Done && before != PacketState::HeldPackets {
             self.arrived(now, index, before, gain);
         }
     }
@@ -243,7 +243,7 @@ impl Flight {
         match before {
             PacketState::Flying => self.flying_bytes -= u64::from(bytes),
             PacketState::Lost => self.lost -= 1,
-            PacketState::Done | PacketState::Held => {}
+            PacketState::Done | PacketState::HeldPackets => {}
         }
         gain.bytes += u64::from(bytes);
         gain.packets += 1;
@@ -261,16 +261,16 @@ impl Flight {
     }
 
     /// Marks the packets that the peer holds behind `gap`.
-    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &Held) -> AckProgress {
+    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &HeldPackets) -> AckProgress {
         let mut gain = AckProgress::default();
         let Some(skip) = gap.after(self.base) else { return gain };
         let index_of = |bit| skip.saturating_add(1).saturating_add(bit);
         for index in (0..HELD_BITS).filter(|&bit| held.contains(bit)).map(index_of) {
             let Some(slot) = self.slots.get_mut(index as usize) else { break };
-            if matches!(slot.state, PacketState::Done | PacketState::Held) {
+            if matches!(slot.state, PacketState::Done | PacketState::HeldPackets) {
                 continue;
             }
-            let before = std::mem::replace(&mut slot.state, PacketState::Held);
+            let before = std::mem::replace(&mut slot.state, PacketState::HeldPackets);
             self.arrived(now, index, before, &mut gain);
         }
         gain
@@ -351,7 +351,7 @@ impl Flight {
         match slot.state {
             PacketState::Done | PacketState::Lost => return,
             PacketState::Flying => self.flying_bytes -= u64::from(slot.bytes),
-            PacketState::Held => {}
+            PacketState::HeldPackets => {}
         }
         slot.state = PacketState::Lost;
         self.lost += 1;
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn held_packets_are_not_repeated_and_not_complete() {
         let mut flight = flight(8);
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         [2, 3, 4, 5].into_iter().for_each(|index| held.insert(index));
         flight.acknowledged(NOW, psn(1));
         flight.advance();
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn one_overtaking_packet_marks_no_loss() {
         let mut flight = flight(4);
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         held.insert(0);
         flight.held(NOW, flight.base(), &held);
         assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0);
@@ -475,7 +475,7 @@ mod tests {
     #[test]
     fn a_held_packet_gives_a_round_trip_sample_at_its_report_and_not_at_completion() {
         let mut flight = flight(3);
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         held.insert(0);
         let gain = flight.held(NOW, psn(0), &held);
         assert_eq!((gain.sample(), gain.packets), (Some(Duration::from_micros(1)), 1));
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn after_a_timeout_all_packets_are_sent_again() {
         let mut flight = flight(5);
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         held.insert(1);
         flight.held(NOW, flight.base(), &held);
         flight.lose_from(psn(0));

@@ -5,7 +5,7 @@
 //! nonce came back, which it had sent to the peer's address alone. A forged Hello therefore has no
 //! effect: the peer receives an unexpected Welcome and drops it.
 
-use crate::wire::{Nonce, Ours};
+use crate::wire::{ExtensionMessage, Nonce};
 
 /// The proofs that this end and its peer have exchanged.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Greeting {
     /// The nonce to which the last Welcome was sent.
     welcomed: Option<Nonce>,
     /// A greeting that waits to be sent.
-    answer: Option<Ours>,
+    answer: Option<ExtensionMessage>,
 }
 
 impl Greeting {
@@ -41,43 +41,43 @@ impl Greeting {
     }
 
     /// Whether a packet of the extension is credible: it repeats our nonce, or is a Hello.
-    pub(super) fn admits(&self, ours: &Ours) -> bool {
+    pub(super) fn admits(&self, ours: &ExtensionMessage) -> bool {
         match *ours {
-            Ours::Hello { .. } => self.own.is_some(),
-            Ours::Welcome { to, .. }
-            | Ours::Confirm { to, .. }
-            | Ours::Selective { to, .. }
-            | Ours::Along { to, .. } => self.own == Some(to),
+            ExtensionMessage::Hello { .. } => self.own.is_some(),
+            ExtensionMessage::Welcome { to, .. }
+            | ExtensionMessage::Confirm { to, .. }
+            | ExtensionMessage::Selective { to, .. }
+            | ExtensionMessage::Along { to, .. } => self.own == Some(to),
         }
     }
 
     /// The greeting for a peer that may not know us.
-    pub(super) fn begin(&self) -> Option<Ours> {
+    pub(super) fn begin(&self) -> Option<ExtensionMessage> {
         let from = self.own?;
         Some(match self.peer {
-            Some(to) => Ours::Confirm { to, from },
-            None => Ours::Hello { from },
+            Some(to) => ExtensionMessage::Confirm { to, from },
+            None => ExtensionMessage::Hello { from },
         })
     }
 
     /// Handles a greeting that was [admitted](Self::admits).
-    pub(super) fn receive(&mut self, greeting: &Ours) {
+    pub(super) fn receive(&mut self, greeting: &ExtensionMessage) {
         let Some(own) = self.own else { return };
         match *greeting {
-            Ours::Hello { from } => {
+            ExtensionMessage::Hello { from } => {
                 self.welcomed = Some(from);
-                self.answer = Some(Ours::Welcome { to: from, from: own });
+                self.answer = Some(ExtensionMessage::Welcome { to: from, from: own });
             }
-            Ours::Welcome { from, .. } => {
+            ExtensionMessage::Welcome { from, .. } => {
                 // If both ends greet at once, this end's Welcome replaces its Confirm.
                 let is_told = self.peer == Some(from) || self.welcomed == Some(from);
                 self.peer = Some(from);
                 if !is_told {
-                    self.answer = Some(Ours::Confirm { to: from, from: own });
+                    self.answer = Some(ExtensionMessage::Confirm { to: from, from: own });
                 }
             }
-            Ours::Confirm { from, .. } => self.peer = Some(from),
-            Ours::Selective { .. } | Ours::Along { .. } => {}
+            ExtensionMessage::Confirm { from, .. } => self.peer = Some(from),
+            ExtensionMessage::Selective { .. } | ExtensionMessage::Along { .. } => {}
         }
     }
 
@@ -87,7 +87,7 @@ impl Greeting {
     }
 
     /// Takes the greeting that waits to be sent.
-    pub(super) const fn take_greeting(&mut self) -> Option<Ours> {
+    pub(super) const fn take_greeting(&mut self) -> Option<ExtensionMessage> {
         self.answer.take()
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     /// Delivers `packet` to `to`.
-    fn hear(to: &mut Greeting, packet: &Ours) {
+    fn hear(to: &mut Greeting, packet: &ExtensionMessage) {
         assert!(to.admits(packet), "{packet:?}");
         to.receive(packet);
     }
@@ -148,16 +148,18 @@ mod tests {
     fn forged_packets_are_not_admitted_and_a_forged_hello_changes_nothing() {
         let mut a = end(1);
         let forged = Nonce::new(9).expect("not 0");
-        hear(&mut a, &Ours::Hello { from: forged });
+        hear(&mut a, &ExtensionMessage::Hello { from: forged });
         assert_eq!((a.peer(), a.proof()), (None, 0));
         for greeting in [
-            Ours::Welcome { to: forged, from: forged },
-            Ours::Confirm { to: forged, from: forged },
-            Ours::Selective { to: forged, held: crate::wire::Held::NONE },
+            ExtensionMessage::Welcome { to: forged, from: forged },
+            ExtensionMessage::Confirm { to: forged, from: forged },
+            ExtensionMessage::Selective { to: forged, held: crate::wire::HeldPackets::NONE },
         ] {
             assert!(!a.admits(&greeting));
         }
         let silent = Greeting::new(None);
-        assert!(!silent.admits(&Ours::Hello { from: forged }) && silent.begin().is_none());
+        assert!(
+            !silent.admits(&ExtensionMessage::Hello { from: forged }) && silent.begin().is_none()
+        );
     }
 }

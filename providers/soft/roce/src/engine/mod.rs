@@ -32,7 +32,7 @@ pub use vocabulary::{
 
 use crate::Time;
 use crate::wire::{
-    self, Aeth, Along, Message, Ours, Packet, Psn, Qpn, Request, Response, Syndrome,
+    self, Aeth, Along, ExtensionMessage, Message, Packet, Psn, Qpn, Request, Response, Syndrome,
 };
 use requester::Requester;
 use responder::{Incoming, Responder};
@@ -150,7 +150,9 @@ impl Qp {
             self.shared.counters.dropped_pkts += 1;
             let request = match packet.message {
                 Message::Rc(request) | Message::Xrc(_, request) => Some(request),
-                Message::Ours(Ours::Along { request, .. }) => Some(Request::from(request)),
+                Message::ExtensionMessage(ExtensionMessage::Along { request, .. }) => {
+                    Some(Request::from(request))
+                }
                 _ => None,
             };
             if let (Some(request), ReceiveSide::Reliable(responder)) =
@@ -185,8 +187,10 @@ impl Qp {
             Message::Uc(_) => config.service == Service::Uc,
             Message::Ud(..) => config.service == Service::Ud,
             Message::Cnp => true,
-            Message::Ours(Ours::Along { .. }) => config.service == Service::Rc,
-            Message::Ours(_) => config.service.is_reliable(),
+            Message::ExtensionMessage(ExtensionMessage::Along { .. }) => {
+                config.service == Service::Rc
+            }
+            Message::ExtensionMessage(_) => config.service.is_reliable(),
         };
         if !ours {
             return Err(Drop::Service);
@@ -197,7 +201,7 @@ impl Qp {
         if !wire::pkeys_match(config.pkey, packet.bth.pkey) {
             return Err(Drop::Pkey);
         }
-        if let Message::Ours(ours) = &packet.message
+        if let Message::ExtensionMessage(ours) = &packet.message
             && !self.shared.greeting.admits(ours)
         {
             return Err(Drop::Unproved);
@@ -224,19 +228,23 @@ impl Qp {
                 _,
             ) => requester.receive(now, psn, response, payload, shared),
             (
-                Message::Ours(
-                    greeting @ (Ours::Hello { .. } | Ours::Welcome { .. } | Ours::Confirm { .. }),
+                Message::ExtensionMessage(
+                    greeting @ (ExtensionMessage::Hello { .. }
+                    | ExtensionMessage::Welcome { .. }
+                    | ExtensionMessage::Confirm { .. }),
                 ),
                 ..,
             ) => {
                 shared.greeting.receive(&greeting);
                 Step::Done
             }
-            (Message::Ours(Ours::Selective { held, .. }), SendSide::Reliable(requester), _) => {
-                requester.selective(now, psn, &held, shared)
-            }
             (
-                Message::Ours(Ours::Along { along, request, .. }),
+                Message::ExtensionMessage(ExtensionMessage::Selective { held, .. }),
+                SendSide::Reliable(requester),
+                _,
+            ) => requester.selective(now, psn, &held, shared),
+            (
+                Message::ExtensionMessage(ExtensionMessage::Along { along, request, .. }),
                 sending,
                 ReceiveSide::Reliable(responder),
             ) => {
@@ -381,7 +389,7 @@ impl Qp {
             return Some(shared.packet(Psn::new(0), Message::Cnp, flags, Payload::None));
         }
         if let Some(greeting) = shared.greeting.take_greeting() {
-            let message = Message::Ours(greeting);
+            let message = Message::ExtensionMessage(greeting);
             return Some(shared.packet(Psn::new(0), message, Flags::default(), Payload::None));
         }
         if let ReceiveSide::Reliable(responder) = &mut self.receiving {

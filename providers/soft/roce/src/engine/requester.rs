@@ -148,7 +148,7 @@ impl Requester {
             // NAK.
             let is_known = self.plain_refusals == Some(0) && shared.greeting.peer().is_some();
             if let Some(greeting) = shared.greeting.begin().filter(|_| !is_known) {
-                let (psn, message) = (self.flight.next(), Message::Ours(greeting));
+                let (psn, message) = (self.flight.next(), Message::ExtensionMessage(greeting));
                 return Some(shared.packet(psn, message, Flags::default(), Payload::None));
             }
         }

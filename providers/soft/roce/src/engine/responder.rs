@@ -11,7 +11,7 @@ use super::answers::{ResponseQueue, ResultKind};
 use super::shared::Shared;
 use super::{Answer, Ask, Drop, Refusal, Status, Step};
 use crate::wire::{
-    Atomic, Bth, Credits, Held, Nak, Number, Packet, Psn, Request, Reth, Send, Syndrome,
+    Atomic, Bth, Credits, HeldPackets, Nak, Number, Packet, Psn, Request, Reth, Send, Syndrome,
 };
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) struct Responder {
     /// arrives.
     gap_reported: bool,
     /// Packets held behind a gap, of a peer that proved each of them.
-    held: Held,
+    held: HeldPackets,
     /// Packets held since the last report to the peer.
     held_since_report: u32,
     /// The question without an answer.
@@ -108,7 +108,7 @@ impl Responder {
             msn: Number::new(0),
             partial: None,
             gap_reported: false,
-            held: Held::NONE,
+            held: HeldPackets::NONE,
             held_since_report: 0,
             asked: None,
             answers: ResponseQueue::new(shared.config.responder_resources),
@@ -334,7 +334,7 @@ impl Responder {
                 let rnr = Syndrome::Rnr(shared.config.rnr_timer);
                 self.answers.acknowledge(asked.psn, rnr, self.msn);
                 // The peer repeats all later packets, which are dropped silently until then.
-                (self.gap_reported, self.held) = (true, Held::NONE);
+                (self.gap_reported, self.held) = (true, HeldPackets::NONE);
                 self.held_since_report = 0;
             }
             (Answer::Refused(refusal), _) => self.refuse(asked.psn, refusal, shared),
@@ -420,7 +420,7 @@ impl Responder {
         } else if psn.since(self.expected) < 0
             && matches!(request, Request::Send(_) | Request::Write(_))
         {
-            self.held = Held::NONE;
+            self.held = HeldPackets::NONE;
             self.acknowledge_newest(shared);
         }
     }

@@ -5,7 +5,7 @@
 
 use super::greeting::Greeting;
 use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
-use crate::wire::{ALONG_LEN, Along, Bth, Message, OneWay, Ours, Packet, Psn, Qpn};
+use crate::wire::{ALONG_LEN, Along, Bth, ExtensionMessage, Message, OneWay, Packet, Psn, Qpn};
 use std::collections::VecDeque;
 
 /// State of both halves of a queue pair.
@@ -76,7 +76,7 @@ impl Shared {
             && let Ok(request) = OneWay::try_from(request)
         {
             self.along = None;
-            return Message::Ours(Ours::Along { to, along, request });
+            return Message::ExtensionMessage(ExtensionMessage::Along { to, along, request });
         }
         message
     }

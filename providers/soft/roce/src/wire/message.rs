@@ -4,8 +4,8 @@
 //! [`ReadResponse`], then opcodes, parsing and emitting for each.
 
 use super::{
-    Aeth, Atomic, Deth, Feth, Immediate, Malformed, Number, Ours, Reth, headers, packet::HeadBytes,
-    packet::append, take,
+    Aeth, Atomic, Deth, ExtensionMessage, Feth, Immediate, Malformed, Number, Reth, headers,
+    packet::HeadBytes, packet::append, take,
 };
 
 /// The meaning of a packet, including its transport.
@@ -26,7 +26,7 @@ pub enum Message {
     /// A congestion notification.
     Cnp,
     /// A packet of the extension.
-    Ours(Ours),
+    ExtensionMessage(ExtensionMessage),
 }
 
 /// A request that the responder acknowledges.
@@ -154,7 +154,7 @@ impl Message {
             Self::Uc(one_way) => transport::UC | Request::from(*one_way).operation(),
             Self::Ud(_, immediate) => transport::UD | 4 | u8::from(immediate.is_some()),
             Self::Cnp => transport::CNP | 1,
-            Self::Ours(_) => transport::OURS,
+            Self::ExtensionMessage(_) => transport::OURS,
         }
     }
 
@@ -198,8 +198,8 @@ impl Message {
                 Ok((Self::Cnp, rest))
             }
             transport::OURS if operation == 0 => {
-                let (ours, rest) = Ours::parse(bytes)?;
-                Ok((Self::Ours(ours), rest))
+                let (ours, rest) = ExtensionMessage::parse(bytes)?;
+                Ok((Self::ExtensionMessage(ours), rest))
             }
             _ => Err(unknown),
         }
@@ -220,7 +220,7 @@ impl Message {
                 head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
             Self::Cnp => append(head, CNP_RESERVED),
-            Self::Ours(ours) => ours.emit(head),
+            Self::ExtensionMessage(ours) => ours.emit(head),
         }
     }
 
@@ -233,8 +233,10 @@ impl Message {
             Self::RcResponse(response) | Self::XrcResponse(response) => {
                 matches!(response, Response::Read(_))
             }
-            Self::Uc(_) | Self::Ud(..) | Self::Ours(Ours::Along { .. }) => true,
-            Self::Cnp | Self::Ours(_) => false,
+            Self::Uc(_) | Self::Ud(..) | Self::ExtensionMessage(ExtensionMessage::Along { .. }) => {
+                true
+            }
+            Self::Cnp | Self::ExtensionMessage(_) => false,
         }
     }
 }

@@ -21,7 +21,7 @@ pub use headers::{Atomic, AtomicOp, Deth, Feth, Immediate, Reth};
 pub use icrc::{Addresses, Check, Envelope, ICRC_LEN, Verdict};
 pub use message::{Message, OneWay, ReadResponse, Request, Response, Send, Tail, Write};
 pub use number::{Number, Psn, Qpn};
-pub use ours::{ALONG_LEN, Along, HELD_BITS, Held, Nonce, Ours};
+pub use ours::{ALONG_LEN, Along, ExtensionMessage, HELD_BITS, HeldPackets, Nonce};
 pub use packet::{HEAD_MAX, HeadBytes, Packet, dest_qpn};
 
 /// The UDP port of RoCE v2.

@@ -6,8 +6,8 @@
 //! excludes packets of other manufacturers.
 //!
 //! Each end of a connection draws a [`Nonce`] and sends it only to the connection's peer. Every
-//! packet except [`Ours::Hello`] repeats the receiver's nonce. Hence a sender that cannot read the
-//! connection's packets cannot forge one.
+//! packet except [`ExtensionMessage::Hello`] repeats the receiver's nonce. Hence a sender that
+//! cannot read the connection's packets cannot forge one.
 
 use super::{
     Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, bth::PROOFS,
@@ -15,13 +15,13 @@ use super::{
 };
 use std::num::NonZeroU64;
 
-/// Number of packets that a [`Held`] covers.
+/// Number of packets that a [`HeldPackets`] covers.
 pub const HELD_BITS: u32 = 256;
 
 /// The packets that a responder holds behind a gap: bit `i` is the PSN `i + 1` after the expected
 /// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held([u64; 4]);
+pub struct HeldPackets([u64; 4]);
 
 /// A secret of one end, drawn for one connection and sent only to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Nonce(NonZeroU64);
 
 /// A packet of the extension. `to` is the receiver's nonce, `from` the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ours {
+pub enum ExtensionMessage {
     /// The sender speaks the extension. A Hello proves nothing, and the receiver only answers it.
     Hello {
         /// The sender's nonce.
@@ -55,7 +55,7 @@ pub enum Ours {
         /// The receiver's nonce.
         to: Nonce,
         /// The packets that arrived behind the PSN.
-        held: Held,
+        held: HeldPackets,
     },
     /// A request together with an acknowledgement, which saves a datagram.
     Along {
@@ -120,7 +120,7 @@ impl Nonce {
     }
 }
 
-impl Held {
+impl HeldPackets {
     /// No packet is held.
     pub const NONE: Self = Self([0; 4]);
 
@@ -167,7 +167,7 @@ impl Held {
     }
 }
 
-impl Ours {
+impl ExtensionMessage {
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (mark, rest) = take(bytes)?;
         let (&[kind, operation, _, _], rest) = take(rest)?;
@@ -183,7 +183,7 @@ impl Ours {
         let (to, rest) = Nonce::parse(rest)?;
         match kind {
             SELECTIVE => {
-                let mut held = Held::NONE;
+                let mut held = HeldPackets::NONE;
                 let mut rest = rest;
                 for word in &mut held.0 {
                     let (&bytes, after) = take(rest)?;
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn held_bits_shift_with_the_expected_psn() {
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         for index in [0, 1, 64, 255, 256] {
             held.insert(index);
         }

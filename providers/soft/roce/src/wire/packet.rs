@@ -98,7 +98,7 @@ mod tests {
     /// Every message: opcode, bytes after the base header, payload length.
     fn all() -> Vec<(u8, Message, String, usize)> {
         let reth = |after: &str| format!("{RETH_BYTES} {after}");
-        let mut held = Held::NONE;
+        let mut held = HeldPackets::NONE;
         held.insert(0);
         held.insert(200);
         let requests = [
@@ -161,22 +161,23 @@ mod tests {
         let (to, from) = (nonce(0x0102_0304_0506_0708), nonce(0xff));
         let zeros = "00".repeat(8);
         for (kind, greeting, first) in [
-            (3, Ours::Hello { from }, zeros.as_str()),
-            (4, Ours::Welcome { to, from }, "0102030405060708"),
-            (5, Ours::Confirm { to, from }, "0102030405060708"),
+            (3, ExtensionMessage::Hello { from }, zeros.as_str()),
+            (4, ExtensionMessage::Welcome { to, from }, "0102030405060708"),
+            (5, ExtensionMessage::Confirm { to, from }, "0102030405060708"),
         ] {
             let golden = format!("66767262 0{kind}000000 {first} 00000000000000ff");
-            all.push((0xc0, Message::Ours(greeting), golden, 0));
+            all.push((0xc0, Message::ExtensionMessage(greeting), golden, 0));
         }
         let bits = "0000000000000001 0000000000000000 0000000000000000 0000000000000100";
-        let selective = Message::Ours(Ours::Selective { to, held });
+        let selective = Message::ExtensionMessage(ExtensionMessage::Selective { to, held });
         all.push((0xc0, selective, format!("66767262 06000000 0102030405060708 {bits}"), 0));
         let along = Along { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
         for (operation, one_way, bytes) in [
             ("04", OneWay::Send(Send::Only(None)), String::new()),
             ("0b", OneWay::Write(Write::Only(RETH, Some(IMM))), reth("01020304")),
         ] {
-            let message = Message::Ours(Ours::Along { to, along, request: one_way });
+            let message =
+                Message::ExtensionMessage(ExtensionMessage::Along { to, along, request: one_way });
             let golden =
                 format!("66767262 07{operation}0000 0102030405060708 00000def 1f000005 {bytes}");
             all.push((0xc0, message, golden, 9));

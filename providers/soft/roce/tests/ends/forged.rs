@@ -52,24 +52,24 @@ fn only() -> Message {
     Message::Rc(Request::Send(Send::Only(Tail::Plain)))
 }
 
-fn ours(ours: Ours) -> Message {
-    Message::Ours(ours)
+fn ours(ours: ExtensionMessage) -> Message {
+    Message::ExtensionMessage(ours)
 }
 
 /// Every packet of the extension, with nonces that are guesses.
 fn extension(random: u64) -> Vec<Message> {
     let (to, from) = (forged(random), forged(random ^ 0x5555));
-    let mut held = Held::NONE;
+    let mut held = HeldPackets::NONE;
     (0..HELD_BITS).for_each(|bit| held.insert(bit));
     let psn = Psn::new(FIRST[1]);
     let along = Along { psn, credits: Credits::UNLIMITED, msn: Number::new(1) };
     let request = OneWay::Send(Send::Only(None));
     vec![
-        ours(Ours::Hello { from }),
-        ours(Ours::Welcome { to, from }),
-        ours(Ours::Confirm { to, from }),
-        ours(Ours::Selective { to, held }),
-        ours(Ours::Along { to, along, request }),
+        ours(ExtensionMessage::Hello { from }),
+        ours(ExtensionMessage::Welcome { to, from }),
+        ours(ExtensionMessage::Confirm { to, from }),
+        ours(ExtensionMessage::Selective { to, held }),
+        ours(ExtensionMessage::Along { to, along, request }),
     ]
 }
 
@@ -182,7 +182,7 @@ fn a_forged_hello_brings_one_packet_that_is_no_longer() {
     let now = world.now;
     let known = world.ends[0].qp.is_greeted();
     (1..100).for_each(|random| {
-        forge(&mut world, 0, 7, ours(Ours::Hello { from: forged(random) }), 0, &[]);
+        forge(&mut world, 0, 7, ours(ExtensionMessage::Hello { from: forged(random) }), 0, &[]);
     });
     let welcome = world.ends[0].transmit(now).expect("a Welcome");
     assert!(world.ends[0].transmit(now).is_none(), "one answer, to the last");

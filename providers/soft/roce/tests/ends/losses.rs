@@ -42,7 +42,7 @@ pub(crate) const REQUESTS: u64 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// A peer with the extension: it holds packets behind a gap.
-    Ours,
+    ExtensionMessage,
     /// A peer without the extension: it drops packets behind a gap.
     GoesBack,
 }
@@ -175,12 +175,12 @@ fn all(peer: Peer, depth: u64, bounds: [u64; 5]) {
 
 #[test]
 fn single_requests_end_soon_with_the_extension() {
-    all(Peer::Ours, 1, [60, 100, 300, 1_500, 15_000]);
+    all(Peer::ExtensionMessage, 1, [60, 100, 300, 1_500, 15_000]);
 }
 
 #[test]
 fn queued_requests_end_soon_with_the_extension() {
-    all(Peer::Ours, 16, [20, 40, 100, 300, 15_000]);
+    all(Peer::ExtensionMessage, 16, [20, 40, 100, 300, 15_000]);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn queued_requests_end_soon_without_the_extension() {
 /// well.
 #[test]
 fn requests_to_receivers_that_are_not_ready_end_soon() {
-    for (peer, seed) in [(Peer::Ours, 0x71), (Peer::GoesBack, 0x72)] {
+    for (peer, seed) in [(Peer::ExtensionMessage, 0x71), (Peer::GoesBack, 0x72)] {
         let mut world = world(peer, seed);
         world.faults.lose = 200;
         let start = world.now;

@@ -319,7 +319,12 @@ fn the_extension_is_found_although_the_first_greetings_are_lost() {
     world.lose = Some(|from, count, datagram| {
         let parsed = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]);
         let is_hello = parsed.is_ok_and(|(packet, _)| {
-            matches!(packet.message, Message::Ours(Ours::Hello { .. } | Ours::Confirm { .. }))
+            matches!(
+                packet.message,
+                Message::ExtensionMessage(
+                    ExtensionMessage::Hello { .. } | ExtensionMessage::Confirm { .. }
+                )
+            )
         });
         from == 0 && (count % 5 == 0 || (is_hello && count < 500))
     });
@@ -601,7 +606,9 @@ fn an_acknowledgement_can_wait_for_a_request_to_travel_with() {
 
 #[test]
 fn with_the_extension_an_acknowledgement_travels_with_the_only_request() {
-    let is_along = |packet: &Packet| matches!(packet.message, Message::Ours(Ours::Along { .. }));
+    let is_along = |packet: &Packet| {
+        matches!(packet.message, Message::ExtensionMessage(ExtensionMessage::Along { .. }))
+    };
     // Whether the second end knows the first; whether it may piggyback; requests and their length;
     // packets; whether the first packet carries the acknowledgement.
     for (knows, may, requests, len, count, along) in [
