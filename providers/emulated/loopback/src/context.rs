@@ -1,4 +1,4 @@
-//! The contexts of the process, by their command descriptors.
+//! The contexts of the process by command descriptor.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn open_device(_: *mut ibv_device) -> c_int {
 /// `cmd_fd` came from `open_device`, and is used no more.
 pub(crate) unsafe extern "C" fn close_device(cmd_fd: c_int) {
     drop(contexts(|contexts| contexts.remove(&cmd_fd)));
-    // SAFETY: our own descriptor, which the caller gives back.
+    // SAFETY: the plugin owns the descriptor, and the caller gives the descriptor back.
     unsafe { libc::close(cmd_fd) };
 }
 

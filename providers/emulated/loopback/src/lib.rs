@@ -1,10 +1,10 @@
 //! A plugin for tests: the device `efa_0`, which the unmodified libefa serves, over a data path
-//! within the process. It shows that libefa and the engine agree on commands, queues, doorbells and
-//! completion entries. No package has the plugin.
+//! within the process. The tests show with the plugin how libefa and the engine agree on commands,
+//! queues, doorbells and completion entries. No package has the plugin.
 //!
-//! - [`carrier`]: the data path. It copies within the process and checks no keys.
-//! - [`context`]: contexts by their descriptors, and the commands on them.
-//! - [`hook`]: the layer above the provider, which reads doorbells after each post and arming.
+//! - `carrier`: the data path. It copies within the process and checks no keys.
+//! - `context`: contexts by descriptors, and the commands of a context.
+//! - `hook`: the layer above the provider, which reads doorbells after each post and arming.
 
 mod carrier;
 mod context;
@@ -76,7 +76,7 @@ extern "C" fn register() {
     // SAFETY: two names; libibverbs is in the program that loads the plugin.
     let found = unsafe { libc::dlvsym(libc::RTLD_DEFAULT, name, c"IBVERBS_PRIVATE_65".as_ptr()) };
     if !found.is_null() {
-        // SAFETY: the function of that name, with a table that is never unloaded.
+        // SAFETY: the registering function of libibverbs, with a constant table of the plugin.
         unsafe { core::mem::transmute::<*mut libc::c_void, Register>(found)(&raw const OPS) };
     }
 }
