@@ -2,9 +2,11 @@
 //! as root and as an ordinary user. No other copy of libibverbs opens the device as a kernel
 //! device.
 
+mod finders;
 mod listing;
+mod rust;
 
-use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally};
+use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally, Tier};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,10 +28,13 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("settings", settings);
     checks.many("processes", listing::processes);
     checks.many("rdma", listing::rdma);
+    checks.many("a test of a Rust project", rust::testing);
     checks.many("files follow", follow);
     checks.many("refused", refused);
     checks.many("hosts", hosts);
     checks.many("for all users", system);
+    checks.tier(Tier::Full);
+    checks.many("programs of other packages", finders::programs);
 }
 
 /// `ferroverbs` with these arguments, as `user`.

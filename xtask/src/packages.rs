@@ -104,6 +104,9 @@ pub const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 pub const PRESENCE: &[Package] =
     &["infiniband-diags", "hwloc-nox", "rdmacm-utils", "iproute2", "util-linux"];
 
+/// More programs that look for files.
+pub const FINDERS: &[Package] = &["ucx-utils", "prometheus-node-exporter"];
+
 /// A terminal for full-screen programs.
 pub const TERMINAL: &[Package] = &["tmux"];
 
@@ -114,13 +117,13 @@ pub const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perfte
 pub const HOSTS: &[Package] = &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
 
 /// What packages are made with.
-pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils", "python3-wheel"];
+pub const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils", "python3-wheel", "rpm"];
 
 /// The installer of the wheel, and the program for the check over the wheel.
 pub const WHEEL: &[Package] = &["python3-venv", "ibverbs-utils"];
 
 /// Checkers of packages.
-pub const LINT: &[Package] = &["lintian"];
+pub const LINT: &[Package] = &["lintian", "cpio"];
 
 /// Packages that make another Debian on this machine.
 pub const CHROOT: &[Package] = &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
@@ -175,7 +178,7 @@ const GROUPS: &[Group] = &[
     group("capture", &[CAPTURE]),
     Group { name: "sanitizer", short: &[], rest: &[VALGRIND] },
     group("programs", &[]),
-    group("presence", &[PRESENCE]),
+    Group { name: "presence", short: &[PRESENCE], rest: &[FINDERS] },
     group("pyverbs", &[]),
     group("suite", &[]),
     group("perftest", &[]),
