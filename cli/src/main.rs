@@ -3,6 +3,7 @@
 
 mod capture;
 mod cluster;
+mod completions;
 mod counters;
 mod doctor;
 mod env;
@@ -93,6 +94,8 @@ enum Command {
     Top(stats::TopArgs),
     /// Print the facts for a bug report, without names and secrets
     Report(report::Args),
+    /// Print the definitions by which a shell completes words of this command
+    Completions(completions::Args),
     /// Explain a message of `validate`
     Explain(validate::Explain),
 }
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Some(Command::Stats(args)) => stats::main(args),
         Some(Command::Top(args)) => stats::top(args),
         Some(Command::Report(args)) => report::main(args),
+        Some(Command::Completions(args)) => completions::main(args),
         Some(Command::Explain(args)) => validate::explain(args),
         None if cli.place => installation::print_folder(),
         None => run_or_suggest(&cli.run),

@@ -2,6 +2,7 @@
 //! and removed without a trace.
 
 mod action;
+mod packaging;
 mod wheel;
 
 use crate::{Bench, Checks, Tally};
@@ -45,6 +46,9 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("packages provide the version of this release", release_is_known(bench));
     no_private_paths(bench, tally, &files)?;
     lintian(bench, tally, &files)?;
+    packaging::symbols(bench, tally, &files)?;
+    packaging::debug(bench, tally, &files)?;
+    packaging::rpm(bench, tally, &files)?;
     tarball(bench, tally, &files)?;
     wheel::check(bench, tally, &files)?;
     chroot(bench, tally, &files)
@@ -57,6 +61,10 @@ fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
         let to = bench.scratch.folder("contents", 0o755)?;
         let job = match file.extension().and_then(|extension| extension.to_str()) {
             Some("deb") => Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to),
+            Some("rpm") => {
+                let unpack = "rpm2cpio \"$1\" | (cd \"$2\" && cpio -idm --quiet)";
+                Job::new("sh").args(["-ec", unpack, "sh"]).arg(file).arg(&to)
+            }
             Some("gz") => Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to),
             Some("whl") => Job::new("/usr/bin/python3")
                 .args(["-m", "wheel", "unpack", "-d"])
@@ -224,6 +232,9 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
         fs::copy(file, given.join(file.file_name().unwrap_or_default()))
             .map_err(|e| e.to_string())?;
     }
+    let apt = given.join("apt");
+    fs::create_dir_all(&apt).map_err(|e| e.to_string())?;
+    scratch::copy_tree(&bench.paths.target.join("dist/apt"), &apt)?;
     let script = given.join("try.sh");
     fs::write(&script, include_str!("dist.sh")).map_err(|e| e.to_string())?;
     scratch::set_mode(&script, 0o755)?;

@@ -119,6 +119,14 @@ apt_here() {
 }
 mkdir -p /tmp/lists/partial /tmp/cache/archives/partial
 apt_here -q update > /tmp/update 2>&1 || cat /tmp/update >&2
+# The repository that dist writes, beside that source.
+echo "deb [trusted=yes] file:/given/apt ./" >> /tmp/source.list
+apt_here -q update > /tmp/update 2>&1 || cat /tmp/update >&2
+check "apt installs from the folder that dist writes" apt_here -y install ferroverbs
+check "and its command runs" ferroverbs --version
+check "bash completes its commands" bash -c '. /usr/share/bash-completion/completions/ferroverbs &&
+	COMP_WORDS=(ferroverbs doct) COMP_CWORD=1 && _ferroverbs ferroverbs doct ferroverbs && test "${COMPREPLY[*]}" = doctor'
+check "it goes again" dpkg -P ferroverbs
 check "the way back" apt_here -y install /given/ferroverbs-restore_*.deb
 check "programs stay" sh -c 'command -v ibv_rc_pingpong && command -v rping'
 check "no replacing package stays" not sh -c 'dpkg-query -W -f "\${Package} \${db:Status-Status}\n" | grep ferroverbs | grep -v restore | grep " installed"'

@@ -103,6 +103,9 @@ fn newest(path: &Path) -> Option<SystemTime> {
 /// The inline functions of verbs.h as functions.
 pub const INLINES: &str = "lib/libferroverbs-inlines.so.1";
 
+/// The plugin of the software adapter.
+pub const PLUGIN: &str = "lib/libibverbs/libsoft-rdmav65.so";
+
 /// The library that runs TCP programs over rsockets, in upstream's place.
 pub const PRELOAD: &str = "lib/rsocket/librspreload.so";
 
@@ -131,7 +134,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
     tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
     tree.copy(&release.join("librspreload.so"), PRELOAD, 0o644)?;
-    tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
+    tree.copy(&release.join("libsoft.so"), PLUGIN, 0o644)?;
     for name in LAYERS {
         let built = release.join(format!("libferroverbs_layer_{name}.so"));
         tree.copy(&built, &layer(name), 0o644)?;
@@ -149,6 +152,14 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         for name in page.titles().iter().filter(|name| **name != page.stem) {
             tree.link(&file, &format!("{folder}/{name}.{}", page.section))?;
         }
+    }
+    for (shell, file) in COMPLETIONS {
+        let job = Job::new(release.join("ferroverbs")).args(["completions", shell]);
+        let done = job.run(&Scratch::new()?, Duration::from_secs(60))?;
+        if !done.ok() {
+            return Err(done.report("the completions"));
+        }
+        tree.write(done.stdout.as_bytes(), file, 0o644)?;
     }
     tree.ensure_folder("share/man")?;
     tree.remove_others()?;
@@ -179,6 +190,13 @@ fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
         .run(&Scratch::new()?, Duration::from_secs(300))?;
     if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
 }
+
+/// The definitions of shells, and the files in which the shells look for them.
+pub const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/ferroverbs"),
+    ("zsh", "share/zsh/vendor-completions/_ferroverbs"),
+    ("fish", "share/fish/vendor_completions.d/ferroverbs.fish"),
+];
 
 /// Our own layers.
 pub const LAYERS: &[&str] = &["capture", "stats", "trace", "validate"];

@@ -5,8 +5,8 @@ use ferroverbs_testing::{Builder, Fabric};
 use std::process::Stdio;
 use xtask::pair::free_port;
 
-/// Runs clients until one has ended well with a server, which then ends well, too. A client fails at
-/// once where nobody listens yet.
+/// Runs clients until a client has ended well with the server, which then ends well, too. A client
+/// fails at once where nobody listens yet.
 fn pair(fabric: &Fabric, port: &str) -> crate::Result<()> {
     let failed = |e: std::io::Error| e.to_string();
     let program = || {

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: Debian packages, a tarball, a Python wheel and their checksums under
-//! `target/dist`.
+//! `cargo xtask dist`: Debian packages and a repository of them, an RPM, a tarball, a Python wheel
+//! and their checksums under `target/dist`.
 //!
 //! - `ferroverbs`: a separate tree under `/usr/lib/ferroverbs`, and the command that runs one
 //!   program over it.
@@ -8,6 +8,7 @@
 //! - `librdmacm1-ferroverbs`, `librdmacm-dev-ferroverbs`: the same for librdmacm.
 //! - `ferroverbs-soft`: the software adapter for the programs of all users, installed only on
 //!   request.
+//! - `ferroverbs-dbgsym`: debug symbols of the libraries of all packages.
 //! - `ferroverbs-restore`: no files; its dependencies bring the distribution's packages back.
 //!
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times
@@ -17,6 +18,10 @@
 //! Map of this file: `Args` and `build`; the table `PACKAGES`; `Dist`, with a function for each
 //! package, the tarball and the wheel; helpers.
 
+mod apt;
+mod debug;
+mod rpm;
+mod symbols;
 mod wheel;
 
 use crate::files::entries;
@@ -73,7 +78,8 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds everything; the packages, the tarball, the wheel, and last the checksums.
+/// Builds everything; the packages, their repository, the RPM, the tarball, the wheel, and last the
+/// checksums.
 pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
     packages::ensure(&[packages::DIST], progress)?;
     stage::ensure(paths, progress)?;
@@ -87,13 +93,16 @@ pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> 
         progress.step(&format!("packing {}", package.name));
         files.push(dist.package(package, &out)?);
     }
+    progress.step("packing the repository and the RPM");
+    files.push(dist.repository(&files, &out)?);
+    files.push(dist.rpm(&out)?);
     progress.step("packing the tarball");
     files.push(dist.tarball(&out)?);
     progress.step("packing the wheel");
     files.push(dist.wheel(&out)?);
     let mut sums = dist.job("sha256sum").dir(&out);
     for file in &files {
-        sums = sums.arg(file.file_name().unwrap_or_default());
+        sums = sums.arg(file.strip_prefix(&out).unwrap_or(file));
     }
     let done = sums.run(&scratch, LIMIT)?;
     if !done.ok() {
@@ -137,10 +146,13 @@ const PACKAGES: &[Package] = &[
         library: None,
     },
     Package { name: RESTORE, lay: |_, _| Ok(()), library: None },
+    Package { name: DEBUG, lay: |d, root| d.debug(root), library: None },
 ];
 
 /// The package without files that brings the distribution's packages back.
 const RESTORE: &str = "ferroverbs-restore";
+/// The package with debug symbols, which replaces nothing.
+const DEBUG: &str = "ferroverbs-dbgsym";
 
 /// Seconds since the epoch: SOURCE_DATE_EPOCH, or the time of the last commit. Outside a repository
 /// a constant.
@@ -175,10 +187,9 @@ impl<'a> Dist<'a> {
         };
         let tree = scratch.folder("stripped", 0o755)?;
         copy_tree(&paths.stage(), &tree)?;
-        let plugin = "lib/libibverbs/libsoft-rdmav65.so";
         let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
         let libraries = ["lib/libibverbs.so.1", stage::INLINES, "lib/librdmacm.so.1"];
-        let others = libraries.into_iter().chain(["bin/ferroverbs", stage::PRELOAD, plugin]);
+        let others = libraries.into_iter().chain(["bin/ferroverbs", stage::PRELOAD, stage::PLUGIN]);
         for binary in others.chain(layers.iter().map(String::as_str)) {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
@@ -207,6 +218,12 @@ impl<'a> Dist<'a> {
             copy(&self.tree.join(part), &own.join(part))?;
         }
         copy(&self.tree.join("bin/ferroverbs"), &root.join("usr/bin/ferroverbs"))?;
+        // Definitions of shells go where the shells look.
+        for (_, file) in stage::COMPLETIONS {
+            let staged = own.join(file);
+            copy(&staged, &root.join("usr").join(file))?;
+            fs::remove_file(&staged).map_err(|e| format!("{}: {e}", staged.display()))?;
+        }
         // Pages that no other package has go where man(1) looks.
         for (section, page) in self.pages()? {
             let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -324,10 +341,16 @@ impl<'a> Dist<'a> {
         let root = self.scratch.folder("package", 0o755)?;
         (package.lay)(self, &root)?;
         let doc = root.join("usr/share/doc").join(package.name);
-        copy(&self.packaging().join("copyright"), &doc.join("copyright"))?;
-        let changelog = doc.join("changelog");
-        write(&changelog, &self.changelog()?)?;
-        self.gzip(&changelog)?;
+        if package.name == DEBUG {
+            // A package of debug symbols has the documents of the package that it depends on.
+            make_folder(doc.parent().unwrap_or(&root))?;
+            symlink("ferroverbs", &doc).map_err(|e| format!("{}: {e}", doc.display()))?;
+        } else {
+            copy(&self.packaging().join("copyright"), &doc.join("copyright"))?;
+            let changelog = doc.join("changelog");
+            write(&changelog, &self.changelog()?)?;
+            self.gzip(&changelog)?;
+        }
         if let Some(library) = package.library {
             // The name says which package it replaces; by policy it would be the other package's
             // name, or list each library.
@@ -340,6 +363,7 @@ impl<'a> Dist<'a> {
                 shlibs.push_str(&format!("libferroverbs-inlines 1 {}\n", package.name));
             }
             write(&root.join("DEBIAN/shlibs"), &shlibs)?;
+            write(&root.join("DEBIAN/symbols"), &self.symbols(library)?)?;
         }
         let postinst = self.packaging().join(format!("{}.postinst", package.name));
         if postinst.exists() {
@@ -553,8 +577,9 @@ mod tests {
         let control = include_str!("../../../packaging/ferroverbs-restore.control");
         let conflicts = control.lines().find_map(|line| line.strip_prefix("Conflicts: "));
         let conflicts: Vec<&str> = conflicts.expect("conflicts").split(", ").collect();
-        for package in
-            PACKAGES.iter().filter(|package| !["ferroverbs", RESTORE].contains(&package.name))
+        for package in PACKAGES
+            .iter()
+            .filter(|package| !["ferroverbs", RESTORE, DEBUG].contains(&package.name))
         {
             assert!(conflicts.contains(&package.name), "{}", package.name);
         }
