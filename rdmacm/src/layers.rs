@@ -10,7 +10,7 @@
 //! `load_layers`, which a program's first call runs; `layer_chain`, which puts a layer before the
 //! next one; `active` and `check`; tests. Threads: any; `ONCE` lets one thread load.
 
-use crate::calls::{channel, connect, devices, ep, id, info, multicast, options, qp, resolve, srq};
+use crate::calls::{channel, connect, ep, id, info, multicast, options, qp, resolve};
 use abi::*;
 use cface::dl;
 use provider_loader::layers::{self, SETTING};
@@ -77,13 +77,13 @@ macro_rules! own {
         qp::destroy_c
     };
     (create_srq) => {
-        srq::create
+        qp::create_srq
     };
     (create_srq_ex) => {
-        srq::create_ex
+        qp::create_srq_ex
     };
     (destroy_srq) => {
-        srq::destroy
+        qp::destroy_srq
     };
     (connect) => {
         connect::connect_c
@@ -149,10 +149,10 @@ macro_rules! own {
         info::query
     };
     (get_devices) => {
-        devices::get
+        info::devices
     };
     (free_devices) => {
-        devices::free
+        info::free_devices
     };
 }
 

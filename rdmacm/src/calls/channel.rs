@@ -1,6 +1,9 @@
 //! `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`, `rdma_ack_cm_event(3)`.
 //! Entry points that take events from channels and perform the actions that events require.
 
+use crate::core::c_objects::{
+    channel_of, give_channel, give_event, id_of, source_of, take_channel_back, take_event_back,
+};
 use crate::core::channel::{Channel, Event, EventSource, PendingAction};
 use crate::core::id::{Backend, Id};
 use crate::kernel;
@@ -8,7 +11,6 @@ use crate::sys::descriptors;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 verb! {
@@ -17,7 +19,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn create() -> *mut rdma_event_channel {
-        Ok(kernel::channel::new()?.into_c())
+        Ok(give_channel(kernel::channel::new()?))
     }
 
     /// `rdma_destroy_event_channel(3)`.
@@ -27,7 +29,7 @@ verb! {
     pub(crate) fn destroy(channel: *mut rdma_event_channel) {
         if !channel.is_null() {
             // SAFETY: by the contract above.
-            unsafe { Channel::drop_c(channel) };
+            unsafe { take_channel_back(channel) }.end();
         }
         Ok(())
     }
@@ -41,7 +43,8 @@ verb! {
             return Err(Errno::EINVAL);
         }
         // SAFETY: by the contract above.
-        unsafe { free_event(event) };
+        let event = unsafe { take_event_back(event) };
+        acknowledge(&event);
         Ok(MinusOne(0))
     }
 
@@ -56,7 +59,7 @@ verb! {
         arg: u64,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
+        let id = unsafe { id_of(id)? };
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno::EINVAL);
         }
@@ -92,7 +95,7 @@ pub(crate) unsafe extern "C-unwind" fn get(
         return MinusOne::fail(Errno::EINVAL);
     }
     // SAFETY: the channel is live.
-    let (source, fd) = unsafe { Channel::source_of(channel) };
+    let (source, fd) = unsafe { source_of(channel) };
     loop {
         let arrival = match wait(source, fd) {
             Ok(arrival) => arrival,
@@ -101,10 +104,10 @@ pub(crate) unsafe extern "C-unwind" fn get(
         let got = boundary(|| {
             // SAFETY: the channel is live; `event` is writable.
             unsafe {
-                let Some(taken) = take(&Channel::of(channel), &arrival) else {
+                let Some(taken) = take(&channel_of(channel), &arrival) else {
                     return Ok(MinusOne(1));
                 };
-                *event = taken;
+                *event = give_event(taken);
             }
             Ok(MinusOne(0))
         });
@@ -164,9 +167,8 @@ fn take_count(eventfd: c_int) -> Result<Arrival, Errno> {
 ///
 /// # Errors
 /// The errno of the descriptor.
-pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: the channel is live while it is borrowed.
-    let (source, fd) = unsafe { Channel::source_of(channel.as_c()) };
+pub(crate) fn next(channel: &Arc<Channel>) -> Result<Box<Event>, Errno> {
+    let (source, fd) = channel.source();
     loop {
         let arrival = match wait(source, fd) {
             Ok(arrival) => arrival,
@@ -181,9 +183,8 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> 
 }
 
 /// The next event of a non-blocking channel that only this library reads; `None` without one.
-pub(crate) fn try_next(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
-    // SAFETY: the channel is live while it is borrowed.
-    let (source, _) = unsafe { Channel::source_of(channel.as_c()) };
+pub(crate) fn try_next(channel: &Arc<Channel>) -> Option<Box<Event>> {
+    let (source, _) = channel.source();
     loop {
         let arrival = match source {
             EventSource::Queue(_) | EventSource::Both(..) if !channel.is_empty() => {
@@ -201,27 +202,21 @@ pub(crate) fn try_next(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
     }
 }
 
-/// Frees an event that the program has acknowledged.
-///
-/// # Safety
-/// `event` is from this library, and is freed once.
-pub(crate) unsafe fn free_event(event: *mut rdma_cm_event) {
-    // SAFETY: `take` made the pointer from a box.
-    let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+/// Counts the acknowledgement of an event, which the caller drops.
+pub(crate) fn acknowledge(event: &Event) {
     if let Some(group) = &event.group {
         group.acknowledge();
     }
     let channel = Arc::clone(&event.awaits_ack.lock().channel);
     channel.note_acknowledged();
-    event.awaits_ack.acknowledge((&raw const event.verbs).addr());
+    event.awaits_ack.acknowledge(std::ptr::from_ref(&*event.verbs).addr());
 }
 
 /// Takes an event for the program, and performs its pending action.
-fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event> {
+fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<Box<Event>> {
     if let Arrival::Kernel(said) = arrival {
-        return kernel::event::take(said).map(|event| {
-            event.awaits_ack.record_delivery(&raw const event.verbs, event.verbs.event);
-            Box::into_raw(event).cast()
+        return kernel::event::take(said).inspect(|event| {
+            event.awaits_ack.record_delivery(&event.verbs, event.verbs.event);
         });
     }
     let mut event = channel.pop()?;
@@ -251,16 +246,15 @@ fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<*mut rdma_cm_event>
         kernel::qp::fail(&id);
     }
     id.lock().delivered_count += 1;
-    id.record_delivery(&raw const event.verbs, event.verbs.event);
-    Some(Box::into_raw(event).cast())
+    id.record_delivery(&event.verbs, event.verbs.event);
+    Some(event)
 }
 
 /// Handles an accepted connection: sets the queue pair up and sends RTU, if the id has a queue
 /// pair. The work is done here, not when the REP arrives: rdma_get_cm_event(3) reports ESTABLISHED
 /// for an id with a queue pair, and upstream's library changes the queue pair at the same point.
 fn complete_connection(id: &Arc<Id>, event: &mut Event) {
-    // SAFETY: the program changes the member only by calls that it does not make concurrently.
-    if unsafe { (*id.as_c()).qp.is_null() } {
+    if !id.c().has_qp() {
         return;
     }
     let done = kernel::qp::set_up(id).and_then(|()| super::connect::send_ready(id));
@@ -278,17 +272,32 @@ fn complete_connection(id: &Arc<Id>, event: &mut Event) {
     }
 }
 
-/// Frees the last event, which a synchronous id keeps.
+/// Frees the last event, which a synchronous id keeps. One thread at a time uses such an id.
+pub(crate) fn free_kept_event(id: &Id) {
+    if let Some(event) = id.c().replace_event(None) {
+        acknowledge(&event);
+    }
+}
+
+/// For a synchronous id, waits for the event of the call, and keeps the event until the next call.
 ///
-/// # Safety
-/// `id` is live, and no other thread uses it now.
-pub(crate) unsafe fn free_kept_event(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract above; `event` is NULL or an event of this library that was not
-    // freed.
-    unsafe {
-        if !(*id).event.is_null() {
-            free_event((*id).event);
-            (*id).event = null_mut();
-        }
+/// # Errors
+/// The errno of the event or of waiting.
+pub(crate) fn complete(id: &Arc<Id>) -> Result<MinusOne, Errno> {
+    let state = id.lock();
+    let (synchronous, channel) = (state.synchronous, Arc::clone(&state.channel));
+    drop(state);
+    if !synchronous {
+        return Ok(MinusOne(0));
+    }
+    free_kept_event(id);
+    let event = next(&channel)?;
+    let (kind, status) = (event.verbs.event, event.verbs.status);
+    id.c().replace_event(Some(event));
+    match status {
+        0 => Ok(MinusOne(0)),
+        _ if kind == RDMA_CM_EVENT_REJECTED => Err(Errno::ECONNREFUSED),
+        1.. => Err(Errno::EIO),
+        _ => Err(Errno::from_raw(status.saturating_neg())),
     }
 }

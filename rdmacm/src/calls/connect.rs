@@ -7,8 +7,10 @@
 //! exported functions in the same order. Threads: application threads. Locks, outer first: the id,
 //! the agent; the kernel is called without them.
 
-use super::{complete, resolve};
+use super::channel::complete;
+use super::resolve;
 use crate::core::arrivals::transport;
+use crate::core::c_objects::id_of;
 use crate::core::device::{self, LocalAddress};
 use crate::core::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
 use crate::core::path;
@@ -82,16 +84,10 @@ const fn advertised_timeout(path: u8, delay: u8) -> u8 {
 /// The number of the id's queue pair, or of the queue pair in `conn`; and whether it has a shared
 /// receive queue.
 fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
-    // SAFETY: the program changes these members only by calls that it does not make concurrently;
-    // its queue pair is live.
-    unsafe {
-        let qp = (*id.as_c()).qp;
-        if let Some(qp) = qp.as_ref() {
-            (Qpn::new(qp.qp_num), !qp.srq.is_null())
-        } else {
-            conn.map_or((Qpn::new(0), false), |conn| (Qpn::new(conn.qp_num), conn.srq != 0))
-        }
+    if let Some((number, srq)) = id.c().qp_number() {
+        return (Qpn::new(number), srq);
     }
+    conn.map_or((Qpn::new(0), false), |conn| (Qpn::new(conn.qp_num), conn.srq != 0))
 }
 
 /// The service of the destination, and the private data of the request with the IP header.
@@ -467,6 +463,68 @@ fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
     })
 }
 
+/// Connects an id. A synchronous id waits for the answer.
+///
+/// # Errors
+/// As `rdma_connect(3)`.
+pub(crate) fn connect_id(
+    id: &Arc<Id>,
+    wanted: Option<ProgramParameters>,
+) -> Result<MinusOne, Errno> {
+    match id.backend() {
+        Backend::Kernel => kernel::connect::connect(id, wanted.as_ref())?,
+        _ => connect(id, wanted)?,
+    }
+    complete(id)
+}
+
+/// Listens for requests.
+///
+/// # Errors
+/// As `rdma_listen(3)`.
+pub(crate) fn listen_id(id: &Arc<Id>, backlog: c_int) -> Result<MinusOne, Errno> {
+    let backend = id.backend();
+    if backend == Backend::Undecided {
+        // Bind to all addresses of both kinds of devices, with one port.
+        resolve::bind_both_if_idle(id)?;
+    }
+    // The kernel's part cannot be undone, so it comes last.
+    if backend != Backend::Kernel {
+        listen(id, backlog)?;
+    }
+    if backend != Backend::Soft {
+        kernel::connect::listen(id, backlog).inspect_err(|_| stop_listening(id))?;
+    }
+    Ok(MinusOne(0))
+}
+
+/// Accepts a request.
+///
+/// # Errors
+/// As `rdma_accept(3)`.
+pub(crate) fn accept_id(
+    id: &Arc<Id>,
+    wanted: Option<ProgramParameters>,
+) -> Result<MinusOne, Errno> {
+    match id.backend() {
+        Backend::Kernel => accept_by_kernel(id, wanted.as_ref())?,
+        _ => accept(id, wanted)?,
+    }
+    if id.is_datagram() { Ok(MinusOne(0)) } else { complete(id) }
+}
+
+/// Rejects a request.
+///
+/// # Errors
+/// As `rdma_reject(3)`.
+pub(crate) fn reject_id(id: &Id, data: &[u8]) -> Result<MinusOne, Errno> {
+    match id.backend() {
+        Backend::Kernel => kernel::connect::reject(id, 0, data)?,
+        _ => reject(id, Reason::CONSUMER, data)?,
+    }
+    Ok(MinusOne(0))
+}
+
 verb! {
     /// `rdma_connect(3)`.
     ///
@@ -474,12 +532,8 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        match id.backend() {
-            Backend::Kernel => kernel::connect::connect(&id, wanted.as_ref())?,
-            _ => connect(&id, wanted)?,
-        }
-        complete(&id)
+        let (id, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        connect_id(&id, wanted)
     }
 
     /// `rdma_listen(3)`.
@@ -488,20 +542,8 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn listen_c(id: *mut rdma_cm_id, backlog: c_int) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        let backend = id.backend();
-        if backend == Backend::Undecided {
-            // Bind to all addresses of both kinds of devices, with one port.
-            resolve::bind_both_if_idle(&id)?;
-        }
-        // The kernel's part cannot be undone, so it comes last.
-        if backend != Backend::Kernel {
-            listen(&id, backlog)?;
-        }
-        if backend != Backend::Soft {
-            kernel::connect::listen(&id, backlog).inspect_err(|_| stop_listening(&id))?;
-        }
-        Ok(MinusOne(0))
+        let id = unsafe { id_of(id)? };
+        listen_id(&id, backlog)
     }
 
     /// `rdma_accept(3)`.
@@ -510,12 +552,8 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        match id.backend() {
-            Backend::Kernel => accept_by_kernel(&id, wanted.as_ref())?,
-            _ => accept(&id, wanted)?,
-        }
-        if id.is_datagram() { Ok(MinusOne(0)) } else { complete(&id) }
+        let (id, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        accept_id(&id, wanted)
     }
 
     /// `rdma_reject(3)`.
@@ -524,12 +562,8 @@ verb! {
     /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
     pub(crate) fn reject_c(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, data) = unsafe { (Id::of(id)?, copy_private_data(data, len)) };
-        match id.backend() {
-            Backend::Kernel => kernel::connect::reject(&id, 0, &data)?,
-            _ => reject(&id, Reason::CONSUMER, &data)?,
-        }
-        Ok(MinusOne(0))
+        let (id, data) = unsafe { (id_of(id)?, copy_private_data(data, len)) };
+        reject_id(&id, &data)
     }
 
     /// `rdma_reject_ece(3)`: rejects a request because of its vendor options.
@@ -538,7 +572,7 @@ verb! {
     /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
     pub(crate) fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, data) = unsafe { (Id::of(id)?, copy_private_data(data, len)) };
+        let (id, data) = unsafe { (id_of(id)?, copy_private_data(data, len)) };
         // IB_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED of the kernel.
         match id.backend() {
             Backend::Kernel => kernel::connect::reject(&id, 35, &data)?,
@@ -553,7 +587,7 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn disconnect(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
+        let id = unsafe { id_of(id)? };
         if id.backend() == Backend::Kernel {
             kernel::qp::change_state(&id, kernel::connect::end_state(&id)?)?;
             kernel::connect::disconnect(&id)?;
@@ -580,9 +614,8 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn establish(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        // SAFETY: the program changes the member only by calls that it does not make concurrently.
-        if unsafe { !(*id.as_c()).qp.is_null() } {
+        let id = unsafe { id_of(id)? };
+        if id.c().has_qp() {
             return Err(Errno::EINVAL);
         }
         match id.backend() {
@@ -601,7 +634,7 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
+        let id = unsafe { id_of(id)? };
         if id.backend() == Backend::Kernel {
             kernel::connect::notify(&id, event)?;
             return Ok(MinusOne(0));

@@ -1,8 +1,10 @@
 //! Synchronous ids in one step: `rdma_create_ep(3)`, `rdma_destroy_ep(3)`, `rdma_get_request(3)`.
 //! Entry points that combine those of the sibling modules.
 
-use super::{channel, complete, id as ids, options, qp, resolve};
-use crate::core::id::{Backend, Id, SendPd};
+use super::channel::complete;
+use super::{channel, id as ids, options, qp, resolve};
+use crate::core::c_objects::{QpTemplate, give_event, give_id, id_of};
+use crate::core::id::Backend;
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -25,10 +27,10 @@ unsafe fn make(
 ) -> Result<(), Errno> {
     // SAFETY: the id is live; addresses are readable; `pd` and `init` are the caller's.
     unsafe {
-        let object = Id::of(id)?;
+        let object = id_of(id)?;
         if info.ai_flags & RAI_PASSIVE != 0 {
             done(resolve::bind_addr(id, info.ai_src_addr))?;
-            let template = init.as_ref().map(|init| ((!pd.is_null()).then_some(SendPd(pd)), *init));
+            let template = init.as_ref().map(|init| QpTemplate { pd, init: *init });
             object.lock().template = template;
             return Ok(());
         }
@@ -79,8 +81,7 @@ verb! {
             }
             cface::reserve::admit()?;
             let (space, kind) = (info.ai_port_space.cast_unsigned(), info.ai_qp_type.cast_unsigned());
-            let new = ids::make(null_mut(), null_mut(), space, kind)?;
-            let new = Arc::into_raw(new).cast_mut().cast();
+            let new = give_id(ids::make(None, null_mut(), space, kind)?);
             if let Err(why) = make(new, info, pd, init) {
                 destroy(new);
                 return Err(why);
@@ -97,8 +98,8 @@ verb! {
     pub(crate) fn destroy(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe {
-            qp::destroy(&Id::of(id)?);
-            super::srq::destroy(id);
+            qp::destroy(&id_of(id)?);
+            qp::destroy_srq(id);
             ids::destroy_for(id, "rdma_destroy_ep")?;
         }
         Ok(())
@@ -111,35 +112,33 @@ verb! {
     pub(crate) fn get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above; one thread at a time uses a synchronous id.
         unsafe {
-            let owner = Id::of(listen)?;
+            let owner = id_of(listen)?;
             if id.is_null() || !owner.lock().synchronous {
                 return Err(Errno::EINVAL);
             }
-            channel::free_kept_event(listen);
+            channel::free_kept_event(&owner);
             let own = Arc::clone(&owner.lock().channel);
             let event = channel::next(&own)?;
-            if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
-                let status = (*event).status;
-                channel::free_event(event);
+            let (kind, status, new) = (event.verbs.event, event.verbs.status, event.verbs.id);
+            if kind != RDMA_CM_EVENT_CONNECT_REQUEST {
+                channel::acknowledge(&event);
                 return Err(Errno::from_raw(status.saturating_neg()));
             }
-            let new = (*event).id;
-            let object = Id::of(new)?;
+            let object = id_of(new)?;
             // The kernel's id moved to a new channel when its event arrived.
             if object.backend() != Backend::Kernel {
                 ids::move_to(&object, kernel::channel::new()?, true, ("rdma_get_request", 0));
             }
             let template = owner.lock().template;
-            if let Some((pd, mut init)) = template {
-                let pd = pd.map_or(null_mut(), |pd| pd.0);
-                init.qp_type = (*new).qp_type;
+            if let Some(QpTemplate { pd, mut init }) = template {
+                init.qp_type = object.qp_type();
                 if let Err(why) = qp::create(&object, &mut qp::extended(&init, pd)) {
-                    channel::free_event(event);
+                    channel::acknowledge(&event);
                     ids::destroy(new);
                     return Err(why);
                 }
             }
-            (*new).event = event;
+            (*new).event = give_event(event);
             *id = new;
         }
         Ok(MinusOne(0))

@@ -1,6 +1,7 @@
 //! `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 //! Entry points that create, move and end ids.
 
+use crate::core::c_objects::{channel_of, give_id, id_of, take_id_back};
 use crate::core::channel::Channel;
 use crate::core::id::{Backend, Id};
 use crate::kernel;
@@ -25,22 +26,17 @@ pub(crate) const fn type_of(ps: rdma_port_space) -> Result<ibv_qp_type, Errno> {
 ///
 /// # Errors
 /// `ENODEV` no device is present; else the errno of the system.
-///
-/// # Safety
-/// `channel` is NULL or live.
-pub(crate) unsafe fn make(
-    channel: *mut rdma_event_channel,
+pub(crate) fn make(
+    channel: Option<Arc<Channel>>,
     context: *mut c_void,
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<Arc<Id>, Errno> {
     crate::core::device::present()?;
-    let synchronous = channel.is_null();
-    let channel = if synchronous {
-        kernel::channel::new()?
-    } else {
-        // SAFETY: the channel is not NULL, and live by the contract above.
-        unsafe { Channel::of(channel) }
+    let synchronous = channel.is_none();
+    let channel = match channel {
+        Some(channel) => channel,
+        None => kernel::channel::new()?,
     };
     channel.refuse_inherited()?;
     let backend = channel.backend();
@@ -49,6 +45,15 @@ pub(crate) unsafe fn make(
         kernel::id::create(&id)?;
     }
     Ok(id)
+}
+
+/// The channel of a program; `None` for NULL.
+///
+/// # Safety
+/// `channel` is NULL or live.
+unsafe fn given(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
+    // SAFETY: by the contract above.
+    (!channel.is_null()).then(|| unsafe { channel_of(channel) })
 }
 
 verb! {
@@ -68,8 +73,7 @@ verb! {
         cface::reserve::admit()?;
         // SAFETY: by the contract above.
         unsafe {
-            let made = make(channel, context, ps, type_of(ps)?)?;
-            *id = Arc::into_raw(made).cast_mut().cast();
+            *id = give_id(make(given(channel), context, ps, type_of(ps)?)?);
         }
         Ok(MinusOne(0))
     }
@@ -89,22 +93,32 @@ verb! {
     /// # Safety
     /// `id` is NULL or live; `channel` is NULL or live.
     pub(crate) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> MinusOne {
-        // SAFETY: by the contract above; the kept event belongs to the id.
-        unsafe {
-            let object = Id::of(id)?;
-            let synchronous = channel.is_null();
-            let (backend, was) = (object.backend(), object.lock().synchronous);
-            if backend != Backend::Soft && synchronous && was {
-                return Err(Errno::EINVAL);
-            }
-            let to = if synchronous { kernel::channel::new()? } else { Channel::of(channel) };
-            to.refuse_inherited()?;
-            let kernel_count = if kernel::event::is_there(&object) { kernel::id::migrate(&object, &to)? } else { 0 };
-            super::channel::free_kept_event(id);
-            move_to(&object, to, synchronous, ("rdma_migrate_id", kernel_count));
-        }
+        // SAFETY: by the contract above.
+        let (id, channel) = unsafe { (id_of(id)?, given(channel)) };
+        migrate_to(&id, channel)?;
         Ok(MinusOne(0))
     }
+}
+
+/// Moves an id to a channel; `None`: the id becomes synchronous, with a channel of its own.
+///
+/// # Errors
+/// As `rdma_migrate_id(3)`.
+pub(crate) fn migrate_to(id: &Arc<Id>, channel: Option<Arc<Channel>>) -> Result<(), Errno> {
+    let synchronous = channel.is_none();
+    let (backend, was) = (id.backend(), id.lock().synchronous);
+    if backend != Backend::Soft && synchronous && was {
+        return Err(Errno::EINVAL);
+    }
+    let to = match channel {
+        Some(channel) => channel,
+        None => kernel::channel::new()?,
+    };
+    to.refuse_inherited()?;
+    let kernel_count = if kernel::event::is_there(id) { kernel::id::migrate(id, &to)? } else { 0 };
+    super::channel::free_kept_event(id);
+    move_to(id, to, synchronous, ("rdma_migrate_id", kernel_count));
+    Ok(())
 }
 
 /// Destroys an id for the program's call `call`.
@@ -115,20 +129,25 @@ verb! {
 /// # Safety
 /// As `rdma_destroy_id(3)`.
 pub(crate) unsafe fn destroy_for(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Errno> {
-    // SAFETY: by the contract above; the kept event belongs to the id.
-    unsafe {
-        let object = Id::of(id)?;
-        let kernel_count =
-            if kernel::event::is_there(&object) { kernel::id::destroy(&object)? } else { 0 };
-        kernel::multicast::forget_all(&object);
-        super::multicast::leave_all(&object);
-        object.shut_down();
-        super::channel::free_kept_event(id);
-        object.wait_for_acknowledgements(call, kernel_count);
-        // The count of the program.
-        drop(Arc::from_raw(id.cast::<Id>().cast_const()));
-    }
+    // SAFETY: by the contract above.
+    end(&unsafe { id_of(id)? }, call)?;
+    // SAFETY: the count of the program.
+    drop(unsafe { take_id_back(id) });
     Ok(MinusOne(0))
+}
+
+/// Ends an id that no call uses any more; the caller drops the count of the program.
+///
+/// # Errors
+/// The errno of the kernel.
+pub(crate) fn end(id: &Arc<Id>, call: &str) -> Result<(), Errno> {
+    let kernel_count = if kernel::event::is_there(id) { kernel::id::destroy(id)? } else { 0 };
+    kernel::multicast::forget_all(id);
+    super::multicast::leave_all(id);
+    id.shut_down();
+    super::channel::free_kept_event(id);
+    id.wait_for_acknowledgements(call, kernel_count);
+    Ok(())
 }
 
 /// Moves an id and its pending events to `channel`, for a call of the program; `kernel_count` is
@@ -142,8 +161,7 @@ pub(crate) fn move_to(
     {
         let mut state = id.lock();
         state.synchronous = synchronous;
-        // SAFETY: the program does not read the member during this call.
-        unsafe { (*id.as_c()).channel = channel.as_c() };
+        id.c().set_channel(&channel);
         for event in state.channel.remove_events(|event| Arc::ptr_eq(&event.awaits_ack, id)) {
             channel.push(event);
         }

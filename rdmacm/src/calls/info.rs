@@ -1,11 +1,14 @@
-//! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`; for an id `rdma_resolve_addrinfo(3)`.
-//! Entry points over the resolver of the C library.
+//! Lists for the program: addresses by `rdma_getaddrinfo(3)`, for an id by
+//! `rdma_resolve_addrinfo(3)`; and devices by `rdma_get_devices(3)`.
+//! Entry points over the resolver of the C library and over the devices.
 
-use super::complete;
-use crate::core::addrinfo::{ResolvedInfo, free_list};
+use super::channel::complete;
+use crate::core::c_objects::{ResolvedInfo, free_list, id_of};
 use crate::core::channel::Event;
-use crate::core::id::{Backend, Id};
+use crate::core::device;
+use crate::core::id::Backend;
 use crate::kernel;
+use crate::kernel::adapter;
 use crate::sys::address::AF_IB;
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
@@ -300,13 +303,13 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let id = Id::of(id)?;
+            let id = id_of(id)?;
             if id.lock().resolved_info.is_some() {
                 return Err(Errno::from_raw(libc::EBUSY));
             }
             can_be_found(node, service, hints)?;
             let found = find(node, service, hints).map_err(|(_, why)| why)?;
-            id.lock().resolved_info = Some(ResolvedInfo(found));
+            id.lock().resolved_info = Some(ResolvedInfo::new(found));
             if id.backend() == Backend::Kernel {
                 // The kernel delivers the event, so that the event is in order with the kernel's
                 // events.
@@ -327,11 +330,53 @@ verb! {
     pub(crate) fn query(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let id = Id::of(id)?;
+            let id = id_of(id)?;
             let info = info.as_mut().ok_or(Errno::EINVAL)?;
             let found = id.lock().resolved_info.take();
             *info = found.ok_or(Errno::from_raw(libc::ENOENT))?.give();
         }
         Ok(MinusOne(0))
+    }
+}
+
+verb! {
+    /// `rdma_get_devices(3)`: contexts of all devices, which stay open.
+    ///
+    /// # Safety
+    /// `count` is NULL or writable.
+    pub(crate) fn devices(count: *mut c_int) -> *mut *mut ibv_context {
+        if !count.is_null() {
+            // As upstream's: 0 if the call fails.
+            // SAFETY: by the contract above.
+            unsafe { *count = 0 };
+        }
+        let present = device::present()?;
+        let mut contexts: Vec<_> = present.soft.iter().map(|device| device.context.as_c()).collect();
+        if present.kernel {
+            contexts.extend(adapter::all().iter().map(|adapter| adapter.context.as_c()));
+        }
+        let list = mem::calloc_bytes((contexts.len() + 1) * size_of::<*mut ibv_context>())?;
+        let list = list.cast::<*mut ibv_context>().as_ptr();
+        // SAFETY: the list has room for all contexts and a NULL; `count` is writable if it is not
+        // NULL.
+        unsafe {
+            for (at, context) in contexts.iter().enumerate() {
+                *list.add(at) = *context;
+            }
+            if !count.is_null() {
+                *count = c_int::try_from(contexts.len()).unwrap_or(c_int::MAX);
+            }
+        }
+        Ok(list)
+    }
+
+    /// `rdma_free_devices(3)`.
+    ///
+    /// # Safety
+    /// `list` is NULL or from `devices`, and not used afterwards.
+    pub(crate) fn free_devices(list: *mut *mut ibv_context) {
+        // SAFETY: by the contract above.
+        unsafe { mem::free(list.cast()) };
+        Ok(())
     }
 }

@@ -4,12 +4,13 @@
 //! No subnet manager takes part: the group GID follows from the address, and a queue pair that
 //! attaches to the GID is a member.
 
+use super::channel::complete;
+use crate::core::c_objects::id_of;
 use crate::core::channel::{Event, PendingAction};
 use crate::core::id::{Backend, Group, Id};
 use crate::kernel;
-use crate::kernel::id::Bytes;
-use crate::sys::address;
-use crate::sys::verbs;
+use crate::kernel::id::supported;
+use crate::sys::address::{self, GivenAddress};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
@@ -20,18 +21,15 @@ const GROUP_QPN: u32 = 0xff_ffff;
 
 fn join(
     id: &Arc<Id>,
-    address: *const libc::sockaddr,
+    address: &GivenAddress,
     flags: u32,
     context: *mut c_void,
 ) -> Result<MinusOne, Errno> {
     if id.backend() == Backend::Kernel {
-        // SAFETY: the callers' contract: NULL or readable.
-        let address = unsafe { Bytes::read(address)? };
-        kernel::multicast::join(id, &address, flags as u16, context)?;
-        return super::complete(id);
+        kernel::multicast::join(id, supported(address)?, flags as u16, context)?;
+        return complete(id);
     }
-    // SAFETY: the callers' contract: NULL or readable.
-    let address = unsafe { address::read(address)? };
+    let address = address.ip()?;
     let mut state = id.lock();
     let local = state.local.ok_or(Errno::EINVAL)?;
     if !address.ip().is_multicast() {
@@ -53,41 +51,31 @@ fn join(
         event.action = PendingAction::AttachGroup;
     }
     id.push(event);
-    super::complete(id)
+    complete(id)
 }
 
 /// Attaches the queue pair to a joined group, before the program gets the event.
 pub(crate) fn attach(id: &Arc<Id>, event: &mut Event) {
-    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
-    // queue pair is live. `join` wrote the event's parameters.
-    unsafe {
-        let qp = (*id.as_c()).qp;
-        let gid = event.verbs.param.ud.ah_attr.grh.dgid;
-        if qp.is_null() {
-            return;
-        }
-        let error = verbs::ibv_attach_mcast(qp, &raw const gid, 0);
-        if error != 0 {
-            event.verbs.event = RDMA_CM_EVENT_MULTICAST_ERROR;
-            event.verbs.status = -error;
-            return;
-        }
-        let mut state = id.lock();
-        for group in state.groups.iter_mut().filter(|group| group.gid == gid.bytes()) {
-            group.attached = true;
-        }
+    if !id.c().has_qp() {
+        return;
+    }
+    let (gid, _) = event.verbs.group();
+    if let Err(why) = id.c().attach((gid, 0)) {
+        event.verbs.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+        event.verbs.status = -why.raw();
+        return;
+    }
+    let mut state = id.lock();
+    for group in state.groups.iter_mut().filter(|group| group.gid == gid.bytes()) {
+        group.attached = true;
     }
 }
 
 /// Detaches the queue pair of an id from a group.
 fn detach(id: &Id, group: Group) {
-    let gid = ibv_gid { raw: group.gid };
-    // SAFETY: as in `attach`.
-    unsafe {
-        let qp = (*id.as_c()).qp;
-        if group.attached && !qp.is_null() {
-            verbs::ibv_detach_mcast(qp, &raw const gid, 0);
-        }
+    if group.attached && id.c().has_qp() {
+        // The membership ends in any case: the id forgets the group.
+        let _detached = id.c().detach((ibv_gid { raw: group.gid }, 0));
     }
 }
 
@@ -119,7 +107,8 @@ verb! {
         context: *mut c_void,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        join(&unsafe { Id::of(id)? }, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context)
+        let (id, address) = unsafe { (id_of(id)?, GivenAddress::read(addr)) };
+        join(&id, &address, RDMA_MC_JOIN_FLAG_FULLMEMBER, context)
     }
 
     /// `rdma_join_multicast_ex(3)`.
@@ -132,7 +121,7 @@ verb! {
         context: *mut c_void,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, attr) = unsafe { (Id::of(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
+        let (id, attr) = unsafe { (id_of(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let both = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -142,7 +131,9 @@ verb! {
         }
         match attr.join_flags {
             flags @ (RDMA_MC_JOIN_FLAG_FULLMEMBER | RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) => {
-                join(&id, attr.addr, flags, context)
+                // SAFETY: by the contract above.
+                let address = unsafe { GivenAddress::read(attr.addr) };
+                join(&id, &address, flags, context)
             }
             _ => Err(Errno::EINVAL),
         }
@@ -154,15 +145,12 @@ verb! {
     /// `id` is NULL or live; `addr` is NULL or readable.
     pub(crate) fn leave(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
+        let (id, address) = unsafe { (id_of(id)?, GivenAddress::read(addr)) };
         if id.backend() == Backend::Kernel {
-            // SAFETY: by the contract above.
-            let address = unsafe { Bytes::read(addr)? };
-            kernel::multicast::leave(&id, &address)?;
+            kernel::multicast::leave(&id, supported(&address)?)?;
             return Ok(MinusOne(0));
         }
-        // SAFETY: by the contract above.
-        let address = unsafe { address::read(addr)? };
+        let address = address.ip()?;
         let left = {
             let mut state = id.lock();
             let at = state.groups.iter().position(|group| group.address.ip() == address.ip());

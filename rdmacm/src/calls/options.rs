@@ -1,6 +1,7 @@
 //! Options of ids, event names and ECE: `rdma_set_option(3)`, `rdma_event_str(3)`.
 //! Entry points that change settings of an id.
 
+use crate::core::c_objects::id_of;
 use crate::core::event_names;
 use crate::core::id::{Backend, Id, RdmaIdState, Stage};
 use crate::kernel;
@@ -13,15 +14,48 @@ use std::ffi::{c_char, c_int, c_void};
 ///
 /// # Errors
 /// `EINVAL` NULL, or another length.
+fn value<const N: usize>(value: Option<&[u8]>) -> Result<[u8; N], Errno> {
+    value.and_then(|value| value.try_into().ok()).ok_or(Errno::EINVAL)
+}
+
+/// Sets an option to a value of the program; `None`: NULL with the length `len`.
 ///
-/// # Safety
-/// `value` is NULL or has `len` readable bytes.
-unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
-    if value.is_null() || len != size_of::<T>() {
-        return Err(Errno::EINVAL);
+/// # Errors
+/// As `rdma_set_option(3)`.
+pub(crate) fn set_value(
+    id: &Id,
+    (level, name): (c_int, c_int),
+    given: Option<&[u8]>,
+    len: usize,
+) -> Result<(), Errno> {
+    let backend = id.backend();
+    if backend != Backend::Soft {
+        kernel::id::set_option(id, (level, name), given, len)?;
     }
-    // SAFETY: by the contract above; every byte pattern is a valid number.
-    Ok(unsafe { value.cast::<T>().read_unaligned() })
+    if backend == Backend::Kernel {
+        return Ok(());
+    }
+    let mut state = id.lock();
+    match (level, name) {
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => [state.type_of_service] = value(given)?,
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
+            share_address(&mut state, c_int::from_ne_bytes(value(given)?) != 0)?;
+        }
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+            keep_to_own_family(&mut state, c_int::from_ne_bytes(value(given)?) != 0)?;
+        }
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
+            let [timeout] = value(given)?;
+            // As the kernel (`rdma_set_ack_timeout`): other transports have no acknowledgement
+            // timeout.
+            if ![IBV_QPT_RC, IBV_QPT_XRC_SEND].contains(&id.qp_type()) {
+                return Err(Errno::EINVAL);
+            }
+            state.ack_timeout = Some(timeout.min(31));
+        }
+        _ => return Err(Errno::ENOSYS),
+    }
+    Ok(())
 }
 
 /// Sets whether other ids may have the same binding. A bound id can only allow sharing, and a
@@ -71,40 +105,12 @@ verb! {
         len: usize,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        let backend = id.backend();
-        if backend != Backend::Soft {
-            // SAFETY: by the contract above.
-            unsafe { kernel::id::set_option(&id, (level, name), option, len)? };
-        }
-        if backend == Backend::Kernel {
-            return Ok(MinusOne(0));
-        }
-        let mut state = id.lock();
-        // SAFETY: by the contract above.
-        unsafe {
-            match (level, name) {
-                (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
-                    state.type_of_service = value::<u8>(option, len)?;
-                }
-                (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
-                    share_address(&mut state, value::<c_int>(option, len)? != 0)?;
-                }
-                (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                    keep_to_own_family(&mut state, value::<c_int>(option, len)? != 0)?;
-                }
-                (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
-                    let timeout = value::<u8>(option, len)?;
-                    // As the kernel (`rdma_set_ack_timeout`): other transports have no
-                    // acknowledgement timeout.
-                    if ![IBV_QPT_RC, IBV_QPT_XRC_SEND].contains(&id.qp_type()) {
-                        return Err(Errno::EINVAL);
-                    }
-                    state.ack_timeout = Some(timeout.min(31));
-                }
-                _ => return Err(Errno::ENOSYS),
-            }
-        }
+        let (id, given) = unsafe {
+            let given = std::ptr::NonNull::new(option.cast::<u8>());
+            let given = given.map(|at| std::slice::from_raw_parts(at.as_ptr(), len));
+            (id_of(id)?, given)
+        };
+        set_value(&id, (level, name), given, len)?;
         Ok(MinusOne(0))
     }
 
@@ -114,10 +120,8 @@ verb! {
     /// `id` is NULL or live; `ece` is NULL or readable.
     pub(crate) fn set_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, ece) = unsafe { (Id::of(id)?, *ece.as_ref().ok_or(Errno::EINVAL)?) };
-        // SAFETY: the program changes the member only by calls that it does not make concurrently.
-        let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
-        if has_qp || ece.vendor_id == 0 || ece.comp_mask != 0 {
+        let (id, ece) = unsafe { (id_of(id)?, *ece.as_ref().ok_or(Errno::EINVAL)?) };
+        if id.c().has_qp() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(Errno::EINVAL);
         }
         id.lock().ece = ece;
@@ -131,9 +135,9 @@ verb! {
     pub(crate) fn get_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let id = Id::of(id)?;
+            let id = id_of(id)?;
             let ece = ece.as_mut().ok_or(Errno::EINVAL)?;
-            if !(*id.as_c()).qp.is_null() {
+            if id.c().has_qp() {
                 return Err(Errno::EINVAL);
             }
             let known = id.lock().peer_ece;

@@ -1,15 +1,18 @@
-//! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
-//! Entry points that create and destroy queue pairs; `kernel::qp` changes their states.
+//! Queue pairs and shared receive queues of ids: `rdma_create_qp(3)`, `rdma_init_qp_attr(3)`,
+//! `rdma_create_srq(3)`.
+//! Entry points that create and destroy queues; `kernel::qp` changes the states of queue pairs.
 
+use crate::core::c_objects::id_of;
 use crate::core::device::xrc_domain;
 use crate::core::id::{Backend, Id};
 use crate::kernel;
 use crate::kernel::qp::{attributes, change_state, modify};
+use crate::sys::objects::{CompletionQueue, Domain, Memory, QueuePair};
 use crate::sys::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// Creates a completion queue with its channel.
@@ -93,7 +96,8 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
             init.recv_cq = (*at).recv_cq;
         }
         if id.qp_type() == IBV_QPT_XRC_RECV && init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
-            init.xrcd = xrc_domain(context)?;
+            let device = id.c().context().ok_or(Errno::EINVAL)?;
+            init.xrcd = xrc_domain(device)?.as_c();
             init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
         }
         let plain = init.comp_mask == IBV_QP_INIT_ATTR_PD;
@@ -153,9 +157,7 @@ fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
 
 /// As `prepare`, with the kernel's attributes; ECE options are set before and after.
 fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
-    // SAFETY: created just before, and live.
-    let qp = unsafe { (*id.as_c()).qp };
-    kernel::connect::set_peer_ece(id, qp)?;
+    kernel::connect::set_peer_ece(id)?;
     let (mut attr, mask) = kernel::connect::first_attributes(id)?;
     modify(id, &mut attr, mask)?;
     if id.is_datagram() {
@@ -164,7 +166,7 @@ fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
         attr.sq_psn = 0;
         modify(id, &mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
     }
-    kernel::connect::read_ece(id, qp)
+    kernel::connect::read_ece(id)
 }
 
 /// Destroys the completion queues that the library created. With XRC, queue pair and shared receive
@@ -241,7 +243,7 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let (id, init) = (Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?);
+            let (id, init) = (id_of(id)?, init.as_mut().ok_or(Errno::EINVAL)?);
             let mut full = extended(init, pd);
             create(&id, &mut full)?;
             init.cap = full.cap;
@@ -257,7 +259,7 @@ verb! {
     /// `id` is NULL or live; `init` is NULL, or readable and writable, with live objects.
     pub(crate) fn create_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_init_attr_ex) -> MinusOne {
         // SAFETY: by the contract above.
-        unsafe { create(&Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
+        unsafe { create(&id_of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
         Ok(MinusOne(0))
     }
 
@@ -267,7 +269,7 @@ verb! {
     /// `id` is NULL or live, and its queue pair is not used afterwards.
     pub(crate) fn destroy_c(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
-        unsafe { destroy(&Id::of(id)?) };
+        unsafe { destroy(&id_of(id)?) };
         Ok(())
     }
 
@@ -285,11 +287,181 @@ verb! {
         }
         // SAFETY: by the contract above; neither is NULL.
         unsafe {
-            let id = Id::of(id)?;
+            let id = id_of(id)?;
             let (found, bits) = attributes(&id, (*attr).qp_state)?;
             *attr = ibv_qp_attr { rate_limit: (*attr).rate_limit, ..found };
             *mask = bits.cast_signed();
         }
         Ok(MinusOne(0))
+    }
+}
+
+verb! {
+    /// `rdma_create_srq(3)`. An earlier queue of the id then belongs to the program, as with
+    /// upstream's.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable.
+    pub(crate) fn create_srq(
+        id: *mut rdma_cm_id,
+        pd: *mut ibv_pd,
+        init: *mut ibv_srq_init_attr,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            let object = id_of(id)?;
+            let at = object.as_c();
+            if init.is_null() || (*at).verbs.is_null() {
+                return Err(Errno::EINVAL);
+            }
+            let pd = if pd.is_null() { (*at).pd } else { pd };
+            if object.qp_type() == IBV_QPT_XRC_RECV {
+                let mut full = ibv_srq_init_attr_ex {
+                    srq_context: (*init).srq_context,
+                    attr: (*init).attr,
+                    comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+                    srq_type: IBV_SRQT_XRC,
+                    pd,
+                    ..Zeroed::zeroed()
+                };
+                create_full_srq(&object, &mut full)?;
+                (*init).attr = full.attr;
+                return Ok(MinusOne(0));
+            }
+            let srq = verbs::ibv_create_srq(pd, init);
+            if srq.is_null() {
+                return Err(Errno::last());
+            }
+            ((*at).srq, (*at).pd) = (srq, pd);
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_create_srq_ex(3)`: an XRC queue without a domain and completion queue gets the XRC
+    /// domain of ids and the id's receive completion queue.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `init` is NULL, or readable and writable, with live objects.
+    pub(crate) fn create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            create_full_srq(&id_of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)?;
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_destroy_srq(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live, and its shared receive queue is not used afterwards.
+    pub(crate) fn destroy_srq(id: *mut rdma_cm_id) {
+        // SAFETY: by the contract above.
+        unsafe {
+            let object = id_of(id)?;
+            let at = object.as_c();
+            if !(*at).srq.is_null() {
+                verbs::ibv_destroy_srq((*at).srq);
+                (*at).srq = null_mut();
+                destroy_queues(&object);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Creates the shared receive queue of an id.
+///
+/// # Safety
+/// `id` is live; the objects of `init` are live.
+unsafe fn create_full_srq(id: &Arc<Id>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    let at = id.as_c();
+    // SAFETY: by the contract above; the members belong to the id, and no concurrent call of the
+    // program uses them.
+    unsafe {
+        if (*at).verbs.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
+            init.pd = (*at).pd;
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+        }
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == IBV_SRQT_XRC {
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || init.xrcd.is_null() {
+                let device = id.c().context().ok_or(Errno::EINVAL)?;
+                init.xrcd = xrc_domain(device)?.as_c();
+            }
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
+                ensure_receive_cq(id, init.attr.max_wr)?;
+                init.cq = (*at).recv_cq;
+            }
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        }
+        let srq = verbs::create_srq_ex((*at).verbs, init);
+        if srq.is_null() {
+            return Err(Errno::last());
+        }
+        ((*at).srq, (*at).pd) = (srq, init.pd);
+    }
+    Ok(())
+}
+
+/// The queue pair of an id that only this library uses (an rsocket's), with its completion queue
+/// and the memory of its requests.
+#[derive(Debug)]
+pub(crate) struct OwnQueuePair {
+    id: Arc<Id>,
+    pair: QueuePair,
+    queue: CompletionQueue,
+}
+
+impl OwnQueuePair {
+    /// Creates the queue pair of an id with a device; returns it with its inline limit in bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` the id has no device; else the errno of the device.
+    pub(crate) fn new(
+        id: &Arc<Id>,
+        queue: CompletionQueue,
+        memory: Vec<Memory>,
+        (kind, cap): (ibv_qp_type, ibv_qp_cap),
+    ) -> Result<(Self, u32), Errno> {
+        let context = id.c().context().ok_or(Errno::EINVAL)?;
+        let init = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: queue.as_c(),
+            recv_cq: queue.as_c(),
+            srq: null_mut(),
+            cap,
+            qp_type: kind,
+            sq_sig_all: 1,
+        };
+        let mut init = extended(&init, id.c().domain().map_or(null_mut(), Domain::as_c));
+        // SAFETY: the id and the queue are live. Only this value uses the id's queue pair, and
+        // `drop` destroys the queue pair before the rest.
+        let pair = unsafe {
+            create(id, &mut init)?;
+            let qp = NonNull::new(id.c().qp()).ok_or(Errno::EINVAL)?;
+            QueuePair::of_id(qp, context, memory)
+        };
+        Ok((Self { id: Arc::clone(id), pair, queue }, init.cap.max_inline_data))
+    }
+
+    pub(crate) const fn id(&self) -> &Arc<Id> {
+        &self.id
+    }
+
+    pub(crate) const fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
+    pub(crate) const fn queue(&self) -> &CompletionQueue {
+        &self.queue
+    }
+}
+
+impl Drop for OwnQueuePair {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the queue pair, which no thread uses any more.
+        unsafe { destroy(&self.id) };
     }
 }

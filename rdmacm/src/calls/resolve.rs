@@ -1,7 +1,8 @@
 //! Addresses: `rdma_bind_addr(3)`, `rdma_resolve_addr(3)`, `rdma_resolve_route(3)`.
 //! Entry points that bind an id, choose its device, and start neighbour discovery.
 
-use super::complete;
+use super::channel::complete;
+use crate::core::c_objects::id_of;
 use crate::core::channel::Event;
 use crate::core::device::{self, LocalAddress};
 use crate::core::id::{Backend, Id, RdmaIdState, Stage};
@@ -10,7 +11,8 @@ use crate::core::resolver;
 use crate::core::route::{Route, complete_resolution};
 use crate::host::ports::{Port, PortClaim};
 use crate::kernel;
-use crate::kernel::id::Bytes;
+use crate::kernel::id::supported;
+use crate::sys::address::GivenAddress;
 use crate::sys::neighbour_table::{self, Hop, NeighbourState, Tables};
 use crate::sys::{address, port_range, random};
 use abi::*;
@@ -119,7 +121,7 @@ fn resolve(id: &Arc<Id>, destination: SocketAddr, timeout: Duration) {
 /// Binds an undecided id to a wildcard on both kinds of devices, with the port that the kernel
 /// chose.
 fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
-    kernel::id::bind(id, &Bytes::of(address))?;
+    kernel::id::bind(id, &address.into())?;
     let mut address = address;
     address.set_port(published_port(id));
     bind(id, address)
@@ -138,10 +140,7 @@ pub(crate) fn bind_both_if_idle(id: &Arc<Id>) -> Result<(), Errno> {
 
 /// The port of the source address in the C object.
 fn published_port(id: &Id) -> u16 {
-    // SAFETY: this library wrote the storage, which always contains an address.
-    let published =
-        unsafe { address::read((&raw const (*id.as_c()).route.addr.src_storage).cast()) };
-    published.map_or(0, |address| address.port())
+    id.c().source().ip().map_or(0, |address| address.port())
 }
 
 /// Fixes the owner of an undecided id's device, and discards the part of the other kind.
@@ -184,17 +183,8 @@ fn choose_backend_by_route(
 
 /// The source that a program gives; None for NULL and `AF_UNSPEC` (`cma_bind_addr` in Linux'
 /// `drivers/infiniband/core/cma.c`).
-///
-/// # Safety
-/// `address` is NULL or readable.
-unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAddr>, Errno> {
-    // SAFETY: by the contract above.
-    unsafe {
-        if address.is_null() || i32::from((*address).sa_family) == libc::AF_UNSPEC {
-            return Ok(None);
-        }
-        address::read(address).map(Some)
-    }
+fn source_of(address: &GivenAddress) -> Result<Option<SocketAddr>, Errno> {
+    if address.family() == libc::AF_UNSPEC { Ok(None) } else { address.ip().map(Some) }
 }
 
 /// Whether an id is bound to an address of another family than `destination`. No route leads to the
@@ -204,6 +194,95 @@ fn is_of_other_family(state: &RdmaIdState, destination: SocketAddr) -> bool {
     state.source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4())
 }
 
+/// Binds an id to an address.
+///
+/// # Errors
+/// As `rdma_bind_addr(3)`.
+pub(crate) fn bind_id(id: &Arc<Id>, to: &GivenAddress) -> Result<(), Errno> {
+    if id.backend() == Backend::Undecided {
+        let address = to.ip()?;
+        if !address::is_any(address.ip()) {
+            choose_backend(id, address);
+        }
+    }
+    match id.backend() {
+        Backend::Soft => bind(id, to.ip()?),
+        Backend::Kernel => kernel::id::bind(id, supported(to)?),
+        Backend::Undecided => bind_both(id, to.ip()?),
+    }
+}
+
+/// Resolves an address, with a time limit in milliseconds. A synchronous id waits for the result.
+///
+/// # Errors
+/// As `rdma_resolve_addr(3)`.
+pub(crate) fn resolve_id(
+    id: &Arc<Id>,
+    src: &GivenAddress,
+    dst: &GivenAddress,
+    timeout: c_int,
+) -> Result<MinusOne, Errno> {
+    if id.backend() == Backend::Undecided {
+        choose_backend_by_route(id, source_of(src)?, dst.ip()?)?;
+    }
+    if id.backend() == Backend::Kernel {
+        let destination = supported(dst)?;
+        let source = if src.is_null() { None } else { Some(supported(src)?) };
+        kernel::id::resolve(id, source, destination, timeout)?;
+        return complete(id);
+    }
+    let destination = dst.ip()?;
+    let (is_idle, is_bound) = {
+        let state = id.lock();
+        (matches!(state.stage, Stage::Idle), matches!(state.stage, Stage::Bound))
+    };
+    if is_idle {
+        let any: IpAddr = match destination {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        bind(id, source_of(src)?.unwrap_or(SocketAddr::new(any, 0)))?;
+    } else if !is_bound {
+        return Err(Errno::EINVAL);
+    }
+    // The id stays bound, as the kernel's.
+    if is_of_other_family(&id.lock(), destination) {
+        return Err(Errno::EINVAL);
+    }
+    // As the kernel reads the value: a negative timeout is a long one.
+    resolve(id, destination, Duration::from_millis(timeout.cast_unsigned().into()));
+    complete(id)
+}
+
+/// Resolves the path to the destination, with a time limit in milliseconds. A synchronous id waits
+/// for the result.
+///
+/// # Errors
+/// As `rdma_resolve_route(3)`.
+pub(crate) fn resolve_route_of(id: &Arc<Id>, timeout: c_int) -> Result<MinusOne, Errno> {
+    if id.backend() == Backend::Kernel {
+        kernel::id::resolve_route(id, timeout)?;
+        return complete(id);
+    }
+    let mut state = id.lock();
+    if !matches!(state.stage, Stage::Resolved) {
+        return Err(Errno::EINVAL);
+    }
+    state.stage = Stage::Routed;
+    publish_path(id, &state);
+    drop(state);
+    id.push(Event::new(id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+    complete(id)
+}
+
+/// The port of an address, in network order.
+const fn port_of(address: Option<SocketAddr>) -> u16 {
+    match address {
+        Some(address) => address.port().to_be(),
+        None => 0,
+    }
+}
+
 verb! {
     /// `rdma_bind_addr(3)`.
     ///
@@ -211,22 +290,8 @@ verb! {
     /// `id` is NULL or live; `addr` is NULL or readable.
     pub(crate) fn bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        if id.backend() == Backend::Undecided {
-            // SAFETY: by the contract above.
-            let address = unsafe { address::read(addr)? };
-            if !address::is_any(address.ip()) {
-                choose_backend(&id, address);
-            }
-        }
-        // SAFETY: by the contract above.
-        unsafe {
-            match id.backend() {
-                Backend::Soft => bind(&id, address::read(addr)?)?,
-                Backend::Kernel => kernel::id::bind(&id, &Bytes::read(addr)?)?,
-                Backend::Undecided => bind_both(&id, address::read(addr)?)?,
-            }
-        }
+        let (id, to) = unsafe { (id_of(id)?, GivenAddress::read(addr)) };
+        bind_id(&id, &to)?;
         Ok(MinusOne(0))
     }
 
@@ -241,45 +306,9 @@ verb! {
         timeout: c_int,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        if id.backend() == Backend::Undecided {
-            // SAFETY: by the contract above.
-            let (source, destination) = unsafe { (read_source(src)?, address::read(dst)?) };
-            choose_backend_by_route(&id, source, destination)?;
-        }
-        if id.backend() == Backend::Kernel {
-            // SAFETY: by the contract above.
-            let (source, destination) = unsafe {
-                let destination = Bytes::read(dst)?;
-                (if src.is_null() { None } else { Some(Bytes::read(src)?) }, destination)
-            };
-            kernel::id::resolve(&id, source.as_ref(), &destination, timeout)?;
-            return complete(&id);
-        }
-        // SAFETY: by the contract above.
-        let destination = unsafe { address::read(dst)? };
-        let (is_idle, is_bound) = {
-            let state = id.lock();
-            (matches!(state.stage, Stage::Idle), matches!(state.stage, Stage::Bound))
-        };
-        if is_idle {
-            let any: IpAddr = match destination {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            // SAFETY: by the contract above.
-            let source = unsafe { read_source(src)? };
-            bind(&id, source.unwrap_or(SocketAddr::new(any, 0)))?;
-        } else if !is_bound {
-            return Err(Errno::EINVAL);
-        }
-        // The id stays bound, as the kernel's.
-        if is_of_other_family(&id.lock(), destination) {
-            return Err(Errno::EINVAL);
-        }
-        // As the kernel reads the value: a negative timeout is a long one.
-        resolve(&id, destination, Duration::from_millis(timeout.cast_unsigned().into()));
-        complete(&id)
+        let (id, src, dst) =
+            unsafe { (id_of(id)?, GivenAddress::read(src), GivenAddress::read(dst)) };
+        resolve_id(&id, &src, &dst, timeout)
     }
 
     /// `rdma_resolve_route(3)`.
@@ -288,47 +317,7 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn resolve_route(id: *mut rdma_cm_id, timeout: c_int) -> MinusOne {
         // SAFETY: by the contract above.
-        let id = unsafe { Id::of(id)? };
-        if id.backend() == Backend::Kernel {
-            kernel::id::resolve_route(&id, timeout)?;
-            return complete(&id);
-        }
-        let mut state = id.lock();
-        if !matches!(state.stage, Stage::Resolved) {
-            return Err(Errno::EINVAL);
-        }
-        state.stage = Stage::Routed;
-        publish_path(&id, &state);
-        drop(state);
-        id.push(Event::new(&id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
-        complete(&id)
-    }
-}
-
-/// The port of an address, in network order.
-const fn port_of(address: Option<SocketAddr>) -> u16 {
-    match address {
-        Some(address) => address.port().to_be(),
-        None => 0,
-    }
-}
-
-/// The port of an address of any family, in network order; 0 for an unknown family.
-///
-/// # Safety
-/// `at` is readable.
-unsafe fn stored_port(at: *const libc::sockaddr_storage) -> u16 {
-    // SAFETY: by the contract above; the storage is larger than any address.
-    unsafe {
-        match i32::from((*at).ss_family) {
-            libc::AF_INET => (*at.cast::<libc::sockaddr_in>()).sin_port,
-            libc::AF_INET6 => (*at.cast::<libc::sockaddr_in6>()).sin6_port,
-            address::AF_IB => {
-                let service = u64::from_be((*at.cast::<sockaddr_ib>()).sib_sid);
-                (service as u16).to_be()
-            }
-            _ => 0,
-        }
+        resolve_route_of(&unsafe { id_of(id)? }, timeout)
     }
 }
 
@@ -338,9 +327,8 @@ unsafe fn stored_port(at: *const libc::sockaddr_storage) -> u16 {
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| match id.backend() {
-        // SAFETY: the storage is an address, or zeros.
-        Backend::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.src_storage) },
+    unsafe { id_of(id) }.map_or(0, |id| match id.backend() {
+        Backend::Kernel => id.c().source().port().to_be(),
         _ => port_of(id.lock().source),
     })
 }
@@ -351,9 +339,8 @@ pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| match id.backend() {
-        // SAFETY: the storage is an address, or zeros.
-        Backend::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.dst_storage) },
+    unsafe { id_of(id) }.map_or(0, |id| match id.backend() {
+        Backend::Kernel => id.c().destination().port().to_be(),
         _ => port_of(id.lock().destination),
     })
 }

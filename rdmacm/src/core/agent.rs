@@ -23,16 +23,18 @@ use crate::host::sorting::{self, Addressee};
 use crate::host::unclaimed::UnclaimedRequests;
 use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
 use crate::host::{ports, processes};
-use crate::sys::{descriptors, random, thread, verbs};
+use crate::sys::objects::{
+    AddressHandle, CompletionQueue, Memory, Payload, QueuePair, SendRequest, Target,
+};
+use crate::sys::{descriptors, process, random};
 use abi::*;
+use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
-use cface::{Errno, mem};
 use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,12 +60,11 @@ const MOST_HANDLES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Agent {
     device: &'static Device,
-    qp: *mut ibv_qp,
-    send_cq: *mut ibv_cq,
-    recv_cq: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
-    mr: *mut ibv_mr,
-    memory: *mut u8,
+    /// The queue pair, with a memory of slots. The owner of a slot's number uses the slot, under the
+    /// lock of `state` or on the agent's thread alone.
+    qp: QueuePair,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
     /// The eventfd that wakes the agent's thread.
     wake_fd: OwnedFd,
     /// The descriptor that is readable when a watched local process has ended.
@@ -75,13 +76,6 @@ pub(crate) struct Agent {
     state: Mutex<Box<AgentState>>,
 }
 
-// SAFETY: any thread may use verbs objects. `memory` consists of slots; the owner of a slot's
-// number uses the slot, under the lock of `state` or on the agent's thread alone.
-unsafe impl Send for Agent {}
-// SAFETY: shared fields change under the lock of `state`, or are verbs objects, which any thread
-// may use.
-unsafe impl Sync for Agent {}
-
 /// The state that the agent's thread and the callers share.
 #[derive(Debug)]
 pub(crate) struct AgentState {
@@ -89,7 +83,7 @@ pub(crate) struct AgentState {
     pub(crate) connections: HashMap<Connection, Arc<Id>>,
     /// The listeners of each service; the ids of one service have different addresses.
     pub(crate) listeners: HashMap<Listener, Vec<Arc<Id>>>,
-    address_handles: HashMap<Peer, *mut ibv_ah>,
+    address_handles: HashMap<Peer, Arc<AddressHandle>>,
     local_gids: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
@@ -178,75 +172,36 @@ impl Agent {
         let process = processes::take_number(random::number())?;
         let state = AgentState::new(device, &process)?;
         let wake_fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
-        let mut agent = Box::new(Self {
+        let (send_cq, recv_cq) = (
+            CompletionQueue::polled(device.context, SENDS as u32)?,
+            CompletionQueue::new(device.context, RECEIVES as u32)?,
+        );
+        let bytes = SLOT * (RECEIVES + SENDS);
+        let memory = Memory::new(device.pd, bytes, IBV_ACCESS_LOCAL_WRITE)?;
+        let qp = QueuePair::datagrams(
+            (device.context, device.pd),
+            (&send_cq, &recv_cq),
+            (SENDS as u32, RECEIVES as u32),
+            vec![memory],
+        )?;
+        let agent = Box::new(Self {
             device,
-            qp: null_mut(),
-            send_cq: null_mut(),
-            recv_cq: null_mut(),
-            channel: null_mut(),
-            mr: null_mut(),
-            memory: null_mut(),
+            qp,
+            send_cq,
+            recv_cq,
             wake_fd,
             neighbours: state.neighbours.fd(),
             process,
             started: Instant::now(),
             state: Mutex::new(state),
         });
-        // SAFETY: the agent is not shared yet, and none of its objects exists yet.
-        unsafe {
-            agent.make()?;
-            agent.connect()?;
-        }
+        agent.connect()?;
         start(device)?;
         Ok(agent)
     }
 
-    /// Creates the verbs objects of the agent. After an error, dropping the agent destroys the
-    /// objects made so far.
-    ///
-    /// # Safety
-    /// None of these objects exists.
-    unsafe fn make(&mut self) -> Result<(), Errno> {
-        let bytes = SLOT * (RECEIVES + SENDS);
-        let (context, pd) = (self.device.context, self.device.pd);
-        self.memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
-        // SAFETY: context and domain are never closed; `memory` has `bytes` bytes, and outlives the
-        // region.
-        unsafe {
-            self.memory.write_bytes(0, bytes);
-            let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
-            self.mr = non_null(verbs::ibv_reg_mr(pd, self.memory.cast(), bytes, access))?;
-            self.channel = non_null(verbs::ibv_create_comp_channel(context))?;
-            let cq = |most: usize, channel| {
-                non_null(verbs::ibv_create_cq(context, most as i32, null_mut(), channel, 0))
-            };
-            self.send_cq = cq(SENDS, null_mut())?;
-            self.recv_cq = cq(RECEIVES, self.channel)?;
-            let mut init = ibv_qp_init_attr {
-                qp_context: null_mut(),
-                send_cq: self.send_cq,
-                recv_cq: self.recv_cq,
-                srq: null_mut(),
-                cap: ibv_qp_cap {
-                    max_send_wr: SENDS as u32,
-                    max_recv_wr: RECEIVES as u32,
-                    max_send_sge: 1,
-                    max_recv_sge: 1,
-                    max_inline_data: 0,
-                },
-                qp_type: IBV_QPT_UD,
-                sq_sig_all: 1,
-            };
-            self.qp = non_null(verbs::ibv_create_qp(pd, &raw mut init))?;
-        }
-        Ok(())
-    }
-
     /// Brings the QP to RTS and joins the group of QP 1.
-    ///
-    /// # Safety
-    /// The QP is live.
-    unsafe fn connect(&self) -> Result<(), Errno> {
+    fn connect(&self) -> Result<(), Errno> {
         let mut attr =
             ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: PORT, qkey: QKEY, ..Zeroed::zeroed() };
         let steps = [
@@ -256,64 +211,18 @@ impl Agent {
         ];
         for (state, mask) in steps {
             attr.qp_state = state;
-            // SAFETY: the QP is live, by contract; `attr` is readable.
-            let error = unsafe { verbs::ibv_modify_qp(self.qp, &raw mut attr, mask.cast_signed()) };
-            if error != 0 {
-                return Err(Errno::from_raw(error));
-            }
+            self.qp.modify(attr, mask)?;
             if state == IBV_QPS_INIT {
                 for slot in 0..RECEIVES {
                     self.post_receive(slot)?;
                 }
             }
         }
-        let group = ibv_gid { raw: GSI_GROUP };
-        // SAFETY: the QP is live, and `group` is readable.
-        match unsafe { verbs::ibv_attach_mcast(self.qp, &raw const group, 0) } {
-            0 => Ok(()),
-            error => Err(Errno::from_raw(error)),
-        }
-    }
-
-    fn lkey(&self) -> u32 {
-        // SAFETY: the region lives as long as the agent.
-        unsafe { (*self.mr).lkey }
-    }
-
-    const fn slot(&self, number: usize) -> *mut u8 {
-        self.memory.wrapping_add(number * SLOT)
+        self.qp.attach(ibv_gid { raw: GSI_GROUP })
     }
 
     fn post_receive(&self, number: usize) -> Result<(), Errno> {
-        let mut sge =
-            ibv_sge { addr: self.slot(number) as u64, length: SLOT as u32, lkey: self.lkey() };
-        let mut request = ibv_recv_wr {
-            wr_id: number as u64,
-            next: null_mut(),
-            sg_list: &raw mut sge,
-            num_sge: 1,
-        };
-        let mut bad = null_mut();
-        // SAFETY: context and QP are never closed; the request and its scatter entry live during
-        // the call, and the device owns the slot from now on.
-        let error = unsafe {
-            let post = (*self.device.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
-            post(self.qp, &raw mut request, &raw mut bad)
-        };
-        if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
-    }
-
-    /// Up to 64 completions of a queue.
-    fn completions(&self, cq: *mut ibv_cq) -> Vec<ibv_wc> {
-        let mut found = Vec::with_capacity(64);
-        // SAFETY: context and queue are never closed, and the vector has room for 64 completions.
-        unsafe {
-            if let Some(poll) = (*self.device.context).ops.poll_cq {
-                let count = poll(cq, 64, found.as_mut_ptr());
-                found.set_len(usize::try_from(count).unwrap_or(0).min(64));
-            }
-        }
-        found
+        self.qp.receive(number as u64, Payload::Memory(0, slot(number), SLOT as u32))
     }
 
     /// The time since the agent was created, which is the manager's clock.
@@ -406,55 +315,39 @@ impl Agent {
     /// manager sends it again after its timeout.
     fn send(&self, state: &mut AgentState, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
         if state.free.is_empty() {
-            let done = self.completions(self.send_cq);
-            state.free.extend(done.iter().map(|wc| wc.wr_id as usize));
+            self.send_cq.poll(|wc| state.free.push(wc.wr_id as usize));
         }
         let Some(ah) = self.address_handle(state, peer) else { return true };
         let Some(number) = state.free.pop() else { return false };
-        let slot = self.slot(RECEIVES + number);
-        let mut sge = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey() };
-        let mut request = ibv_send_wr {
-            wr_id: number as u64,
-            next: null_mut(),
-            sg_list: &raw mut sge,
-            num_sge: 1,
+        let at = slot(RECEIVES + number);
+        let request = SendRequest {
+            name: number as u64,
             opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
-            imm: ibv_send_wr_imm { imm_data: 0 },
-            wr: ibv_send_wr_wr { ud: ibv_send_wr_ud { ah, remote_qpn: GSI, remote_qkey: QKEY } },
-            qp_type: ibv_send_wr_qp_type { xrc: ibv_send_wr_xrc { remote_srqn: 0 } },
-            tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
+            flags: IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
+            immediate: 0,
+            target: Target::Datagram(&ah, GSI, QKEY),
         };
-        let mut bad = null_mut();
-        // SAFETY: the agent owns the slot while its number is not free; the QP is never closed; the
-        // request and its objects live during the call.
-        let posted = unsafe {
-            slot.copy_from_nonoverlapping(mad.as_ptr(), MAD_LEN);
-            let post = (*self.device.context).ops.post_send;
-            post.is_some_and(|post| post(self.qp, &raw mut request, &raw mut bad) == 0)
-        };
-        if !posted {
+        let written = self.qp.memory(0).and_then(|memory| memory.write(at, mad));
+        let payload = Payload::Memory(0, at, MAD_LEN as u32);
+        if written.and_then(|()| self.qp.send(&request, payload)).is_err() {
             state.free.push(number);
         }
         true
     }
 
     /// The address handle for a peer.
-    fn address_handle(&self, state: &mut AgentState, peer: Peer) -> Option<*mut ibv_ah> {
+    fn address_handle(&self, state: &mut AgentState, peer: Peer) -> Option<Arc<AddressHandle>> {
         if let Some(known) = state.address_handles.get(&peer) {
-            return Some(*known);
+            return Some(Arc::clone(known));
         }
         if !state.is_local(peer.local) {
             state.local_gids = self.device.gids();
         }
         let index = state.local_gids.iter().find(|(_, gid)| *gid == peer.local)?.0;
         if state.address_handles.len() >= MOST_HANDLES {
-            for (_, ah) in state.address_handles.drain() {
-                // SAFETY: the handle was created below; posted requests do not need it any more.
-                unsafe { verbs::ibv_destroy_ah(ah) };
-            }
+            state.address_handles.clear();
         }
-        let mut attr = ibv_ah_attr {
+        let attr = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: peer.remote },
                 flow_label: 0,
@@ -466,12 +359,8 @@ impl Agent {
             port_num: PORT,
             ..Zeroed::zeroed()
         };
-        // SAFETY: the domain is never deallocated; `attr` is readable.
-        let ah = unsafe { verbs::ibv_create_ah(self.device.pd, &raw mut attr) };
-        if ah.is_null() {
-            return None;
-        }
-        state.address_handles.insert(peer, ah);
+        let ah = Arc::new(self.device.pd.address_handle(attr).ok()?);
+        state.address_handles.insert(peer, Arc::clone(&ah));
         Some(ah)
     }
 
@@ -597,12 +486,7 @@ impl Agent {
         loop {
             self.drain();
             let wait = self.handle_deadlines();
-            // SAFETY: context and queue are never closed.
-            unsafe {
-                if let Some(notify) = (*self.device.context).ops.req_notify_cq {
-                    notify(self.recv_cq, 0);
-                }
-            }
+            self.recv_cq.arm();
             // A datagram that arrived before the queue was armed raises no event.
             if !self.drain() {
                 self.sleep(wait);
@@ -614,23 +498,25 @@ impl Agent {
     fn drain(&self) -> bool {
         let mut any = false;
         loop {
-            let completed = self.completions(self.recv_cq);
+            let mut completed = vec![];
+            self.recv_cq.poll(|wc| completed.push((wc.wr_id, wc.status, wc.byte_len)));
             if completed.is_empty() {
                 return any;
             }
             any = true;
             let mut state = self.lock();
-            for wc in completed {
-                let number = wc.wr_id as usize;
-                let len = (wc.byte_len as usize).min(SLOT);
-                if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
+            for (name, status, len) in completed {
+                let (number, len) = (name as usize, (len as usize).min(SLOT));
+                if status == IBV_WC_SUCCESS && number < RECEIVES {
                     let mut datagram = [0; SLOT];
-                    // SAFETY: the slot of a completed receive belongs to the agent until the slot
-                    // is posted again.
-                    unsafe {
-                        self.slot(number).copy_to_nonoverlapping(datagram.as_mut_ptr(), len);
+                    let bytes = datagram.get_mut(..len).unwrap_or_default();
+                    // The slot of a completed receive belongs to the agent until the slot is posted
+                    // again.
+                    let read =
+                        self.qp.memory(0).and_then(|memory| memory.read(slot(number), bytes));
+                    if read.is_ok() {
+                        self.receive_datagram(&mut state, bytes);
                     }
-                    self.receive_datagram(&mut state, datagram.get(..len).unwrap_or_default());
                 }
                 // The post fails only on a broken device; no caller exists to report the error to.
                 let _broken = self.post_receive(number);
@@ -669,8 +555,7 @@ impl Agent {
     fn sleep(&self, wait: Option<Duration>) {
         // A millisecond more: a thread that wakes too early would poll again and again.
         let limit = wait.map(|wait| wait.saturating_add(Duration::from_millis(1)));
-        // SAFETY: the channel is never destroyed.
-        let events = unsafe { (*self.channel).fd };
+        let events = self.recv_cq.fd();
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let wake_fd = self.wake_fd.as_raw_fd();
         let mut all = [poll(events), poll(wake_fd), poll(self.neighbours)];
@@ -680,13 +565,7 @@ impl Agent {
         // action.
         let [event, wake, _] = all.map(|one| one.revents != 0);
         if event {
-            let (mut cq, mut context) = (null_mut(), null_mut());
-            // SAFETY: channel and queue are never destroyed.
-            unsafe {
-                if verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
-                    verbs::ibv_ack_cq_events(cq, 1);
-                }
-            }
+            self.recv_cq.take_event();
         }
         if wake {
             descriptors::take_count(wake_fd);
@@ -697,27 +576,14 @@ impl Agent {
 /// An agent is dropped only if its start failed; other agents live as long as their process.
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: each object is NULL or made by `make`, and no thread uses it yet. The queue pair
-        // is destroyed before the objects that it uses.
-        unsafe {
-            if !self.qp.is_null() {
-                let group = ibv_gid { raw: GSI_GROUP };
-                // The call fails if the QP has not joined the group yet.
-                let _never_attached = verbs::ibv_detach_mcast(self.qp, &raw const group, 0);
-                verbs::ibv_destroy_qp(self.qp);
-            }
-            for cq in [self.send_cq, self.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
-                verbs::ibv_destroy_cq(cq);
-            }
-            if !self.channel.is_null() {
-                verbs::ibv_destroy_comp_channel(self.channel);
-            }
-            if !self.mr.is_null() {
-                verbs::ibv_dereg_mr(self.mr);
-            }
-            mem::free(self.memory.cast());
-        }
+        // The call fails if the QP has not joined the group yet.
+        let _never_attached = self.qp.detach(ibv_gid { raw: GSI_GROUP });
     }
+}
+
+/// The offset of a slot in the agent's memory.
+const fn slot(number: usize) -> u32 {
+    (number * SLOT) as u32
 }
 
 /// The GUID by which peers distinguish the connections of this process: a random, locally
@@ -730,14 +596,9 @@ const fn secret_guid(random: u64) -> Guid {
     Guid(random & !GROUP | LOCAL)
 }
 
-/// The object that a verb created, or the verb's errno.
-fn non_null<T>(object: *mut T) -> Result<*mut T, Errno> {
-    if object.is_null() { Err(Errno::last()) } else { Ok(object) }
-}
-
 /// Starts the thread of a device whose agent is under construction.
 fn start(device: &'static Device) -> Result<(), Errno> {
-    thread::spawn("fv-rdmacm", || {
+    process::spawn("fv-rdmacm", || {
         // `agent` waits until the agent is complete.
         if let Ok(agent) = device.agent() {
             agent.run();

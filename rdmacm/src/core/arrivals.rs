@@ -256,11 +256,8 @@ fn new_id(
 ) -> Option<Arc<Id>> {
     let owner = find_listener(agent_state, listener, destination)?;
     let state = owner.lock();
-    // SAFETY: the listener is live, and these members do not change while it listens.
-    let (context, ps, qp_type) = unsafe {
-        let owner = owner.as_c();
-        ((*owner).context, (*owner).ps, (*owner).qp_type)
-    };
+    let c = owner.c();
+    let (context, ps, qp_type) = (c.program_context(), c.port_space(), c.qp_type());
     let id = Id::new(Arc::clone(&state.channel), state.synchronous, context, ps, qp_type);
     drop(state);
     let mut state = id.lock();
@@ -278,8 +275,7 @@ fn new_id(
     (state.source, state.destination) = (Some(destination), Some(source));
     id.publish(&state);
     if let Some(gid) = Id::peer_gid(&state) {
-        // SAFETY: the id is not shared yet.
-        unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
+        id.c().set_peer_gid(gid);
     }
     crate::core::path::publish_path(&id, &state);
     drop(state);

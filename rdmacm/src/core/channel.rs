@@ -5,9 +5,10 @@
 //! `O_NONBLOCK` work as programs expect. With kernel devices only, the descriptor is the kernel's
 //! connection manager. With both kinds of devices, the descriptor is an epoll(7) set of the two.
 
+use crate::core::c_objects::CEvent;
 use crate::core::device;
 use crate::core::id::{Backend, Id, UndeliveredId};
-use crate::sys::{descriptors, per_process};
+use crate::sys::{descriptors, process};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -87,7 +88,7 @@ impl Channel {
             verbs: rdma_event_channel { fd },
             source,
             _descriptors: descriptors,
-            process: per_process::process(),
+            process: process::process(),
             queue: Mutex::default(),
             acknowledged: Mutex::default(),
         })
@@ -143,48 +144,19 @@ impl Channel {
         }
     }
 
-    /// The event sources, and the descriptor that C code has. Takes no reference, because the
-    /// calling thread may be cancelled.
-    ///
-    /// # Safety
-    /// `channel` is a live channel of this library.
-    pub(crate) unsafe fn source_of(channel: *const rdma_event_channel) -> (EventSource, i32) {
-        // SAFETY: by the contract above; both values are constant.
-        unsafe { ((*channel.cast::<Self>()).source, (*channel).fd) }
+    /// The event sources, and the descriptor that C code has.
+    pub(crate) const fn source(&self) -> (EventSource, i32) {
+        (self.source, self.verbs.fd)
     }
 
-    /// The channel behind a C pointer.
-    ///
-    /// # Safety
-    /// `channel` is a live channel of this library.
-    pub(crate) unsafe fn of(channel: *mut rdma_event_channel) -> Arc<Self> {
-        // SAFETY: `into_c` made the pointer from an Arc; the C object holds one count until it is
-        // destroyed.
-        unsafe {
-            let at = channel.cast::<Self>().cast_const();
-            Arc::increment_strong_count(at);
-            Arc::from_raw(at)
-        }
-    }
-
-    /// The C object. The caller returns it by `drop_c`.
-    pub(crate) fn into_c(self: Arc<Self>) -> *mut rdma_event_channel {
-        Arc::into_raw(self).cast_mut().cast()
-    }
-
-    /// Destroys the C object.
+    /// Ends the use of a channel by the program.
     ///
     /// Programs such as rping have a thread that takes events until the process exits. The last
     /// acknowledgement releases the main thread, which destroys the channel while the other thread
     /// is still on its way to `rdma_get_cm_event(3)`. With the slower kernel channel, that thread
     /// is already asleep in the call. The sleep gives the thread the same time.
-    ///
-    /// # Safety
-    /// `channel` is from `into_c`, and is returned once.
-    pub(crate) unsafe fn drop_c(channel: *mut rdma_event_channel) {
-        // SAFETY: by the contract above.
-        let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
-        let last = *channel.acknowledged.lock();
+    pub(crate) fn end(&self) {
+        let last = *self.acknowledged.lock();
         if last.is_some_and(|(acknowledger, when)| {
             acknowledger != thread::Id::own() && when.elapsed() < RETURN_TIME
         }) {
@@ -264,7 +236,7 @@ pub(crate) trait CountAcknowledgement: std::fmt::Debug + Send + Sync {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Event {
-    pub(crate) verbs: rdma_cm_event,
+    pub(crate) verbs: CEvent,
     /// The id whose destruction waits for the acknowledgement of this event.
     pub(crate) awaits_ack: Arc<Id>,
     /// The new id of a connection request, until the program takes the event.
@@ -277,9 +249,6 @@ pub(crate) struct Event {
     pub(crate) data: Vec<u8>,
 }
 
-// SAFETY: the pointers are addresses of process-wide objects; no object belongs to a thread.
-unsafe impl Send for Event {}
-
 impl Event {
     /// An event of `id` without parameters.
     pub(crate) fn new(id: &Arc<Id>, kind: rdma_cm_event_type, status: i32) -> Box<Self> {
@@ -290,6 +259,7 @@ impl Event {
             status,
             param: rdma_cm_event_param { ud: Zeroed::zeroed() },
         };
+        let verbs = CEvent::new(verbs);
         let awaits_ack = Arc::clone(id);
         let (undelivered, action, group) = (None, PendingAction::None, None);
         Box::new(Self { verbs, awaits_ack, undelivered, action, group, data: vec![] })

@@ -3,8 +3,8 @@
 
 use crate::core::agent::Agent;
 use crate::host::ports::Blocks;
-use crate::sys::per_process::{PerProcess, process};
-use crate::sys::{announced, verbs};
+use crate::sys::objects::{self, Context, Domain, ListedDevice, XrcDomain};
+use crate::sys::process::{self, PerProcess, process};
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// An open device without a kernel driver.
 #[derive(Debug)]
 pub(crate) struct Device {
-    pub(crate) context: *mut ibv_context,
+    pub(crate) context: Context,
     /// The domain of all ids for which the program gives none.
-    pub(crate) pd: *mut ibv_pd,
+    pub(crate) pd: Domain,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
     /// The largest local acknowledgement delay, as a time code (IBTA 1.7 9.7.6.1.3).
@@ -29,11 +29,6 @@ pub(crate) struct Device {
     /// Held by the thread that starts the agent.
     starting: Mutex<()>,
 }
-
-// SAFETY: any thread may use context and domain (verbs are thread safe); neither is ever closed.
-unsafe impl Send for Device {}
-// SAFETY: no field changes after construction; any thread may use the objects behind the pointers.
-unsafe impl Sync for Device {}
 
 /// The only port that the library uses.
 pub(crate) const PORT: u8 = 1;
@@ -94,14 +89,11 @@ pub(crate) fn present() -> Result<Devices, Errno> {
     }
     let mut kernel = false;
     let mut opened = vec![];
-    find_device(|device| {
-        // SAFETY: the list of the device is freed after this closure has returned.
-        unsafe {
-            if announced::is_announced(device) {
-                opened.extend(open(device));
-            } else {
-                kernel = true;
-            }
+    objects::find_device(|device| {
+        if device.is_announced() {
+            opened.extend(open(device));
+        } else {
+            kernel = true;
         }
         None::<()>
     });
@@ -122,54 +114,26 @@ pub(crate) fn all() -> Result<&'static [Device], Errno> {
     present().map(|present| present.soft)
 }
 
-/// Calls `f` for each device until `f` returns a value.
-fn find_device<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
-    let mut count = 0;
-    // SAFETY: `count` is writable.
-    let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
-    if list.is_null() {
-        return None;
-    }
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the list has `count` devices until it is freed below.
-    let found = (0..count).map(|at| unsafe { *list.add(at) }).find_map(f);
-    // SAFETY: the list is from above and not used afterwards.
-    unsafe { verbs::ibv_free_device_list(list) };
-    found
+/// Calls `f` for each kernel device until `f` returns a value.
+pub(crate) fn find_kernel_device<T>(mut f: impl FnMut(ListedDevice<'_>) -> Option<T>) -> Option<T> {
+    objects::find_device(|device| if device.is_announced() { None } else { f(device) })
 }
 
-/// Calls `f` for each kernel device until `f` returns a value. Devices are valid until `f` returns.
-pub(crate) fn find_kernel_device<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
-    // SAFETY: the list of the device is freed after this closure has returned.
-    find_device(|device| if unsafe { announced::is_announced(device) } { None } else { f(device) })
-}
-
-/// # Safety
-/// `device` is of a list that is not freed.
-unsafe fn open(device: *mut ibv_device) -> Option<Device> {
-    // SAFETY: `device` is live; the context is open and never closed; `attr` is writable.
-    unsafe {
-        let context = verbs::ibv_open_device(device);
-        if context.is_null() {
-            return None;
-        }
-        let pd = verbs::ibv_alloc_pd(context);
-        let mut attr = ibv_device_attr::zeroed();
-        if pd.is_null() || verbs::ibv_query_device(context, &raw mut attr) != 0 {
-            return None;
-        }
-        let byte = |value| u8::try_from(value).unwrap_or(u8::MAX);
-        Some(Device {
-            context,
-            pd,
-            most_responder_resources: byte(attr.max_qp_rd_atom),
-            most_initiator_depth: byte(attr.max_qp_init_rd_atom),
-            ack_delay: attr.local_ca_ack_delay,
-            process: process(),
-            agent: OnceLock::new(),
-            starting: Mutex::new(()),
-        })
-    }
+fn open(device: ListedDevice<'_>) -> Option<Device> {
+    let context = device.open().ok()?;
+    let pd = context.allocate_domain().ok()?;
+    let attr = context.limits().ok()?;
+    let byte = |value| u8::try_from(value).unwrap_or(u8::MAX);
+    Some(Device {
+        context,
+        pd,
+        most_responder_resources: byte(attr.max_qp_rd_atom),
+        most_initiator_depth: byte(attr.max_qp_init_rd_atom),
+        ack_delay: attr.local_ca_ack_delay,
+        process: process(),
+        agent: OnceLock::new(),
+        starting: Mutex::new(()),
+    })
 }
 
 /// The XRC domain for all ids of a context. The first caller creates the domain, which lives as
@@ -177,22 +141,14 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
 ///
 /// # Errors
 /// The errno of the device.
-///
-/// # Safety
-/// `context` is the context of an id, which is never closed.
-pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
-    /// Addresses of contexts and of their domains.
-    static DOMAINS: PerProcess<Mutex<Vec<(usize, usize)>>> = PerProcess::new();
+pub(crate) fn xrc_domain(context: Context) -> Result<XrcDomain, Errno> {
+    static DOMAINS: PerProcess<Mutex<Vec<(Context, XrcDomain)>>> = PerProcess::new();
     let mut domains = DOMAINS.get().lock();
-    if let Some(&(_, known)) = domains.iter().find(|(of, _)| *of == context.addr()) {
-        return Ok(std::ptr::with_exposed_provenance_mut(known));
+    if let Some(&(_, known)) = domains.iter().find(|(of, _)| *of == context) {
+        return Ok(known);
     }
-    // SAFETY: by the contract above.
-    let domain = unsafe { verbs::open_xrcd(context) };
-    if domain.is_null() {
-        return Err(Errno::last());
-    }
-    domains.push((context.addr(), domain.expose_provenance()));
+    let domain = context.open_xrc_domain()?;
+    domains.push((context, domain));
     Ok(domain)
 }
 
@@ -250,8 +206,7 @@ impl Device {
 
     /// The entries of the device's GID table.
     fn entries(&self) -> Vec<ibv_gid_entry> {
-        // SAFETY: the context is never closed.
-        let mut entries = unsafe { verbs::gid_table(self.context) };
+        let mut entries = self.context.gid_table();
         entries.retain(|entry| entry.port_num == u32::from(PORT));
         entries
     }
@@ -277,10 +232,7 @@ impl Device {
 
     /// The active path MTU of the port.
     pub(crate) fn mtu(&self) -> ibv_mtu {
-        let mut attr = compat_ibv_port_attr::zeroed();
-        // SAFETY: the context is never closed; `attr` is writable.
-        let asked = unsafe { verbs::ibv_query_port(self.context, PORT, &raw mut attr) };
-        if asked == 0 { attr.active_mtu } else { IBV_MTU_1024 }
+        self.context.port(PORT).map_or(IBV_MTU_1024, |attr| attr.active_mtu)
     }
 }
 
@@ -299,9 +251,5 @@ fn disconnect_at_exit() {
             }
         }
     }
-    ONCE.call_once(|| {
-        // SAFETY: the function has no requirements; this library has endless threads, and is never
-        // unloaded.
-        unsafe { libc::atexit(disconnect_agents) };
-    });
+    ONCE.call_once(|| process::at_exit(disconnect_agents));
 }

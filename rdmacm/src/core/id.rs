@@ -6,8 +6,8 @@
 //! waiting for acknowledgements; tests. Threads: application threads and the agent's thread. Locks:
 //! docs/design/locking.md.
 
-use crate::core::addrinfo::ResolvedInfo;
 use crate::core::agent::{Agent, AgentState};
+use crate::core::c_objects::{CId, QpTemplate, ResolvedInfo, address_of};
 use crate::core::channel::{Channel, Event};
 use crate::core::device::{Device, LocalAddress, PORT};
 use crate::core::event_names;
@@ -19,33 +19,18 @@ use cface::sync::{Condvar, Mutex, MutexGuard};
 use ferroverbs_cm::wire::{PortSpace, Psn, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Listener};
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::net::{IpAddr, SocketAddr};
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An id of rdma_cm(7). The C object is the first field.
 #[repr(C)]
 pub(crate) struct Id {
-    verbs: UnsafeCell<rdma_cm_id>,
+    c: CId,
     state: Mutex<RdmaIdState>,
     acknowledged: Condvar,
     /// The kernel's id, if the process has kernel devices.
     extension: Option<Box<dyn Extension>>,
-}
-
-// SAFETY: the program uses the C object under the rules of rdma_cm(7); every other field is Sync.
-unsafe impl Sync for Id {}
-// SAFETY: the pointers are addresses of process-wide objects; no object belongs to a thread.
-unsafe impl Send for Id {}
-
-impl Drop for Id {
-    fn drop(&mut self) {
-        let record = self.verbs.get_mut().route.path_rec;
-        // SAFETY: the record is NULL or from calloc, and only this id refers to it.
-        unsafe { cface::mem::free(record.cast()) };
-    }
 }
 
 impl std::fmt::Debug for Id {
@@ -156,7 +141,7 @@ pub(crate) struct RdmaIdState {
     pub(crate) peer_ece: ibv_ece,
     /// From rdma_create_ep(3): the attributes and the domain for the queue pairs of incoming
     /// requests.
-    pub(crate) template: Option<(Option<SendPd>, ibv_qp_init_attr)>,
+    pub(crate) template: Option<QpTemplate>,
     /// From rdma_create_ep(3): private data in front of the private data of rdma_connect(3).
     pub(crate) private_prefix: Vec<u8>,
     /// The result of rdma_resolve_addrinfo(3).
@@ -206,14 +191,6 @@ impl RdmaIdState {
         self.claim().is_some_and(|claim| claim.accepts(to))
     }
 }
-
-/// A protection domain of the program, as an address.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendPd(pub(crate) *mut ibv_pd);
-// SAFETY: any thread may use a domain.
-unsafe impl Send for SendPd {}
-// SAFETY: `template` names objects of the process, which any thread may use.
-unsafe impl Send for RdmaIdState {}
 
 /// The completion queues that the library destroys with the queue pair.
 #[derive(Clone, Copy, Debug, Default)]
@@ -284,24 +261,7 @@ impl Id {
         ps: rdma_port_space,
         qp_type: ibv_qp_type,
     ) -> Arc<Self> {
-        let verbs = rdma_cm_id {
-            channel: channel.as_c(),
-            context,
-            ps,
-            qp_type,
-            verbs: null_mut(),
-            qp: null_mut(),
-            // SAFETY: zeros are valid: the members are numbers, bytes and NULL pointers.
-            route: unsafe { std::mem::zeroed() },
-            port_num: 0,
-            event: null_mut(),
-            send_cq_channel: null_mut(),
-            send_cq: null_mut(),
-            recv_cq_channel: null_mut(),
-            recv_cq: null_mut(),
-            srq: null_mut(),
-            pd: null_mut(),
-        };
+        let c = CId::new(channel.as_c(), context, ps, qp_type);
         let state = RdmaIdState {
             channel,
             synchronous,
@@ -329,12 +289,7 @@ impl Id {
             unacknowledged: vec![],
             peer_was_killed: false,
         };
-        Arc::new(Self {
-            verbs: UnsafeCell::new(verbs),
-            state: Mutex::new(state),
-            acknowledged: Condvar::new(),
-            extension,
-        })
+        Arc::new(Self { c, state: Mutex::new(state), acknowledged: Condvar::new(), extension })
     }
 
     /// The owner of the id's device.
@@ -360,34 +315,18 @@ impl Id {
     pub(crate) fn take_channel(&self, channel: Arc<Channel>, synchronous: bool) {
         let mut state = self.lock();
         state.synchronous = synchronous;
-        // SAFETY: the program does not read the member during this call.
-        unsafe { (*self.as_c()).channel = channel.as_c() };
+        self.c.set_channel(&channel);
         state.channel = channel;
-    }
-
-    /// The id behind a C pointer.
-    ///
-    /// # Errors
-    /// `EINVAL` NULL.
-    ///
-    /// # Safety
-    /// `id` is NULL or a live id of this library.
-    pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
-        if id.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the pointer comes from an Arc; the program holds one count until it destroys the
-        // id.
-        unsafe {
-            let at = id.cast::<Self>().cast_const();
-            Arc::increment_strong_count(at);
-            Ok(Arc::from_raw(at))
-        }
     }
 
     /// The address that C code has.
     pub(crate) const fn as_c(&self) -> *mut rdma_cm_id {
-        self.verbs.get()
+        self.c.as_c()
+    }
+
+    /// The C object.
+    pub(crate) const fn c(&self) -> &CId {
+        &self.c
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, RdmaIdState> {
@@ -399,8 +338,7 @@ impl Id {
     /// # Errors
     /// `EPROTONOSUPPORT` the id's port space is unknown.
     pub(crate) fn space(&self) -> Result<PortSpace, Errno> {
-        // SAFETY: the member is written when the id is created, and does not change.
-        match unsafe { (*self.as_c()).ps } {
+        match self.c.port_space() {
             RDMA_PS_TCP => Ok(PortSpace::Tcp),
             RDMA_PS_UDP => Ok(PortSpace::Udp),
             RDMA_PS_IPOIB => Ok(PortSpace::IpOverIb),
@@ -411,9 +349,7 @@ impl Id {
 
     /// The type of the id's queue pair.
     pub(crate) fn qp_type(&self) -> ibv_qp_type {
-        // SAFETY: the member is written when the id is created, or by rdma_create_ep(3) before the
-        // id is shared.
-        unsafe { (*self.as_c()).qp_type }
+        self.c.qp_type()
     }
 
     /// Whether the id uses datagrams.
@@ -431,25 +367,16 @@ impl Id {
 
     /// Copies device, port and addresses to the C object.
     pub(crate) fn publish(&self, state: &RdmaIdState) {
-        // SAFETY: the program reads these members only after the call or event that announces the
-        // values.
-        unsafe {
-            let id = self.as_c();
-            if let Some(local) = state.local {
-                (*id).verbs = local.device.context;
-                (*id).port_num = PORT;
-                if (*id).pd.is_null() {
-                    (*id).pd = local.device.pd;
-                }
-                (*id).route.addr.addr.sgid.raw = local.gid;
-                (*id).route.addr.addr.pkey = 0xffff;
-            }
-            if let Some(source) = state.source {
-                address::write(&raw mut (*id).route.addr.src_storage, source);
-            }
-            if let Some(destination) = state.destination {
-                address::write(&raw mut (*id).route.addr.dst_storage, destination);
-            }
+        if let Some(local) = state.local {
+            self.c.set_device(local.device.context, local.device.pd, PORT, false);
+            self.c.set_own_gid(local.gid);
+            self.c.set_pkey(0xffff);
+        }
+        if let Some(source) = state.source {
+            self.c.set_source(&source.into());
+        }
+        if let Some(destination) = state.destination {
+            self.c.set_destination(&destination.into());
         }
     }
 
@@ -610,13 +537,13 @@ impl Id {
         }
         cface::say!(
             "ferroverbs: librdmacm: {}",
-            acknowledgement_warning(call, self.as_c().addr(), kinds)
+            acknowledgement_warning(call, address_of(self), kinds)
         );
     }
 
     /// Records that the program took the event at address `at`.
-    pub(crate) fn record_delivery(&self, at: *const rdma_cm_event, kind: rdma_cm_event_type) {
-        self.lock().unacknowledged.push((at.addr(), kind));
+    pub(crate) fn record_delivery(&self, at: &rdma_cm_event, kind: rdma_cm_event_type) {
+        self.lock().unacknowledged.push((std::ptr::from_ref(at).addr(), kind));
     }
 
     /// Records the acknowledgement of the event at address `at`; 0: the program never took the

@@ -1,9 +1,9 @@
 //! Ids, event channels, devices and agents.
 //! Entry points change ids here; agents turn MADs into events of ids.
 
-pub(crate) mod addrinfo;
 pub(crate) mod agent;
 pub(crate) mod arrivals;
+pub(crate) mod c_objects;
 pub(crate) mod channel;
 pub(crate) mod device;
 pub(crate) mod event_names;

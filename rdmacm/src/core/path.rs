@@ -3,7 +3,6 @@
 
 use crate::core::id::{Id, RdmaIdState};
 use abi::*;
-use cface::mem;
 
 /// The packet lifetime that the kernel assumes for RoCE, as a time code (IBTA 1.7 12.7.34).
 const LIFETIME: u8 = 18;
@@ -17,27 +16,21 @@ pub(crate) fn lifetime(state: &RdmaIdState) -> u8 {
 /// Fills in the path record of an id with both addresses.
 pub(crate) fn publish_path(id: &Id, state: &RdmaIdState) {
     let (Some(local), Some(dgid)) = (state.local, Id::peer_gid(state)) else { return };
-    // SAFETY: the program reads these members only after the event that announces them; the record
-    // belongs to the id, and is freed with it.
-    unsafe {
-        let route = &raw mut (*id.as_c()).route;
-        if (*route).path_rec.is_null() {
-            let Ok(record) = mem::calloc_bytes(size_of::<ibv_sa_path_rec>()) else { return };
-            (*route).path_rec = record.cast().as_ptr();
-        }
-        let record = (*route).path_rec;
-        (*record).sgid.raw = local.gid;
-        (*record).dgid.raw = dgid;
-        (*record).hop_limit = 64;
-        (*record).traffic_class = state.type_of_service;
-        (*record).reversible = 1;
-        (*record).numb_path = 1;
-        (*record).pkey = 0xffff;
-        (*record).mtu_selector = 2;
-        (*record).mtu = local.device.mtu() as u8;
-        (*record).rate_selector = 2;
-        (*record).packet_life_time_selector = 2;
-        (*record).packet_life_time = lifetime(state);
-        (*route).num_paths = 1;
-    }
+    let record = ibv_sa_path_rec {
+        sgid: ibv_gid { raw: local.gid },
+        dgid: ibv_gid { raw: dgid },
+        hop_limit: 64,
+        traffic_class: state.type_of_service,
+        reversible: 1,
+        numb_path: 1,
+        pkey: 0xffff,
+        mtu_selector: 2,
+        mtu: local.device.mtu() as u8,
+        rate_selector: 2,
+        packet_life_time_selector: 2,
+        packet_life_time: lifetime(state),
+        ..Zeroed::zeroed()
+    };
+    // Without memory, the program finds no path.
+    let _full = id.c().set_paths(&[record]);
 }

@@ -4,7 +4,7 @@
 use crate::core::id::Id;
 use crate::core::route::{Route, complete_resolution};
 use crate::sys::neighbour_table::{Hop, NeighbourState, Tables};
-use crate::sys::per_process::PerProcess;
+use crate::sys::process::PerProcess;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -58,7 +58,7 @@ pub(crate) fn wait_for(
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
     if !list.has_thread {
-        crate::sys::thread::spawn("fv-resolver", serve)?;
+        crate::sys::process::spawn("fv-resolver", serve)?;
         list.has_thread = true;
     }
     let now = Instant::now();

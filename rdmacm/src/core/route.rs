@@ -45,7 +45,6 @@ fn set_route(id: &Id, state: &mut RdmaIdState, route: Route) {
     state.stage = Stage::Resolved;
     id.publish(state);
     if let Some(gid) = Id::peer_gid(state) {
-        // SAFETY: the program reads the member only after the event.
-        unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
+        id.c().set_peer_gid(gid);
     }
 }

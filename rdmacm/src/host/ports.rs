@@ -15,7 +15,7 @@
 
 use crate::sys::address::{interface, is_any};
 use crate::sys::port_range;
-use crate::sys::user::owner;
+use crate::sys::process::owner;
 use cface::Errno;
 pub(crate) use cface::names::Name;
 use cface::sync::Mutex;

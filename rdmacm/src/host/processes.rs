@@ -2,7 +2,7 @@
 //! Numbers, life and role are names of sockets, as ports are ([`crate::host::ports`]).
 
 use crate::host::ports::{Name, full_name, is_taken, take};
-use crate::sys::user::{effective_id, is_group};
+use crate::sys::process::{effective_id, is_group};
 use cface::Errno;
 use cface::names::{self, Life};
 use std::os::fd::OwnedFd;

@@ -3,11 +3,10 @@
 //! `calls::connect` and `calls::qp` enter here for kernel ids.
 
 use super::adapter::Adapter;
-use super::command::{answer, send};
-use super::{id, node, of, part, registry, takes_any_family, zeroed_struct};
+use super::command::{ask, send};
+use super::{id, node, of, part, registry, takes_any_family};
 use crate::core::id::Id;
 use crate::core::requests::ProgramParameters;
-use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use std::ffi::c_int;
@@ -21,14 +20,9 @@ const ALL: u8 = 0xff;
 /// The errno of the kernel.
 pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut answered: ib_uverbs_qp_attr = zeroed_struct();
-    let command_body = rdma_ucm_init_qp_attr {
-        response: answer(&mut answered),
-        id: kernel.handle(),
-        qp_state: to,
-    };
-    // SAFETY: the structure is the command's; `answered` is its answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, size_of_val(&answered), command_body)? };
+    let command_body = rdma_ucm_init_qp_attr { response: 0, id: kernel.handle(), qp_state: to };
+    let answered =
+        ask(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, command_body, ib_uverbs_qp_attr::zeroed())?;
     let attr = ibv_qp_attr {
         qp_state: to,
         cur_qp_state: answered.cur_qp_state,
@@ -94,14 +88,9 @@ pub(crate) fn first_attributes(id: &Id) -> Result<(ibv_qp_attr, u32), Errno> {
         return attributes(id, IBV_QPS_INIT);
     }
     let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, ..Zeroed::zeroed() };
-    // SAFETY: an id with a queue pair has an open device.
-    unsafe {
-        let at = id.as_c();
-        let pkey = (*at).route.addr.addr.pkey;
-        let index = verbs::ibv_get_pkey_index((*at).verbs, (*at).port_num, pkey);
-        attr.pkey_index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
-        attr.port_num = (*at).port_num;
-    }
+    let (c, port) = (id.c(), id.c().port());
+    let context = c.context().ok_or(Errno::EINVAL)?;
+    (attr.pkey_index, attr.port_num) = (context.pkey_index(port, c.pkey())?, port);
     let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
     if id.is_datagram() {
         attr.qkey = RDMA_UDP_QKEY;
@@ -114,8 +103,7 @@ pub(crate) fn first_attributes(id: &Id) -> Result<(ibv_qp_attr, u32), Errno> {
 /// that older kernels used for RoCE.
 pub(crate) fn is_infiniband(id: &Id) -> bool {
     let Some(adapter) = adapter(id) else { return false };
-    // SAFETY: the member is written before the id has a device.
-    adapter.is_infiniband(unsafe { (*id.as_c()).port_num })
+    adapter.is_infiniband(id.c().port())
 }
 
 fn adapter(id: &Id) -> Option<&'static Adapter> {
@@ -128,8 +116,7 @@ fn adapter(id: &Id) -> Option<&'static Adapter> {
 /// `EINVAL` a limit is exceeded, as in upstream's library.
 fn check(id: &Id, wanted: Option<&ProgramParameters>) -> Result<&'static Adapter, Errno> {
     let adapter = adapter(id).ok_or(Errno::EINVAL)?;
-    // SAFETY: the program changes these members only by calls that it does not make concurrently.
-    let (ps, has_qp) = unsafe { ((*id.as_c()).ps, !(*id.as_c()).qp.is_null()) };
+    let (ps, has_qp) = (id.c().port_space(), id.c().has_qp());
     if ps != RDMA_PS_TCP {
         return Ok(adapter);
     }
@@ -159,12 +146,10 @@ fn parameters(
         retry_count: 7,
         rnr_retry_count: 7,
         valid: 1,
-        ..zeroed_struct()
+        ..Zeroed::zeroed()
     };
     drop(known);
-    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
-    // queue pair is live.
-    let own = unsafe { (*id.as_c()).qp.as_ref().map(|qp| (qp.qp_num, !qp.srq.is_null())) };
+    let own = id.c().qp_number();
     let conn = wanted.map(|wanted| &wanted.conn);
     (to.qp_num, to.srq) = match own {
         Some((number, srq)) => (number, u8::from(srq)),
@@ -209,8 +194,7 @@ pub(crate) fn connect(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(),
         reserved: 0,
         ece: rdma_ucm_ece { vendor_id: ece.vendor_id, attr_mod: ece.options },
     };
-    // SAFETY: the structure is the command's, which has no answer.
-    unsafe { send(fd, RDMA_USER_CM_CMD_CONNECT, 0, command_body)? };
+    send(fd, RDMA_USER_CM_CMD_CONNECT, command_body)?;
     id.lock().private_prefix.clear();
     Ok(())
 }
@@ -222,8 +206,7 @@ pub(crate) fn connect(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(),
 pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let command_body = rdma_ucm_listen { id: kernel.handle(), backlog: backlog.cast_unsigned() };
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_LISTEN, 0, command_body)? };
+    send(fd, RDMA_USER_CM_CMD_LISTEN, command_body)?;
     if takes_any_family() { id::query_addresses(id) } else { id::query_route(id) }
 }
 
@@ -266,8 +249,7 @@ pub(crate) fn accept(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), 
         reserved: 0,
         ece,
     };
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, command_body) }
+    send(fd, RDMA_USER_CM_CMD_ACCEPT, command_body)
 }
 
 /// Reports to the kernel that the queue pair is set up; the kernel sends RTU.
@@ -276,9 +258,8 @@ pub(crate) fn accept(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), 
 /// The errno of the kernel.
 pub(crate) fn send_ready(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let command_body = rdma_ucm_accept { id: kernel.handle(), ..zeroed_struct() };
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, command_body) }
+    let command_body = rdma_ucm_accept { id: kernel.handle(), ..Zeroed::zeroed() };
+    send(fd, RDMA_USER_CM_CMD_ACCEPT, command_body)
 }
 
 /// `rdma_reject(3)`; for reason 0, the kernel chooses.
@@ -287,13 +268,12 @@ pub(crate) fn send_ready(id: &Id) -> Result<(), Errno> {
 /// The errno of the kernel.
 pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
-    let mut command_body = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed_struct() };
+    let mut command_body = rdma_ucm_reject { id: kernel.handle(), reason, ..Zeroed::zeroed() };
     command_body.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
     for (to, from) in command_body.private_data.iter_mut().zip(data) {
         *to = *from;
     }
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_REJECT, 0, command_body) }
+    send(fd, RDMA_USER_CM_CMD_REJECT, command_body)
 }
 
 /// `rdma_disconnect(3)`; an event reports the result.
@@ -303,8 +283,7 @@ pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
 pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let command_body = rdma_ucm_disconnect { id: kernel.handle() };
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_DISCONNECT, 0, command_body) }
+    send(fd, RDMA_USER_CM_CMD_DISCONNECT, command_body)
 }
 
 /// The state of a disconnected queue pair: an iWARP queue pair drains its send queue first.
@@ -312,14 +291,7 @@ pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
 /// # Errors
 /// `EINVAL` the id has no device, or a device of another transport.
 pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
-    // SAFETY: an open context has a device.
-    let transport = unsafe {
-        let context = (*id.as_c()).verbs;
-        if context.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        (*(*context).device).transport_type
-    };
+    let transport = id.c().context().ok_or(Errno::EINVAL)?.transport();
     match transport {
         IBV_TRANSPORT_IB => Ok(IBV_QPS_ERR),
         IBV_TRANSPORT_IWARP => Ok(IBV_QPS_SQD),
@@ -334,18 +306,15 @@ pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
 pub(crate) fn notify(id: &Id, event: ibv_event_type) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let command_body = rdma_ucm_notify { id: kernel.handle(), event };
-    // SAFETY: as in `connect`.
-    unsafe { send(fd, RDMA_USER_CM_CMD_NOTIFY, 0, command_body) }
+    send(fd, RDMA_USER_CM_CMD_NOTIFY, command_body)
 }
 
-/// Queries the ECE options of a queue pair, and sets the options of the peer's request.
+/// Queries the ECE options of the id's queue pair, and sets the options of the peer's request.
 ///
 /// # Errors
 /// The errno of the device. A device without ECE is no error.
-pub(crate) fn set_peer_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
-    let mut ece = ibv_ece::zeroed();
-    // SAFETY: the queue pair was just created.
-    without_unsupported(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
+pub(crate) fn set_peer_ece(id: &Id) -> Result<(), Errno> {
+    let mut ece = id.c().ece()?.unwrap_or_else(Zeroed::zeroed);
     let mut state = id.lock();
     (state.ece.vendor_id, state.ece.options) = (ece.vendor_id, ece.options);
     let (own, peer) = (state.ece, state.peer_ece);
@@ -356,28 +325,18 @@ pub(crate) fn set_peer_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     // Options of another vendor have no meaning for this device.
     let options = if peer.vendor_id == own.vendor_id { peer.options } else { 0 };
     (ece.vendor_id, ece.options) = (own.vendor_id, options);
-    // SAFETY: the queue pair was just created; `ece` is readable.
-    without_unsupported(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
+    id.c().set_ece(ece)
 }
 
 /// Stores the ECE options that the queue pair now has.
 ///
 /// # Errors
 /// As [`set_peer_ece`].
-pub(crate) fn read_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+pub(crate) fn read_ece(id: &Id) -> Result<(), Errno> {
     if id.lock().peer_ece.vendor_id == 0 {
         return Ok(());
     }
-    let mut ece = ibv_ece::zeroed();
-    // SAFETY: the queue pair is live.
-    without_unsupported(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
-    id.lock().ece.options = ece.options;
+    let options = id.c().ece()?.map_or(0, |ece| ece.options);
+    id.lock().ece.options = options;
     Ok(())
-}
-
-pub(super) fn without_unsupported(error: c_int) -> Result<(), Errno> {
-    match error {
-        0 | libc::EOPNOTSUPP => Ok(()),
-        error => Err(Errno::from_raw(error)),
-    }
 }

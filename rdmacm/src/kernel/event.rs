@@ -1,11 +1,11 @@
 //! Events of the kernel, and the work that each needs before the program gets it.
 //! `calls::channel` passes events of the kernel's descriptor to this module.
 
+use super::command::{argument_of, connection_of, datagrams_of};
 use super::multicast::{Group, attach};
 use super::{connect, id, of, qp, registry, takes_any_family};
 use crate::core::channel::Event;
 use crate::core::id::Id;
-use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use std::sync::Arc;
@@ -59,9 +59,7 @@ pub(crate) fn take(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
             }
         }
         RDMA_CM_EVENT_USER => {
-            // SAFETY: the kernel wrote all bytes; the program's number is in the first eight.
-            event.verbs.param.arg =
-                unsafe { (&raw const response.param).cast::<u64>().read_unaligned() };
+            event.verbs.param.arg = argument_of(response);
         }
         // The library requests this event for one purpose: an address lookup has finished.
         RDMA_CM_EVENT_INTERNAL => event.verbs.event = RDMA_CM_EVENT_ADDRINFO_RESOLVED,
@@ -80,8 +78,7 @@ fn with_parameters(event: Box<Event>, owner: &Id, response: &rdma_ucm_event_resp
 }
 
 fn with_connection(event: Box<Event>, response: &rdma_ucm_event_resp) -> Box<Event> {
-    // SAFETY: the members are numbers, written by the kernel or zero.
-    let from = unsafe { &response.param.conn };
+    let from = connection_of(response);
     let conn = rdma_conn_param {
         private_data: std::ptr::null(),
         private_data_len: 0,
@@ -98,8 +95,7 @@ fn with_connection(event: Box<Event>, response: &rdma_ucm_event_resp) -> Box<Eve
 }
 
 fn with_datagrams(event: Box<Event>, response: &rdma_ucm_event_resp) -> Box<Event> {
-    // SAFETY: as in `with_connection`.
-    let from = unsafe { &response.param.ud };
+    let from = datagrams_of(response);
     let ud = rdma_ud_param {
         private_data: std::ptr::null(),
         private_data_len: 0,
@@ -119,14 +115,8 @@ fn fail(event: &mut Event, kind: rdma_cm_event_type, why: Errno) {
 
 /// Whether the id's device has the InfiniBand transport, which includes RoCE.
 fn has_gids(owner: &Id) -> Result<bool, Errno> {
-    // SAFETY: an open context has a device.
-    unsafe {
-        let context = (*owner.as_c()).verbs;
-        if context.is_null() {
-            return Err(Errno::ENODEV);
-        }
-        Ok((*(*context).device).transport_type == IBV_TRANSPORT_IB)
-    }
+    let context = owner.c().context().ok_or(Errno::ENODEV)?;
+    Ok(context.transport() == IBV_TRANSPORT_IB)
 }
 
 /// Reads addresses and device after the kernel has resolved an address.
@@ -167,8 +157,8 @@ fn requested(
     drop(state);
     let new = id::id_of_request(listener, Arc::clone(&channel), response.id);
     if let Some(kernel) = of(&new) {
-        // SAFETY: the members are numbers, which are meaningless and unused for datagrams.
-        let conn = unsafe { &response.param.conn };
+        // The members are meaningless and unused for datagrams.
+        let conn = connection_of(response);
         let mut known = kernel.state.lock();
         known.initiator_depth = conn.initiator_depth;
         known.responder_resources = conn.responder_resources;
@@ -207,15 +197,13 @@ fn requested(
 /// Handles the acceptance of a peer: sets the queue pair up and sends RTU. Without a queue pair,
 /// the program does both.
 fn accepted(owner: &Arc<Id>, event: &mut Event, response: &rdma_ucm_event_resp) {
-    // SAFETY: the program changes the member only by calls that it does not make concurrently.
-    let qp = unsafe { (*owner.as_c()).qp };
-    if qp.is_null() {
+    if !owner.c().has_qp() {
         let mut state = owner.lock();
         state.peer_ece.vendor_id = response.ece.vendor_id;
         state.peer_ece.options = response.ece.attr_mod;
         return;
     }
-    match set_up(owner, qp, response.ece) {
+    match set_up(owner, response.ece) {
         Ok(()) => (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_ESTABLISHED, 0),
         Err(status) => {
             (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_CONNECT_ERROR, status);
@@ -227,7 +215,7 @@ fn accepted(owner: &Arc<Id>, event: &mut Event, response: &rdma_ucm_event_resp) 
 }
 
 /// Sets the queue pair and its ECE options up; an error is the status of the event.
-fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, response: rdma_ucm_ece) -> Result<(), i32> {
+fn set_up(owner: &Arc<Id>, response: rdma_ucm_ece) -> Result<(), i32> {
     let own = owner.lock().ece;
     let mut ece =
         ibv_ece { vendor_id: response.vendor_id, options: response.attr_mod, ..Zeroed::zeroed() };
@@ -240,22 +228,18 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, response: rdma_ucm_ece) -> Result<()
         return Err(FAILED);
     }
     owner.lock().peer_ece.vendor_id = response.vendor_id;
-    // SAFETY: the id's queue pair is live.
-    let error = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
-    connect::without_unsupported(error).map_err(Errno::raw)?;
+    owner.c().set_ece(ece).map_err(Errno::raw)?;
     let done = qp::set_up(owner).and_then(|()| connect::send_ready(owner));
     if let Err(why) = done {
         qp::fail(owner);
         why.set();
         return Err(FAILED);
     }
-    // SAFETY: the id's queue pair is live, and only its owner may destroy it; `ece` is writable.
-    let error = unsafe { verbs::ibv_query_ece(qp, &raw mut ece) };
-    if let Err(why) = connect::without_unsupported(error) {
+    let known = owner.c().ece().map_err(|why| {
         qp::fail(owner);
-        return Err(why.raw());
-    }
-    owner.lock().ece.options = if error == 0 { ece.options } else { 0 };
+        why.raw()
+    })?;
+    owner.lock().ece.options = known.map_or(0, |ece| ece.options);
     Ok(())
 }
 
@@ -266,15 +250,13 @@ fn of_group(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let mut event = Event::new(&owner, response.event, response.status.cast_signed());
     if response.event == RDMA_CM_EVENT_MULTICAST_JOIN {
         event = with_datagrams(event, response);
-        // SAFETY: written just above.
-        let address_vector = unsafe { event.verbs.param.ud.ah_attr };
-        *group.at.lock() = (address_vector.grh.dgid, address_vector.dlid);
+        *group.at.lock() = event.verbs.group();
         event.verbs.status = 0;
         if let Err(why) = attach(&owner, &group) {
             fail(&mut event, RDMA_CM_EVENT_MULTICAST_ERROR, why);
         }
     }
-    event.verbs.param.ud.private_data = group.context as *const std::ffi::c_void;
+    event.verbs.set_group_context(group.context);
     event.group = Some(group);
     Some(event)
 }

@@ -36,7 +36,7 @@ use cface::Errno;
 use cface::sync::Mutex;
 use multicast::Group;
 use std::any::Any;
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -133,8 +133,7 @@ pub(crate) fn open() -> Result<OwnedFd, Errno> {
 fn explain(why: Errno) {
     let mut name = String::from("an RDMA device");
     let _found = device::find_kernel_device(|device| {
-        // SAFETY: the device is live, and its name ends with NUL.
-        name = unsafe { CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned() };
+        name = device.name();
         Some(())
     });
     let reason = match why.raw() {
@@ -158,12 +157,5 @@ pub(crate) fn takes_any_family() -> bool {
 pub(crate) fn claims(mut address: SocketAddr) -> bool {
     takes_any_family();
     address.set_port(0);
-    let bytes = id::Bytes::of(address);
-    id::probe(RDMA_PS_TCP, &bytes).is_ok_and(|found| found)
-}
-
-/// A value of zeros.
-fn zeroed_struct<T: Copy>() -> T {
-    // SAFETY: the structures of the kernel's header consist of numbers, bytes and unions of them.
-    unsafe { std::mem::zeroed() }
+    id::probe(RDMA_PS_TCP, &address.into()).is_ok_and(|found| found)
 }

@@ -1,12 +1,11 @@
 //! Multicast groups on kernel devices: the kernel joins, and an event reports the group's GID.
 //! `calls::multicast` enters here for kernel ids.
 
-use super::command::{answer, send};
-use super::id::Bytes;
+use super::command::ask;
 use super::{of, part, registry, takes_any_family};
 use crate::core::channel::CountAcknowledgement;
 use crate::core::id::Id;
-use crate::sys::verbs;
+use crate::sys::address::GivenAddress;
 use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
@@ -20,7 +19,7 @@ pub(crate) struct Group {
     /// The program's context, which the group's events carry.
     pub(super) context: usize,
     pub(super) sends_only: bool,
-    address: Bytes,
+    address: GivenAddress,
     handle: AtomicU32,
     /// GID and LID, after the event of the kernel.
     pub(super) at: Mutex<(ibv_gid, u16)>,
@@ -54,7 +53,7 @@ impl CountAcknowledgement for Group {
 /// The errno of the kernel.
 pub(crate) fn join(
     id: &Arc<Id>,
-    address: &Bytes,
+    address: &GivenAddress,
     flags: u16,
     context: *mut c_void,
 ) -> Result<(), Errno> {
@@ -71,31 +70,26 @@ pub(crate) fn join(
     let uid = registry::add_group(&group);
     // The event may arrive before the command returns.
     kernel.state.lock().groups.insert(0, Arc::clone(&group));
-    let mut answered = rdma_ucm_create_id_resp { id: 0 };
-    let (response, room) = (answer(&mut answered), size_of::<rdma_ucm_create_id_resp>());
-    // SAFETY: the structures are those of the commands; `answered` is their answer.
-    let joined = unsafe {
-        if takes_any_family() {
-            let command_body = rdma_ucm_join_mcast {
-                response,
-                uid,
-                id: kernel.handle(),
-                addr_size: address.len as u16,
-                join_flags: flags,
-                addr: address.as_kernel(),
-            };
-            send(fd, RDMA_USER_CM_CMD_JOIN_MCAST, room, command_body)
-        } else {
-            let addr = address.as_ip();
-            let command_body = rdma_ucm_join_ip_mcast { response, uid, addr, id: kernel.handle() };
-            send(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, room, command_body)
-        }
+    let answered = rdma_ucm_create_id_resp { id: 0 };
+    let joined = if takes_any_family() {
+        let command_body = rdma_ucm_join_mcast {
+            response: 0,
+            uid,
+            id: kernel.handle(),
+            addr_size: address.bytes().len() as u16,
+            join_flags: flags,
+            addr: address.as_kernel(),
+        };
+        ask(fd, RDMA_USER_CM_CMD_JOIN_MCAST, command_body, answered)
+    } else {
+        let addr = address.as_six();
+        let command_body = rdma_ucm_join_ip_mcast { response: 0, uid, addr, id: kernel.handle() };
+        ask(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, command_body, answered)
     };
-    if let Err(why) = joined {
+    let answered = joined.inspect_err(|_| {
         kernel.state.lock().groups.retain(|other| !Arc::ptr_eq(other, &group));
         registry::remove_group(uid);
-        return Err(why);
-    }
+    })?;
     group.handle.store(answered.id, Ordering::Relaxed);
     Ok(())
 }
@@ -104,7 +98,7 @@ pub(crate) fn join(
 ///
 /// # Errors
 /// `EADDRNOTAVAIL` the id is no member; else the errno of the kernel.
-pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
+pub(crate) fn leave(id: &Arc<Id>, address: &GivenAddress) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let group = {
         let mut known = kernel.state.lock();
@@ -113,14 +107,11 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
         known.groups.remove(at.ok_or(Errno::from_raw(libc::EADDRNOTAVAIL))?)
     };
     detach(id, &group);
-    let mut answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
     let handle = group.handle.load(Ordering::Relaxed);
-    let command_body =
-        rdma_ucm_destroy_id { response: answer(&mut answered), id: handle, reserved: 0 };
-    // SAFETY: as in `join`.
-    let left =
-        unsafe { send(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, size_of_val(&answered), command_body) };
-    if left.is_ok() {
+    let command_body = rdma_ucm_destroy_id { response: 0, id: handle, reserved: 0 };
+    let answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
+    let left = ask(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, command_body, answered);
+    if let Ok(answered) = &left {
         let told = u64::from(answered.events_reported);
         let is_groups =
             |kind| [RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_MULTICAST_ERROR].contains(&kind);
@@ -129,7 +120,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
         });
     }
     registry::remove_group(Arc::as_ptr(&group) as u64);
-    left
+    left.map(drop)
 }
 
 /// Forgets all groups of an ending id: the kernel leaves groups together with its id.
@@ -145,28 +136,15 @@ pub(crate) fn forget_all(id: &Id) {
 /// # Errors
 /// The errno of the device.
 pub(super) fn attach(id: &Id, group: &Group) -> Result<(), Errno> {
-    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
-    // queue pair is live.
-    unsafe {
-        let qp = (*id.as_c()).qp;
-        if qp.is_null() || group.sends_only {
-            return Ok(());
-        }
-        let (gid, lid) = *group.at.lock();
-        match verbs::ibv_attach_mcast(qp, &raw const gid, lid) {
-            0 => Ok(()),
-            error => Err(Errno::from_raw(error)),
-        }
+    if !id.c().has_qp() || group.sends_only {
+        return Ok(());
     }
+    id.c().attach(*group.at.lock())
 }
 
 fn detach(id: &Id, group: &Group) {
-    // SAFETY: as in `attach`.
-    unsafe {
-        let qp = (*id.as_c()).qp;
-        if !qp.is_null() && group.needs_detach() {
-            let (gid, lid) = *group.at.lock();
-            verbs::ibv_detach_mcast(qp, &raw const gid, lid);
-        }
+    if id.c().has_qp() && group.needs_detach() {
+        // The result is ignored: the kernel leaves the group in any case.
+        let _detached = id.c().detach(*group.at.lock());
     }
 }

@@ -2,9 +2,9 @@
 //! `kernel::open` makes an event channel from it.
 
 use crate::sys::netlink::Netlink;
-use crate::sys::verbs;
+use crate::sys::objects;
 use cface::Errno;
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -81,17 +81,12 @@ fn by_sysfs() -> Node {
 
 fn read_sysfs(file: &CStr) -> Option<String> {
     let mut text = [0_u8; 8];
-    // SAFETY: the folder is a static string of the library, and `text` has the stated size.
-    let len = unsafe {
-        let root = verbs::ibv_get_sysfs_path();
-        verbs::ibv_read_sysfs_file(root, file.as_ptr(), text.as_mut_ptr().cast(), text.len())
-    };
-    let len = usize::try_from(len).ok()?.min(text.len());
+    let len = objects::read_sysfs(file, &mut text)?;
     Some(String::from_utf8_lossy(text.get(..len)?).trim_end_matches('\0').to_owned())
 }
 
 // `<rdma/rdma_netlink.h>`, `<linux/netlink.h>`
-const NETLINK_RDMA: c_int = 20;
+const NETLINK_RDMA: u32 = 20;
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET_CHARDEV)`.
 const GET_CHARDEV: u16 = 5 << 10 | 15;
 const REQUEST: u16 = 1;
@@ -105,7 +100,7 @@ const ATTRIBUTE: usize = 4;
 
 /// The description from netlink. The kernel loads the module of the device if necessary.
 fn by_netlink() -> Option<Node> {
-    let answer = Netlink::open(NETLINK_RDMA)?.ask(&request(), 8192, 0)?;
+    let answer = Netlink::open(NETLINK_RDMA)?.ask(&request(), 8192, true)?;
     read_answer(&answer)
 }
 

@@ -4,7 +4,6 @@
 use super::connect;
 use crate::core::device::PORT;
 use crate::core::id::{Backend, Id, RdmaIdState};
-use crate::sys::verbs;
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::wire::Transport;
@@ -91,16 +90,7 @@ fn own_attributes(
 
 /// Changes the id's queue pair; without a queue pair, does nothing.
 pub(crate) fn modify(id: &Id, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
-    // SAFETY: the program changes the member only by calls that it does not make concurrently; its
-    // queue pair is live.
-    let error = unsafe {
-        let qp = (*id.as_c()).qp;
-        if qp.is_null() {
-            return Ok(());
-        }
-        verbs::ibv_modify_qp(qp, attr, mask.cast_signed())
-    };
-    if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+    if id.c().has_qp() { id.c().modify_qp(attr, mask) } else { Ok(()) }
 }
 
 /// Brings the queue pair of an accepted connection to RTS. A datagram queue pair is there already.
@@ -118,8 +108,7 @@ pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
 /// The errno of the device or kernel.
 pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<(), Errno> {
     let by_kernel = id.backend() == Backend::Kernel;
-    // SAFETY: the program changes the member only by calls that it does not make concurrently.
-    let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
+    let has_qp = id.c().has_qp();
     if if by_kernel { !has_qp } else { id.is_datagram() } {
         return Ok(());
     }

@@ -4,7 +4,7 @@
 
 use super::multicast::Group;
 use crate::core::id::Id;
-use crate::sys::per_process::PerProcess;
+use crate::sys::process::PerProcess;
 use cface::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

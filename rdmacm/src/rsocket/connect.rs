@@ -11,17 +11,18 @@ use super::endpoint::Endpoint;
 use super::options::Options;
 use super::settings::defaults;
 use super::socket::{Phase, Request, Socket, SocketState, destroy, find, new_id};
-use crate::calls::{connect, id as ids, resolve};
+use crate::calls::{connect as calls, id as ids, resolve};
 use crate::core::id::Id;
+use crate::core::requests::ProgramParameters;
 use crate::kernel;
-use crate::sys::address;
+use crate::sys::address::GivenAddress;
 use abi::*;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::Hello;
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr::null_mut;
+use std::ptr::null;
 use std::sync::Arc;
 
 /// The time limit for address resolution, in milliseconds.
@@ -55,15 +56,10 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errn
     Ok(socket)
 }
 
-/// The result of an entry point for ids.
-pub(super) fn done(result: MinusOne) -> Result<(), Errno> {
-    if result.0 == 0 { Ok(()) } else { Err(Errno::last()) }
-}
-
 /// Connection parameters with this end's hello message as private data.
-fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
-    rdma_conn_param {
-        private_data: hello.as_ptr().cast(),
+fn parameters(hello: [u8; Hello::LEN]) -> ProgramParameters {
+    let conn = rdma_conn_param {
+        private_data: null(),
         private_data_len: Hello::LEN as u8,
         responder_resources: 0,
         initiator_depth: 0,
@@ -72,13 +68,13 @@ fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
         rnr_retry_count: 7,
         srq: 0,
         qp_num: 0,
-    }
+    };
+    ProgramParameters { conn, data: hello.to_vec() }
 }
 
 /// Starts to connect: resolves the address of the peer.
-fn start_connect(state: &SocketState, to: *mut libc::sockaddr) -> Result<(), Errno> {
-    // SAFETY: the socket owns the live id; `to` is readable by the caller's contract.
-    done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, RESOLVE_MS) })
+fn start_connect(state: &SocketState, to: &GivenAddress) -> Result<(), Errno> {
+    resolve::resolve_id(&state.id, &GivenAddress::NULL, to, RESOLVE_MS).map(drop)
 }
 
 /// Continues to connect after the address is resolved: resolves the route.
@@ -86,8 +82,7 @@ fn start_connect(state: &SocketState, to: *mut libc::sockaddr) -> Result<(), Err
 /// # Errors
 /// As `rdma_resolve_route(3)`.
 pub(super) fn find_route(state: &SocketState) -> Result<(), Errno> {
-    // SAFETY: the socket owns the live id.
-    done(unsafe { resolve::resolve_route(state.id.as_c(), RESOLVE_MS) })
+    resolve::resolve_route_of(&state.id, RESOLVE_MS).map(drop)
 }
 
 /// Continues to connect after the route is resolved: sends the request.
@@ -100,9 +95,7 @@ pub(super) fn send_request(state: &mut SocketState) -> Result<(), Errno> {
     let hello = endpoint.hello()?.emit();
     state.settings = endpoint.settings;
     state.endpoint = Some(endpoint);
-    let mut conn = parameters(&hello);
-    // SAFETY: the socket owns the live id; the parameters live during the call.
-    done(unsafe { connect::connect_c(state.id.as_c(), &raw mut conn) })
+    calls::connect_id(&state.id, Some(parameters(hello))).map(drop)
 }
 
 /// Waits until connecting has succeeded or failed.
@@ -121,8 +114,8 @@ fn wait(socket: &Socket, state: MutexGuard<'_, SocketState>) -> Result<(), Errno
 
 /// Rejects a request and destroys its id.
 pub(super) fn refuse(id: &Arc<Id>) {
-    // SAFETY: the caller owns the live id. An error means that the peer has gone.
-    unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
+    // An error means that the peer has gone.
+    let _gone = calls::reject_id(id, &[]);
     destroy(id);
 }
 
@@ -137,8 +130,7 @@ fn accept_request(
     let prepared = (|| {
         let hello = Hello::parse(private_data).map_err(|_| Errno::EPROTO)?;
         let channel = kernel::channel::new()?;
-        // SAFETY: id and channel are live and owned here.
-        done(unsafe { ids::migrate(id.as_c(), channel.as_c()) })?;
+        ids::migrate_to(&id, Some(Arc::clone(&channel)))?;
         let endpoint = Endpoint::new(&id, listener.settings)?;
         let own = endpoint.hello()?.emit();
         let (settings, options) = (endpoint.settings, listener.options);
@@ -158,15 +150,12 @@ fn accept_request(
         state.endpoint = Some(endpoint);
         state.set_peer_hello(hello)?;
         state.phase = Phase::Accepting;
-        let mut conn = parameters(&own);
-        // SAFETY: the socket owns the live id; the parameters live during the call.
-        done(unsafe { connect::accept_c(id.as_c(), &raw mut conn) })
+        calls::accept_id(&id, Some(parameters(own))).map(drop)
     })();
     drop(state);
     if let Err(why) = accepted {
-        // SAFETY: the id is live until the socket is abandoned. An error means that the peer has
-        // gone.
-        unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
+        // An error means that the peer has gone.
+        let _gone = calls::reject_id(&id, &[]);
         super::end::abandon(&socket);
         return Err(why);
     }
@@ -177,7 +166,11 @@ fn accept_request(
     Ok(socket)
 }
 
-fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
+/// Takes the oldest request of a listener.
+///
+/// # Errors
+/// As `raccept(3)`.
+pub(super) fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
     loop {
         let state = socket.lock();
         if state.datagrams.is_some() {
@@ -197,29 +190,6 @@ fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
     }
 }
 
-/// Copies an address to the application, as far as its buffer allows.
-///
-/// # Safety
-/// `to` and `len` are NULL or writable; `to` has `*len` bytes.
-pub(super) unsafe fn write_address(
-    address: SocketAddr,
-    to: *mut libc::sockaddr,
-    len: *mut libc::socklen_t,
-) -> Result<(), Errno> {
-    if to.is_null() || len.is_null() {
-        return Err(Errno::EFAULT);
-    }
-    // SAFETY: zeros are a valid address; both are writable, and at most the smaller size is copied.
-    unsafe {
-        let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-        let bytes = address::write(&raw mut storage, address);
-        let room = (*len as usize).min(bytes);
-        (&raw const storage).cast::<u8>().copy_to_nonoverlapping(to.cast(), room);
-        *len = bytes as libc::socklen_t;
-    }
-    Ok(())
-}
-
 /// The wildcard address of a family.
 const fn unspecified(domain: c_int) -> SocketAddr {
     let ip = match domain {
@@ -227,31 +197,6 @@ const fn unspecified(domain: c_int) -> SocketAddr {
         _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };
     SocketAddr::new(ip, 0)
-}
-
-/// The address argument of a call, with a length argument.
-///
-/// # Errors
-/// `EINVAL` the length is too short; as [`address::read`].
-///
-/// # Safety
-/// `addr` is NULL, or `len` bytes are readable.
-pub(super) unsafe fn read_address(
-    addr: *const libc::sockaddr,
-    len: libc::socklen_t,
-) -> Result<SocketAddr, Errno> {
-    let len = len as usize;
-    if addr.is_null() || len < size_of::<libc::sa_family_t>() {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: by the contract above; the length is checked before the address is read.
-    unsafe {
-        let least = match i32::from((*addr).sa_family) {
-            libc::AF_INET => size_of::<libc::sockaddr_in>(),
-            _ => size_of::<libc::sockaddr_in6>(),
-        };
-        if len < least { Err(Errno::EINVAL) } else { address::read(addr) }
-    }
 }
 
 /// The address of the peer.
@@ -264,18 +209,71 @@ pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
         return datagrams.peer.ok_or(Errno::ENOTCONN);
     }
     let destination = state.id.lock().destination;
-    // SAFETY: the socket owns the live id.
-    let published = || unsafe { published(&raw const (*state.id.as_c()).route.addr.dst_storage) };
+    let published = || state.id.c().destination().ip().ok();
     destination.or_else(published).ok_or(Errno::ENOTCONN)
 }
 
-/// The address in an id's C object.
+/// The own address of a socket.
 ///
-/// # Safety
-/// `at` is readable, and is an address or zeros.
-unsafe fn published(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: by the contract above; zeros have no supported family.
-    unsafe { address::read(at.cast()) }.ok()
+/// # Errors
+/// The errno of the system.
+pub(super) fn own_address(socket: &Socket) -> Result<SocketAddr, Errno> {
+    let state = socket.lock();
+    if let Some(datagrams) = &state.datagrams {
+        return Ok(datagrams.udp.local_addr()?);
+    }
+    let source = state.id.lock().source;
+    let published = || state.id.c().source().ip().ok();
+    Ok(source.or_else(published).unwrap_or_else(|| unspecified(socket.domain)))
+}
+
+/// Binds a socket to an address: `sized` with the stated length, `to` with the size of its family,
+/// as a stream reads it.
+///
+/// # Errors
+/// As `rbind(3)`.
+pub(super) fn bind(
+    socket: &Socket,
+    sized: Result<GivenAddress, Errno>,
+    to: &GivenAddress,
+) -> Result<(), Errno> {
+    let mut state = socket.lock();
+    match &state.datagrams {
+        Some(datagrams) => datagrams.bind(&sized?)?,
+        None => resolve::bind_id(&state.id, to)?,
+    }
+    state.phase = Phase::Bound;
+    Ok(())
+}
+
+/// Connects a socket; the addresses are as in [`bind`].
+///
+/// # Errors
+/// As `rconnect(3)`.
+pub(super) fn connect(
+    socket: &Socket,
+    sized: Result<GivenAddress, Errno>,
+    to: &GivenAddress,
+) -> Result<(), Errno> {
+    let mut state = socket.lock();
+    let settings = state.settings;
+    if let Some(datagrams) = &mut state.datagrams {
+        datagrams.connect(&sized?, settings)?;
+        state.phase = Phase::Bound;
+        return Ok(());
+    }
+    match state.phase {
+        Phase::Idle | Phase::Bound => {}
+        Phase::Connecting => return wait(socket, state),
+        Phase::Connected | Phase::Accepting => return Err(Errno::from_raw(libc::EISCONN)),
+        _ => return Err(Errno::EINVAL),
+    }
+    if let Err(why) = start_connect(&state, to) {
+        state.phase = Phase::Failed;
+        return Err(why);
+    }
+    state.phase = Phase::Connecting;
+    wait(socket, state)
 }
 
 verb! {
@@ -286,25 +284,6 @@ verb! {
     /// No requirements.
     pub(crate) fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> MinusOne {
         Ok(MinusOne(make(domain, kind, protocol)?.fd()))
-    }
-
-    /// `rbind(3)`.
-    ///
-    /// # Safety
-    /// `addr` is NULL, or readable with the size of its family.
-    pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> MinusOne {
-        let socket = find(socket)?;
-        let mut state = socket.lock();
-        if let Some(datagrams) = &state.datagrams {
-            // SAFETY: by the contract above.
-            unsafe { datagrams.bind(addr, len)? };
-            state.phase = Phase::Bound;
-            return Ok(MinusOne(0));
-        }
-        // SAFETY: the socket owns the live id; the address is valid by contract.
-        done(unsafe { resolve::bind_addr(state.id.as_c(), addr.cast_mut()) })?;
-        state.phase = Phase::Bound;
-        Ok(MinusOne(0))
     }
 
     /// `rlisten(3)`.
@@ -322,99 +301,8 @@ verb! {
             Phase::Idle | Phase::Bound => {}
             _ => return Err(Errno::EINVAL),
         }
-        // SAFETY: the socket owns the live id.
-        done(unsafe { connect::listen_c(state.id.as_c(), backlog) })?;
+        calls::listen_id(&state.id, backlog)?;
         state.phase = Phase::Listening;
-        Ok(MinusOne(0))
-    }
-
-    /// `raccept(3)`: the new socket has the options of the listener.
-    ///
-    /// # Safety
-    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
-    pub(crate) fn raccept(
-        socket: c_int,
-        addr: *mut libc::sockaddr,
-        len: *mut libc::socklen_t,
-    ) -> MinusOne {
-        let new = accept(&*find(socket)?)?;
-        if !addr.is_null() && !len.is_null() {
-            // SAFETY: by the contract above.
-            unsafe { write_address(peer(&new)?, addr, len)? };
-        }
-        Ok(MinusOne(new.fd()))
-    }
-
-    /// `rconnect(3)`: `EINPROGRESS` on a non-blocking socket.
-    ///
-    /// # Safety
-    /// `addr` is NULL, or readable with the size of its family.
-    pub(crate) fn rconnect(
-        socket: c_int,
-        addr: *const libc::sockaddr,
-        len: libc::socklen_t,
-    ) -> MinusOne {
-        let socket = find(socket)?;
-        let mut state = socket.lock();
-        let settings = state.settings;
-        if let Some(datagrams) = &mut state.datagrams {
-            // SAFETY: by the contract above.
-            unsafe { datagrams.connect(addr, len, settings)? };
-            state.phase = Phase::Bound;
-            return Ok(MinusOne(0));
-        }
-        match state.phase {
-            Phase::Idle | Phase::Bound => {}
-            Phase::Connecting => return wait(&socket, state).map(|()| MinusOne(0)),
-            Phase::Connected | Phase::Accepting => return Err(Errno::from_raw(libc::EISCONN)),
-            _ => return Err(Errno::EINVAL),
-        }
-        if let Err(why) = start_connect(&state, addr.cast_mut()) {
-            state.phase = Phase::Failed;
-            return Err(why);
-        }
-        state.phase = Phase::Connecting;
-        wait(&socket, state)?;
-        Ok(MinusOne(0))
-    }
-
-    /// `rgetpeername(3)`.
-    ///
-    /// # Safety
-    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
-    pub(crate) fn rgetpeername(
-        socket: c_int,
-        addr: *mut libc::sockaddr,
-        len: *mut libc::socklen_t,
-    ) -> MinusOne {
-        // SAFETY: by the contract above.
-        unsafe { write_address(peer(&*find(socket)?)?, addr, len)? };
-        Ok(MinusOne(0))
-    }
-
-    /// `rgetsockname(3)`.
-    ///
-    /// # Safety
-    /// `addr` and `len` are NULL or writable; `addr` has `*len` bytes.
-    pub(crate) fn rgetsockname(
-        socket: c_int,
-        addr: *mut libc::sockaddr,
-        len: *mut libc::socklen_t,
-    ) -> MinusOne {
-        let socket = find(socket)?;
-        let state = socket.lock();
-        let source = match &state.datagrams {
-            Some(datagrams) => datagrams.udp.local_addr()?,
-            None => {
-                let source = state.id.lock().source;
-                // SAFETY: the socket owns the live id.
-                let published = || unsafe { published(&raw const (*state.id.as_c()).route.addr.src_storage) };
-                source.or_else(published).unwrap_or_else(|| unspecified(socket.domain))
-            }
-        };
-        drop(state);
-        // SAFETY: by the contract above.
-        unsafe { write_address(source, addr, len)? };
         Ok(MinusOne(0))
     }
 }

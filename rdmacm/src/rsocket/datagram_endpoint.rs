@@ -1,13 +1,14 @@
 //! The UD queue pair of a datagram rsocket for one local address, with its memory.
 //! `datagrams` has one for each address that the socket uses.
 
-use super::connect::{RESOLVE_MS, done};
-use super::memory::Memory;
-use super::queue::{Queue, most_requests, request};
+use super::connect::RESOLVE_MS;
+use super::queue::{Queue, most_requests};
 use super::socket::destroy;
-use crate::calls::{id as ids, qp, resolve};
+use super::vector::{Room, Source};
+use crate::calls::{id as ids, resolve};
 use crate::core::id::Id;
-use crate::sys::{address, verbs};
+use crate::sys::address::GivenAddress;
+use crate::sys::objects::{AddressHandle, Memory, Payload, SendRequest, Target};
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::datagram::{Header, MOST};
@@ -28,10 +29,7 @@ struct OwnedId(Arc<Id>);
 
 impl OwnedId {
     fn new() -> Result<Self, Errno> {
-        // SAFETY: a NULL channel is allowed.
-        let id = unsafe { ids::make(null_mut(), null_mut(), RDMA_PS_UDP, IBV_QPT_UD)? };
-        // `destroy` releases this count.
-        std::mem::forget(Arc::clone(&id));
+        let id = ids::make(None, null_mut(), RDMA_PS_UDP, IBV_QPT_UD)?;
         Ok(Self(id))
     }
 }
@@ -42,14 +40,9 @@ impl Drop for OwnedId {
     }
 }
 
-/// An address as a C structure.
-fn stored(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: zeros are a valid address.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    // SAFETY: `storage` is writable.
-    unsafe { address::write(&raw mut storage, address) };
-    storage
-}
+/// The memories of the queue pair.
+const OUTGOING: usize = 0;
+const INCOMING: usize = 1;
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -66,21 +59,15 @@ pub(super) struct DatagramEndpoint {
     /// The address of the UDP socket on this path, with its port.
     pub(super) address: SocketAddr,
     header: Header,
-    qp: *mut ibv_qp,
     queue: Queue,
-    outgoing: Memory,
-    incoming: Memory,
-    /// Slots of `outgoing` that no request uses.
+    /// Slots of the outgoing memory that no request uses.
     free: Vec<u16>,
     slots: u16,
     inline: u32,
     /// The largest message of the port, in bytes.
     most: usize,
-    id: OwnedId,
+    _id: OwnedId,
 }
-
-// SAFETY: any thread may use verbs objects; other fields are used under the socket's lock.
-unsafe impl Send for DatagramEndpoint {}
 
 impl DatagramEndpoint {
     /// The queue pair for an address, with all receives posted and its completion queue armed.
@@ -92,50 +79,41 @@ impl DatagramEndpoint {
         let mut anyport = address;
         // The UDP socket holds the port.
         anyport.set_port(0);
-        let mut from = stored(anyport);
-        // SAFETY: the id is live and owned here; the address is readable. The context is never
-        // closed, and new objects are dropped in order.
-        unsafe {
-            done(resolve::bind_addr(id.0.as_c(), (&raw mut from).cast()))?;
-            if address.ip().is_loopback() {
-                // An id that is bound to loopback has no device; resolving gives it one.
-                let at = (&raw mut from).cast();
-                done(resolve::resolve_addr(id.0.as_c(), null_mut(), at, RESOLVE_MS))?;
-            }
-            let (context, pd) = ((*id.0.as_c()).verbs, (*id.0.as_c()).pd);
-            if context.is_null() || pd.is_null() {
-                return Err(Errno::ENODEV);
-            }
-            let sizes = wanted.of_datagrams(most_requests(context, MOST_QUEUE));
-            let (sends, receives) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
-            let queue = Queue::new(context, sends + receives)?;
-            let outgoing = Memory::new(pd, sends as usize * MOST, IBV_ACCESS_LOCAL_WRITE)?;
-            let room = receives as usize * (GRH as usize + MOST);
-            let incoming = Memory::new(pd, room, IBV_ACCESS_LOCAL_WRITE)?;
-            let mut port = compat_ibv_port_attr::zeroed();
-            let asked = verbs::ibv_query_port(context, (*id.0.as_c()).port_num, &raw mut port) == 0;
-            // The path MTU, in the encoding of `enum ibv_mtu`.
-            let mtu = if asked { 128_usize << port.active_mtu.min(5) } else { 1024 };
-            let (qp, inline) = queue.pair(&id.0, pd, IBV_QPT_UD, &sizes)?;
-            let mut endpoint = Self {
-                address,
-                header: Header::of(address),
-                qp,
-                queue,
-                outgoing,
-                incoming,
-                free: (0..sizes.send_queue).collect(),
-                slots: sizes.send_queue,
-                inline,
-                most: mtu.min(MOST),
-                id,
-            };
-            for slot in 0..sizes.receive_queue {
-                endpoint.receive(slot)?;
-            }
-            endpoint.queue.arm();
-            Ok(endpoint)
+        let from = GivenAddress::from(anyport);
+        resolve::bind_id(&id.0, &from)?;
+        if address.ip().is_loopback() {
+            // An id that is bound to loopback has no device; resolving gives it one.
+            resolve::resolve_id(&id.0, &GivenAddress::NULL, &from, RESOLVE_MS)?;
         }
+        let (Some(context), Some(pd)) = (id.0.c().context(), id.0.c().domain()) else {
+            return Err(Errno::ENODEV);
+        };
+        let sizes = wanted.of_datagrams(most_requests(context, MOST_QUEUE));
+        let (sends, receives) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
+        let room = receives as usize * (GRH as usize + MOST);
+        let memory = vec![
+            Memory::new(pd, sends as usize * MOST, IBV_ACCESS_LOCAL_WRITE)?,
+            Memory::new(pd, room, IBV_ACCESS_LOCAL_WRITE)?,
+        ];
+        // The path MTU, in the encoding of `enum ibv_mtu`.
+        let port = context.port(id.0.c().port());
+        let mtu = port.map_or(1024, |port| 128_usize << port.active_mtu.min(5));
+        let (queue, inline) = Queue::new(&id.0, context, memory, (IBV_QPT_UD, &sizes))?;
+        let mut endpoint = Self {
+            address,
+            header: Header::of(address),
+            queue,
+            free: (0..sizes.send_queue).collect(),
+            slots: sizes.send_queue,
+            inline,
+            most: mtu.min(MOST),
+            _id: id,
+        };
+        for slot in 0..sizes.receive_queue {
+            endpoint.receive(slot)?;
+        }
+        endpoint.queue.arm();
+        Ok(endpoint)
     }
 
     /// The descriptor that is readable after a completion.
@@ -145,8 +123,7 @@ impl DatagramEndpoint {
 
     /// The number of the queue pair.
     pub(super) fn qpn(&self) -> u32 {
-        // SAFETY: the queue pair lives as long as this value.
-        unsafe { (*self.qp).qp_num }
+        self.queue.number()
     }
 
     /// The largest datagram, in bytes.
@@ -169,14 +146,8 @@ impl DatagramEndpoint {
     }
 
     fn receive(&self, slot: u16) -> Result<(), Errno> {
-        let sge = ibv_sge {
-            addr: self.incoming.address_of(Self::at(slot)),
-            length: GRH + MOST as u32,
-            lkey: self.incoming.lkey(),
-        };
-        // SAFETY: the queue pair is live; no other request uses the slot, which lives as long as
-        // this value.
-        unsafe { self.queue.receive(self.qp, RECEIVE | u64::from(slot), Some(sge)) }
+        let into = Payload::Memory(INCOMING, Self::at(slot), GRH + MOST as u32);
+        self.queue.receive(RECEIVE | u64::from(slot), into)
     }
 
     /// Processes completions: passes each datagram and its sender to `f`. Returns `false` without a
@@ -216,30 +187,26 @@ impl DatagramEndpoint {
 
     /// The sender of a message; `None`: the message is from no rsocket.
     fn parse_sender(&self, slot: u16, len: u32) -> Option<(SocketAddr, Received)> {
-        let start: [u8; Header::MOST] = self.incoming.array(Self::at(slot) + GRH).ok()?;
+        let start: [u8; Header::MOST] =
+            self.queue.memory(INCOMING).ok()?.array(Self::at(slot) + GRH).ok()?;
         let start = start.get(..start.len().min(len as usize))?;
         let (from, header) = Header::parse(start).ok()?;
         let len = (len as usize).min(MOST).checked_sub(header)?;
         Some((from, Received { slot, header: header as u32, len }))
     }
 
-    /// Copies a received datagram, from byte `behind` on.
+    /// Copies the first `bytes` bytes of a received datagram.
     ///
     /// # Errors
     /// `EFAULT` out of range.
-    ///
-    /// # Safety
-    /// `to` has room for `bytes` bytes.
-    pub(super) unsafe fn read(
+    pub(super) fn read(
         &self,
         received: Received,
-        behind: usize,
-        to: *mut u8,
+        to: &mut Room<'_>,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let at = Self::at(received.slot) + GRH + received.header + behind as u32;
-        // SAFETY: by the contract above; the application has no access to this memory.
-        unsafe { self.incoming.read(at, to, bytes) }
+        let at = Self::at(received.slot) + GRH + received.header;
+        to.fill_from_memory(self.queue.memory(INCOMING)?, at, bytes)
     }
 
     /// Posts the slot of a received datagram again.
@@ -248,88 +215,86 @@ impl DatagramEndpoint {
         let _broken = self.receive(received.slot);
     }
 
-    /// Sends a datagram, which `fill` copies to the given address. Returns `false` without a free
-    /// slot.
+    /// Sends a datagram. Returns `false` without a free slot.
     ///
     /// # Errors
     /// `EMSGSIZE` the datagram is too long; else the errno of the device.
     pub(super) fn send(
         &mut self,
-        (ah, qpn): (*mut ibv_ah, u32),
-        bytes: usize,
-        fill: impl FnOnce(*mut u8),
+        (ah, qpn): (&AddressHandle, u32),
+        bytes: &mut Source<'_>,
     ) -> Result<bool, Errno> {
-        let header = self.header.bytes();
-        if bytes > self.most() {
+        if bytes.left() > self.most() {
             return Err(Errno::EMSGSIZE);
         }
         let Some(slot) = self.free.pop() else { return Ok(false) };
-        let at = u32::from(slot) * MOST as u32;
-        let all = header.len() + bytes;
-        let posted = self.outgoing.pointer(at, all).and_then(|to| {
-            // SAFETY: `slot` checked the room for header and datagram, which no request reads.
-            unsafe { to.copy_from_nonoverlapping(header.as_ptr(), header.len()) };
-            fill(to.wrapping_add(header.len()));
-            let length = all as u32;
-            let sge =
-                ibv_sge { addr: self.outgoing.address_of(at), length, lkey: self.outgoing.lkey() };
-            let flags = if length <= self.inline { IBV_SEND_INLINE } else { 0 };
-            let ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: RDMA_UDP_QKEY };
-            let wr = request(slot.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });
-            // SAFETY: the queue pair is live; the slot is reused only after the completion; the
-            // caller's handle is live.
-            unsafe { self.queue.send(self.qp, wr, Some(sge)) }
-        });
+        let posted = self.post(slot, (ah, qpn), bytes);
         if posted.is_err() {
             self.free.push(slot);
         }
         posted.map(|()| true)
     }
 
+    fn post(
+        &self,
+        slot: u16,
+        (ah, qpn): (&AddressHandle, u32),
+        bytes: &mut Source<'_>,
+    ) -> Result<(), Errno> {
+        let (header, memory) = (self.header.bytes(), self.queue.memory(OUTGOING)?);
+        let (at, left) = (u32::from(slot) * MOST as u32, bytes.left());
+        let all = (header.len() + left) as u32;
+        memory.write(at, header)?;
+        bytes.copy_to_memory(memory, at + header.len() as u32, left)?;
+        let request = SendRequest {
+            name: slot.into(),
+            opcode: IBV_WR_SEND,
+            flags: if all <= self.inline { IBV_SEND_INLINE } else { 0 },
+            immediate: 0,
+            target: Target::Datagram(ah, qpn, RDMA_UDP_QKEY),
+        };
+        // The slot is reused only after the completion.
+        self.queue.send(&request, Payload::Memory(OUTGOING, at, all))
+    }
+
     /// The address handle for a destination.
     ///
     /// # Errors
     /// The errno of resolving the address, or of the device.
-    pub(super) fn address_handle(&self, to: SocketAddr) -> Result<*mut ibv_ah, Errno> {
+    pub(super) fn address_handle(&self, to: SocketAddr) -> Result<AddressHandle, Errno> {
         let id = OwnedId::new()?;
         let mut anyport = self.address;
         anyport.set_port(0);
-        let (mut from, mut to) = (stored(anyport), stored(to));
-        // SAFETY: both ids are live and owned here; both addresses are readable. The path lives as
-        // long as its id.
-        unsafe {
-            let at = id.0.as_c();
-            let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
-            done(resolve::resolve_addr(at, from, to, RESOLVE_MS))?;
-            done(resolve::resolve_route(at, RESOLVE_MS))?;
-            let own = self.id.0.as_c();
-            let path = (*at).route.path_rec.as_ref().ok_or(Errno::ENODEV)?;
-            // Among entries with the same GID, the routable type (RoCE v2) has the highest number.
-            let entries = verbs::gid_table((*own).verbs);
-            let port = u32::from((*own).port_num);
-            let own_gid = |entry: &&ibv_gid_entry| {
-                entry.port_num == port && entry.gid.bytes() == path.sgid.bytes()
-            };
-            let found = entries.iter().filter(own_gid).max_by_key(|entry| entry.gid_type);
-            let index = found.ok_or(Errno::ENODEV)?.gid_index;
-            let mut attr = ibv_ah_attr {
-                grh: ibv_global_route {
-                    dgid: path.dgid,
-                    flow_label: u32::from_be(path.flow_label),
-                    sgid_index: u8::try_from(index).map_err(|_| Errno::ENODEV)?,
-                    hop_limit: path.hop_limit.max(1),
-                    traffic_class: path.traffic_class,
-                },
-                dlid: u16::from_be(path.dlid),
-                sl: path.sl,
-                static_rate: path.rate,
-                is_global: 1,
-                port_num: (*own).port_num,
-                ..Zeroed::zeroed()
-            };
-            let ah = verbs::ibv_create_ah((*own).pd, &raw mut attr);
-            if ah.is_null() { Err(Errno::last()) } else { Ok(ah) }
-        }
+        resolve::resolve_id(&id.0, &anyport.into(), &to.into(), RESOLVE_MS)?;
+        resolve::resolve_route_of(&id.0, RESOLVE_MS)?;
+        let own = self.queue.id().c();
+        let path = id.0.c().path().ok_or(Errno::ENODEV)?;
+        let (Some(context), Some(pd)) = (own.context(), own.domain()) else {
+            return Err(Errno::ENODEV);
+        };
+        // Among entries with the same GID, the routable type (RoCE v2) has the highest number.
+        let entries = context.gid_table();
+        let port = u32::from(own.port());
+        let own_gid = |entry: &&ibv_gid_entry| {
+            entry.port_num == port && entry.gid.bytes() == path.sgid.bytes()
+        };
+        let found = entries.iter().filter(own_gid).max_by_key(|entry| entry.gid_type);
+        let index = found.ok_or(Errno::ENODEV)?.gid_index;
+        pd.address_handle(ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: path.dgid,
+                flow_label: u32::from_be(path.flow_label),
+                sgid_index: u8::try_from(index).map_err(|_| Errno::ENODEV)?,
+                hop_limit: path.hop_limit.max(1),
+                traffic_class: path.traffic_class,
+            },
+            dlid: u16::from_be(path.dlid),
+            sl: path.sl,
+            static_rate: path.rate,
+            is_global: 1,
+            port_num: own.port(),
+            ..Zeroed::zeroed()
+        })
     }
 
     /// Arms the completion queue, so that the next completion makes the descriptor readable.
@@ -340,13 +305,5 @@ impl DatagramEndpoint {
     /// Takes all events off the descriptor.
     pub(super) fn drain_events(&mut self) {
         self.queue.drain_events();
-    }
-}
-
-impl Drop for DatagramEndpoint {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the queue pair, which no thread uses any more. The queue pair is
-        // destroyed before its memory.
-        unsafe { qp::destroy(&self.id.0) };
     }
 }

@@ -5,13 +5,13 @@
 //! Map of this file: `Peer` and queued datagrams; `Datagrams` with binding, peers, `progress` and
 //! notices; sending and receiving last. Threads: callers hold the lock of the socket (`socket.rs`).
 
-use super::connect::read_address;
 use super::datagram_endpoint::{DatagramEndpoint, Received};
 use super::socket::{Socket, SocketState, watch};
 use super::transfer::at_once;
-use super::vector::Vector;
-use crate::sys::{address, udp, verbs};
-use abi::*;
+use super::vector::{Room, Source};
+use crate::sys::address::{self, GivenAddress};
+use crate::sys::descriptors;
+use crate::sys::objects::AddressHandle;
 use cface::Errno;
 use cface::sync::MutexGuard;
 use ferroverbs_cm::datagram::{MOST, Notice};
@@ -20,7 +20,6 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::ptr::null_mut;
 
 /// The largest number of remembered peers. Any host can add itself by a packet.
 const MOST_PEERS: usize = 4096;
@@ -33,21 +32,7 @@ struct Peer {
     /// The local queue pair on the path to the peer.
     endpoint: usize,
     /// The peer's address handle and queue pair number; None before the peer's first notice.
-    handle: Option<(Handle, u32)>,
-}
-
-/// An address handle.
-#[derive(Debug)]
-struct Handle(*mut ibv_ah);
-
-// SAFETY: any thread may use address handles.
-unsafe impl Send for Handle {}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the handle; posted requests do not need it any more.
-        unsafe { verbs::ibv_destroy_ah(self.0) };
-    }
+    handle: Option<(AddressHandle, u32)>,
 }
 
 /// A received datagram, by its location.
@@ -92,7 +77,7 @@ impl Datagrams {
     /// # Errors
     /// The errno of the system.
     pub(super) fn new(domain: c_int, fd: c_int) -> Result<Self, Errno> {
-        let udp = udp::socket(domain)?;
+        let udp = descriptors::udp(domain)?;
         watch(fd, udp.as_raw_fd())?;
         Ok(Self {
             udp,
@@ -111,42 +96,23 @@ impl Datagrams {
     ///
     /// # Errors
     /// The errno of the system.
-    ///
-    /// # Safety
-    /// `addr` is NULL, or `len` bytes are readable.
-    pub(super) unsafe fn bind(
-        &self,
-        addr: *const libc::sockaddr,
-        len: libc::socklen_t,
-    ) -> Result<(), Errno> {
-        // SAFETY: by the contract above.
-        unsafe { udp::bind(&self.udp, addr, len) }
+    pub(super) fn bind(&self, to: &GivenAddress) -> Result<(), Errno> {
+        descriptors::udp_bind(&self.udp, to)
     }
 
     /// `rconnect(3)`: limits the socket to one peer. `AF_UNSPEC` removes the limit.
     ///
     /// # Errors
     /// As `add_peer`; else the errno of the system.
-    ///
-    /// # Safety
-    /// `addr` is NULL, or `len` bytes are readable.
-    pub(super) unsafe fn connect(
-        &mut self,
-        addr: *const libc::sockaddr,
-        len: libc::socklen_t,
-        settings: Settings,
-    ) -> Result<(), Errno> {
-        // SAFETY: by the contract above.
-        unsafe {
-            udp::connect(&self.udp, addr, len)?;
-            self.peer = None;
-            if i32::from((*addr).sa_family) == libc::AF_UNSPEC {
-                return Ok(());
-            }
-            let peer = peer_key(read_address(addr, len)?);
-            self.add_peer(peer, settings)?;
-            self.peer = Some(peer);
+    pub(super) fn connect(&mut self, to: &GivenAddress, settings: Settings) -> Result<(), Errno> {
+        descriptors::udp_connect(&self.udp, to)?;
+        self.peer = None;
+        if to.family() == libc::AF_UNSPEC {
+            return Ok(());
         }
+        let peer = peer_key(to.ip()?);
+        self.add_peer(peer, settings)?;
+        self.peer = Some(peer);
         Ok(())
     }
 
@@ -160,7 +126,7 @@ impl Datagrams {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        udp::bind_to(&self.udp, any)?;
+        descriptors::udp_bind(&self.udp, &any.into())?;
         Ok(self.udp.local_addr()?)
     }
 
@@ -242,7 +208,7 @@ impl Datagrams {
         }
         let mut bytes = [0; MOST];
         for _ in 0..MOST_NOTICES {
-            let Some((len, from)) = udp::receive(&self.udp, &mut bytes) else { break };
+            let Some((len, from)) = descriptors::udp_receive(&self.udp, &mut bytes) else { break };
             any = true;
             let message = bytes.get(..len).unwrap_or_default();
             let Ok((notice, at)) = Notice::parse(message, from.ip()) else { continue };
@@ -266,13 +232,12 @@ impl Datagrams {
         let peer = self.peers.get_mut(&key).ok_or(Errno::ENOENT)?;
         let endpoint = endpoints.get(peer.endpoint).ok_or(Errno::ENOENT)?;
         if peer.handle.as_ref().is_none_or(|(_, qpn)| *qpn != notice.qpn) {
-            peer.handle = Some((Handle(endpoint.address_handle(from)?), notice.qpn));
+            peer.handle = Some((endpoint.address_handle(from)?, notice.qpn));
         }
         if notice.brings {
             let own = Notice { brings: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
             // If the reply is lost, the peer's next datagram triggers another.
-            let _lost =
-                self.send_notice(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
+            let _lost = self.send_notice(from, own, &mut Source::none(), libc::MSG_DONTWAIT);
             // The limit is the number of receives of a queue pair.
             if self.copies < usize::from(settings.receive_queue) {
                 self.copies += 1;
@@ -287,23 +252,17 @@ impl Datagrams {
         &self,
         to: SocketAddr,
         notice: Notice,
-        datagram: &mut Vector,
+        datagram: &mut Source<'_>,
         flags: c_int,
     ) -> Result<(), Errno> {
         let mut bytes = notice.emit();
         let head = bytes.len();
         bytes.resize(head + datagram.left(), 0);
-        datagram.each(datagram.left(), |from, behind, some| {
-            // SAFETY: the pieces are valid by the contract of `send`; the buffer has room for all
-            // of them behind the notice.
-            unsafe {
-                bytes.as_mut_ptr().add(head + behind).copy_from_nonoverlapping(from, some);
-            }
-        });
+        datagram.copy_to(bytes.get_mut(head..).unwrap_or_default());
         let flags = flags & libc::MSG_DONTWAIT;
-        match udp::send(&self.udp, &bytes, to, flags) {
+        match descriptors::udp_send(&self.udp, &bytes, to, flags) {
             // The error may belong to an earlier packet.
-            Err(Errno::ECONNREFUSED) => udp::send(&self.udp, &bytes, to, flags),
+            Err(Errno::ECONNREFUSED) => descriptors::udp_send(&self.udp, &bytes, to, flags),
             sent => sent,
         }
     }
@@ -312,7 +271,7 @@ impl Datagrams {
     fn send(
         &mut self,
         to: SocketAddr,
-        bytes: &mut Vector,
+        bytes: &mut Source<'_>,
         flags: c_int,
         settings: Settings,
     ) -> Result<bool, Errno> {
@@ -320,14 +279,8 @@ impl Datagrams {
         let peer = self.peers.get(&peer_key(to)).ok_or(Errno::ENOENT)?;
         let endpoint = self.endpoints.get_mut(peer.endpoint).ok_or(Errno::ENOENT)?;
         let len = bytes.left();
-        if let Some((Handle(ah), qpn)) = &peer.handle {
-            return endpoint.send((*ah, *qpn), len, |to| {
-                bytes.each(len, |from, behind, some| {
-                    // SAFETY: the pieces are valid by the caller's contract; the slot has room for
-                    // `len` bytes, and the application has no access to it.
-                    unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
-                });
-            });
+        if let Some((ah, qpn)) = &peer.handle {
+            return endpoint.send((ah, *qpn), bytes);
         }
         if len > endpoint.most() || len > MOST - Notice::MOST {
             return Err(Errno::EMSGSIZE);
@@ -340,7 +293,7 @@ impl Datagrams {
     /// length.
     fn take(
         &mut self,
-        bytes: &mut Vector,
+        bytes: &mut Room<'_>,
         peek: bool,
     ) -> Result<Option<(SocketAddr, usize)>, Errno> {
         let Some((from, received)) = self.received.front() else { return Ok(None) };
@@ -349,21 +302,14 @@ impl Datagrams {
             QueuedDatagram::Received(at, received) => {
                 let endpoint = self.endpoints.get(*at).ok_or(Errno::ENOENT)?;
                 let some = received.len.min(bytes.left());
-                bytes.each(some, |to, behind, some| {
-                    // SAFETY: the pieces are valid by the caller's contract.
-                    done = done.and(unsafe { endpoint.read(*received, behind, to, some) });
-                });
+                done = endpoint.read(*received, bytes, some);
                 if !peek {
                     endpoint.repost(*received);
                 }
                 received.len
             }
             QueuedDatagram::Copy(datagram) => {
-                bytes.each(datagram.len().min(bytes.left()), |to, behind, some| {
-                    // SAFETY: the pieces are valid by the caller's contract; the copy stays within
-                    // the datagram.
-                    unsafe { datagram.as_ptr().add(behind).copy_to_nonoverlapping(to, some) };
-                });
+                bytes.fill(datagram);
                 if !peek {
                     self.copies -= 1;
                 }
@@ -391,13 +337,10 @@ impl Datagrams {
 ///
 /// # Errors
 /// `EDESTADDRREQ` no destination; `EMSGSIZE`; `EPIPE`; the errno of waiting.
-///
-/// # Safety
-/// The pieces are readable.
-pub(super) unsafe fn send<'a>(
+pub(super) fn send<'a>(
     socket: &'a Socket,
     mut state: MutexGuard<'a, SocketState>,
-    bytes: &mut Vector,
+    bytes: &mut Source<'_>,
     to: Option<SocketAddr>,
     flags: c_int,
 ) -> Result<isize, Errno> {
@@ -424,13 +367,10 @@ pub(super) unsafe fn send<'a>(
 ///
 /// # Errors
 /// The errno of waiting.
-///
-/// # Safety
-/// The pieces are writable.
-pub(super) unsafe fn receive<'a>(
+pub(super) fn receive<'a>(
     socket: &'a Socket,
     mut state: MutexGuard<'a, SocketState>,
-    bytes: &mut Vector,
+    bytes: &mut Room<'_>,
     flags: c_int,
 ) -> Result<Option<(SocketAddr, usize)>, Errno> {
     let now = at_once(&state, flags);

@@ -4,7 +4,7 @@
 use super::datagrams::Datagrams;
 use super::numbers::Inherited;
 use super::socket::{Phase, SOCKETS, Socket, SocketState, find, forget, send_control};
-use crate::sys::udp;
+use crate::sys::descriptors;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ fn shut_down<'a>(
             .until(state, false, |state| state.phase != Phase::Accepting || !state.is_open())?;
     }
     if let Some(datagrams) = &mut state.datagrams {
-        udp::shut_down(&datagrams.udp, how)?;
+        descriptors::udp_shut_down(&datagrams.udp, how)?;
         datagrams.readable &= !reading;
         datagrams.writable &= !writing;
         state.wake();

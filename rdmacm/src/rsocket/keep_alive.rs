@@ -6,7 +6,7 @@
 //! notice, as upstream's (`tcp_svc_send_keepalive` in rdma-core's `librdmacm/rsocket.c`).
 
 use super::socket::{Phase, Socket};
-use crate::sys::per_process::PerProcess;
+use crate::sys::process::PerProcess;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -50,7 +50,7 @@ pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     let service = SERVICE.get();
     let mut list = service.list.lock();
     if !list.has_thread {
-        crate::sys::thread::spawn("fv-keepalive", serve)?;
+        crate::sys::process::spawn("fv-keepalive", serve)?;
         list.has_thread = true;
     }
     let due = Instant::now() + idle;

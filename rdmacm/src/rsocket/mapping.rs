@@ -1,21 +1,21 @@
 //! Mappings: `riomap`, `riounmap`, `riowrite` (rsocket(7)).
-//! Entry points that register application memory and write to the peer's memory.
+//! Entry points (`entry`) register application memory and write to the peer's memory here.
 
-use super::socket::{Phase, Socket, SocketState, find};
-use super::vector::Vector;
-use crate::sys::verbs;
+use super::socket::{Phase, Socket, SocketState};
+use super::vector::Source;
+use crate::sys::objects::{Domain, Region};
 use abi::*;
+use cface::Errno;
 use cface::sync::MutexGuard;
-use cface::{Errno, MinusOne, MinusOneLong, verb};
 use ferroverbs_cm::stream::{Area, Mapping, Message};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 /// A mapped buffer of the application.
 #[derive(Debug)]
 struct Buffer {
     addr: u64,
     bytes: usize,
-    mr: *mut ibv_mr,
+    _region: Region,
     /// The entry in the peer's table; None if the peer may not write to the buffer.
     index: Option<u16>,
 }
@@ -30,9 +30,6 @@ pub(super) struct Mapped {
     pub(super) room: u16,
 }
 
-// SAFETY: any thread may use memory regions.
-unsafe impl Send for Mapped {}
-
 impl Mapped {
     /// Whether entries must be sent to the peer.
     pub(super) const fn is_pending(&self) -> bool {
@@ -42,10 +39,7 @@ impl Mapped {
     /// Deregisters all buffers.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
-        for one in self.known.drain(..) {
-            // SAFETY: this value owns the region.
-            unsafe { verbs::ibv_dereg_mr(one.mr) };
-        }
+        self.known.clear();
     }
 
     fn free_index(&self) -> Option<u16> {
@@ -89,10 +83,8 @@ pub(super) fn announce<'a>(
             continue;
         };
         let bytes = mapping.emit(peer.order);
-        let posted = endpoint.write(write, Some(Message::Mapping(index)), |to, len| {
-            // SAFETY: the slot has room for `len` bytes, the length of an entry.
-            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len.min(bytes.len())) };
-        });
+        let mut source = Source::of_slice(&bytes);
+        let posted = endpoint.write(write, Some(Message::Mapping(index)), &mut source);
         if let Err(why) = posted {
             stream.fail();
             return Err(why);
@@ -102,11 +94,14 @@ pub(super) fn announce<'a>(
     Ok(state)
 }
 
-/// # Safety
-/// The pieces are readable.
-unsafe fn write(
+/// Writes to the memory of the peer. Returns the number of bytes written, which is smaller if the
+/// peer has no mapping.
+///
+/// # Errors
+/// As `riowrite(3)`.
+pub(super) fn write(
     socket: &Socket,
-    bytes: &mut Vector,
+    bytes: &mut Source<'_>,
     mut offset: u64,
     flags: c_int,
 ) -> Result<isize, Errno> {
@@ -132,13 +127,7 @@ unsafe fn write(
         // written.
         let Some(target) = state.targets.find(offset) else { break };
         let Some(write) = stream.outgoing.write_to(target, bytes.left()) else { continue };
-        let posted = endpoint.write(write, None, |to, len| {
-            bytes.each(len, |from, behind, some| {
-                // SAFETY: the pieces are valid by the caller's contract; the slot has room for
-                // `len` bytes.
-                unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
-            });
-        });
+        let posted = endpoint.write(write, None, bytes);
         if let Err(why) = posted {
             stream.fail();
             return Err(why);
@@ -148,77 +137,48 @@ unsafe fn write(
     Ok(all.wrapping_sub(bytes.left()).cast_signed())
 }
 
-verb! {
-    /// `riomap(3)`: `EINVAL` unsupported rights, or no device yet; `ENOMEM` the peer's table is
-    /// full.
-    ///
-    /// # Safety
-    /// `buf` has `len` bytes, which live until `riounmap`.
-    pub(crate) fn riomap(
-        socket: c_int,
-        buf: *mut c_void,
-        len: usize,
-        prot: c_int,
-        _flags: c_int,
-        offset: libc::off_t,
-    ) -> MinusOneLong {
-        let socket = find(socket)?;
-        let mut state = socket.lock();
-        // SAFETY: the socket owns the live id.
-        let pd = unsafe { (*state.id.as_c()).pd };
-        if pd.is_null() || prot & !libc::PROT_WRITE != 0 {
-            return Err(Errno::EINVAL);
-        }
-        let length = u32::try_from(len).map_err(|_| Errno::EINVAL)?;
-        let is_remote = prot & libc::PROT_WRITE != 0;
-        let index = if is_remote { Some(state.mapped.free_index().ok_or(Errno::ENOMEM)?) } else { None };
-        let access = if is_remote { IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_LOCAL_WRITE };
-        // SAFETY: the domain is never closed; the bytes are valid by contract.
-        let mr = unsafe { verbs::ibv_reg_mr(pd, buf, len, access.cast_signed()) };
-        if mr.is_null() {
-            return Err(Errno::last());
-        }
-        let addr = buf as u64;
-        let offset = if offset == -1 { addr } else { offset.cast_unsigned() };
-        state.mapped.known.push(Buffer { addr, bytes: len, mr, index });
-        if let Some(index) = index {
-            // SAFETY: the region is live.
-            let key = unsafe { (*mr).rkey };
-            state.mapped.pending.push((index, Mapping { offset, area: Area { addr, key, length } }));
-        }
-        Ok(MinusOneLong(offset as isize))
+/// Maps a buffer of the application for the peer. `register` registers the buffer with the given
+/// access. Returns the offset by which the peer names the buffer.
+///
+/// # Errors
+/// As `riomap(3)`.
+pub(super) fn map(
+    socket: &Socket,
+    (addr, len): (u64, usize),
+    prot: c_int,
+    offset: libc::off_t,
+    register: impl FnOnce(Domain, u32) -> Result<Region, Errno>,
+) -> Result<u64, Errno> {
+    let mut state = socket.lock();
+    let pd = state.id.c().domain().filter(|_| prot & !libc::PROT_WRITE == 0);
+    let pd = pd.ok_or(Errno::EINVAL)?;
+    let length = u32::try_from(len).map_err(|_| Errno::EINVAL)?;
+    let is_remote = prot & libc::PROT_WRITE != 0;
+    let (index, access) = if is_remote {
+        let index = state.mapped.free_index().ok_or(Errno::ENOMEM)?;
+        (Some(index), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+    } else {
+        (None, IBV_ACCESS_LOCAL_WRITE)
+    };
+    let region = register(pd, access)?;
+    let offset = if offset == -1 { addr } else { offset.cast_unsigned() };
+    if let Some(index) = index {
+        let area = Area { addr, key: region.rkey(), length };
+        state.mapped.pending.push((index, Mapping { offset, area }));
     }
+    state.mapped.known.push(Buffer { addr, bytes: len, _region: region, index });
+    Ok(offset)
+}
 
-    /// `riounmap(3)`: `EINVAL` the buffer is not mapped.
-    ///
-    /// # Safety
-    /// No requirements.
-    pub(crate) fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> MinusOne {
-        let socket = find(socket)?;
-        let mut state = socket.lock();
-        let mapped = &mut state.mapped;
-        let at = mapped.known.iter().position(|one| one.addr == buf as u64 && one.bytes == len);
-        let one = mapped.known.swap_remove(at.ok_or(Errno::EINVAL)?);
-        mapped.pending.retain(|(index, _)| Some(*index) != one.index);
-        // SAFETY: the region belonged to this socket, and has no other user.
-        unsafe { verbs::ibv_dereg_mr(one.mr) };
-        Ok(MinusOne(0))
-    }
-
-    /// `riowrite(3)`: the number of bytes written, which is smaller if the peer has no mapping.
-    ///
-    /// # Safety
-    /// `buf` has `count` readable bytes.
-    pub(crate) fn riowrite(
-        socket: c_int,
-        buf: *const c_void,
-        count: usize,
-        offset: libc::off_t,
-        flags: c_int,
-    ) -> MinusOneLong {
-        let socket = find(socket)?;
-        let mut bytes = Vector::one(buf.cast_mut().cast(), count);
-        // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { write(&socket, &mut bytes, offset.cast_unsigned(), flags)? }))
-    }
+/// Ends the mapping of a buffer.
+///
+/// # Errors
+/// `EINVAL` the buffer is not mapped.
+pub(super) fn unmap(socket: &Socket, addr: u64, len: usize) -> Result<(), Errno> {
+    let mut state = socket.lock();
+    let mapped = &mut state.mapped;
+    let at = mapped.known.iter().position(|one| one.addr == addr && one.bytes == len);
+    let one = mapped.known.swap_remove(at.ok_or(Errno::EINVAL)?);
+    mapped.pending.retain(|(index, _)| Some(*index) != one.index);
+    Ok(())
 }

@@ -3,15 +3,15 @@
 //!
 //! | | |
 //! |---|---|
+//! | `entry` | the entry points with pointers |
 //! | `socket` | a socket, and how callers wait |
 //! | `endpoint` | the queue pair, completion queue and memory of a stream |
-//! | `queue` | completion queues and posting of requests |
-//! | `memory` | registered memory |
+//! | `queue` | the queue pair of an endpoint, and its completion queue |
 //! | `datagrams`, `datagram_endpoint` | datagram sockets, and the queue pair of each local address
 //! |
-//! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
+//! | `connect` | sockets and their connections, names |
 //! | `transfer`, `vector` | sending and receiving |
-//! | `mapping` | `riomap`, `riowrite` |
+//! | `mapping` | mapped buffers |
 //! | `numbers` | tables of sockets and sets by descriptor |
 //! | `poll`, `set` | `rpoll`, `rselect`; `repoll_create` and its kin |
 //! | `end` | `rshutdown`, `rclose` |
@@ -30,15 +30,15 @@ mod datagram_endpoint;
 mod datagrams;
 pub(crate) mod end;
 mod endpoint;
+pub(crate) mod entry;
 mod keep_alive;
-pub(crate) mod mapping;
-mod memory;
+mod mapping;
 mod numbers;
 pub(crate) mod options;
-pub(crate) mod poll;
+mod poll;
 mod queue;
 pub(crate) mod set;
 mod settings;
 mod socket;
-pub(crate) mod transfer;
+mod transfer;
 mod vector;

@@ -4,6 +4,7 @@
 //! of its parent, whose contents a thread of the parent may have been changing.
 
 use crate::core::device;
+use crate::sys::descriptors;
 use cface::Errno;
 use cface::lock::Guard;
 use cface::shared::Shared;
@@ -89,8 +90,7 @@ impl<T> Numbers<T> {
         // The contents are leaked: dropping them would end the parent's connection, and take locks
         // that a thread of the parent may have held.
         std::mem::forget(entry);
-        // SAFETY: close has no requirements; no other value of this process uses the descriptor.
-        unsafe { libc::close(fd) };
+        descriptors::close_inherited(fd);
         Inherited::Closed
     }
 }
@@ -109,7 +109,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    PROCESS.store(crate::sys::per_process::process(), Ordering::Relaxed);
+    PROCESS.store(crate::sys::process::process(), Ordering::Relaxed);
     in_parent();
 }
 
@@ -120,8 +120,6 @@ extern "C" fn in_child() {
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    PROCESS.store(crate::sys::per_process::process(), Ordering::Relaxed);
-    // SAFETY: the functions belong to this library; glibc removes them if the library is unloaded.
-    // A failure only affects children.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    PROCESS.store(crate::sys::process::process(), Ordering::Relaxed);
+    crate::sys::process::at_fork(before_fork, in_parent, in_child);
 }

@@ -1,14 +1,13 @@
 //! `rsetsockopt`, `rgetsockopt`, `rfcntl` (rsocket(7)).
-//! Entry points that change and read settings of a socket.
+//! Entry points (`entry`) change and read settings of a socket here.
 
 use super::keep_alive;
 use super::socket::{Phase, Socket, SocketState, find};
 use crate::calls::options as ids;
-use crate::sys::udp;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::{LOW_WATER, MOST_QUEUE, scale, unscale};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,27 +57,9 @@ pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
         .inspect_err(|_| socket.lock().options.keep_alive = false)
 }
 
-/// Reads an `int` of the application.
-///
-/// # Safety
-/// `value` has `len` readable bytes.
-unsafe fn int(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Errno> {
-    if value.is_null() {
-        return Err(Errno::EFAULT);
-    }
-    if (len as usize) < size_of::<c_int>() {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: by the contract above; the length is checked.
-    Ok(unsafe { value.cast::<c_int>().read_unaligned() })
-}
-
 /// Sets an option of the id.
-fn of_id(state: &SocketState, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
-    let (level, at) = (RDMA_OPTION_ID as c_int, value.as_mut_ptr().cast());
-    // SAFETY: the socket owns the live id; the length is that of `value`.
-    let done = unsafe { ids::set(state.id.as_c(), level, option, at, value.len()) };
-    if done.0 == 0 { Ok(()) } else { Err(Errno::last()) }
+fn of_id(state: &SocketState, option: c_int, value: &[u8]) -> Result<(), Errno> {
+    ids::set_value(&state.id, (RDMA_OPTION_ID as c_int, option), Some(value), value.len())
 }
 
 /// The UDP socket of a datagram socket, which stores socket options.
@@ -107,7 +88,7 @@ fn set(state: &mut SocketState, level: c_int, option: c_int, value: c_int) -> Re
             state.options.reuse_address = on;
             // A bound socket does not change.
             if state.phase == Phase::Idle {
-                of_id(state, RDMA_OPTION_ID_REUSEADDR as c_int, &mut value.to_ne_bytes())?;
+                of_id(state, RDMA_OPTION_ID_REUSEADDR as c_int, &value.to_ne_bytes())?;
             }
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF) if fresh => {
@@ -128,7 +109,7 @@ fn set(state: &mut SocketState, level: c_int, option: c_int, value: c_int) -> Re
         (libc::SOL_SOCKET, libc::SO_LINGER) => state.options.no_linger = !on,
         (libc::IPPROTO_IP, libc::IP_TOS) => {
             state.options.type_of_service = value;
-            of_id(state, RDMA_OPTION_ID_TOS as c_int, &mut [value as u8])?;
+            of_id(state, RDMA_OPTION_ID_TOS as c_int, &[value as u8])?;
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => state.options.no_delay = on,
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) if value <= 0 => return Err(Errno::EINVAL),
@@ -139,7 +120,7 @@ fn set(state: &mut SocketState, level: c_int, option: c_int, value: c_int) -> Re
         ) => {}
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
             state.options.only_ipv6 = on;
-            of_id(state, RDMA_OPTION_ID_AFONLY as c_int, &mut value.to_ne_bytes())?;
+            of_id(state, RDMA_OPTION_ID_AFONLY as c_int, &value.to_ne_bytes())?;
         }
         (SOL_RDMA, RDMA_SQSIZE..=RDMA_IOMAPSIZE) if !fresh => return Err(Errno::EINVAL),
         (SOL_RDMA, RDMA_SQSIZE) => state.settings.send_queue = short(number),
@@ -172,15 +153,9 @@ fn get(state: &mut SocketState, level: c_int, option: c_int) -> Result<c_int, Er
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay.into(),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_CONGESTION) => 1,
-        // SAFETY: the socket owns the live id, whose path does not change any more.
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => unsafe {
-            let route = &raw const (*state.id.as_c()).route;
-            if (*route).num_paths > 0 && !(*route).path_rec.is_null() {
-                1 << (7 + (*(*route).path_rec).mtu.min(5))
-            } else {
-                2048
-            }
-        },
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+            state.id.c().path().map_or(2048, |path| 1 << (7 + path.mtu.min(5)))
+        }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => options.only_ipv6.into(),
         (SOL_RDMA, RDMA_SQSIZE) => state.settings.send_queue.into(),
         (SOL_RDMA, RDMA_RQSIZE) => state.settings.receive_queue.into(),
@@ -190,100 +165,69 @@ fn get(state: &mut SocketState, level: c_int, option: c_int) -> Result<c_int, Er
     })
 }
 
-/// Copies a value to the application, as far as its buffer allows.
+/// The descriptor that stores an option of a datagram socket; `None`: the rsocket stores the option
+/// itself.
+pub(super) fn stored_by_udp(state: &SocketState, level: c_int, option: c_int) -> Option<c_int> {
+    udp_of(state).filter(|_| level != SOL_RDMA && !is_size(level, option))
+}
+
+/// As [`stored_by_udp`], for the buffer sizes too, which the rsocket stores as well.
+pub(super) fn told_to_udp(state: &SocketState, level: c_int) -> Option<c_int> {
+    udp_of(state).filter(|_| level != SOL_RDMA)
+}
+
+/// Sets an option that the rsocket stores itself.
 ///
-/// # Safety
-/// `to` has `*len` writable bytes.
-unsafe fn give<T: Copy>(value: T, to: *mut c_void, len: *mut libc::socklen_t) -> Result<(), Errno> {
-    if to.is_null() || len.is_null() {
-        return Err(Errno::EFAULT);
-    }
-    // SAFETY: by the contract above; at most the smaller size is copied.
-    unsafe {
-        let bytes = size_of::<T>().min(*len as usize);
-        (&raw const value).cast::<u8>().copy_to_nonoverlapping(to.cast(), bytes);
-        *len = bytes as libc::socklen_t;
-    }
-    Ok(())
+/// # Errors
+/// `EOPNOTSUPP` an unknown option.
+pub(super) fn change(
+    socket: &Arc<Socket>,
+    (level, option): (c_int, c_int),
+    value: c_int,
+) -> Result<(), Errno> {
+    let before = socket.lock().options.keep_alive;
+    set(&mut socket.lock(), level, option, value)?;
+    let is_new = match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => before != (value != 0),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => before,
+        _ => false,
+    };
+    if is_new { keep_alive(socket) } else { Ok(()) }
+}
+
+/// The value of an option.
+pub(super) enum OptionValue {
+    Number(c_int),
+    Linger(libc::linger),
+    /// The first bytes of `struct tcp_info`.
+    TcpInfo([u8; 104]),
+}
+
+/// An option that the rsocket stores itself.
+///
+/// # Errors
+/// `EOPNOTSUPP` an unknown option.
+pub(super) fn read(
+    state: &mut SocketState,
+    level: c_int,
+    option: c_int,
+) -> Result<OptionValue, Errno> {
+    Ok(match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let on = !state.options.no_linger;
+            OptionValue::Linger(libc::linger { l_onoff: on.into(), l_linger: 0 })
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            // tcpi_state: ESTABLISHED or CLOSE (`<netinet/tcp.h>`); the other members are unknown.
+            let mut info = [0_u8; 104];
+            info[0] = if state.phase == Phase::Connected && state.is_open() { 1 } else { 7 };
+            OptionValue::TcpInfo(info)
+        }
+        _ => OptionValue::Number(get(state, level, option)?),
+    })
 }
 
 verb! {
-    /// `rsetsockopt(3)`: `EOPNOTSUPP` an unknown option.
-    ///
-    /// # Safety
-    /// `value` is NULL or has `len` readable bytes.
-    pub(crate) fn rsetsockopt(
-        socket: c_int,
-        level: c_int,
-        option: c_int,
-        value: *const c_void,
-        len: libc::socklen_t,
-    ) -> MinusOne {
-        let socket = find(socket)?;
-        if let (Some(udp), true) = (udp_of(&socket.lock()), level != SOL_RDMA) {
-            // SAFETY: by the contract above.
-            unsafe { udp::set_option(udp, level, option, value, len)? };
-            if !is_size(level, option) {
-                return Ok(MinusOne(0));
-            }
-        }
-        // The value is the name of an algorithm, and is ignored.
-        let value = if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
-            0
-        } else {
-            // SAFETY: by the contract above. The first member of `struct linger` is also an int.
-            unsafe { int(value, len)? }
-        };
-        let before = socket.lock().options.keep_alive;
-        set(&mut socket.lock(), level, option, value)?;
-        let is_new = match (level, option) {
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => before != (value != 0),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => before,
-            _ => false,
-        };
-        if is_new {
-            keep_alive(&socket)?;
-        }
-        Ok(MinusOne(0))
-    }
-
-    /// `rgetsockopt(3)`: `EOPNOTSUPP` an unknown option.
-    ///
-    /// # Safety
-    /// `value` and `len` are NULL or writable; `value` has `*len` bytes.
-    pub(crate) fn rgetsockopt(
-        socket: c_int,
-        level: c_int,
-        option: c_int,
-        value: *mut c_void,
-        len: *mut libc::socklen_t,
-    ) -> MinusOne {
-        let socket = find(socket)?;
-        let mut state = socket.lock();
-        // SAFETY: by the contract above.
-        unsafe {
-            if let (Some(udp), false) = (udp_of(&state), level == SOL_RDMA || is_size(level, option)) {
-                udp::option(udp, level, option, value, len)?;
-                return Ok(MinusOne(0));
-            }
-            match (level, option) {
-                (libc::SOL_SOCKET, libc::SO_LINGER) => {
-                    let on = !state.options.no_linger;
-                    give(libc::linger { l_onoff: on.into(), l_linger: 0 }, value, len)?;
-                }
-                (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-                    // tcpi_state: ESTABLISHED or CLOSE (`<netinet/tcp.h>`); the other members are
-                    // unknown.
-                    let mut info = [0_u8; 104];
-                    info[0] = if state.phase == Phase::Connected && state.is_open() { 1 } else { 7 };
-                    give(info, value, len)?;
-                }
-                _ => give(get(&mut state, level, option)?, value, len)?,
-            }
-        }
-        Ok(MinusOne(0))
-    }
-
     /// `rfcntl(3)`: `F_GETFL`, `F_SETFL`, `F_GETFD`, `F_SETFD`; `EOPNOTSUPP` another command.
     ///
     /// C declares the last argument variadic; the calling conventions of Linux pass it like a third

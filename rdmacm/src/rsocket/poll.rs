@@ -1,11 +1,11 @@
 //! `rpoll`, `rselect`: poll(2) and select(2) for rsockets and other descriptors together.
-//! Entry points; `set` also waits through `poll`.
+//! Entry points (`entry`) and `set` wait through `poll`.
 
 use super::bell;
 use super::settings::defaults;
 use super::socket::{Phase, Socket, SocketState, find};
 use crate::sys::descriptors;
-use cface::{Errno, MinusOne, verb};
+use cface::Errno;
 use ferroverbs_cm::stream::StreamState;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -141,86 +141,38 @@ pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
     }
 }
 
-/// The sets of select(2), as entries of poll(2).
+/// The events of the three sets of select(2).
+const EVENTS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+/// The events that the kernel reports in each set (fs/select.c).
+const REPORTED: [i16; 3] =
+    [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
+
+/// select(2) for the first `count` descriptors. `is_wanted` tells whether one of the three sets has
+/// a descriptor. Returns the descriptors of each set that have events.
 ///
-/// # Safety
-/// Each set is NULL or readable.
-unsafe fn entries(count: c_int, sets: [*mut libc::fd_set; 3]) -> Vec<libc::pollfd> {
-    let of = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+/// # Errors
+/// `EBADF` a closed descriptor; as [`poll`].
+pub(super) fn select(
+    count: c_int,
+    is_wanted: impl Fn(usize, c_int) -> bool,
+    limit: Option<Duration>,
+) -> Result<[Vec<c_int>; 3], Errno> {
     let entry = |fd| {
-        let events = sets.iter().zip(of).filter(|(set, _)| {
-            // SAFETY: by the contract above; descriptors are below FD_SETSIZE.
-            !set.is_null() && unsafe { libc::FD_ISSET(fd, **set) }
-        });
+        let events = EVENTS.iter().enumerate().filter(|(set, _)| is_wanted(*set, fd));
         let events = events.fold(0, |all, (_, one)| all | one);
         (events != 0).then_some(libc::pollfd { fd, events, revents: 0 })
     };
-    (0..count).filter_map(entry).collect()
-}
-
-verb! {
-    /// `rpoll(3)`.
-    ///
-    /// # Safety
-    /// `fds` has `count` entries that are readable and writable.
-    pub(crate) fn rpoll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> MinusOne {
-        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-        let mut none = [];
-        // SAFETY: by the contract above.
-        let entries = if count == 0 { &mut none[..] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        Ok(MinusOne(c_int::try_from(poll(entries, limit)?).unwrap_or(c_int::MAX)))
+    let mut entries: Vec<_> = (0..count).filter_map(entry).collect();
+    poll(&mut entries, limit)?;
+    if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Err(Errno::EBADF);
     }
-
-    /// `rselect(3)`.
-    ///
-    /// # Safety
-    /// The sets and the time are NULL, or readable and writable.
-    pub(crate) fn rselect(
-        count: c_int,
-        readable: *mut libc::fd_set,
-        writable: *mut libc::fd_set,
-        special: *mut libc::fd_set,
-        timeout: *mut libc::timeval,
-    ) -> MinusOne {
-        if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
-            return Err(Errno::EINVAL);
-        }
-        let sets = [readable, writable, special];
-        // SAFETY: by the contract above.
-        let (mut entries, limit) = unsafe {
-            let limit = timeout.as_ref().map(|time| {
-                let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
-                let rest = u64::try_from(time.tv_usec).map_err(|_| Errno::EINVAL)?;
-                Ok::<_, Errno>(Duration::from_secs(seconds) + Duration::from_micros(rest))
-            });
-            (entries(count, sets), limit.transpose()?)
+    let found = |set: usize| {
+        let (wanted, reported) = (EVENTS[set], REPORTED[set]);
+        let has = move |entry: &&libc::pollfd| {
+            entry.events & wanted != 0 && entry.revents & reported != 0
         };
-        poll(&mut entries, limit)?;
-        if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-            return Err(Errno::EBADF);
-        }
-        // The events that the kernel reports in each set (fs/select.c).
-        let of = [
-            libc::POLLIN | libc::POLLHUP | libc::POLLERR,
-            libc::POLLOUT | libc::POLLERR,
-            libc::POLLPRI,
-        ];
-        let own = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-        let mut found = 0;
-        for ((set, wanted), call) in sets.into_iter().zip(of).zip(own) {
-            if set.is_null() {
-                continue;
-            }
-            // SAFETY: by the contract above; descriptors are below FD_SETSIZE.
-            unsafe {
-                libc::FD_ZERO(set);
-                for entry in entries.iter().filter(|entry| entry.events & call != 0 && entry.revents & wanted != 0) {
-                    libc::FD_SET(entry.fd, set);
-                    found += 1;
-                }
-            }
-        }
-        Ok(MinusOne(found))
-    }
+        entries.iter().filter(has).map(|entry| entry.fd).collect()
+    };
+    Ok([found(0), found(1), found(2)])
 }

@@ -1,6 +1,6 @@
 //! `repoll_create`, `repoll_ctl`, `repoll_wait`: epoll(7) for rsockets and other descriptors
 //! together, level-triggered.
-//! Entry points over `poll`.
+//! Entry points (`entry`) call these functions over `poll`.
 
 use super::numbers::{Inherited, Numbers};
 use super::poll::poll;
@@ -139,57 +139,46 @@ verb! {
         SETS.enter(fd, set);
         Ok(MinusOne(fd))
     }
+}
 
-    /// `repoll_ctl(3)`: errors as epoll_ctl(2).
-    ///
-    /// # Safety
-    /// `event` is NULL or readable.
-    pub(crate) fn control(
-        epfd: c_int,
-        op: c_int,
-        fd: c_int,
-        event: *mut libc::epoll_event,
-    ) -> MinusOne {
-        let set = find(epfd)?;
-        if fd < 0 {
-            return Err(Errno::EBADF);
-        }
-        if fd == epfd {
-            return Err(Errno::EINVAL);
-        }
-        if event.is_null() && op != libc::EPOLL_CTL_DEL {
-            return Err(Errno::EFAULT);
-        }
-        let (events, data) = match op {
-            libc::EPOLL_CTL_DEL => (0, 0),
-            // SAFETY: by the contract above; the structure is packed.
-            _ => unsafe { ((&raw const (*event).events).read_unaligned(), (&raw const (*event).u64).read_unaligned()) },
-        };
-        set.change(op, Member { fd, events, data })?;
-        Ok(MinusOne(0))
+/// Adds, changes or removes a member, with its events and data.
+///
+/// # Errors
+/// As epoll_ctl(2).
+pub(super) fn control(
+    (epfd, op, fd): (c_int, c_int, c_int),
+    event: Option<(u32, u64)>,
+) -> Result<(), Errno> {
+    let set = find(epfd)?;
+    if fd < 0 {
+        return Err(Errno::EBADF);
     }
+    if fd == epfd {
+        return Err(Errno::EINVAL);
+    }
+    let (events, data) = match op {
+        libc::EPOLL_CTL_DEL => (0, 0),
+        _ => event.ok_or(Errno::EFAULT)?,
+    };
+    set.change(op, Member { fd, events, data })
+}
 
-    /// `repoll_wait(3)`: as epoll_wait(2).
-    ///
-    /// # Safety
-    /// `events` has room for `most` entries.
-    pub(crate) fn wait(
-        epfd: c_int,
-        events: *mut libc::epoll_event,
-        most: c_int,
-        timeout: c_int,
-    ) -> MinusOne {
-        let set = find(epfd)?;
-        let most = usize::try_from(most).ok().filter(|&most| most > 0).ok_or(Errno::EINVAL)?;
-        if events.is_null() {
-            return Err(Errno::EFAULT);
-        }
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        let ready = set.wait(most, limit)?;
-        for (at, &(events_of, data)) in ready.iter().enumerate() {
-            // SAFETY: the array has room for `most` entries, and `ready` has no more.
-            unsafe { events.add(at).write_unaligned(libc::epoll_event { events: events_of, u64: data }) };
-        }
-        Ok(MinusOne(c_int::try_from(ready.len()).unwrap_or(c_int::MAX)))
-    }
+/// The set and the number of events of a wait.
+///
+/// # Errors
+/// `EBADF` no set; `EINVAL` no room for an event.
+pub(super) fn check_wait(epfd: c_int, most: c_int) -> Result<(Arc<Set>, usize), Errno> {
+    let set = find(epfd)?;
+    let most = usize::try_from(most).ok().filter(|&most| most > 0).ok_or(Errno::EINVAL)?;
+    Ok((set, most))
+}
+
+/// Waits for events: returns the events and data of ready members, at most `most`.
+///
+/// # Errors
+/// As epoll_wait(2).
+pub(super) fn wait(epfd: c_int, most: c_int, timeout: c_int) -> Result<Vec<(u32, u64)>, Errno> {
+    let (set, most) = check_wait(epfd, most)?;
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    set.wait(most, limit)
 }

@@ -234,8 +234,8 @@ pub(super) fn watch(own: c_int, fd: c_int) -> Result<(), Errno> {
 
 /// Destroys an id that no call uses any more.
 pub(super) fn destroy(id: &Arc<Id>) {
-    // SAFETY: the caller holds the program's count of the id, and every event was freed.
-    unsafe { ids::destroy(id.as_c()) };
+    // An error means that the kernel has lost the id.
+    let _gone = ids::end(id, "rclose");
 }
 
 impl SocketState {
@@ -407,29 +407,22 @@ impl SocketState {
         let mut processed = false;
         while self.pending_request.is_none()
             && self.datagrams.is_none()
-            && let Some(event) = events::try_next(&self.channel)
+            && let Some(mut event) = events::try_next(&self.channel)
         {
             processed = true;
-            // SAFETY: the event was just taken, and is freed below; private data have the stated
-            // length, or are NULL. The socket owns a request's id from then on.
-            unsafe {
-                let (kind, status, id) = ((*event).event, (*event).status, (*event).id);
-                let conn = (*event).param.conn;
-                let has_data =
-                    matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_REQUEST);
-                let private_data =
-                    if has_data && !self.id.is_datagram() && !conn.private_data.is_null() {
-                        let len = conn.private_data_len.into();
-                        std::slice::from_raw_parts(conn.private_data.cast(), len).to_vec()
-                    } else {
-                        vec![]
-                    };
-                events::free_event(event);
-                if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-                    self.pending_request = Id::of(id).ok().map(|id| Request { id, private_data });
-                } else {
-                    self.handle_event(kind, status, &private_data);
+            let (kind, status) = (event.verbs.event, event.verbs.status);
+            let has_data =
+                matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_REQUEST);
+            let private_data =
+                if has_data && !self.id.is_datagram() { event.data.clone() } else { vec![] };
+            let new = (kind == RDMA_CM_EVENT_CONNECT_REQUEST).then(|| event.verbs.take_new_id());
+            events::acknowledge(&event);
+            drop(event);
+            match new {
+                Some(id) => {
+                    self.pending_request = id.map(|id| Request { id, private_data });
                 }
+                None => self.handle_event(kind, status, &private_data),
             }
         }
         processed
@@ -555,16 +548,14 @@ fn handle_message(
     }
 }
 
-/// An id with a channel of its own; the caller holds the program's count.
+/// An id with a channel of its own.
 ///
 /// # Errors
 /// `ENODEV` no device is present; else the errno of the system.
 pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
     let channel = kernel::channel::new()?;
-    // SAFETY: the channel is live.
-    let id = unsafe { ids::make(channel.as_c(), null_mut(), space, ids::type_of(space)?)? };
-    // `destroy` releases this count.
-    std::mem::forget(Arc::clone(&id));
+    let own = Some(Arc::clone(&channel));
+    let id = ids::make(own, null_mut(), space, ids::type_of(space)?)?;
     Ok((id, channel))
 }
 

@@ -1,20 +1,35 @@
-//! System calls on descriptors: eventfd(2), epoll(7), poll(2) and flags.
-//! Event channels, the agent and rsockets wait and wake by these functions.
+//! System calls on descriptors: eventfd(2), epoll(7), poll(2), flags, and UDP sockets.
+//! Event channels, the agent and rsockets wait, wake and exchange notices by these functions.
 //!
-//! Reads, writes and poll are direct system calls: librspreload replaces the functions of libc, and
-//! a direct call is no cancellation point.
+//! All are direct system calls, as rustix makes them: librspreload replaces the functions of libc,
+//! and a direct call is no cancellation point.
 
+use crate::sys::address::GivenAddress;
 use cface::Errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::event::{EventfdFlags, epoll};
+use rustix::fs::OFlags;
+use rustix::io::ReadWriteFlags;
+use std::ffi::{c_int, c_void};
+use std::io::IoSliceMut;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// The descriptor that a call returned, or its errno.
-fn owned(fd: libc::c_int) -> Result<OwnedFd, Errno> {
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: the caller's system call has just created the descriptor, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// An errno of rustix.
+fn errno(why: rustix::io::Errno) -> Errno {
+    Errno::from_raw(why.raw_os_error())
+}
+
+/// A descriptor that its caller keeps open during a call.
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: each function of this file uses the result for one system call. A closed descriptor
+    // gives EBADF; -1 is refused by `checked`.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// As [`borrow`], for a number that may be no descriptor.
+fn checked<'a>(fd: RawFd) -> Result<BorrowedFd<'a>, Errno> {
+    if fd < 0 { Err(Errno::EBADF) } else { Ok(borrow(fd)) }
 }
 
 /// An eventfd with a count and the flags of eventfd(2).
@@ -22,30 +37,27 @@ fn owned(fd: libc::c_int) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// The errno of the system.
 pub(crate) fn eventfd(count: u32, flags: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: eventfd has no requirements.
-    owned(unsafe { libc::eventfd(count, flags) })
+    let flags = EventfdFlags::from_bits_retain(flags.cast_unsigned());
+    rustix::event::eventfd(count, flags).map_err(errno)
 }
 
 /// Adds to the count of an eventfd. The count stays far below its limit, so the call does not
 /// block.
 pub(crate) fn add_count(eventfd: RawFd, count: u64) {
-    // SAFETY: eight bytes of `count` are read.
-    unsafe { libc::syscall(libc::SYS_write, eventfd, &raw const count, 8_usize) };
+    let _closed = checked(eventfd).map(|fd| rustix::io::write(fd, &count.to_ne_bytes()));
 }
 
 /// Reads the count of an eventfd; blocks at zero, unless the descriptor is non-blocking.
 pub(crate) fn take_count(eventfd: RawFd) {
-    let mut count = 0_u64;
-    // SAFETY: the eight bytes of `count` are writable.
-    unsafe { libc::syscall(libc::SYS_read, eventfd, &raw mut count, 8_usize) };
+    let _closed = checked(eventfd).map(|fd| rustix::io::read(fd, &mut [0_u8; 8]));
 }
 
 /// Reads the count of an eventfd; does not block at zero.
 pub(crate) fn try_take_count(eventfd: RawFd) {
-    let mut count = 0_u64;
-    let mut into = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
-    // SAFETY: `into` names the eight bytes of `count`.
-    unsafe { libc::preadv2(eventfd, &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+    let mut count = [0_u8; 8];
+    let mut into = [IoSliceMut::new(&mut count)];
+    let _none = checked(eventfd)
+        .map(|fd| rustix::io::preadv2(fd, &mut into, u64::MAX, ReadWriteFlags::NOWAIT));
 }
 
 /// An empty epoll set.
@@ -53,8 +65,7 @@ pub(crate) fn try_take_count(eventfd: RawFd) {
 /// # Errors
 /// The errno of the system.
 pub(crate) fn epoll() -> Result<OwnedFd, Errno> {
-    // SAFETY: epoll_create1 has no requirements.
-    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+    epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)
 }
 
 /// Adds `fd` to an epoll set; `token` identifies it in results.
@@ -62,18 +73,18 @@ pub(crate) fn epoll() -> Result<OwnedFd, Errno> {
 /// # Errors
 /// The errno of the system.
 pub(crate) fn epoll_add(set: RawFd, fd: RawFd, events: i32, token: u64) -> Result<(), Errno> {
-    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
-    // SAFETY: `event` is readable.
-    let done = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    if done == 0 { Ok(()) } else { Err(Errno::last()) }
+    let events = epoll::EventFlags::from_bits_retain(events.cast_unsigned());
+    epoll::add(checked(set)?, checked(fd)?, epoll::EventData::new_u64(token), events).map_err(errno)
 }
 
 /// The tokens of up to `N` ready descriptors of a set, without a wait.
 pub(crate) fn epoll_ready<const N: usize>(set: &OwnedFd) -> Vec<u64> {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
-    // SAFETY: `events` has `N` entries.
-    let count = unsafe { libc::epoll_wait(set.as_raw_fd(), events.as_mut_ptr(), N as i32, 0) };
-    events.iter().take(usize::try_from(count).unwrap_or(0)).map(|event| event.u64).collect()
+    let none =
+        epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+    let mut events = [none; N];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let count = epoll::wait(set, &mut events[..], Some(&now)).unwrap_or(0);
+    events.iter().take(count).map(|event| event.data.u64()).collect()
 }
 
 /// Whether a descriptor is non-blocking.
@@ -81,9 +92,8 @@ pub(crate) fn epoll_ready<const N: usize>(set: &OwnedFd) -> Vec<u64> {
 /// # Errors
 /// `EBADF` if the descriptor is closed.
 pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool, Errno> {
-    // SAFETY: fcntl has no memory requirements here.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags < 0 { Err(Errno::last()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
+    let flags = rustix::fs::fcntl_getfl(checked(fd)?).map_err(errno)?;
+    Ok(flags.contains(OFlags::NONBLOCK))
 }
 
 /// Makes a descriptor non-blocking.
@@ -91,12 +101,9 @@ pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool, Errno> {
 /// # Errors
 /// The errno of the system.
 pub(crate) fn set_nonblocking(fd: RawFd) -> Result<(), Errno> {
-    // SAFETY: fcntl has no memory requirements here.
-    let done = unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
-    };
-    if done { Ok(()) } else { Err(Errno::last()) }
+    let fd = checked(fd)?;
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(errno)?;
+    rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(errno)
 }
 
 /// poll(2). `None`: no time limit. Returns the number of ready entries.
@@ -110,6 +117,7 @@ pub(crate) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let none = std::ptr::null::<libc::sigset_t>();
+    // No function of rustix: entries may have -1, which the kernel skips.
     // SAFETY: `entries` has the stated length; the time is NULL or a local copy, to which the
     // kernel may write.
     let ready = unsafe {
@@ -118,18 +126,132 @@ pub(crate) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
     if ready < 0 { Err(Errno::last()) } else { Ok(usize::try_from(ready).unwrap_or(0)) }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
+/// Closes a copy of a descriptor that a process inherited from its parent.
+pub(crate) fn close_inherited(fd: RawFd) {
+    // SAFETY: close has no requirements; no other value of this process uses the descriptor.
+    unsafe { libc::close(fd) };
+}
 
-    #[test]
-    fn the_mode_of_a_closed_descriptor_is_an_error_and_not_a_mode() {
-        let (reader, _writer) = std::io::pipe().unwrap();
-        assert_eq!(is_nonblocking(reader.as_raw_fd()), Ok(false));
-        set_nonblocking(reader.as_raw_fd()).unwrap();
-        assert_eq!(is_nonblocking(reader.as_raw_fd()), Ok(true));
-        // No process opens that many descriptors.
-        assert_eq!(is_nonblocking(RawFd::MAX), Err(Errno::EBADF));
-    }
+/// The result of a call that returns 0.
+fn done(result: libc::c_long) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// A new UDP socket of a family.
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn udp(domain: c_int) -> Result<UdpSocket, Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let domain = u16::try_from(domain).map_err(|_| Errno::EINVAL)?;
+    let domain = AddressFamily::from_raw(domain);
+    let socket = rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    socket.map(UdpSocket::from).map_err(errno)
+}
+
+/// The pointer and length of an address, as system calls have them.
+fn raw(address: &GivenAddress) -> (*const u8, usize) {
+    let bytes = address.bytes();
+    (if address.is_null() { std::ptr::null() } else { bytes.as_ptr() }, bytes.len())
+}
+
+/// bind(2), with the address of a program.
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn udp_bind(socket: &UdpSocket, address: &GivenAddress) -> Result<(), Errno> {
+    let (at, len) = raw(address);
+    // SAFETY: the address is NULL, or has `len` readable bytes.
+    done(unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), at, len) })
+}
+
+/// connect(2), with the address of a program, whose family may be `AF_UNSPEC`.
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn udp_connect(socket: &UdpSocket, address: &GivenAddress) -> Result<(), Errno> {
+    let (at, len) = raw(address);
+    // SAFETY: the address is NULL, or has `len` readable bytes.
+    done(unsafe { libc::syscall(libc::SYS_connect, socket.as_raw_fd(), at, len) })
+}
+
+/// Sends a datagram; `flags` are those of send(2).
+///
+/// # Errors
+/// The errno of the system, which may belong to an earlier datagram.
+pub(crate) fn udp_send(
+    socket: &UdpSocket,
+    bytes: &[u8],
+    to: SocketAddr,
+    flags: c_int,
+) -> Result<(), Errno> {
+    let flags = rustix::net::SendFlags::from_bits_retain(flags.cast_unsigned());
+    rustix::net::sendto(socket, bytes, flags, &to).map(drop).map_err(errno)
+}
+
+/// The next datagram and its sender; `None` without one, and after the error of an earlier
+/// datagram.
+pub(crate) fn udp_receive(socket: &UdpSocket, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    let (len, _, from) = rustix::net::recvfrom(socket, bytes, flags).ok()?;
+    Some((len, SocketAddr::try_from(from?).ok()?))
+}
+
+/// shutdown(2).
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn udp_shut_down(socket: &UdpSocket, how: c_int) -> Result<(), Errno> {
+    use rustix::net::Shutdown;
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(Errno::EINVAL),
+    };
+    rustix::net::shutdown(socket, how).map_err(errno)
+}
+
+/// Limits the hops of unicast IPv6 datagrams.
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn set_unicast_hops(socket: &UdpSocket, hops: u8) -> Result<(), Errno> {
+    rustix::net::sockopt::set_ipv6_unicast_hops(socket, Some(hops)).map_err(errno)
+}
+
+/// setsockopt(2) with the value of a program.
+///
+/// # Errors
+/// The errno of the system.
+///
+/// # Safety
+/// `value` is NULL or has `len` readable bytes.
+pub(crate) unsafe fn set_option(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: by the contract above.
+    done(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, option, value, len) })
+}
+
+/// getsockopt(2) into the value of a program.
+///
+/// # Errors
+/// The errno of the system.
+///
+/// # Safety
+/// `value` and `len` are NULL or writable; `value` has `*len` bytes.
+pub(crate) unsafe fn option(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut libc::socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: by the contract above.
+    done(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, option, value, len) })
 }

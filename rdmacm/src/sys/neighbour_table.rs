@@ -5,8 +5,8 @@
 //! The kernel's connection manager consults the same table before it reports a resolved address
 //! (`addr_resolve` in Linux' `drivers/infiniband/core/addr.c`).
 
+use crate::sys::descriptors;
 use crate::sys::netlink::Netlink;
-use crate::sys::udp;
 use cface::Errno;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -35,7 +35,7 @@ pub(crate) struct Tables(Netlink);
 impl Tables {
     /// Opens the socket; `None` after an error.
     pub(crate) fn open() -> Option<Self> {
-        Netlink::open(libc::NETLINK_ROUTE).map(Self)
+        Netlink::open(libc::NETLINK_ROUTE.cast_unsigned()).map(Self)
     }
 
     /// The neighbour on the way from `from` to `to`. `None`: no neighbour is involved, as for a
@@ -51,7 +51,7 @@ impl Tables {
 
     /// Sends a request and reads the answer, which the kernel queues before send returns.
     fn ask(&self, request: &[u8]) -> Option<Vec<u8>> {
-        self.0.ask(request, 4096, libc::MSG_DONTWAIT)
+        self.0.ask(request, 4096, false)
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn start_discovery(mut from: SocketAddr, mut to: SocketAddr) -> Resul
     socket.set_nonblocking(true)?;
     match to {
         SocketAddr::V4(_) => socket.set_ttl(1)?,
-        SocketAddr::V6(_) => udp::set_unicast_hops(&socket, 1)?,
+        SocketAddr::V6(_) => descriptors::set_unicast_hops(&socket, 1)?,
     }
     socket.send_to(&[], to)?;
     Ok(())

@@ -1,43 +1,39 @@
 //! Netlink sockets (netlink(7)): one request, and the kernel's answer.
 //! `neighbour_table` and `kernel::node` ask through here.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
+};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// A netlink socket of one protocol.
 #[derive(Debug)]
 pub(crate) struct Netlink(OwnedFd);
 
 /// The time limit of an answer, which normally arrives at once.
-static ANSWER_TIMEOUT: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Netlink {
-    /// Opens the socket; `None` after an error.
-    pub(crate) fn open(protocol: libc::c_int) -> Option<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket has no requirements; the new descriptor has no other owner. Eight bytes of
-        // the time limit are read.
-        unsafe {
-            let fd = libc::socket(libc::AF_NETLINK, kind, protocol);
-            let socket = (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?;
-            let size = size_of::<libc::timeval>() as libc::socklen_t;
-            let timeout = (&raw const ANSWER_TIMEOUT).cast();
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, timeout, size);
-            Some(Self(socket))
-        }
+    /// Opens the socket; `None` after an error. Protocol 0 is rtnetlink(7).
+    pub(crate) fn open(protocol: u32) -> Option<Self> {
+        let protocol = NonZeroU32::new(protocol).map(Protocol::from_raw);
+        let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol).ok()?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT)).ok()?;
+        Some(Self(socket))
     }
 
-    /// Sends a request and reads the answer of up to `room` bytes; `flags` are those of recv(2).
-    pub(crate) fn ask(&self, request: &[u8], room: usize, flags: libc::c_int) -> Option<Vec<u8>> {
+    /// Sends a request and reads the answer of up to `room` bytes. `waits`: the kernel may answer
+    /// after send(2) has returned.
+    pub(crate) fn ask(&self, request: &[u8], room: usize, waits: bool) -> Option<Vec<u8>> {
+        let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        rustix::net::send(&self.0, request, SendFlags::empty()).ok()?;
         let mut answer = vec![0; room];
-        // SAFETY: both buffers have the stated lengths.
-        let got = unsafe {
-            let fd = self.0.as_raw_fd();
-            if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
-                return None;
-            }
-            libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), flags)
-        };
-        answer.truncate(usize::try_from(got).ok()?);
+        let (len, _) = rustix::net::recv(&self.0, &mut answer[..], flags).ok()?;
+        answer.truncate(len);
         Some(answer)
     }
 }

@@ -145,25 +145,3 @@ pub(crate) unsafe fn open_xrcd(context: *mut ibv_context) -> *mut ibv_xrcd {
     // SAFETY: as in `create_qp_ex`; `attr` is readable.
     unsafe { member!(context, open_xrcd).map_or_else(absent, |open| open(context, &raw mut attr)) }
 }
-
-/// The entries of a device's GID table.
-///
-/// # Safety
-/// `context` is open.
-pub(crate) unsafe fn gid_table(context: *mut ibv_context) -> Vec<ibv_gid_entry> {
-    let mut entries: Vec<ibv_gid_entry> = Vec::with_capacity(256);
-    // SAFETY: the context is open, and the vector has room for `capacity` entries.
-    let count = unsafe {
-        _ibv_query_gid_table(
-            context,
-            entries.as_mut_ptr(),
-            entries.capacity(),
-            0,
-            size_of::<ibv_gid_entry>(),
-        )
-    };
-    let count = usize::try_from(count).unwrap_or(0).min(entries.capacity());
-    // SAFETY: the call above wrote `count` entries.
-    unsafe { entries.set_len(count) };
-    entries
-}
