@@ -140,7 +140,7 @@ macro_rules! own {
         info::get
     };
     (freeaddrinfo) => {
-        info::free
+        info::free_info
     };
     (resolve_addrinfo) => {
         info::resolve

@@ -283,7 +283,7 @@ verb! {
     ///
     /// # Safety
     /// `info` is NULL or from `get`, and not used afterwards.
-    pub(crate) fn free(info: *mut rdma_addrinfo) {
+    pub(crate) fn free_info(info: *mut rdma_addrinfo) {
         // SAFETY: by the contract above.
         unsafe { free_list(info) };
         Ok(())

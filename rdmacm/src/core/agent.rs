@@ -60,8 +60,8 @@ const MOST_HANDLES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Agent {
     device: &'static Device,
-    /// The queue pair, with a memory of slots. The owner of a slot's number uses the slot, under the
-    /// lock of `state` or on the agent's thread alone.
+    /// The queue pair, with a memory of slots. The owner of a slot's number uses the slot, under
+    /// the lock of `state` or on the agent's thread alone.
     qp: QueuePair,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
@@ -484,18 +484,18 @@ impl Agent {
 
     fn run(&self) {
         loop {
-            self.drain();
+            self.take_arrivals();
             let wait = self.handle_deadlines();
             self.recv_cq.arm();
             // A datagram that arrived before the queue was armed raises no event.
-            if !self.drain() {
+            if !self.take_arrivals() {
                 self.sleep(wait);
             }
         }
     }
 
     /// Processes received datagrams. Returns `false` if none had arrived.
-    fn drain(&self) -> bool {
+    fn take_arrivals(&self) -> bool {
         let mut any = false;
         loop {
             let mut completed = vec![];

@@ -350,8 +350,8 @@ impl CEvent {
         Self(event)
     }
 
-    /// Takes the program's count of the new id of a connection request, which this library keeps for
-    /// itself. `None` if the count was taken before.
+    /// Takes the program's count of the new id of a connection request, which this library keeps.
+    /// `None` if the count was taken before.
     pub(crate) fn take_new_id(&mut self) -> Option<Arc<Id>> {
         if self.0.event != RDMA_CM_EVENT_CONNECT_REQUEST {
             return None;

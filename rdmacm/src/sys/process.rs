@@ -65,7 +65,8 @@ impl<T: Default + Send + Sync> PerProcess<T> {
 
 static GROUP: OnceLock<Option<u32>> = OnceLock::new();
 
-/// Whether the owner in the names of ports, listeners and processes is a group, whose members have different users.
+/// Whether the owner in the names of ports, listeners and processes is a group, whose members have
+/// different users.
 pub(crate) fn is_group() -> bool {
     GROUP.get_or_init(group).is_some()
 }
