@@ -19,8 +19,9 @@ use crate::host::neighbours::Neighbours;
 use crate::host::peer::Peer;
 use crate::host::ports::Name;
 use crate::host::probes::HostProbes;
+use crate::host::processes::PublishedNames;
 use crate::host::sorting::{self, Addressee};
-use crate::host::unclaimed::UnclaimedRequests;
+use crate::host::unclaimed::{HostNames as _, UnclaimedRequests};
 use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
 use crate::host::{ports, processes};
 use crate::sys::objects::{
@@ -89,6 +90,8 @@ pub(crate) struct AgentState {
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// The time at which the thread wakes by itself; None: the thread waits for an arrival.
     sleeps_until: Option<Time>,
+    /// The names that the host's processes have published.
+    names: PublishedNames,
     /// Requests from peers for which this process has no listener.
     unclaimed: UnclaimedRequests,
     /// Requests of this process to services that have no listener on this host yet.
@@ -125,6 +128,7 @@ impl AgentState {
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             sleeps_until: None,
+            names: PublishedNames::default(),
             unclaimed: UnclaimedRequests::default(),
             unserved: UnservedRequests::default(),
             host_probes: HostProbes::default(),
@@ -315,7 +319,8 @@ impl Agent {
     /// manager sends it again after its timeout.
     fn send(&self, state: &mut AgentState, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
         if state.free.is_empty() {
-            self.send_cq.poll(|wc| state.free.push(wc.wr_id as usize));
+            let done = self.send_cq.completions();
+            state.free.extend(done.iter().map(|wc| wc.wr_id as usize));
         }
         let Some(ah) = self.address_handle(state, peer) else { return true };
         let Some(number) = state.free.pop() else { return false };
@@ -385,17 +390,19 @@ impl Agent {
                 let is_taker =
                     all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
                 let (now, target) = (self.now(), (service, to));
-                if !is_taker && state.is_local(remote) {
-                    state.unclaimed.receive_local(now, from, target, mad);
+                let is_local = state.is_local(remote);
+                let AgentState { unclaimed, names, .. } = state;
+                if !is_taker && is_local {
+                    unclaimed.receive_local(names, now, from, target, mad);
                 } else if !is_taker {
-                    state.unclaimed.receive_remote(now, from, target, mad);
+                    unclaimed.receive_remote(names, now, from, target, mad);
                 }
                 is_taker
             }
             other => {
-                let unclaimed = &mut state.unclaimed;
+                let names = &mut state.names;
                 other.is_accepted_by(self.process.number, processes::is_alive, || {
-                    unclaimed.is_responder()
+                    names.is_responder()
                 })
             }
         };
@@ -412,8 +419,8 @@ impl Agent {
     /// Disconnects the connections that ended local processes had with other hosts.
     fn disconnect_for_dead(&self, state: &mut AgentState) {
         let now = self.now();
-        let unclaimed = &mut state.unclaimed;
-        for connection in state.neighbour_connections.due(now, || unclaimed.is_responder()) {
+        let names = &mut state.names;
+        for connection in state.neighbour_connections.due(now, || names.is_responder()) {
             let (names, qpn) = ((connection.name, connection.remote_name), connection.remote_qpn);
             state.manager.disconnect_for(now, &mut random::number, connection.peer, names, qpn);
         }
@@ -498,16 +505,15 @@ impl Agent {
     fn take_arrivals(&self) -> bool {
         let mut any = false;
         loop {
-            let mut completed = vec![];
-            self.recv_cq.poll(|wc| completed.push((wc.wr_id, wc.status, wc.byte_len)));
+            let completed = self.recv_cq.completions();
             if completed.is_empty() {
                 return any;
             }
             any = true;
             let mut state = self.lock();
-            for (name, status, len) in completed {
-                let (number, len) = (name as usize, (len as usize).min(SLOT));
-                if status == IBV_WC_SUCCESS && number < RECEIVES {
+            for wc in completed {
+                let (number, len) = (wc.wr_id as usize, (wc.byte_len as usize).min(SLOT));
+                if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
                     let mut datagram = [0; SLOT];
                     let bytes = datagram.get_mut(..len).unwrap_or_default();
                     // The slot of a completed receive belongs to the agent until the slot is posted
@@ -529,7 +535,8 @@ impl Agent {
     fn handle_deadlines(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = self.now();
-        for (from, mad) in state.unclaimed.due(now) {
+        let AgentState { unclaimed, names, .. } = &mut **state;
+        for (from, mad) in unclaimed.due(names, now) {
             // No local process listens to the service, so the manager answers with a rejection.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }

@@ -1,10 +1,13 @@
 //! The processes of a host: their numbers, their life, and the one that answers for dead processes.
 //! Numbers, life and role are names of sockets, as ports are ([`crate::host::ports`]).
 
-use crate::host::ports::{Name, full_name, is_taken, take};
+use crate::host::ports::{self, Name, full_name, is_taken, take};
+use crate::host::unclaimed::HostNames;
 use crate::sys::process::{effective_id, is_group};
 use cface::Errno;
 use cface::names::{self, Life};
+use ferroverbs_cm::wire::ServiceId;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// The number of upper bits of a communication id that contain the process number.
@@ -56,10 +59,29 @@ pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
     names::watch(&full_name(&life_name(number)), |uid| is_group() || uid == own)
 }
 
-/// Claims the host-wide role of answering MADs whose process does not exist. Returns None if
-/// another process holds the role.
-pub(crate) fn claim_responder() -> Option<Name> {
-    take("speaker").ok()
+/// The names that the processes of this host have published, and the role of this process.
+#[derive(Debug, Default)]
+pub(crate) struct PublishedNames {
+    /// The host-wide role of answering MADs whose process does not exist, if this process holds the
+    /// role.
+    responder_role: Option<Name>,
+}
+
+impl HostNames for PublishedNames {
+    fn is_responder(&mut self) -> bool {
+        if self.responder_role.is_none() {
+            self.responder_role = take("speaker").ok();
+        }
+        self.responder_role.is_some()
+    }
+
+    fn is_listened_to(&self, service: ServiceId, to: IpAddr) -> Result<bool, Errno> {
+        ports::is_listened_to(service, to)
+    }
+
+    fn unanswered_services(&self) -> Result<Vec<ServiceId>, Errno> {
+        ports::unanswered_services()
+    }
 }
 
 /// Whether the process with the number lives. If the state cannot be determined the result is true,

@@ -3,12 +3,14 @@
 //! and after its end the next process that needs the role.
 //!
 //! A server that stops listening with unanswered requests announces the requests by a name
-//! ([`ports::announce_unanswered`]) until they are answered.
+//! (`ports::announce_unanswered`) until they are answered.
+//!
+//! The rules are a state machine: time, MADs and the published names of the host go in, requests to
+//! answer come out. [`HostNames`] is the host, or a host of a test.
 
 use crate::host::peer::Peer;
-use crate::host::ports::{self, Name};
-use crate::host::processes;
 use crate::host::sorting;
+use cface::Errno;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
 use std::collections::VecDeque;
@@ -26,11 +28,28 @@ const MOST: usize = 256;
 /// The identity of a request: the peer, and the peer's communication id.
 type RequestKey = (Peer, u32);
 
+/// What the processes of a host have published.
+pub(crate) trait HostNames {
+    /// Whether this process has the host-wide role of answering requests without a process; claims
+    /// the role if it is free.
+    fn is_responder(&mut self) -> bool;
+
+    /// Whether a process listens to a service at an address.
+    ///
+    /// # Errors
+    /// The errno of the system: the state cannot be determined.
+    fn is_listened_to(&self, service: ServiceId, to: IpAddr) -> Result<bool, Errno>;
+
+    /// The services with requests that a process has announced to answer.
+    ///
+    /// # Errors
+    /// The errno of the system: the state cannot be determined.
+    fn unanswered_services(&self) -> Result<Vec<ServiceId>, Errno>;
+}
+
 /// Requests for services that this process does not have.
 #[derive(Debug, Default)]
 pub(crate) struct UnclaimedRequests {
-    /// The host-wide role of answering requests without a process, if this process holds the role.
-    responder_role: Option<Name>,
     /// Local requests that arrived once. Their clients saw a listener before.
     local: VecDeque<RequestKey>,
     /// Requests that had no listener on arrival.
@@ -47,40 +66,33 @@ struct WaitingRequest {
 }
 
 impl UnclaimedRequests {
-    /// Whether this process answers for the host; claims the role if it is free.
-    pub(crate) fn is_responder(&mut self) -> bool {
-        if self.responder_role.is_none() {
-            self.responder_role = processes::claim_responder();
-        }
-        self.responder_role.is_some()
-    }
-
     /// Records a request of another host for a service that this process does not have.
     pub(crate) fn receive_remote(
         &mut self,
+        host: &mut impl HostNames,
         now: Time,
         from: Peer,
         target: (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
     ) {
-        self.recheck_later(now, BETWEEN_LISTENERS, from, target, mad);
+        self.recheck_later(host, (now, BETWEEN_LISTENERS), from, target, mad);
     }
 
     fn recheck_later(
         &mut self,
-        now: Time,
-        wait: Duration,
+        host: &mut impl HostNames,
+        (now, wait): (Time, Duration),
         from: Peer,
         (service, to): (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
     ) {
         let key = (from, sorting::sender_id(mad));
         let is_known = self.waiting.iter().any(|waiting| waiting.key == key);
-        if is_known || self.waiting.len() >= MOST || !self.is_responder() {
+        if is_known || self.waiting.len() >= MOST || !host.is_responder() {
             return;
         }
         // If the state cannot be determined, the request is ignored, and the client sends it again.
-        if ports::is_listened_to(service, to) == Ok(false) {
+        if host.is_listened_to(service, to) == Ok(false) {
             let until = now.saturating_add(wait);
             self.waiting.push_back(WaitingRequest { until, service, to, key, mad: *mad });
         }
@@ -90,6 +102,7 @@ impl UnclaimedRequests {
     /// request is only remembered, because its client saw a listener just before.
     pub(crate) fn receive_local(
         &mut self,
+        host: &mut impl HostNames,
         now: Time,
         from: Peer,
         target: (ServiceId, IpAddr),
@@ -97,7 +110,7 @@ impl UnclaimedRequests {
     ) {
         let key = (from, sorting::sender_id(mad));
         if self.local.contains(&key) {
-            return self.recheck_later(now, AFTER_A_LISTENER, from, target, mad);
+            return self.recheck_later(host, (now, AFTER_A_LISTENER), from, target, mad);
         }
         self.local.truncate(MOST - 1);
         self.local.push_front(key);
@@ -110,17 +123,17 @@ impl UnclaimedRequests {
 
     /// The requests whose time is over and that still have neither a listener nor an announcement.
     /// A client sends every other request again.
-    pub(crate) fn due(&mut self, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
+    pub(crate) fn due(&mut self, host: &impl HostNames, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
         }
         let all = std::mem::take(&mut self.waiting);
         let (due, left): (VecDeque<_>, _) = all.into_iter().partition(|one| one.until <= now);
         self.waiting = left;
-        let Ok(unanswered) = ports::unanswered_services() else { return vec![] };
+        let Ok(unanswered) = host.unanswered_services() else { return vec![] };
         let is_unclaimed = |one: &WaitingRequest| {
             !unanswered.contains(&one.service)
-                && ports::is_listened_to(one.service, one.to) == Ok(false)
+                && host.is_listened_to(one.service, one.to) == Ok(false)
         };
         due.iter().filter(|one| is_unclaimed(one)).map(|one| (one.key.0, one.mad)).collect()
     }
@@ -129,53 +142,118 @@ impl UnclaimedRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::ports::PortClaim;
+
+    /// A host of a test: its listeners, its announcements, and whether the role is free.
+    #[derive(Default)]
+    struct TestHost {
+        listeners: Vec<ServiceId>,
+        unanswered: Vec<ServiceId>,
+        role_is_taken: bool,
+        is_unreadable: bool,
+    }
+
+    impl HostNames for TestHost {
+        fn is_responder(&mut self) -> bool {
+            !self.role_is_taken
+        }
+
+        fn is_listened_to(&self, service: ServiceId, _: IpAddr) -> Result<bool, Errno> {
+            if self.is_unreadable { Err(Errno::EIO) } else { Ok(self.listeners.contains(&service)) }
+        }
+
+        fn unanswered_services(&self) -> Result<Vec<ServiceId>, Errno> {
+            if self.is_unreadable { Err(Errno::EIO) } else { Ok(self.unanswered.clone()) }
+        }
+    }
+
+    const FROM: Peer = Peer { remote: [1; 16], local: [2; 16] };
+    const SERVICE: ServiceId = ServiceId(0x0106_1bb3);
+
+    fn target() -> (ServiceId, IpAddr) {
+        (SERVICE, IpAddr::from([10, 0, 0, 1]))
+    }
+
+    fn mad(name: u8) -> [u8; MAD_LEN] {
+        let mut mad = [0; MAD_LEN];
+        mad[27] = name;
+        mad
+    }
 
     #[test]
-    fn who_asks_for_nobody_hears_it_later_and_who_asks_for_somebody_hears_nothing() {
+    fn a_request_without_a_listener_is_answered_once_and_after_a_while() {
+        let (mut host, mut unclaimed) = (TestHost::default(), UnclaimedRequests::default());
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
+        // A repetition does not begin the time anew.
+        let later = BETWEEN_LISTENERS / 2;
+        unclaimed.receive_remote(&mut host, later, FROM, target(), &mad(1));
+        assert_eq!(unclaimed.next(), Some(BETWEEN_LISTENERS));
+        assert_eq!(unclaimed.due(&host, later), []);
+        assert_eq!(unclaimed.due(&host, BETWEEN_LISTENERS), [(FROM, mad(1))]);
+        assert_eq!((unclaimed.next(), unclaimed.due(&host, BETWEEN_LISTENERS)), (None, vec![]));
+    }
+
+    #[test]
+    fn a_request_whose_service_has_a_process_is_left_to_that_process() {
+        let mut host = TestHost { listeners: vec![SERVICE], ..TestHost::default() };
         let mut unclaimed = UnclaimedRequests::default();
-        let unserved = ServiceId(0xfeed_0001_0000_0000 | u64::from(std::process::id()));
-        let served = ServiceId(unserved.0 + (1 << 32));
-        let four = IpAddr::from([10, 0, 0, 1]);
-        let listener = ports::listen(served, PortClaim::of((four, 0).into(), true, false))
-            .expect("nobody does");
-        let from = Peer { remote: [1; 16], local: [2; 16] };
-        let mad = |name: u8| {
-            let mut mad = [0; MAD_LEN];
-            mad[27] = name;
-            mad
-        };
-        if !unclaimed.is_responder() {
-            // Another program of this machine holds the role; the test cannot go on.
-            eprintln!("skipped: another process answers for this host");
-            return;
-        }
-        let start = Time::ZERO;
-        unclaimed.receive_remote(start, from, (unserved, four), &mad(1));
-        unclaimed.receive_remote(start, from, (unserved, four), &mad(1));
-        unclaimed.receive_remote(start, from, (served, four), &mad(2));
-        assert_eq!((unclaimed.next(), unclaimed.due(start)), (Some(BETWEEN_LISTENERS), vec![]));
-        assert_eq!(unclaimed.due(BETWEEN_LISTENERS), [(from, mad(1))]);
-        assert_eq!((unclaimed.next(), unclaimed.due(BETWEEN_LISTENERS)), (None, vec![]));
-
-        // The listener goes, and its process still has the request.
-        let unanswered = ports::announce_unanswered(served, 7).expect("a name is free");
-        let another = ports::announce_unanswered(served, 7).expect("another one, too");
-        drop((listener, another));
-        unclaimed.receive_remote(start, from, (served, four), &mad(2));
-        assert_eq!(unclaimed.due(BETWEEN_LISTENERS), [], "somebody has it");
-        // The process is killed.
-        drop(unanswered);
-        unclaimed.receive_remote(start, from, (served, four), &mad(2));
-        assert_eq!(unclaimed.due(BETWEEN_LISTENERS), [(from, mad(2))]);
-
-        // A request of this host: its client saw a listener.
-        unclaimed.receive_local(start, from, (unserved, four), &mad(3));
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
         assert_eq!(unclaimed.next(), None);
-        unclaimed.receive_local(start, from, (unserved, four), &mad(3));
-        unclaimed.receive_remote(start, from, (unserved, four), &mad(4));
+        // A listener that comes in time gets the repetition.
+        host.listeners.clear();
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
+        host.listeners.push(SERVICE);
+        assert_eq!(unclaimed.due(&host, BETWEEN_LISTENERS), []);
+    }
+
+    #[test]
+    fn announced_requests_are_left_until_their_process_ends() {
+        let mut host = TestHost { unanswered: vec![SERVICE], ..TestHost::default() };
+        let mut unclaimed = UnclaimedRequests::default();
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
+        assert_eq!(unclaimed.due(&host, BETWEEN_LISTENERS), [], "a process has the request");
+        // The process is killed, and the client asks again.
+        host.unanswered.clear();
+        unclaimed.receive_remote(&mut host, BETWEEN_LISTENERS, FROM, target(), &mad(1));
+        assert_eq!(unclaimed.due(&host, 2 * BETWEEN_LISTENERS), [(FROM, mad(1))]);
+    }
+
+    #[test]
+    fn the_first_copy_of_a_request_of_this_host_waits_for_the_second() {
+        let (mut host, mut unclaimed) = (TestHost::default(), UnclaimedRequests::default());
+        unclaimed.receive_local(&mut host, Time::ZERO, FROM, target(), &mad(3));
+        assert_eq!(unclaimed.next(), None);
+        unclaimed.receive_local(&mut host, Time::ZERO, FROM, target(), &mad(3));
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(4));
         assert_eq!(unclaimed.next(), Some(BETWEEN_LISTENERS), "each has its time");
-        assert_eq!(unclaimed.due(BETWEEN_LISTENERS), [(from, mad(4))]);
-        assert_eq!(unclaimed.due(AFTER_A_LISTENER), [(from, mad(3))]);
+        assert_eq!(unclaimed.due(&host, BETWEEN_LISTENERS), [(FROM, mad(4))]);
+        assert_eq!(unclaimed.due(&host, AFTER_A_LISTENER), [(FROM, mad(3))]);
+    }
+
+    #[test]
+    fn one_process_answers_for_a_host_and_none_answers_without_certainty() {
+        let mut unclaimed = UnclaimedRequests::default();
+        for (role_is_taken, is_unreadable) in [(true, false), (false, true)] {
+            let mut host = TestHost { role_is_taken, is_unreadable, ..TestHost::default() };
+            unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
+            assert_eq!(unclaimed.next(), None);
+        }
+        // Uncertain only when the time is over: the client asks again.
+        let mut host = TestHost::default();
+        unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad(1));
+        host.is_unreadable = true;
+        assert_eq!(unclaimed.due(&host, BETWEEN_LISTENERS), []);
+    }
+
+    #[test]
+    fn any_number_of_requests_takes_a_limited_memory() {
+        let (mut host, mut unclaimed) = (TestHost::default(), UnclaimedRequests::default());
+        for name in 0..=u16::MAX {
+            let mut mad = mad(0);
+            (mad[26], mad[27]) = ((name >> 8) as u8, name as u8);
+            unclaimed.receive_remote(&mut host, Time::ZERO, FROM, target(), &mad);
+            unclaimed.receive_local(&mut host, Time::ZERO, FROM, target(), &mad);
+        }
+        assert!(unclaimed.local.len() <= MOST);
+        assert_eq!(unclaimed.due(&host, AFTER_A_LISTENER).len(), MOST);
     }
 }

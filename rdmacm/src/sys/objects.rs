@@ -516,6 +516,20 @@ impl CompletionQueue {
         count > 0
     }
 
+    /// Up to 64 completions, on the heap: a thread of a program may have a small stack.
+    pub(crate) fn completions(&self) -> Vec<ibv_wc> {
+        let mut found = Vec::with_capacity(64);
+        // SAFETY: context and queue are live, and the vector has room for 64 completions, of which
+        // the device fills in `count`.
+        unsafe {
+            if let Some(poll) = (*self.context.as_c()).ops.poll_cq {
+                let count = poll(self.as_c(), 64, found.as_mut_ptr());
+                found.set_len(usize::try_from(count).unwrap_or(0).min(64));
+            }
+        }
+        found
+    }
+
     /// Arms the queue, so that the next completion makes the descriptor readable.
     pub(crate) fn arm(&self) {
         // SAFETY: context and queue are live.
