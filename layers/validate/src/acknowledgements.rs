@@ -5,27 +5,23 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::checks::events::{self, Unacknowledged};
 use crate::patience::persists;
+use crate::provider::AcknowledgedEvents;
 use crate::report::{report, wanted};
 use crate::state::Cq;
 
 /// CQ-06, CQ-08: reports the destruction of an object that waits for acknowledgements.
-///
-/// # Safety
-/// `acked` is the count of a live object; other threads may change it.
-pub(crate) unsafe fn waits(
+pub(crate) fn waits(
     events: Unacknowledged,
     call: &str,
     object: &str,
     got: &AtomicU32,
-    acked: *const u32,
+    acked: AcknowledgedEvents,
 ) {
     if !wanted(events.id()) {
         return;
     }
     let waiting = persists(|| {
-        let got = got.load(Ordering::Relaxed);
-        // SAFETY: per the caller; the word is read at once.
-        let acked = unsafe { acked.read_volatile() };
+        let (got, acked) = (got.load(Ordering::Relaxed), acked.read());
         events::unacknowledged(got, acked).map(|_| (got, acked))
     });
     let found = waiting.map(|(got, acked)| events::waits(events, got, acked));

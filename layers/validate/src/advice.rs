@@ -1,40 +1,27 @@
 //! MR-07, MR-14, QP-14, QP-16, CQ-04, CQ-09, OB-04, OB-06: checks that are off by default. Correct
 //! programs cause their messages too, or the check is slow.
 
-use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use abi::{IBV_FORK_DISABLED, ibv_context, ibv_fork_status, ibv_mr, ibv_qp_init_attr};
+use abi::{ibv_mr, ibv_qp_init_attr};
 
 use crate::checks::finding::Stack;
 use crate::checks::{Id, element, events, objects};
-use crate::regions;
 use crate::report::{report, wanted};
-use crate::state::{Cq, Qp, Srq};
+use crate::state::{Cq, Ctx, Qp, Srq};
+use crate::{native, provider, regions};
 
 /// MR-07: reports memory that is unmapped when its region is deregistered.
 pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
     if !wanted(Id::Mr07) || mr.addr.is_null() || mr.length == 0 {
         return;
     }
-    let page = cface::mem::page_size();
-    /// Pages of one `mincore` call.
-    const PAGES: usize = 1 << 14;
-    let (first, last) =
-        (mr.addr as usize & !(page - 1), (mr.addr as usize).saturating_add(mr.length));
-    let mut seen = vec![0_u8; PAGES];
-    let mut at = first;
-    while at < last {
-        let length = (last - at).min(PAGES * page);
-        // SAFETY: mincore(2) reads no memory of the range, and `seen` has a byte for each page.
-        let result = unsafe { libc::mincore(at as *mut c_void, length, seen.as_mut_ptr()) };
-        if result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
-            let found = element::unmapped(mr.addr as u64, last as u64, made);
-            let object = || format!("mr with lkey {:#x}", mr.lkey);
-            return report("ibv_dereg_mr", object, [found], None);
-        }
-        at = at.saturating_add(length);
+    let first = mr.addr as usize;
+    let last = first.saturating_add(mr.length);
+    if native::is_unmapped(first, last) {
+        let found = element::unmapped(first as u64, last as u64, made);
+        report("ibv_dereg_mr", || format!("mr with lkey {:#x}", mr.lkey), [found], None);
     }
 }
 
@@ -44,17 +31,10 @@ static FORKS_ARE_UNSAFE: AtomicBool = AtomicBool::new(false);
 
 /// Notes at a registration whether fork support is on.
 pub(crate) fn registered() {
-    if !wanted(Id::Mr14) {
-        return;
-    }
-    // SAFETY: the name ends with a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_is_fork_initialized".as_ptr()) };
-    if !found.is_null() {
-        // SAFETY: libibverbs exports the function with this prototype.
-        let status = unsafe {
-            core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> ibv_fork_status>(found)()
-        };
-        FORKS_ARE_UNSAFE.store(status == IBV_FORK_DISABLED, Ordering::Relaxed);
+    if wanted(Id::Mr14)
+        && let Some(is_off) = provider::fork_support_is_off()
+    {
+        FORKS_ARE_UNSAFE.store(is_off, Ordering::Relaxed);
     }
 }
 
@@ -129,19 +109,12 @@ pub(crate) fn limit_is_over(srq: &Srq) {
 static REPORTED_CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// CQ-09: reports an asynchronous event that the program did not read.
-///
-/// # Safety
-/// `context` is open.
-pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_context) {
-    if !wanted(Id::Cq09) || REPORTED_CONTEXT.load(Ordering::Relaxed) == context as usize {
+pub(crate) fn unread(call: &str, object: String, ctx: &Ctx) {
+    if !wanted(Id::Cq09) || REPORTED_CONTEXT.load(Ordering::Relaxed) == ctx.at {
         return;
     }
-    // SAFETY: per the caller.
-    let fd: c_int = unsafe { (*context).async_fd };
-    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the array has one entry, and the call does not wait.
-    if unsafe { libc::poll(&raw mut watched, 1, 0) } == 1 && watched.revents & libc::POLLIN != 0 {
-        REPORTED_CONTEXT.store(context as usize, Ordering::Relaxed);
+    if ctx.provider.has_async_event() {
+        REPORTED_CONTEXT.store(ctx.at, Ordering::Relaxed);
         report(call, || object.clone(), [events::unread()], None);
     }
 }

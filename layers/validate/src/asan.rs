@@ -9,12 +9,12 @@
 //! functions that the sanitizer intercepts. The sanitizer accepts these writes only with a
 //! suppression, which is read at process start. Without the suppression the layer poisons nothing.
 
-use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use crate::checks::Id;
+use crate::native::{OnReport, Sanitizer};
 use crate::report::wanted;
 
 /// The suppression that `soft` needs.
@@ -24,20 +24,6 @@ const GRANULE: u64 = 8;
 /// Shadow byte of memory that a user poisoned (`kAsanUserPoisonedMemoryMagic`). Freed memory has
 /// another value.
 const POISONED: u8 = 0xf7;
-
-type Change = unsafe extern "C" fn(*const c_void, usize);
-/// The callback of the sanitizer, which gets the text of its report.
-pub(crate) type OnReport = unsafe extern "C" fn(*const c_char);
-
-/// Functions of the sanitizer (sanitizer/asan_interface.h).
-struct Sanitizer {
-    poison: Change,
-    unpoison: Change,
-    report_address: unsafe extern "C" fn() -> *const c_void,
-    /// The shadow byte of an address is at `(address >> scale) + offset`.
-    scale: usize,
-    offset: usize,
-}
 
 /// `None` if the process has no sanitizer.
 static SANITIZER: OnceLock<Option<Sanitizer>> = OnceLock::new();
@@ -71,38 +57,11 @@ pub(crate) fn is_on() -> bool {
 }
 
 fn find(callback: OnReport) -> Option<Sanitizer> {
-    let functions = [
-        c"__asan_poison_memory_region",
-        c"__asan_unpoison_memory_region",
-        c"__asan_get_report_address",
-        c"__asan_get_shadow_mapping",
-        c"__asan_set_error_report_callback",
-    ]
-    // SAFETY: the names end with a NUL.
-    .map(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
-    if functions.iter().any(|function| function.is_null()) {
+    let sanitizer = Sanitizer::find(callback);
+    if sanitizer.is_none() {
         say("the program is not built with -fsanitize=address");
-        return None;
     }
-    let [poison, unpoison, report_address, mapping, on_report] = functions;
-    let (mut scale, mut offset) = (0_usize, 0_usize);
-    // SAFETY: the functions have the prototypes of the sanitizer's header.
-    unsafe {
-        let mapping: unsafe extern "C" fn(*mut usize, *mut usize) = core::mem::transmute(mapping);
-        mapping(&raw mut scale, &raw mut offset);
-        let on_report: unsafe extern "C" fn(OnReport) = core::mem::transmute(on_report);
-        on_report(callback);
-        Some(Sanitizer {
-            poison: core::mem::transmute::<*mut c_void, Change>(poison),
-            unpoison: core::mem::transmute::<*mut c_void, Change>(unpoison),
-            report_address: core::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn() -> *const c_void,
-            >(report_address),
-            scale,
-            offset,
-        })
-    }
+    sanitizer
 }
 
 /// Whether the process was started with the suppression.
@@ -124,10 +83,7 @@ fn granules(span: &Range<u64>) -> Range<u64> {
 pub(crate) fn poison(span: &Range<u64>) {
     let span = granules(span);
     if let (true, Some(Some(sanitizer))) = (is_on() && !span.is_empty(), SANITIZER.get()) {
-        // SAFETY: the range is registered memory of the program; the sanitizer marks it only.
-        unsafe {
-            (sanitizer.poison)(span.start as *const c_void, (span.end - span.start) as usize)
-        };
+        sanitizer.poison(span.start, span.end - span.start);
     }
 }
 
@@ -135,19 +91,13 @@ pub(crate) fn poison(span: &Range<u64>) {
 pub(crate) fn unpoison(span: &Range<u64>) {
     let Some(Some(sanitizer)) = SANITIZER.get() else { return };
     for at in granules(span).step_by(GRANULE as usize) {
-        let byte = ((at as usize) >> sanitizer.scale).wrapping_add(sanitizer.offset) as *const u8;
-        // SAFETY: shadow memory stays mapped for an address that was in use. Other threads may
-        // write it.
-        if unsafe { byte.read_volatile() } == POISONED {
-            // SAFETY: as in `poison`.
-            unsafe { (sanitizer.unpoison)(at as *const c_void, GRANULE as usize) };
+        if sanitizer.shadow(at) == POISONED {
+            sanitizer.unpoison(at, GRANULE);
         }
     }
 }
 
 /// The address of the last report; valid in the callback.
 pub(crate) fn report_address() -> Option<u64> {
-    let sanitizer = SANITIZER.get()?.as_ref()?;
-    // SAFETY: the sanitizer's function may be called after a report.
-    Some(unsafe { (sanitizer.report_address)() } as u64)
+    SANITIZER.get()?.as_ref().map(Sanitizer::report_address)
 }

@@ -76,7 +76,7 @@ unsafe fn take(building: &mut Building, qp: *mut ibv_qp_ex, before: Option<&ibv_
             let address = |function: Option<_>| function.map_or(0, |function| function as usize);
             let old = before.map_or(0, |before| address(before.$field));
             if now.is_some() && address(now) != old {
-                building.old.$field = now;
+                building.old.get_mut().$field = now;
                 // SAFETY: the caller's `qp` is live, and every change of the pointers takes the
                 // builder's lock.
                 unsafe { (*qp).$field = Some($field) };
@@ -108,7 +108,7 @@ unsafe extern "C" fn ferroverbs_validate_wr_start(
     let me = thread();
     let found = protocol::started_twice(builder.owner(), me);
     report("ibv_wr_start", || known.name(), found, known.about());
-    let start = builder.lock().old.wr_start;
+    let start = builder.lock().old.get().wr_start;
     if let Some(start) = start {
         // SAFETY: the provider's own function, with its QP.
         unsafe { start(qp) };
@@ -145,7 +145,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let mut building = builder.lock();
         close(known, &mut building, CALL);
         // The vector is given back below if all is posted, to keep its capacity.
-        (building.old.wr_complete, core::mem::take(&mut building.ids))
+        (building.old.get().wr_complete, core::mem::take(&mut building.ids))
     };
     builder.set_owner(0);
     let Some(complete) = complete else { return libc::EINVAL };
@@ -175,7 +175,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
             known.digests.lock().take_back(&building.ids);
         }
         building.ids.clear();
-        building.old.wr_abort
+        building.old.get().wr_abort
     };
     builder.set_owner(0);
     if let Some(abort) = abort {
@@ -199,7 +199,7 @@ unsafe fn begin(
     // SAFETY: the caller's QP is live, and the program has set both members.
     let wr = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     building.open = Some(OpenRequest::new(wr, opcode, remote, rkey));
-    Some(building.old)
+    Some(*building.old.get())
 }
 
 /// Changes the request that is being built.
@@ -215,7 +215,7 @@ fn set(
         Some(open) => change(open),
         None => report(call, || known.name(), [protocol::no_request()], known.about()),
     }
-    Some(building.old)
+    Some(*building.old.get())
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(

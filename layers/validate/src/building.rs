@@ -3,10 +3,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use abi::{Zeroed, ibv_qp_ex, ibv_sge};
+use abi::ibv_sge;
 use layer_tap::spin::{Spin, SpinGuard};
 
 use crate::checks::request::SendRequest;
+use crate::provider::BuilderPointers;
 use crate::stack::Site;
 
 /// Elements of a request that are checked.
@@ -68,7 +69,7 @@ impl OpenRequest {
 /// The state of a builder that its lock guards.
 pub(crate) struct Building {
     /// The provider's pointers.
-    pub(crate) old: ibv_qp_ex,
+    pub(crate) old: BuilderPointers,
     /// The operations with which the QP was created (`IBV_QP_EX_WITH_*`).
     pub(crate) ops: u64,
     pub(crate) open: Option<OpenRequest>,
@@ -76,9 +77,6 @@ pub(crate) struct Building {
     pub(crate) ids: Vec<u64>,
     pub(crate) site: Site,
 }
-
-// SAFETY: only the function pointers of the copied `ibv_qp_ex` are read.
-unsafe impl Send for Building {}
 
 /// The requests being built. The provider admits one thread between `ibv_wr_start` and
 /// `ibv_wr_complete`, and the layer checks the program for the same rule.
@@ -91,7 +89,7 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new() -> Self {
         let building =
-            Building { old: ibv_qp_ex::zeroed(), ops: 0, open: None, ids: Vec::new(), site: 0 };
+            Building { old: BuilderPointers::none(), ops: 0, open: None, ids: Vec::new(), site: 0 };
         Self { building: Spin::new(building), owner: AtomicU32::new(0) }
     }
 

@@ -3,62 +3,15 @@
 
 use core::ffi::c_int;
 
-use abi::{IBV_QPT_DRIVER, IBV_QPT_XRC_RECV, QpAttrMask as M, ibv_qp_attr};
+use abi::{IBV_QPT_DRIVER, IBV_QPT_XRC_RECV};
 
-use crate::checks::change::{self, AlternatePath, ChangeFacts, QpChange};
+use crate::checks::change::{self, ChangeFacts, QpChange};
 use crate::checks::{Id, refused_change};
 use crate::gid;
 use crate::report::{report, wanted};
 use crate::state::Qp;
 
 const CALL: &str = "ibv_modify_qp";
-
-/// Reads the attributes that `mask` names.
-///
-/// # Safety
-/// `attr` is readable where `mask` names a member.
-pub(crate) unsafe fn read(attr: *const ibv_qp_attr, mask: M) -> QpChange {
-    macro_rules! member {
-        ($bit:ident $field:ident) => {
-            // SAFETY: the mask names the member.
-            mask.contains(M::$bit).then(|| unsafe { (*attr).$field })
-        };
-    }
-    QpChange {
-        mask: mask.bits(),
-        qp_state: member!(STATE qp_state),
-        cur_qp_state: member!(CUR_STATE cur_qp_state),
-        path_mtu: member!(PATH_MTU path_mtu),
-        port_num: member!(PORT port_num),
-        timeout: member!(TIMEOUT timeout),
-        retry_cnt: member!(RETRY_CNT retry_cnt),
-        rnr_retry: member!(RNR_RETRY rnr_retry),
-        min_rnr_timer: member!(MIN_RNR_TIMER min_rnr_timer),
-        rq_psn: member!(RQ_PSN rq_psn),
-        sq_psn: member!(SQ_PSN sq_psn),
-        dest_qp_num: member!(DEST_QPN dest_qp_num),
-        qkey: member!(QKEY qkey),
-        pkey_index: member!(PKEY_INDEX pkey_index),
-        max_rd_atomic: member!(MAX_QP_RD_ATOMIC max_rd_atomic),
-        max_dest_rd_atomic: member!(MAX_DEST_RD_ATOMIC max_dest_rd_atomic),
-        qp_access_flags: member!(ACCESS_FLAGS qp_access_flags),
-        ah_attr: member!(AV ah_attr),
-        alternate: mask.contains(M::ALT_PATH).then(|| {
-            // SAFETY: the mask names these members.
-            unsafe {
-                AlternatePath {
-                    ah_attr: (*attr).alt_ah_attr,
-                    port_num: (*attr).alt_port_num,
-                    timeout: (*attr).alt_timeout,
-                    pkey_index: (*attr).alt_pkey_index,
-                }
-            }
-        }),
-        path_mig_state: member!(PATH_MIG_STATE path_mig_state),
-        en_sqd_async_notify: member!(EN_SQD_ASYNC_NOTIFY en_sqd_async_notify),
-        rate_limit: member!(RATE_LIMIT rate_limit),
-    }
-}
 
 /// The facts about a QP for the checks of a change.
 fn facts(qp: &Qp) -> ChangeFacts<'_> {

@@ -10,6 +10,7 @@ use cface::lock::Guard;
 use cface::shared::Shared;
 use layer_tap::table::Table;
 
+use crate::native;
 use crate::patience::GRACE;
 
 /// A completion channel with at least one CQ.
@@ -97,9 +98,7 @@ impl Channel {
 
     /// Whether a reader of the channel sleeps if no event waits.
     pub(crate) fn blocks(&self) -> bool {
-        // SAFETY: F_GETFL takes no argument.
-        let flags = unsafe { libc::fcntl(self.fd, libc::F_GETFL) };
-        flags >= 0 && flags & libc::O_NONBLOCK == 0
+        native::blocks(self.fd)
     }
 
     /// Waits for an event while the condition `holds`, which another thread may be about to end.
@@ -108,13 +107,7 @@ impl Channel {
     pub(crate) fn persists(&self, holds: impl Fn() -> bool) -> Result<bool, c_int> {
         let begin = Instant::now();
         while begin.elapsed() < GRACE {
-            let mut watched = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: the array has one entry.
-            let ready = unsafe { libc::poll(&raw mut watched, 1, 1) };
-            if ready < 0 {
-                return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINTR));
-            }
-            if ready > 0 || !holds() {
+            if native::is_readable(self.fd, 1)? || !holds() {
                 return Ok(false);
             }
         }

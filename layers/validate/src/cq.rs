@@ -26,6 +26,7 @@ use crate::completions::completed;
 use crate::cq_ex;
 use crate::iterator::Extended;
 use crate::poison;
+use crate::provider::AcknowledgedEvents;
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
@@ -37,7 +38,6 @@ use crate::waits;
 ///
 /// # Safety
 /// The provider just created `cq`; `channel` is NULL or live.
-/// Just made by the provider; its channel is NULL or live.
 unsafe fn remember(
     ctx: Arc<Ctx>,
     cq: *mut ibv_cq,
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn create_cq(
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
     let watch = WatchedCall::begin("ibv_create_cq");
     // SAFETY: the caller's arguments, passed on.
-    let cq = unsafe { beneath!(ctx.next, create_cq)(at, cqe, channel, vector) };
+    let cq = unsafe { beneath!(ctx.next(), create_cq)(at, cqe, channel, vector) };
     if cq.is_null() {
         let asked = WantedCq {
             cqe: cqe.into(),
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_create_cq_ex");
     // SAFETY: as above.
-    let cq = unsafe { beneath!(ctx.next, create_cq_ex)(at, attr) };
+    let cq = unsafe { beneath!(ctx.next(), create_cq_ex)(at, attr) };
     if cq.is_null() {
         // SAFETY: as before the call.
         let asked = unsafe { asked_for(at, attr) };
@@ -169,10 +169,9 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_resize_cq");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next, resize_cq)(cq, cqe) };
+    let result = unsafe { beneath!(ctx.next(), resize_cq)(cq, cqe) };
     if result != 0 {
-        // SAFETY: the function belongs to the plugin that created the live CQ.
-        let waiting = ctx.waiting.map(|waiting| i64::from(unsafe { waiting(cq) }));
+        let waiting = ctx.provider.waiting(cq.expose_provenance()).map(i64::from);
         let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq as usize));
         watch.refused(ctx, result, &about, |facts| queues::resize_cq(facts, cqe.into(), waiting));
     }
@@ -194,7 +193,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     }
     let watch = WatchedCall::begin("ibv_req_notify_cq");
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, req_notify_cq)(cq, solicited_only) };
+    let result = unsafe { beneath!(ctx.next(), req_notify_cq)(cq, solicited_only) };
     if result != 0 {
         if let Some(known) = known {
             known.disarm();
@@ -214,27 +213,26 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let at = cq as usize;
     let known = CQS.share(at);
     if let Some(known) = &known {
-        // SAFETY: the CQ is live.
+        // SAFETY: both counts belong to the live CQ.
         let (acked, async_acked) = unsafe {
-            (&raw const (*cq).comp_events_completed, &raw const (*cq).async_events_completed)
+            (
+                AcknowledgedEvents::new(&raw const (*cq).comp_events_completed),
+                AcknowledgedEvents::new(&raw const (*cq).async_events_completed),
+            )
         };
-        // SAFETY: a word of the live CQ.
-        acknowledgements::check(CALL, known, unsafe { acked.read_volatile() });
+        acknowledgements::check(CALL, known, acked.read());
         // Only a CQ without users can be destroyed, and waits.
         if known.qps.lock().is_empty() {
             let name = known.name();
-            // SAFETY: both counts belong to the live CQ.
-            unsafe {
-                let events = Unacknowledged::Completion;
-                acknowledgements::waits(events, CALL, &name, &known.got, acked);
-                let events = Unacknowledged::Asynchronous;
-                acknowledgements::waits(events, CALL, &name, &known.async_got, async_acked);
-            }
+            let events = Unacknowledged::Completion;
+            acknowledgements::waits(events, CALL, &name, &known.got, acked);
+            let events = Unacknowledged::Asynchronous;
+            acknowledgements::waits(events, CALL, &name, &known.async_got, async_acked);
         }
     }
     waits::leaves(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, destroy_cq)(cq) };
+    let result = unsafe { beneath!(ctx.next(), destroy_cq)(cq) };
     match known {
         Some(known) if result != 0 => {
             let users = known.qps.lock().clone();
@@ -263,7 +261,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
         known.disarm();
     }
     // SAFETY: the front-end's argument, passed on.
-    unsafe { beneath!(ctx.next, cq_event)(cq) };
+    unsafe { beneath!(ctx.next(), cq_event)(cq) };
 }
 
 pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ibv_async_event) {
@@ -294,7 +292,7 @@ pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ib
         _ => {}
     }
     // SAFETY: the front-end's arguments, passed on.
-    unsafe { beneath!(ctx.next, async_event)(at, event) };
+    unsafe { beneath!(ctx.next(), async_event)(at, event) };
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
@@ -302,11 +300,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         // SAFETY: the caller's CQ is live.
         let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next, poll_cq)(cq, room, wc) };
+        return unsafe { beneath!(ctx.next(), poll_cq)(cq, room, wc) };
     };
     let _user = known.single.then(|| enter(&known.user, "ibv_poll_cq", || known.name()));
     // SAFETY: the caller's arguments, passed on.
-    let found = unsafe { beneath!(known.ctx.next, poll_cq)(cq, room, wc) };
+    let found = unsafe { beneath!(known.ctx.next(), poll_cq)(cq, room, wc) };
     advice::polled(known);
     if found > 0 {
         // SAFETY: the provider filled `found` entries, which belong to this thread until the call

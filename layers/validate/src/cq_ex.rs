@@ -46,7 +46,7 @@ fn misuse(cq: &Cq, call: &str, found: Option<Finding>) {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     const CALL: &str = "ibv_start_poll";
     let Some((known, extended)) = known(cq) else { return libc::EINVAL };
-    let Some(start) = extended.old.start_poll else { return libc::EINVAL };
+    let Some(start) = extended.old().start_poll else { return libc::EINVAL };
     let me = thread();
     let user = known.single.then(|| enter(&known.user, CALL, || known.name()));
     misuse(known, CALL, protocol::start_poll(extended.owner(), me));
@@ -72,7 +72,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let Some((known, extended)) = known(cq) else { return libc::EINVAL };
-    let Some(next) = extended.old.next_poll else { return libc::EINVAL };
+    let Some(next) = extended.old().next_poll else { return libc::EINVAL };
     misuse(known, "ibv_next_poll", protocol::next_poll(extended.state()));
     // SAFETY: the provider's own function, with its CQ.
     let result = unsafe { next(cq) };
@@ -93,7 +93,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     if known.single {
         known.user.store(0, Ordering::Release);
     }
-    if let Some(end) = extended.old.end_poll {
+    if let Some(end) = extended.old().end_poll {
         // SAFETY: the provider's own function, with its CQ.
         unsafe { end(cq) };
     }
@@ -104,12 +104,12 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// The iterator stands at a completion.
 unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
-    let Some(read_opcode) = extended.old.read_opcode else { return };
+    let Some(read_opcode) = extended.old().read_opcode else { return };
     let qps = known.qps.lock();
     // SAFETY: the iterator stands at a completion. A reader that the program did not request is
     // NULL.
     let (number, done) = unsafe {
-        let number = match extended.old.read_qp_num {
+        let number = match extended.old().read_qp_num {
             Some(read) => read(cq),
             None => match qps.as_slice() {
                 [only] => only.number,
@@ -122,7 +122,7 @@ unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
             },
         };
         let status = (*cq).status;
-        let vendor = match extended.old.read_vendor_err {
+        let vendor = match extended.old().read_vendor_err {
             Some(read) if status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR => read(cq),
             _ => 0,
         };
@@ -158,7 +158,7 @@ macro_rules! reads {
                 found => misuse(known, CALL, found),
             }
             // SAFETY: the provider's own function, with its CQ.
-            extended.old.$name.map_or(0, |read| unsafe { read(cq) })
+            extended.old().$name.map_or(0, |read| unsafe { read(cq) })
         })*
     };
 }

@@ -10,6 +10,7 @@ use crate::checks::Id;
 use crate::checks::buffers;
 use crate::checks::finding::Finding;
 use crate::checks::request::{SendRequest, reads_memory};
+use crate::native;
 use crate::report::wanted;
 use crate::stack::{self, Site};
 
@@ -33,14 +34,10 @@ pub(crate) struct Digests(VecDeque<Digest>);
 /// The checksum of a piece of memory; `None` if the memory cannot be read.
 fn sum(at: u64, length: usize) -> Option<u64> {
     let mut bytes = [0_u8; PIECE];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length.min(PIECE) };
-    let remote = libc::iovec { iov_base: at as *mut _, iov_len: length };
-    // SAFETY: `local` has the length of `bytes`. The kernel checks the address in this process:
-    // unmapped memory is an error, not a signal.
-    let read = unsafe {
-        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
-    };
-    let known = bytes.get(..length).filter(|_| read == length as isize)?;
+    let known = bytes.get_mut(..length)?;
+    if !native::read_memory(at, known) {
+        return None;
+    }
     // FNV-1a.
     Some(known.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)

@@ -1,49 +1,17 @@
-//! QP-06 and QP-07: the GIDs of an address, looked up in the port's table. The table is no
-//! operation of a device, so the layer asks libibverbs.
+//! QP-06 and QP-07: the GIDs of an address, looked up in the port's table.
 
-use core::ffi::{CStr, c_void};
 use core::net::Ipv6Addr;
-use std::sync::OnceLock;
 
-use abi::{IBV_LINK_LAYER_ETHERNET, Zeroed, ibv_ah_attr, ibv_context, ibv_gid_entry};
+use abi::{IBV_LINK_LAYER_ETHERNET, ibv_ah_attr};
 
 use crate::checks::Id;
 use crate::checks::address::{self, Family, GidEntry};
 use crate::report::{About, report, wanted};
 use crate::state::Ctx;
 
-type Query =
-    unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> i32;
-
 /// An entry of a port's GID table; `None` if the entry is empty or cannot be read.
 fn entry(ctx: &Ctx, port: u8, index: u8) -> Option<GidEntry> {
-    static QUERY: OnceLock<Option<Query>> = OnceLock::new();
-    const LIBRARY: &CStr = c"libibverbs.so.1";
-    const NAME: &CStr = c"_ibv_query_gid_ex";
-    let query = QUERY.get_or_init(|| {
-        // SAFETY: the names end with a NUL, and RTLD_NOLOAD loads nothing. A program that opened
-        // the library with dlopen(3) does not have its names in the global scope.
-        let found = unsafe {
-            match libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) {
-                none if none.is_null() => {
-                    let library =
-                        libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-                    if library.is_null() { none } else { libc::dlsym(library, NAME.as_ptr()) }
-                }
-                found => found,
-            }
-        };
-        // SAFETY: the result is NULL, or the function of ibv_query_gid_ex(3) with this prototype.
-        unsafe { core::mem::transmute::<*mut c_void, Option<Query>>(found) }
-    });
-    let mut entry = ibv_gid_entry::zeroed();
-    let context = core::ptr::with_exposed_provenance_mut(ctx.at);
-    // SAFETY: the context is open, and the entry has the size that is passed.
-    let result = unsafe {
-        (*query)?(context, port.into(), index.into(), &raw mut entry, 0, size_of::<ibv_gid_entry>())
-    };
-    let found = GidEntry { address: entry.gid.bytes().into(), kind: entry.gid_type };
-    (result == 0).then_some(found)
+    ctx.provider.gid(port, index)
 }
 
 /// Whether an entry of a port's GID table is empty.

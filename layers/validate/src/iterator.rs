@@ -6,25 +6,27 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use abi::ibv_cq_ex;
 
 use crate::checks::protocol::Iteration;
+use crate::provider::IteratorPointers;
 
 /// The provider's own pointers, and the state of the iterator.
 pub(crate) struct Extended {
-    pub(crate) old: ibv_cq_ex,
+    pointers: IteratorPointers,
     /// An [`Iteration`].
     state: AtomicU8,
     /// The thread that polls; 0 for none.
     owner: AtomicU32,
 }
 
-// SAFETY: only the function pointers of the copied `ibv_cq_ex` are read.
-unsafe impl Send for Extended {}
-// SAFETY: the copy is never written after its creation.
-unsafe impl Sync for Extended {}
-
 impl Extended {
     /// The iterator of a CQ with these pointers of the provider.
     pub(crate) const fn new(old: ibv_cq_ex) -> Self {
-        Self { old, state: AtomicU8::new(Iteration::Closed as u8), owner: AtomicU32::new(0) }
+        let pointers = IteratorPointers::new(old);
+        Self { pointers, state: AtomicU8::new(Iteration::Closed as u8), owner: AtomicU32::new(0) }
+    }
+
+    /// The provider's own pointers.
+    pub(crate) const fn old(&self) -> &ibv_cq_ex {
+        self.pointers.get()
     }
 
     pub(crate) fn state(&self) -> Iteration {

@@ -25,12 +25,14 @@ mod gid;
 mod iterator;
 mod memlock;
 mod mr;
+mod native;
 mod objects;
 mod other_end;
 mod others;
 mod overlap;
 mod patience;
 mod poison;
+mod provider;
 mod qp;
 mod refusal;
 mod regions;
@@ -46,12 +48,12 @@ use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use abi::{
-    Zeroed, ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ferroverbs_refusal,
-    ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
-    verbs_context_ops,
+    ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ferroverbs_refusal, ibv_context,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_tap::{life, plugin};
+use layer_tap::life;
+use provider::Provider;
 
 use checks::refused_call::RefusedCall;
 use state::{AHS, CONTEXTS, CQS, Ctx, PDS, QPS, SRQS};
@@ -126,22 +128,16 @@ unsafe extern "C" fn attach(
     mine: *mut verbs_context_ops,
 ) -> c_int {
     begin();
-    // SAFETY: `mine` is the chain's table for this layer; the context is open, and `next` is
-    // complete.
-    unsafe {
-        let (device, ports) = limits(context, next);
-        let at = context as usize;
-        let ext = plugin::ext_of(next);
-        overlap::begin(ext.is_some());
-        let waiting = ext.and_then(|ext| ext.waiting);
-        let other_end = ext.and_then(|ext| ext.other_end);
-        let vectors = (*context).num_comp_vectors;
-        let longest = ports.iter().map(|port| u64::from(port.max_msg_sz)).max();
-        let max_message = longest.unwrap_or(u64::MAX);
-        let ctx = Ctx { at, next, device, waiting, other_end, ports, vectors, max_message };
-        CONTEXTS.insert(at, Arc::new(ctx));
-        fill(&mut *mine);
-    }
+    // SAFETY: the context is open, and `next` is complete.
+    let provider = unsafe { Provider::new(context, next) };
+    overlap::begin(provider.has_extension);
+    let (device, ports) = provider.limits();
+    let longest = ports.iter().map(|port| u64::from(port.max_msg_sz)).max();
+    let max_message = longest.unwrap_or(u64::MAX);
+    let at = context as usize;
+    CONTEXTS.insert(at, Arc::new(Ctx { at, provider, device, ports, max_message }));
+    // SAFETY: `mine` is the chain's table for this layer.
+    fill(unsafe { &mut *mine });
     0
 }
 
@@ -251,34 +247,6 @@ fn fill(mine: &mut verbs_context_ops) {
         set_ece = others::set_ece;
         set_err_comp_cntr = others::set_err_comp_cntr;
         unimport_mr = mr::unimport_mr;
-    }
-}
-
-/// The limits of the device and of its ports.
-///
-/// # Safety
-/// The context is open, and `next` is the table beneath this layer.
-unsafe fn limits(
-    context: *mut ibv_context,
-    next: *const verbs_context_ops,
-) -> (Option<abi::ibv_device_attr>, Vec<ibv_port_attr>) {
-    let mut attr = ibv_device_attr_ex::zeroed();
-    // SAFETY: per the caller; both structures are local.
-    unsafe {
-        let Some(query) = (*next).query_device_ex else { return (None, Vec::new()) };
-        if query(context, core::ptr::null(), &raw mut attr, size_of::<ibv_device_attr_ex>()) != 0 {
-            return (None, Vec::new());
-        }
-        let mut ports = Vec::new();
-        for number in 1..=attr.orig_attr.phys_port_cnt {
-            let mut port = ibv_port_attr::zeroed();
-            let Some(query) = (*next).query_port else { break };
-            if query(context, number, &raw mut port) != 0 {
-                break;
-            }
-            ports.push(port);
-        }
-        (Some(attr.orig_attr), ports)
     }
 }
 

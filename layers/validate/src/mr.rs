@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     live_pd("ibv_reg_mr", pd);
     check_access("ibv_reg_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx.next, reg_mr)(pd, addr, length, iova, access) };
+    let mr = unsafe { beneath!(ctx.next(), reg_mr)(pd, addr, length, iova, access) };
     if !mr.is_null() {
         // A NULL address with the largest length makes an implicit region.
         let range = range_of(iova, length, access.cast_unsigned());
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
     let watch = WatchedCall::begin("ibv_reg_mr_ex");
     check_access("ibv_reg_mr_ex", given.access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx.next, reg_mr_ex)(pd, attr) };
+    let mr = unsafe { beneath!(ctx.next(), reg_mr_ex)(pd, attr) };
     if !mr.is_null() {
         let mask = MrInitMask::from_bits_retain(given.comp_mask);
         let start = if mask.contains(MrInitMask::IOVA) {
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     let watch = WatchedCall::begin("ibv_reg_dmabuf_mr");
     check_access("ibv_reg_dmabuf_mr", access.cast_unsigned());
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx.next, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
+    let mr = unsafe { beneath!(ctx.next(), reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
     if !mr.is_null() {
         let access = access.cast_unsigned();
         remember(ctx, pd, mr, range_of(iova, length, access), Some(access), None);
@@ -178,7 +178,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
     let watch = WatchedCall::begin("ibv_reg_dm_mr");
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx.next, reg_dm_mr)(pd, dm, offset, length, access) };
+    let mr = unsafe { beneath!(ctx.next(), reg_dm_mr)(pd, dm, offset, length, access) };
     if mr.is_null() {
         watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
             memory::register_device_memory(facts, offset, length as u64, access, errno)
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
     // SAFETY: the caller's argument, passed on.
-    let mr = unsafe { beneath!(ctx.next, alloc_null_mr)(pd) };
+    let mr = unsafe { beneath!(ctx.next(), alloc_null_mr)(pd) };
     if !mr.is_null() {
         remember(ctx, pd, mr, None, None, None);
     }
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
     let watch = WatchedCall::begin("ibv_import_mr");
     // SAFETY: the caller's arguments, passed on.
-    let mr = unsafe { beneath!(ctx.next, import_mr)(pd, handle) };
+    let mr = unsafe { beneath!(ctx.next(), import_mr)(pd, handle) };
     if mr.is_null() {
         watch.failed(ctx, &Subject::none(Id::Mr19), |_, _| others::import("region", handle));
     } else {
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
     // The record is removed before the call, because another thread may get the key at once.
     forget(ctx, mr.lkey);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, dereg_mr)(vmr) };
+    let result = unsafe { beneath!(ctx.next(), dereg_mr)(vmr) };
     if result != 0 {
         if let Some(region) = region {
             regions::restore(region);
@@ -252,7 +252,7 @@ pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     let Some(ctx) = context(context_of) else { return };
     forget(ctx, lkey);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ctx.next, unimport_mr)(mr) };
+    unsafe { beneath!(ctx.next(), unimport_mr)(mr) };
 }
 
 pub(crate) unsafe extern "C" fn rereg_mr(
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
         check_region_in_flight("ibv_rereg_mr", region);
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, rereg_mr)(vmr, flags, pd, addr, length, access) };
+    let result = unsafe { beneath!(ctx.next(), rereg_mr)(vmr, flags, pd, addr, length, access) };
     if result != 0 {
         let asked = registration(addr as u64, length, addr as u64, access);
         // SAFETY: if the flags name a PD, the PD is NULL or live.
@@ -312,7 +312,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
     let watch = WatchedCall::begin("ibv_alloc_mw");
     // SAFETY: the caller's arguments, passed on.
-    let mw = unsafe { beneath!(ctx.next, alloc_mw)(pd, kind) };
+    let mw = unsafe { beneath!(ctx.next(), alloc_mw)(pd, kind) };
     if mw.is_null() {
         watch.failed(ctx, &Subject::none(Id::Mr19), |facts, errno| {
             memory::allocate_window(facts, kind, errno)
@@ -331,7 +331,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let Some(ctx) = context(context_of) else { return libc::EINVAL };
     let window = regions::remove_window(ctx.at, mw as usize, rkey);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, dealloc_mw)(mw) };
+    let result = unsafe { beneath!(ctx.next(), dealloc_mw)(mw) };
     if let (true, Some(window)) = (result != 0, window) {
         regions::insert_window(mw as usize, window);
     }
@@ -357,7 +357,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     }
     flights::bind_starts(qp as usize, wr_id, flags);
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, bind_mw)(qp, mw, bind) };
+    let result = unsafe { beneath!(ctx.next(), bind_mw)(qp, mw, bind) };
     if result != 0 {
         flights::bind_failed(qp as usize, wr_id);
         let asked = binding(ctx, &info, lkey);
@@ -395,7 +395,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
     let watch = WatchedCall::begin("ibv_advise_mr");
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, advise_mr)(pd, advice, flags, list, count) };
+    let result = unsafe { beneath!(ctx.next(), advise_mr)(pd, advice, flags, list, count) };
     if result != 0 {
         let about = Subject::none(Id::Mr19);
         watch.refused(ctx, result, &about, |_| {

@@ -19,6 +19,7 @@ use crate::checks::pairs::{self, Address};
 use crate::checks::queues::{self, WantedSrq, WantedSrqEx};
 use crate::checks::{Id, element, objects, others};
 use crate::flights;
+use crate::provider::AcknowledgedEvents;
 use crate::refusal::{Subject, WatchedCall};
 use crate::regions;
 use crate::report::report;
@@ -33,7 +34,7 @@ pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     let Some(ctx) = context(at) else { return core::ptr::null_mut() };
     let watch = WatchedCall::begin("ibv_alloc_pd");
     // SAFETY: the caller's argument, passed on.
-    let pd = unsafe { beneath!(ctx.next, alloc_pd)(at) };
+    let pd = unsafe { beneath!(ctx.next(), alloc_pd)(at) };
     if pd.is_null() {
         watch.failed(ctx, &Subject::none(Id::Ob09), others::alloc_pd);
     } else {
@@ -54,7 +55,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_alloc_parent_domain");
     // SAFETY: as above.
-    let pd = unsafe { beneath!(ctx.next, alloc_parent_domain)(at, attr) };
+    let pd = unsafe { beneath!(ctx.next(), alloc_parent_domain)(at, attr) };
     if pd.is_null() {
         // SAFETY: the caller's attributes are readable.
         let mask = unsafe { attr.as_ref() }.map_or(0, |attr| attr.comp_mask);
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // The record is removed before the call, because another thread may get the address at once.
     PDS.remove(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, dealloc_pd)(pd) };
+    let result = unsafe { beneath!(ctx.next(), dealloc_pd)(pd) };
     if result == 0 {
         gone("pd", at);
         return result;
@@ -123,12 +124,11 @@ fn users_of_pd(at: usize) -> (Vec<String>, Option<Origin>) {
 /// The last call of a context. Reports the objects that are left.
 pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
     let Some(ctx) = shared(at) else { return };
-    // SAFETY: the caller's context is open.
-    unsafe { crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), at) };
+    crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), &ctx);
     left(&ctx, "ibv_close_device");
     CONTEXTS.remove(ctx.at);
     // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
-    unsafe { beneath!(ctx.next, free_context)(at) };
+    unsafe { beneath!(ctx.next(), free_context)(at) };
 }
 
 /// Reports at exit the objects of contexts that are not closed, if the settings ask for the
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
     }
     // SAFETY: the caller's arguments, passed on.
-    let ah = unsafe { beneath!(ctx.next, create_ah)(pd, attr) };
+    let ah = unsafe { beneath!(ctx.next(), create_ah)(pd, attr) };
     if ah.is_null() {
         if let Some(attr) = asked {
             watch.failed(ctx, &Subject::none(Id::Ob08), |facts, errno| {
@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     AHS.remove(at);
     gone("ah", at);
     // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ctx.next, destroy_ah)(ah) }
+    unsafe { beneath!(ctx.next(), destroy_ah)(ah) }
 }
 
 fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr, basic: bool) {
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn create_srq(
     // SAFETY: the caller's attributes are readable.
     let asked = WantedSrq { attr: unsafe { (*attr).attr }, extended: None };
     // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx.next, create_srq)(pd, attr) };
+    let srq = unsafe { beneath!(ctx.next(), create_srq)(pd, attr) };
     if srq.is_null() {
         watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
             queues::create_srq(facts, &asked, errno)
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
     let asked = unsafe { asked_for(attr) };
     // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx.next, create_srq_ex)(at, attr) };
+    let srq = unsafe { beneath!(ctx.next(), create_srq_ex)(at, attr) };
     if srq.is_null() {
         watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
             queues::create_srq(facts, &asked, errno)
@@ -337,7 +337,7 @@ pub(crate) unsafe extern "C" fn modify_srq(
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_modify_srq");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next, modify_srq)(srq, attr, mask) };
+    let result = unsafe { beneath!(ctx.next(), modify_srq)(srq, attr, mask) };
     if result != 0 {
         let known = SRQS.get(srq as usize);
         let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
@@ -371,17 +371,14 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let known = SRQS.share(at);
     if let Some(known) = &known {
         // SAFETY: the SRQ is live, and has the count.
-        unsafe {
-            let acked = &raw const (*srq).events_completed;
-            let events = Unacknowledged::Asynchronous;
-            let got = &known.async_got;
-            acknowledgements::waits(events, "ibv_destroy_srq", &known.name(), got, acked);
-        }
+        let acked = unsafe { AcknowledgedEvents::new(&raw const (*srq).events_completed) };
+        let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
+        acknowledgements::waits(events, "ibv_destroy_srq", &known.name(), got, acked);
         crate::advice::limit_is_over(known);
     }
     SRQS.remove(at);
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, destroy_srq)(srq) };
+    let result = unsafe { beneath!(ctx.next(), destroy_srq)(srq) };
     match known {
         Some(known) if result != 0 => {
             let users = QPS.all();

@@ -37,7 +37,7 @@ macro_rules! explained {
             let Some(ctx) = context(unsafe { $of }) else { return core::ptr::null_mut() };
             let watch = WatchedCall::begin($call);
             // SAFETY: the caller's arguments, passed on.
-            let made = unsafe { beneath!(ctx.next, $name)($($arg),*) };
+            let made = unsafe { beneath!(ctx.next(), $name)($($arg),*) };
             if made.is_null() {
                 // SAFETY: the caller's structures are readable.
                 watch.failed(ctx, &Subject::none(Id::$id), |$facts, $errno| unsafe { $judge });
@@ -60,7 +60,7 @@ macro_rules! explained_errno {
             let Some(ctx) = context(unsafe { $of }) else { return libc::EINVAL };
             let watch = WatchedCall::begin($call);
             // SAFETY: the caller's arguments, passed on.
-            let result = unsafe { beneath!(ctx.next, $name)($($arg),*) };
+            let result = unsafe { beneath!(ctx.next(), $name)($($arg),*) };
             if result != 0 {
                 let $errno = result;
                 let about = Subject::none(Id::$id);

@@ -25,6 +25,7 @@ use crate::changes;
 use crate::checks::events::Unacknowledged;
 use crate::checks::pairs::{self, WantedQp};
 use crate::checks::{Id, objects};
+use crate::provider::{self, AcknowledgedEvents};
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
@@ -144,15 +145,15 @@ pub(crate) unsafe extern "C" fn create_qp(
     let given = unsafe { *attr };
     check_parts("ibv_create_qp", ctx.at, &given);
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next, create_qp)(pd, attr) };
+    let qp = unsafe { beneath!(ctx.next(), create_qp)(pd, attr) };
     if qp.is_null() {
         explain_refusal(&watch, &ctx, &wanted(&given, pd as usize), |inline| {
             let mut again = given;
             again.cap.max_inline_data = inline;
             // SAFETY: the domain is the caller's, and the attributes are a copy.
-            let made = unsafe { beneath!(ctx.next, create_qp)(pd, &raw mut again) };
+            let made = unsafe { beneath!(ctx.next(), create_qp)(pd, &raw mut again) };
             // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx.next, destroy_qp)(made) } == 0
+            !made.is_null() && unsafe { beneath!(ctx.next(), destroy_qp)(made) } == 0
         });
     } else {
         // SAFETY: the provider has filled in the capacities.
@@ -185,7 +186,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let watch = WatchedCall::begin("ibv_create_qp_ex");
     check_parts("ibv_create_qp_ex", ctx.at, &first);
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) };
+    let qp = unsafe { beneath!(ctx.next(), create_qp_ex)(at, attr) };
     if qp.is_null() {
         // SAFETY: members that the mask names are readable.
         let asked = unsafe { wanted_ex(attr, mask, &first) };
@@ -196,12 +197,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 let before = *cap;
                 *cap = first.cap;
                 (*cap).max_inline_data = inline;
-                let made = beneath!(ctx.next, create_qp_ex)(at, attr);
+                let made = beneath!(ctx.next(), create_qp_ex)(at, attr);
                 *cap = before;
                 made
             };
             // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx.next, destroy_qp)(made) } == 0
+            !made.is_null() && unsafe { beneath!(ctx.next(), destroy_qp)(made) } == 0
         });
     } else {
         // SAFETY: members that the mask names are readable.
@@ -239,28 +240,24 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let at = qp as usize;
     let Some(known) = QPS.share(at) else {
         // SAFETY: the caller's argument, passed on.
-        return unsafe { beneath!(ctx.next, destroy_qp)(qp) };
+        return unsafe { beneath!(ctx.next(), destroy_qp)(qp) };
     };
     let groups = known.groups.load(Ordering::Relaxed);
     let found = objects::attached(groups, known.made);
     report("ibv_destroy_qp", || known.name(), found, known.about());
     // SAFETY: the QP is live, and has the count.
-    unsafe {
-        let acked = &raw const (*qp).events_completed;
-        let events = Unacknowledged::Asynchronous;
-        let got = &known.async_got;
-        acknowledgements::waits(events, "ibv_destroy_qp", &known.name(), got, acked);
-    }
+    let acked = unsafe { AcknowledgedEvents::new(&raw const (*qp).events_completed) };
+    let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
+    acknowledgements::waits(events, "ibv_destroy_qp", &known.name(), got, acked);
     advice::destroyed(&known);
-    // SAFETY: the context of a live QP is open.
-    unsafe { advice::unread("ibv_destroy_qp", known.name(), (*qp).context) };
+    advice::unread("ibv_destroy_qp", known.name(), ctx);
     for cq in known.cqs() {
         cq.qps.lock().retain(|qp| qp.at != at);
     }
     QPS.remove(at);
     let watch = WatchedCall::begin("ibv_destroy_qp");
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
+    let result = unsafe { beneath!(ctx.next(), destroy_qp)(qp) };
     if result == 0 {
         for queue in [&known.send, &known.recv] {
             queue.lock().clear();
@@ -288,14 +285,14 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let known = QPS.get(qp as usize);
     let watched = known.filter(|known| known.kind != IBV_QPT_DRIVER);
     // SAFETY: members that the mask names are readable.
-    let change = watched.map(|known| (known, unsafe { changes::read(attr, mask) }));
+    let change = watched.map(|known| (known, unsafe { provider::read_change(attr, mask) }));
     let is_explained = change.as_ref().is_some_and(|(known, change)| changes::check(known, change));
     let builder = known.and_then(|known| Some((known, known.builder.as_deref()?)));
     // SAFETY: the QP is extended and live.
     let before =
         builder.map(|(known, builder)| unsafe { builder::look(builder, known.extended()) });
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask.bits().cast_signed()) };
+    let result = unsafe { beneath!(ctx.next(), modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
         // SAFETY: a successful call has read the caller's attributes.
         unsafe { modified(known, attr, mask) };
@@ -305,23 +302,11 @@ pub(crate) unsafe extern "C" fn modify_qp(
         }
     }
     if let (true, false, Some((known, change))) = (result != 0, is_explained, &change) {
-        // SAFETY: the QP is live.
-        let actual = || unsafe { state_of(known, qp) };
+        // The QP may have gone to ERR by itself.
+        let actual = || known.ctx.provider.state_of(known.at);
         changes::refused(known, change, result, actual);
     }
     result
-}
-
-/// The state that the device reports. The QP may have gone to ERR by itself.
-///
-/// # Safety
-/// `qp` is the live QP of `known`.
-unsafe fn state_of(known: &Qp, qp: *mut ibv_qp) -> Option<u32> {
-    let (mut now, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
-    let (mask, next) = (M::STATE.bits().cast_signed(), known.ctx.next);
-    // SAFETY: per the caller; both structures are local.
-    let result = unsafe { beneath!(next, query_qp)(qp, &raw mut now, mask, &raw mut init) };
-    (result == 0).then_some(now.qp_state)
 }
 
 /// Records the changed attributes.
@@ -392,7 +377,7 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     // SAFETY: the caller's arguments, passed on.
     let watch = WatchedCall::begin("ibv_attach_mcast");
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next, attach_mcast)(qp, gid, lid) };
+    let result = unsafe { beneath!(ctx.next(), attach_mcast)(qp, gid, lid) };
     if known.is_none_or(|known| known.kind == IBV_QPT_UD) {
         // SAFETY: the pointer is NULL or the caller's GID, which is readable.
         unsafe { explain_group(&watch, ctx, known, gid, false, result) };
@@ -436,7 +421,7 @@ pub(crate) unsafe extern "C" fn detach_mcast(
     let watch = WatchedCall::begin("ibv_detach_mcast");
     let known = QPS.get(qp as usize);
     // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next, detach_mcast)(qp, gid, lid) };
+    let result = unsafe { beneath!(ctx.next(), detach_mcast)(qp, gid, lid) };
     // SAFETY: the pointer is NULL or the caller's GID, which is readable.
     unsafe { explain_group(&watch, ctx, known, gid, true, result) };
     if let (0, Some(known)) = (result, known) {

@@ -69,7 +69,7 @@ impl WatchedCall {
         let facts = Facts {
             device: ctx.device.as_ref(),
             ports: &ctx.ports,
-            vectors: ctx.vectors,
+            vectors: ctx.provider.vectors,
             counts: counts(ctx),
         };
         let remedy = "compare the arguments with the page of the call; a device may have rules of its own (dmesg)";

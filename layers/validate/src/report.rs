@@ -324,11 +324,7 @@ pub(crate) fn finish() {
         _ => cface::notice::lines(&out),
     }
     if settings.exitcode != 0 && ANY_ERROR.load(Ordering::Relaxed) {
-        // SAFETY: the call flushes stdio's buffers; the process ends at once, as planned.
-        unsafe {
-            libc::fflush(core::ptr::null_mut());
-            libc::_exit(settings.exitcode as c_int);
-        }
+        crate::native::exit(settings.exitcode as c_int);
     }
 }
 

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use crate::checks::finding::Stack;
 use crate::checks::finding::{DEPTH, Origin};
+use crate::native::{self, object_of};
 
 /// Call sites that are remembered; a new site replaces an older one.
 const SITES: usize = 1024;
@@ -27,21 +28,17 @@ static SLOTS: [Slot; SITES] =
 pub(crate) fn here() -> Stack {
     let mut stack = [0; DEPTH];
     let (mut found, mut skipped) = (0, 0);
-    // SAFETY: the thread holds no lock of the unwinder, and the closure calls only `dladdr`.
-    unsafe {
-        backtrace::trace_unsynchronized(|frame| {
-            let address = frame.ip() as usize;
-            skipped += 1;
-            if found == 0 && skipped < 24 && is_between(address) {
-                return true;
-            }
-            if let Some(place) = stack.get_mut(found) {
-                *place = address;
-                found += 1;
-            }
-            found < DEPTH
-        });
-    }
+    native::trace(|address| {
+        skipped += 1;
+        if found == 0 && skipped < 24 && is_between(address) {
+            return true;
+        }
+        if let Some(place) = stack.get_mut(found) {
+            *place = address;
+            found += 1;
+        }
+        found < DEPTH
+    });
     stack
 }
 
@@ -50,20 +47,6 @@ fn is_between(address: usize) -> bool {
     let Some((base, file)) = object_of(address) else { return false };
     object_of(is_between as *const c_void as usize).is_some_and(|(own, _)| own == base)
         || file.to_bytes().windows(11).any(|part| part == b"libibverbs.")
-}
-
-/// Load address and file of the object that contains an address.
-fn object_of(address: usize) -> Option<(usize, &'static core::ffi::CStr)> {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr accepts any address.
-    let found = unsafe { libc::dladdr(address as *const c_void, info.as_mut_ptr()) };
-    // SAFETY: the structure is zeroed or filled by dladdr; both are valid.
-    let info = unsafe { info.assume_init() };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: the loader's name ends with a NUL, and the object is on the stack.
-    Some((info.dli_fbase as usize, unsafe { core::ffi::CStr::from_ptr(info.dli_fname) }))
 }
 
 /// The call site with this return address and frame. A new site records its stack.

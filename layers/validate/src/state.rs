@@ -5,14 +5,13 @@
 //! outstanding requests; the tables of all objects; destroyed objects. Threads: application
 //! threads. Locks: `HasLocks` has the order of an object's locks; `DESTROYED` is a leaf.
 
-use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use abi::{
-    IBV_QPS_ERR, ferroverbs_other_end, ibv_context, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, verbs_context_ops,
+    IBV_QPS_ERR, ibv_context, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    verbs_context_ops,
 };
 use cface::shared::Shared;
 use layer_tap::life::{HasLocks, Lock};
@@ -27,6 +26,7 @@ use crate::checks::request::SendRequest;
 use crate::digest::Digests;
 use crate::iterator::Extended;
 use crate::overlap::{self, Fetches, KEYS, PostedTo};
+use crate::provider::Provider;
 use crate::regions::{Cache, REMEMBERED};
 use crate::report::About;
 use crate::stack::Site;
@@ -34,28 +34,22 @@ use crate::stack::Site;
 /// An open device.
 pub(crate) struct Ctx {
     pub(crate) at: usize,
-    pub(crate) next: *const verbs_context_ops,
+    /// The functions beneath the layer.
+    pub(crate) provider: Provider,
     pub(crate) device: Option<ibv_device_attr>,
-    /// Returns the number of unpolled completions of a CQ; `None` if the plugin cannot tell.
-    pub(crate) waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
-    /// Returns the peer of a QP; `None` if the plugin cannot tell.
-    pub(crate) other_end: Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
-    >,
     /// The ports, beginning with port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
-    /// `num_comp_vectors` of the context.
-    pub(crate) vectors: i32,
     /// Bytes of the longest message of a port; 0 if unknown.
     pub(crate) max_message: u64,
 }
 
-// SAFETY: the table lives as long as the context, and is only read, entry by entry.
-unsafe impl Send for Ctx {}
-// SAFETY: any thread may read the table, because each entry is a word that is read at once.
-unsafe impl Sync for Ctx {}
-
 impl Ctx {
+    /// The operations beneath the layer.
+    #[inline]
+    pub(crate) const fn next(&self) -> *const verbs_context_ops {
+        self.provider.next()
+    }
+
     pub(crate) fn port(&self, number: u8) -> Option<&ibv_port_attr> {
         self.ports.get(usize::from(number).checked_sub(1)?)
     }

@@ -28,7 +28,7 @@ pub(crate) fn leaves(at: usize) {
 }
 
 /// The entry `ferroverbs_layer.awaits`, called before a thread waits.
-pub(crate) unsafe extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) -> c_int {
+pub(crate) extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) -> c_int {
     match channels::known(fd) {
         Some(channel) if channel.is_unarmed() => report_unarmed(channel),
         Some(channel) if wanted(Id::Cq10) => report_solicited_only(channel),
@@ -93,10 +93,8 @@ fn without_event(cq: &Cq) -> Option<String> {
     let waiting = channels::unchanged(|| {
         let is_there = CQS.get(cq.at).is_some_and(|known| core::ptr::eq(known, cq))
             && !FORKED.load(Ordering::Relaxed);
-        let at = core::ptr::with_exposed_provenance_mut(cq.at);
-        // SAFETY: the function belongs to the plugin that created the CQ. The CQ is removed from
-        // the table (`leaves`) before its destruction.
-        cq.ctx.waiting.filter(|_| is_there).map_or(0, |waiting| unsafe { waiting(at) })
+        // The CQ is removed from the table (`leaves`) before its destruction.
+        if is_there { cq.ctx.provider.waiting(cq.at).unwrap_or(0) } else { 0 }
     });
     let (mut sends, mut receives) = (0, 0);
     for qp in cq.qps.lock().iter() {

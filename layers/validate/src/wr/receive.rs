@@ -32,7 +32,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         // SAFETY: the caller's QP is live.
         let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next, post_recv)(qp, wr, bad) };
+        return unsafe { beneath!(ctx.next(), post_recv)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
     // SAFETY: `wr` is NULL or the first request of the caller's list.
@@ -83,7 +83,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx.next, post_recv)(qp, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next(), post_recv)(qp, wr, bad) };
     if result != 0 {
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
@@ -182,7 +182,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         // SAFETY: the caller's SRQ is live.
         let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next, post_srq_recv)(srq, wr, bad) };
+        return unsafe { beneath!(ctx.next(), post_srq_recv)(srq, wr, bad) };
     };
     let watch = WatchedCall::begin(CALL);
     let mut count = 0;
@@ -219,7 +219,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx.next, post_srq_recv)(srq, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next(), post_srq_recv)(srq, wr, bad) };
     if result == 0 {
         known.posted.fetch_add(count as u64, Ordering::Relaxed);
     } else {

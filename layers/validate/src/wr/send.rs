@@ -77,7 +77,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         // SAFETY: the caller's QP is live.
         let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next, post_send)(qp, wr, bad) };
+        return unsafe { beneath!(ctx.next(), post_send)(qp, wr, bad) };
     };
     let site = stack::site(caller as usize, frame as usize);
     let _user = known.single.then(|| threads::enter(&known.user, CALL, || known.name()));
@@ -114,7 +114,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         }
     }
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
+    let result = unsafe { beneath!(known.ctx.next(), post_send)(qp, wr, bad) };
     if result != 0 {
         // SAFETY: a failed call has set `*bad`; the list is unchanged.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
