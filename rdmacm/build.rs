@@ -16,6 +16,8 @@ fn main() {
     println!("cargo:rerun-if-changed={VERBS}");
     let table = fs::read_to_string(TABLE).expect("the export table is part of the package");
     version_script::link("librdmacm.so.1", &RDMACM.map(&table, &[]));
+    // Threads of the library run until the process ends, so dlclose(3) must not unload their code.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     // `// IBVERBS_1.x` precedes the names of a version node.
     let verbs = fs::read_to_string(VERBS).expect("part of the package");

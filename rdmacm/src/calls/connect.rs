@@ -106,6 +106,21 @@ fn service_and_header<const N: usize>(
     Ok((space.service(destination.port()), private))
 }
 
+/// Starts the agent of an id that can connect, from a small frame: the start needs most of a small
+/// stack.
+///
+/// # Errors
+/// The errno of the agent.
+#[inline(never)]
+fn start_agent(id: &Id) -> Result<(), Errno> {
+    let local = {
+        let state = id.lock();
+        if matches!(state.stage, Stage::Routed) { state.local } else { None }
+    };
+    local.map_or(Ok(()), |local| local.device.agent().map(|_| ()))
+}
+
+#[inline(never)]
 fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
     let is_served = is_served(id)?;
     let mut state = id.lock();
@@ -473,7 +488,10 @@ pub(crate) fn connect_id(
 ) -> Result<MinusOne, Errno> {
     match id.backend() {
         Backend::Kernel => kernel::connect::connect(id, wanted.as_ref())?,
-        _ => connect(id, wanted)?,
+        _ => {
+            start_agent(id)?;
+            connect(id, wanted)?;
+        }
     }
     complete(id)
 }

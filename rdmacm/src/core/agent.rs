@@ -34,6 +34,7 @@ use cface::sync::{Mutex, MutexGuard};
 use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -108,23 +109,16 @@ pub(crate) struct AgentState {
 }
 
 impl AgentState {
-    /// A state without connections.
-    ///
-    /// # Errors
-    /// The errno of the system.
+    /// A state without connections. The arguments come from the caller, because the large frame of
+    /// this function leaves little of a small stack to calls of the system.
     #[inline(never)]
-    fn new(
-        device: &'static Device,
-        process: &processes::ProcessNumber,
-    ) -> Result<Box<Self>, Errno> {
-        let mut config = Config::new(secret_guid(random::number()));
-        config.names = Names { prefix: process.number, bits: processes::PROCESS_BITS };
-        Ok(Box::new(Self {
+    fn new(config: Config, local_gids: Vec<(u32, Gid)>, neighbours: Neighbours) -> Box<Self> {
+        Box::new(Self {
             manager: Manager::new(config),
             connections: HashMap::new(),
             listeners: HashMap::new(),
             address_handles: HashMap::new(),
-            local_gids: device.gids(),
+            local_gids,
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             sleeps_until: None,
@@ -132,10 +126,10 @@ impl AgentState {
             unclaimed: UnclaimedRequests::default(),
             unserved: UnservedRequests::default(),
             host_probes: HostProbes::default(),
-            neighbours: Neighbours::new()?,
+            neighbours,
             neighbour_connections: NeighbourConnections::default(),
             unanswered: vec![],
-        }))
+        })
     }
 
     /// Whether the last query of the GID table had this address.
@@ -166,20 +160,22 @@ impl AgentState {
     }
 }
 
-impl Agent {
-    /// Creates the QP and starts the thread.
+/// The objects of an agent's device.
+struct Queues {
+    qp: QueuePair,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+}
+
+impl Queues {
+    /// Creates the objects.
     ///
     /// # Errors
-    /// The errno of the device or system.
+    /// The errno of the device.
     #[inline(never)]
-    pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
-        let process = processes::take_number(random::number())?;
-        let state = AgentState::new(device, &process)?;
-        let wake_fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
-        let (send_cq, recv_cq) = (
-            CompletionQueue::polled(device.context, SENDS as u32)?,
-            CompletionQueue::new(device.context, RECEIVES as u32)?,
-        );
+    fn new(device: &Device) -> Result<Box<Self>, Errno> {
+        let send_cq = CompletionQueue::polled(device.context, SENDS as u32)?;
+        let recv_cq = CompletionQueue::new(device.context, RECEIVES as u32)?;
         let bytes = SLOT * (RECEIVES + SENDS);
         let memory = Memory::new(device.pd, bytes, IBV_ACCESS_LOCAL_WRITE)?;
         let qp = QueuePair::datagrams(
@@ -188,7 +184,38 @@ impl Agent {
             (SENDS as u32, RECEIVES as u32),
             vec![memory],
         )?;
-        let agent = Box::new(Self {
+        Ok(Box::new(Self { qp, send_cq, recv_cq }))
+    }
+}
+
+impl Agent {
+    /// Creates the QP and starts the thread. Each step has a frame of its own, because the
+    /// creation of a QP needs most of a small stack.
+    ///
+    /// # Errors
+    /// The errno of the device or system.
+    #[inline(never)]
+    pub(crate) fn begin(device: &'static Device) -> Result<Box<Self>, Errno> {
+        let queues = Queues::new(device)?;
+        let agent = Self::new(device, queues)?;
+        agent.connect()?;
+        start(device)?;
+        Ok(agent)
+    }
+
+    /// An agent whose thread and QP have not started.
+    ///
+    /// # Errors
+    /// The errno of the system.
+    #[inline(never)]
+    fn new(device: &'static Device, queues: Box<Queues>) -> Result<Box<Self>, Errno> {
+        let process = processes::take_number(random::number())?;
+        let mut config = Config::new(secret_guid(random::number()));
+        config.names = Names { prefix: process.number, bits: processes::PROCESS_BITS };
+        let wake_fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
+        let state = AgentState::new(config, device.gids(), Neighbours::new()?);
+        let Queues { qp, send_cq, recv_cq } = *queues;
+        Ok(Box::new(Self {
             device,
             qp,
             send_cq,
@@ -198,13 +225,11 @@ impl Agent {
             process,
             started: Instant::now(),
             state: Mutex::new(state),
-        });
-        agent.connect()?;
-        start(device)?;
-        Ok(agent)
+        }))
     }
 
     /// Brings the QP to RTS and joins the group of QP 1.
+    #[inline(never)]
     fn connect(&self) -> Result<(), Errno> {
         let mut attr =
             ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: PORT, qkey: QKEY, ..Zeroed::zeroed() };
@@ -272,6 +297,17 @@ impl Agent {
     }
 
     fn send_all(&self, state: &mut AgentState) {
+        self.take_messages(state);
+        let mut waiting = mem::take(&mut state.waiting);
+        let sent = waiting.iter().take_while(|(peer, mad)| self.send(state, *peer, mad)).count();
+        waiting.drain(..sent);
+        state.waiting = waiting;
+    }
+
+    /// Takes the messages of the manager. Not inlined, so that their copies are not on the stack
+    /// while the device sends.
+    #[inline(never)]
+    fn take_messages(&self, state: &mut AgentState) {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
             // The host of a link-local address is unknown, so its silence says nothing.
@@ -280,12 +316,6 @@ impl Agent {
                 state.host_probes.request_sent(self.now(), *peer);
             }
             state.waiting.push_back(message);
-        }
-        while let Some((peer, mad)) = state.waiting.pop_front() {
-            if !self.send(state, peer, &mad) {
-                state.waiting.push_front((peer, mad));
-                break;
-            }
         }
     }
 
@@ -604,6 +634,7 @@ const fn secret_guid(random: u64) -> Guid {
 }
 
 /// Starts the thread of a device whose agent is under construction.
+#[inline(never)]
 fn start(device: &'static Device) -> Result<(), Errno> {
     process::spawn("fv-rdmacm", || {
         // `agent` waits until the agent is complete.

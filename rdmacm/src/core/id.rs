@@ -416,19 +416,18 @@ impl Id {
         }
     }
 
-    /// Runs `f` with the agent of the id's device and the agent's locked state.
+    /// Runs `f` with the agent of the id's device and the agent's locked state. The start of an
+    /// agent needs most of a small stack, so `f` has a frame of its own.
     ///
     /// # Errors
     /// `EINVAL` the id has no device yet; else the errno of the agent.
+    #[inline(never)]
     pub(crate) fn with_agent<T>(
         local: Option<LocalAddress>,
         f: impl FnOnce(&Agent, &mut AgentState) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let agent = local.ok_or(Errno::EINVAL)?.device.agent()?;
-        let mut agent_state = agent.lock();
-        let done = f(agent, &mut agent_state);
-        agent.pump(&mut agent_state);
-        done
+        with_state(agent, f)
     }
 
     /// Appends an event of this id to the queue of its channel.
@@ -585,6 +584,18 @@ fn acknowledgement_warning(call: &str, id: usize, kinds: &[rdma_cm_event_type]) 
         "{call} waits: the program must acknowledge {count} {events} of id {id:#x} ({}) by rdma_ack_cm_event",
         names.join(", ")
     )
+}
+
+/// Runs `f` with the agent and its locked state, then sends what `f` caused.
+#[inline(never)]
+fn with_state<T>(
+    agent: &Agent,
+    f: impl FnOnce(&Agent, &mut AgentState) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let mut agent_state = agent.lock();
+    let done = f(agent, &mut agent_state);
+    agent.pump(&mut agent_state);
+    done
 }
 
 #[cfg(test)]

@@ -173,6 +173,7 @@ fn parameters(
 ///
 /// # Errors
 /// `EINVAL` the device's limits are exceeded; else the errno of the kernel.
+#[inline(never)]
 pub(crate) fn connect(id: &Id, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
     let adapter = check(id, wanted)?;
     let (kernel, fd) = part(id)?;
