@@ -271,8 +271,8 @@ const UNSAFE_OTHERS: [(&str, &[&str]); 3] = [
 ];
 
 /// Files of the layers that have unsafe code. In `validate`, `native.rs` asks the system,
-/// `provider.rs` the provider, and the other listed files have entry points. The rest are records of
-/// objects and pure checks.
+/// `provider.rs` the provider, and the other listed files have entry points. The rest are records
+/// of objects and pure checks.
 const UNSAFE_LAYERS: [(&str, &[&str]); 6] = [
     ("records", &[]),
     ("capture", &["lib.rs", "line.rs", "memory.rs", "rest.rs", "wire.rs", "writer.rs"]),

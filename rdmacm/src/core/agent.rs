@@ -207,6 +207,7 @@ impl Agent {
     ///
     /// # Errors
     /// The errno of the system.
+    #[allow(clippy::boxed_local, reason = "the caller's frame stays small")]
     #[inline(never)]
     fn new(device: &'static Device, queues: Box<Queues>) -> Result<Box<Self>, Errno> {
         let process = processes::take_number(random::number())?;
