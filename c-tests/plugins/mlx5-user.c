@@ -90,7 +90,7 @@ static struct ibv_qp *create(enum ibv_qp_type type, int shared)
 	return qp;
 }
 
-/* The completion that the test wrote: status, wr_id, opcode, length, immediate or key, flags, QPs. */
+/* The completion of the test: status, wr_id, opcode, length, immediate or key, flags, QPs. */
 static void expect(const struct ibv_qp *qp)
 {
 	struct ibv_wc wc;

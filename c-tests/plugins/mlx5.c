@@ -1,6 +1,7 @@
 /*
  * A plugin that plays the kernel for the unmodified libmlx5, as a test tells it: each command goes
- * to the socket MLX5_SOCKET, and the answer comes back. Before it answers, the test reads and writes
+ * to the socket MLX5_SOCKET, and the answer comes back. Before it answers, the test reads and
+ * writes
  * memory of this process, as an adapter would. The program mlx5-user.c asks by the same way.
  *
  * A request is a line; so is each of the test's:

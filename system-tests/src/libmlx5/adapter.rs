@@ -1,4 +1,7 @@
 //! The adapter that the test plays: objects, answers to commands, and completions.
+//!
+//! Map of this file: `Cq`, `Srq` and `Qp`; `Adapter` with one function for each command; helpers;
+//! `Post`, the requests of the program.
 
 use super::line::{Words, to_hex};
 use super::memory::{Buffer, Remote};

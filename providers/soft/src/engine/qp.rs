@@ -1,16 +1,16 @@
-//! A queue pair: its connection, who polls for it, and the service of its arrivals. `creating` makes
-//! QPs, and `state_change` changes their state; `posting`, `requester` and `responder` are the data
-//! path.
+//! A queue pair: its connection, who polls for it, and the service of its arrivals. `creating`
+//! makes QPs, and `state_change` changes their state; `posting`, `requester` and `responder` are
+//! the data path.
 //!
 //! Map of the file:
 //!
-//! - Threads: application threads by `connect_receiver` and `receives_posted`. Polls and the service
-//!   thread by `serve_rest` and `serve_once`.
+//! - Threads: application threads by `connect_receiver` and `receives_posted`. Polls and the
+//!   service thread by `serve_rest` and `serve_once`.
 //! - Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. The
 //!   locks of queues and wires: docs/design/locking-soft.md.
 //! - Mirrors: the life word of the table entry mirrors state and incarnation for peers. `marks`
-//!   mirror the requester (`listing`), `acks` the responder. `PostedReceives::awaited` pairs with the
-//!   lock of its `queue` (`posted_receives`).
+//!   mirror the requester (`listing`), `acks` the responder. `PostedReceives::awaited` pairs with
+//!   the lock of its `queue` (`posted_receives`).
 //! - Fields: `objects/qp.rs`.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The objects of a process: the adapter, its queues and its connections. All code of `engine` works
-//! on these structures.
+//! The objects of a process: the adapter, its queues and its connections. All code of `engine`
+//! works on these structures.
 //!
 //! The structures refer to each other, so their definitions are in one folder. Questions that the
 //! fields alone answer are beside them. The other methods are in the files of `engine` named after
