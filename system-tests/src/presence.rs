@@ -1,6 +1,9 @@
 //! Presence: programs that look for files before the first call of verbs find the software device,
 //! as root and as an ordinary user. No other copy of libibverbs opens the device as a kernel
 //! device.
+//!
+//! Map of this file: the list of checks; jobs, folders and users that the checks share; the device
+//! tree, its settings and its hosts; refused namespaces; the tree of the system.
 
 mod finders;
 mod listing;

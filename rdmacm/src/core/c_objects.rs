@@ -4,6 +4,10 @@
 //! The program reads members of an id after the call or the event that announces them, and makes no
 //! concurrent calls for the members that it changes (rdma_cm(7)). So the members are read and
 //! written here, member by member, and no reference to the C object exists.
+//!
+//! Map of this file: `CId`, the C part of an id; ids and channels as pointers of the program
+//! (`id_of`, `give_id`, `take_id_back`, `channel_of`); `CEvent`, the C part of an event; what an id
+//! keeps for its program (`QpTemplate`, `ResolvedInfo`).
 
 use crate::core::channel::{Channel, Event, EventSource};
 use crate::core::id::Id;

@@ -1,5 +1,8 @@
 //! The entry points of rsockets with pointers of the application: each converts its arguments, and
 //! calls the file for the task.
+//!
+//! Map of this file: conversions of addresses, options and messages; entry points to connect; to
+//! send; to receive; of mappings, options and polling.
 
 use super::connect::{accept, bind, connect, own_address, peer};
 use super::options::{self, OptionValue};

@@ -1,5 +1,8 @@
 //! IP addresses: conversion to C structures and GIDs, and the local address for a destination.
 //! Ids, the kernel part and rsockets all convert addresses here.
+//!
+//! Map of this file: `GivenAddress`, an address as a program or the kernel gives it; the errors of
+//! a bind; the local address for a destination (`source_for`); the header of a request; tests.
 
 use abi::{__kernel_sockaddr_storage, sockaddr_ib};
 use cface::Errno;

@@ -1,6 +1,10 @@
 //! Objects of libibverbs that this library makes: devices, completion queues, registered memory,
 //! queue pairs and address handles.
 //! A value here owns its C object, so agents and rsockets need no pointers.
+//!
+//! Map of this file: devices and contexts; domains; address handles; registered memory (`Region`,
+//! `Memory`); completion queues and channels; queue pairs. A value may move between threads,
+//! because libibverbs locks its objects itself.
 
 use crate::sys::{descriptors, verbs};
 use abi::*;

@@ -86,7 +86,7 @@ const EVENTS: &[(u8, usize, &str)] = &[
 /// All of a file of the program.
 pub(super) const COUNT: usize = ROWS.len() + EVENTS.len();
 
-/// Further fields: a filter that matches one packet, a field, and its value.
+/// Further fields: a filter that matches one packet, a field, and the value of the field.
 const DETAILS: &[(&str, &str, &str)] = &[
     ("infiniband.bth.opcode == 3", "infiniband.immdt", "01020304"),
     ("infiniband.bth.opcode == 3", "infiniband.bth.se", "1"),

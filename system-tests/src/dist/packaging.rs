@@ -99,8 +99,8 @@ pub(super) fn debug(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
     Ok(())
 }
 
-/// Unpacked below another folder, the RPM has a command that works, and it needs no library of its
-/// own from others.
+/// An RPM that is unpacked below another folder has a working command. The RPM requires no library
+/// that the RPM contains.
 pub(super) fn rpm(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     let file = files.iter().find(|file| file.extension().is_some_and(|end| end == "rpm"));
     let file = file.ok_or("dist made no RPM")?;

@@ -1,6 +1,6 @@
 //! The formats of `emulated-mlx5` against the unmodified libmlx5: a plugin in C plays the kernel as
-//! this test tells it, and a program posts random requests. The test decodes what libmlx5 wrote,
-//! compares it with what the program posted, and writes the completions that the program polls.
+//! this test tells it, and a program posts random requests. The test decodes the entries of
+//! libmlx5, compares them with the posted requests, and writes completions for the program.
 
 mod adapter;
 mod line;

@@ -1,4 +1,4 @@
-//! Failure of a QP: its state, its events, and the flush of posted requests (IBTA vol 1, 10.3.1).
+//! Failure of a QP: its state, its events, and the flush of posted requests (IBTA 1.7 10.3.1).
 //! Requesters and responders enter here after an error, `departing` after a change to ERR.
 #![forbid(unsafe_code)]
 

@@ -289,7 +289,7 @@ impl Qp {
         }
     }
 
-    /// ResponseQueue the question of the last [`Step::Ask`].
+    /// Answers the question of the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Answer) {
         match &mut self.receiving {
             ReceiveSide::Reliable(responder) => responder.answer(answer, &mut self.shared),
