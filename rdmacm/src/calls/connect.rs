@@ -106,22 +106,30 @@ fn service_and_header<const N: usize>(
     Ok((space.service(destination.port()), private))
 }
 
-/// Starts the agent of an id that can connect, from a small frame: the start needs most of a small
-/// stack.
-///
-/// # Errors
-/// The errno of the agent.
-#[inline(never)]
-fn start_agent(id: &Id) -> Result<(), Errno> {
-    let local = {
-        let state = id.lock();
-        if matches!(state.stage, Stage::Routed) { state.local } else { None }
-    };
-    local.map_or(Ok(()), |local| local.device.agent().map(|_| ()))
+/// A request whose parameters are checked, and its addresses.
+struct CheckedRequest {
+    is_served: bool,
+    local: LocalAddress,
+    peer: Peer,
+    destination: SocketAddr,
+    request: OutgoingRequest,
 }
 
+/// Sends the request of an id. Its parameters are checked before the agent starts, so a refused
+/// call needs no agent. The agent starts from this small frame, because the start needs most of a
+/// small stack.
+fn connect(id: &Arc<Id>, wanted: Option<&ProgramParameters>) -> Result<(), Errno> {
+    let checked = check_request(id, wanted)?;
+    let started = checked.local.device.agent().map(|_| ());
+    started.and_then(|()| send(id, checked)).inspect_err(|_| restore_stage(id, Stage::Routed))
+}
+
+/// The request of an id, whose stage is `Connecting` afterwards.
 #[inline(never)]
-fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno> {
+fn check_request(
+    id: &Arc<Id>,
+    wanted: Option<&ProgramParameters>,
+) -> Result<CheckedRequest, Errno> {
     let is_served = is_served(id)?;
     let mut state = id.lock();
     if !matches!(state.stage, Stage::Routed) {
@@ -134,22 +142,26 @@ fn connect(id: &Arc<Id>, wanted: Option<ProgramParameters>) -> Result<(), Errno>
     };
     let peer = Peer { remote, local: local.gid };
     let request = if id.is_datagram() {
-        OutgoingRequest::Datagrams(datagram_request(id, &state, wanted.as_ref())?)
+        OutgoingRequest::Datagrams(datagram_request(id, &state, wanted)?)
     } else {
-        let (parameters, request) = request(id, &state, (local, peer), wanted.as_ref())?;
+        let (parameters, request) = request(id, &state, (local, peer), wanted)?;
         state.parameters = parameters;
         OutgoingRequest::Connection(request)
     };
     state.stage = Stage::Connecting(None);
-    drop(state);
-    let requested = Id::with_agent(Some(local), |agent, agent_state| {
+    Ok(CheckedRequest { is_served, local, peer, destination, request })
+}
+
+#[inline(never)]
+fn send(id: &Arc<Id>, checked: CheckedRequest) -> Result<(), Errno> {
+    let CheckedRequest { is_served, local, peer, destination, request } = checked;
+    Id::with_agent(Some(local), |agent, agent_state| {
         if is_served {
             return agent.send_request(agent_state, id, peer, request);
         }
         agent_state.unserved.push(agent.now(), Arc::clone(id), peer, destination.ip(), request);
         Ok(())
-    });
-    requested.inspect_err(|_| restore_stage(id, Stage::Routed))
+    })
 }
 
 /// The SIDR request for the queue pair of a datagram service. Not inlined, as the next function:
@@ -488,10 +500,7 @@ pub(crate) fn connect_id(
 ) -> Result<MinusOne, Errno> {
     match id.backend() {
         Backend::Kernel => kernel::connect::connect(id, wanted.as_ref())?,
-        _ => {
-            start_agent(id)?;
-            connect(id, wanted)?;
-        }
+        _ => connect(id, wanted.as_ref())?,
     }
     complete(id)
 }
