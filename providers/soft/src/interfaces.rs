@@ -9,7 +9,7 @@
 
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Interfaces;
-use crate::net::{Gids, has_cable};
+use crate::net::{Gids, gids_and_cable};
 use abi::{IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
 use soft_semantics::faults::Order;
 use soft_sys::Errno;
@@ -31,8 +31,9 @@ impl Adapter {
             return;
         }
         // After the start of the notifications, so that no change is missed.
-        *self.interfaces.reported.lock() = Some(Gids::of_this_host(self.identity.guid(), 0));
-        self.interfaces.cabled.store(has_cable(), Ordering::Relaxed);
+        let (gids, cabled) = gids_and_cable(self.identity.guid());
+        *self.interfaces.reported.lock() = Some(gids);
+        self.interfaces.cabled.store(cabled, Ordering::Relaxed);
         let _ = self.interfaces.news.set(news);
     }
 
@@ -42,8 +43,8 @@ impl Adapter {
         if !self.interfaces.news.get().is_some_and(AddressNews::take) {
             return;
         }
-        self.look_at_cables();
-        let now = Gids::of_this_host(self.identity.guid(), 0);
+        let (now, cabled) = gids_and_cable(self.identity.guid());
+        self.note_cables(cabled);
         let mut reported = self.interfaces.reported.lock();
         if reported.as_ref() == Some(&now) {
             return;
@@ -62,9 +63,8 @@ impl Adapter {
     }
 
     /// Reports the loss of the last cable, and a new cable.
-    fn look_at_cables(&self) {
+    fn note_cables(&self, now: bool) {
         let Interfaces { cabled, cut, .. } = &self.interfaces;
-        let now = has_cable();
         let before = cabled.swap(now, Ordering::Relaxed);
         if before && !now {
             cut.store(true, Ordering::Relaxed);

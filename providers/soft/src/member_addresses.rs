@@ -11,9 +11,13 @@ use soft_sys::notice;
 impl Adapter {
     /// Publishes the addresses of this network namespace to the members in different namespaces.
     pub(crate) fn publish_addresses(&self) {
-        if self.fabric.config().spans_namespaces
-            && let Err(why) = self.fabric.note(&text(&Gids::of_this_host(self.identity.guid(), 0)))
-        {
+        if !self.fabric.config().spans_namespaces {
+            return;
+        }
+        // The reported table shows the interfaces as they are, if they are watched.
+        let reported = self.interfaces.reported.lock().clone();
+        let gids = reported.unwrap_or_else(|| Gids::of_this_host(self.identity.guid(), 0));
+        if let Err(why) = self.fabric.note(&text(&gids)) {
             notice!("{why}; those who meet there reach this process's addresses by RoCE v2");
         }
     }

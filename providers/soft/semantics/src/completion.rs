@@ -156,10 +156,16 @@ impl Moderation {
 /// The completions of a queue that were not polled, and its arming.
 #[derive(Debug)]
 pub struct CompletionRing {
+    /// A power of two of entries, so that an index needs no division.
     entries: Box<[Cqe]>,
-    /// Number of completions after which `push` calls `make_room`: the size of `entries`, or 0
-    /// after an overrun and while an overrun is planned.
+    /// The number of completions that the ring may hold.
+    capacity: usize,
+    /// Number of completions after which `push` calls `make_room`: the capacity, or 0 after an
+    /// overrun and while an overrun is planned.
     limit: usize,
+    /// Number of completions from which on `push` calls `push_checked`: `limit`, or 0 while the
+    /// ring is armed or takes timestamps. `update_plain_limit` sets it.
+    plain_limit: u64,
     /// The planned overrun: the number of the completion from now on (the next is 1) at which the
     /// ring overruns.
     planned: Option<u64>,
@@ -172,9 +178,8 @@ pub struct CompletionRing {
     /// One for each entry if readers request them, otherwise empty.
     stamped: Box<[Stamped]>,
     reads: Reads,
-    /// Index of the oldest completion, and number of completions.
-    first: usize,
-    len: usize,
+    /// Number of completions added so far: the position of the next one.
+    pushed: u64,
     /// Number of completions removed so far: the position of the oldest one.
     popped: u64,
     armed: Armed,
@@ -188,10 +193,13 @@ impl CompletionRing {
     /// A ring for `capacity` completions. `overwrites`: ignore overruns, as ibv_create_cq_ex(3).
     /// `None`: out of memory.
     pub fn new(capacity: usize, reads: Reads, overwrites: bool) -> Option<Self> {
-        let stamped = if reads.any() { capacity } else { 0 };
-        Some(Self {
-            entries: filled(Cqe::default(), capacity)?,
+        let places = capacity.next_power_of_two();
+        let stamped = if reads.any() { places } else { 0 };
+        let mut ring = Self {
+            entries: filled(Cqe::default(), places)?,
+            capacity,
             limit: capacity,
+            plain_limit: 0,
             planned: None,
             overwrites,
             moderation: Moderation::default(),
@@ -199,44 +207,50 @@ impl CompletionRing {
             due: None,
             stamped: filled(Stamped::default(), stamped)?,
             reads,
-            first: 0,
-            len: 0,
+            pushed: 0,
             popped: 0,
             armed: Armed::No,
             told: None,
             reminded: None,
-        })
+        };
+        ring.update_plain_limit();
+        Some(ring)
+    }
+
+    /// Called after each change of `limit` or `armed`.
+    const fn update_plain_limit(&mut self) {
+        let plain = matches!(self.armed, Armed::No) && self.stamped.is_empty();
+        self.plain_limit = if plain { self.limit as u64 } else { 0 };
     }
 
     /// Number of completions in the ring.
     #[inline]
     pub const fn len(&self) -> usize {
-        self.len
+        (self.pushed - self.popped) as usize
     }
 
     /// Whether the ring is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.pushed == self.popped
     }
 
     /// The position of the oldest completion, and of the next one to add. A completion was polled
     /// once the former exceeds its position.
     #[inline]
     pub const fn positions(&self) -> (u64, u64) {
-        (self.popped, self.popped + self.len as u64)
+        (self.popped, self.pushed)
     }
 
-    /// The index of the completion `n` places behind the oldest; `n` is at most the capacity.
+    /// The index of the completion at this position.
     #[inline]
-    fn place(&self, n: usize) -> usize {
-        let at = self.first + n;
-        if at >= self.entries.len() { at - self.entries.len() } else { at }
+    const fn at(&self, position: u64) -> usize {
+        position as usize & (self.entries.len() - 1)
     }
 
     /// Adds a completion. Failed completions count as solicited (ibv_req_notify_cq(3)). `clock` is
     /// only read for timestamps and moderation.
-    #[inline]
+    #[inline(always)]
     pub fn push(
         &mut self,
         cqe: &Cqe,
@@ -244,15 +258,33 @@ impl CompletionRing {
         solicited: bool,
         clock: &impl Clock,
     ) -> Pushed {
-        if self.len >= self.limit && !self.make_room() {
+        if self.pushed - self.popped >= self.plain_limit {
+            return self.push_checked(cqe, rare, solicited, clock);
+        }
+        let at = self.at(self.pushed);
+        self.entries[at] = *cqe;
+        self.pushed += 1;
+        Pushed::Quiet
+    }
+
+    /// As `push`, for a ring that is full, armed, or takes timestamps.
+    #[inline(never)]
+    fn push_checked(
+        &mut self,
+        cqe: &Cqe,
+        rare: Option<&Rare>,
+        solicited: bool,
+        clock: &impl Clock,
+    ) -> Pushed {
+        if self.len() >= self.limit && !self.make_room() {
             return Pushed::Overrun;
         }
-        let at = self.place(self.len);
+        let at = self.at(self.pushed);
         self.entries[at] = *cqe;
         if !self.stamped.is_empty() {
             self.stamp(at, rare, clock);
         }
-        self.len += 1;
+        self.pushed += 1;
         let wanted = match self.armed {
             Armed::No => return Pushed::Quiet,
             Armed::Any => true,
@@ -265,7 +297,8 @@ impl CompletionRing {
             return self.moderate(clock);
         }
         self.armed = Armed::No;
-        self.told = Some(self.popped + self.len as u64 - 1);
+        self.update_plain_limit();
+        self.told = Some(self.pushed - 1);
         Pushed::Event
     }
 
@@ -274,7 +307,8 @@ impl CompletionRing {
         let broken = self.limit == 0 && self.planned.is_none();
         if !broken {
             self.planned = nth.filter(|n| *n > 0);
-            self.limit = if self.planned.is_some() { 0 } else { self.entries.len() };
+            self.limit = if self.planned.is_some() { 0 } else { self.capacity };
+            self.update_plain_limit();
         }
     }
 
@@ -284,20 +318,22 @@ impl CompletionRing {
     fn make_room(&mut self) -> bool {
         if let Some(left) = &mut self.planned {
             *left -= 1;
-            if *left > 0 && self.len < self.entries.len() {
+            if *left > 0 && self.pushed - self.popped < self.capacity as u64 {
                 return true;
             }
             self.planned = None;
             if self.overwrites {
                 // A queue that ignores overruns loses one completion, as if it were full.
-                self.limit = self.entries.len();
-                return self.len == 0 || self.pop().is_some();
+                self.limit = self.capacity;
+                self.update_plain_limit();
+                return self.is_empty() || self.pop().is_some();
             }
         }
         if self.overwrites {
             return self.pop().is_some();
         }
         self.limit = 0;
+        self.update_plain_limit();
         false
     }
 
@@ -319,6 +355,7 @@ impl CompletionRing {
     /// Disarms the queue.
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
+        self.update_plain_limit();
         self.held = 0;
         self.due = None;
     }
@@ -359,32 +396,39 @@ impl CompletionRing {
         if self.is_empty() {
             return None;
         }
-        let cqe = self.entries[self.first];
-        self.first = self.place(1);
-        self.len -= 1;
+        let cqe = self.entries[self.at(self.popped)];
         self.popped += 1;
         Some(cqe)
+    }
+
+    /// Removes the oldest completion after `take` read it. Returns false if the ring is empty.
+    #[inline(always)]
+    pub fn pop_with(&mut self, take: impl FnOnce(&Cqe)) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        take(&self.entries[self.at(self.popped)]);
+        self.popped += 1;
+        true
     }
 
     /// Up to `n` of the oldest completions, as far as they are contiguous.
     #[inline]
     pub fn oldest(&self, n: usize) -> &[Cqe] {
-        let len = self.len.min(n).min(self.entries.len() - self.first);
-        self.entries.get(self.first..self.first + len).unwrap_or_default()
+        let first = self.at(self.popped);
+        let len = self.len().min(n).min(self.entries.len() - first);
+        self.entries.get(first..first + len).unwrap_or_default()
     }
 
     /// Removes `n` completions, at most as many as `oldest` returned.
     #[inline]
     pub fn drop_oldest(&mut self, n: usize) {
-        let n = n.min(self.len);
-        self.first = self.place(n);
-        self.len -= n;
-        self.popped += n as u64;
+        self.popped += n.min(self.len()) as u64;
     }
 
     /// As `pop`, with all fields that the queue's readers requested.
     pub fn pop_stamped(&mut self) -> Option<(Cqe, Stamped)> {
-        let stamped = self.stamped.get(self.first).copied().unwrap_or_default();
+        let stamped = self.stamped.get(self.at(self.popped)).copied().unwrap_or_default();
         Some((self.pop()?, stamped))
     }
 
@@ -409,6 +453,7 @@ impl CompletionRing {
         let fresh = self.armed == Armed::No;
         if self.armed != Armed::Any {
             self.armed = how;
+            self.update_plain_limit();
         }
         fresh
     }
@@ -425,7 +470,7 @@ impl CompletionRing {
     pub fn remind(&mut self) -> bool {
         let now = self.positions();
         let reminds = self.armed == Armed::Any
-            && self.len > 0
+            && !self.is_empty()
             && !self.moderation.is_on()
             && self.reminded != Some(now);
         if reminds {
@@ -439,7 +484,7 @@ impl CompletionRing {
     /// Changes the capacity and keeps all completions. `Some(false)`: they do not fit. `None`: out
     /// of memory.
     pub fn resize(&mut self, capacity: usize) -> Option<bool> {
-        if self.len > capacity || capacity == 0 {
+        if self.len() > capacity || capacity == 0 {
             return Some(false);
         }
         let mut larger = Self {
@@ -450,40 +495,41 @@ impl CompletionRing {
             held: self.held,
             due: self.due,
             popped: self.popped,
+            pushed: self.pushed,
             told: self.told,
             reminded: self.reminded,
             ..Self::new(capacity, self.reads, self.overwrites)?
         };
-        while let Some((cqe, stamped)) = self.pop_stamped() {
-            larger.append(&cqe, &stamped);
+        larger.update_plain_limit();
+        for position in self.popped..self.pushed {
+            let (from, to) = (self.at(position), larger.at(position));
+            larger.entries[to] = self.entries[from];
+            if let Some(place) = larger.stamped.get_mut(to) {
+                *place = self.stamped[from];
+            }
         }
         *self = larger;
         Some(true)
     }
 
     /// Drops the completions of a QP that is destroyed or reset, or only those of its send side.
-    /// The others keep their order.
+    /// The others keep their order. Positions count dropped completions as polled.
     pub fn forget(&mut self, qp_num: u32, sends_only: bool) {
-        let before = self.positions();
-        for _ in 0..self.len {
-            if let Some((cqe, stamped)) = self.pop_stamped()
-                && (cqe.qp_num != qp_num || sends_only && cqe.opcode & IBV_WC_RECV != 0)
-            {
-                self.append(&cqe, &stamped);
+        let mut oldest = self.pushed;
+        // From the newest on, because the others move towards the newest position.
+        for position in (self.popped..self.pushed).rev() {
+            let from = self.at(position);
+            let cqe = self.entries[from];
+            if cqe.qp_num != qp_num || sends_only && cqe.opcode & IBV_WC_RECV != 0 {
+                oldest -= 1;
+                let to = self.at(oldest);
+                self.entries[to] = cqe;
+                if !self.stamped.is_empty() {
+                    self.stamped[to] = self.stamped[from];
+                }
             }
         }
-        // Positions count dropped completions as polled.
-        self.popped = before.1 - self.len as u64;
-    }
-
-    /// Appends a completion that was removed; the ring has room.
-    fn append(&mut self, cqe: &Cqe, stamped: &Stamped) {
-        let at = self.place(self.len);
-        self.entries[at] = *cqe;
-        if let Some(place) = self.stamped.get_mut(at) {
-            *place = *stamped;
-        }
-        self.len += 1;
+        self.popped = oldest;
     }
 }
 

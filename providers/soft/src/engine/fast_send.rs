@@ -19,6 +19,32 @@ use soft_semantics::state::State;
 /// Send flags that the fast path accepts: each costs at most a bit in the slot.
 const FAST_FLAGS: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
+/// The fields of a SEND besides its one range. Immediate data is in network order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortSend {
+    pub(crate) wr_id: u64,
+    /// `ibv_wr_opcode`.
+    pub(crate) opcode: u32,
+    /// `ibv_send_flags`.
+    pub(crate) flags: u32,
+    pub(crate) imm: u32,
+}
+
+impl ShortSend {
+    /// Whether the fast path accepts a request with this opcode and these flags.
+    #[inline(always)]
+    const fn is_fast(self) -> bool {
+        matches!(self.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && self.flags & !FAST_FLAGS == 0
+    }
+
+    /// The head of slot `seq`, from the fields that all slots of a list share.
+    #[inline(always)]
+    fn head(self, common: Short, seq: u32, len: usize) -> Short {
+        let imm = (self.opcode == IBV_WR_SEND_WITH_IMM).then_some(self.imm);
+        common.with(seq, len, imm, self.flags & IBV_SEND_SOLICITED != 0)
+    }
+}
+
 /// A list of SENDs of one range each, on the way into the ring of the remote QP.
 ///
 /// If the first request is short, its slot is written last, when the `FastSend` is dropped. A
@@ -43,6 +69,23 @@ impl Requester {
     /// Returns a fast sender if SENDs of this QP may take the fast path now.
     #[inline]
     pub(crate) fn fast_send<'a>(&'a mut self, qp: &'a Qp) -> Option<FastSend<'a>> {
+        let (ring, left) = self.fast_ring(qp)?;
+        let (same, region) = (None, CheckedLkey::default());
+        Some(FastSend {
+            qp,
+            ring,
+            requester: self,
+            room: left,
+            unpublished_first: None,
+            common_head: same,
+            region,
+        })
+    }
+
+    /// The ring of the remote QP if SENDs may take the fast path now, and the number of requests
+    /// that fit into both the send queue and the ring.
+    #[inline(always)]
+    fn fast_ring(&self, qp: &Qp) -> Option<(Ring, usize)> {
         if !qp.sends_plainly()
             || !qp.is_in(State::Rts)
             || !self.sends.fate.is_going()
@@ -56,19 +99,57 @@ impl Requester {
         if self.ring.latched != Some(now) {
             return None;
         }
-        let ring = link.ring;
         let room = RING_SLOTS - self.ring.next.wrapping_sub(self.ring.acked);
-        let left = self.sends.queue.room().min(room as usize);
-        let (same, region) = (None, CheckedLkey::default());
-        Some(FastSend {
-            qp,
-            ring,
-            requester: self,
-            room: left,
-            unpublished_first: None,
-            common_head: same,
-            region,
-        })
+        Some((link.ring, self.sends.queue.room().min(room as usize)))
+    }
+
+    /// Posts a SEND of one range that is a list of its own and fits into a slot. Returns false,
+    /// without any effect, if the request needs another path. The caller announces the slot
+    /// (`publish`).
+    ///
+    /// The results are those of [`FastSend::post`]. Without the fields that a list keeps from one
+    /// request to the next, the request needs half the instructions.
+    #[inline(always)]
+    pub(crate) fn post_single(&mut self, qp: &Qp, send: ShortSend, sge: &ibv_sge) -> bool {
+        let len = sge.length as usize;
+        if !send.is_fast() || len > SEND_INLINE {
+            return false;
+        }
+        let Some((ring, 1..)) = self.fast_ring(qp) else { return false };
+        let from = if send.flags & IBV_SEND_INLINE == 0 {
+            let region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, 0);
+            region.and_then(|region| region.find(sge))
+        } else {
+            self.inline_source(sge)
+        };
+        let Some(from) = from else { return false };
+        let head = Short::from(qp.qpn, qp.acks.piggyback());
+        let head = send.head(head, self.ring.next, len);
+        if !ring.fill(head, from) {
+            return false;
+        }
+        ring.show(head);
+        self.ring.unannounced = true;
+        self.record_published(send, sge.length);
+        qp.sends_outstanding(true);
+        true
+    }
+
+    /// The bytes of a request with inline data.
+    #[inline]
+    fn inline_source(&self, sge: &ibv_sge) -> Option<Range> {
+        let len = sge.length as usize;
+        // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post returns,
+        // and the range is only read.
+        (len <= self.sends.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
+    }
+
+    /// Enters the request of the slot just written into the send queue.
+    #[inline(always)]
+    fn record_published(&mut self, send: ShortSend, len: u32) {
+        let end = self.ring.next.wrapping_add(1);
+        self.ring.next = end;
+        self.sends.queue.push_published(send.wr_id, send.opcode, send.flags, len, end);
     }
 
     /// Completes all sent requests if a piggybacked acknowledgement covers all of them and no other
@@ -103,26 +184,19 @@ impl Requester {
 impl FastSend<'_> {
     /// Posts a request of one range; `more` says that further requests follow. Returns false,
     /// without any effect, if the request needs the general path.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        (wr_id, opcode, flags, imm): (u64, u32, u32, u32),
-        sge: &ibv_sge,
-        more: bool,
-    ) -> bool {
+    #[inline(always)]
+    pub(crate) fn post(&mut self, send: ShortSend, sge: &ibv_sge, more: bool) -> bool {
         let len = sge.length as usize;
-        let usual =
-            matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && flags & !FAST_FLAGS == 0;
-        if !usual || self.room == 0 {
+        if !send.is_fast() || self.room == 0 {
             return false;
         }
         if len > SEND_INLINE {
-            return self.post_chunked((wr_id, opcode, flags, imm), sge);
+            return self.post_chunked(send, sge);
         }
-        let Some(from) = self.source(flags, sge) else { return false };
+        let Some(from) = self.source(send.flags, sge) else { return false };
         let seq = self.requester.ring.next;
         let is_first = self.common_head.is_none();
-        let head = self.head(seq, len, opcode, flags, imm);
+        let head = self.head(send, seq, len);
         if is_first && more {
             let mut bytes = [0; SEND_INLINE];
             if !from.get(&mut bytes) {
@@ -137,33 +211,29 @@ impl FastSend<'_> {
             self.ring.show(head);
             self.requester.ring.unannounced |= is_first;
         }
-        self.record_posted(wr_id, opcode, flags, sge.length);
+        self.record_posted(send, sge.length);
         true
     }
 
     /// As `post`, for messages longer than a slot.
     #[inline(never)]
-    fn post_chunked(
-        &mut self,
-        (wr_id, opcode, flags, imm): (u64, u32, u32, u32),
-        sge: &ibv_sge,
-    ) -> bool {
+    fn post_chunked(&mut self, send: ShortSend, sge: &ibv_sge) -> bool {
         let len = sge.length as usize;
         if len > self.qp.adapter.identity.one_chunk() {
             return false;
         }
-        let Some(from) = self.source(flags, sge) else { return false };
+        let Some(from) = self.source(send.flags, sge) else { return false };
         let Some((chunk, base)) = self.requester.lend(self.qp, None) else { return false };
         if !from.copy_to(base) {
             self.requester.take_back_chunk(self.qp);
             return false;
         }
         let words = BounceBuffer { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
-        let head = self.head(self.requester.ring.next, 0, opcode, flags, imm).chunked();
+        let head = self.head(send, self.requester.ring.next, 0).chunked();
         self.ring.fill_words(head, words);
         self.ring.show(head);
         self.requester.ring.unannounced = true;
-        self.record_posted(wr_id, opcode, flags, sge.length);
+        self.record_posted(send, sge.length);
         true
     }
 
@@ -174,27 +244,20 @@ impl FastSend<'_> {
             let found = self.region.find(sge);
             return found.or_else(|| self.look_up(sge));
         }
-        let len = sge.length as usize;
-        // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post returns,
-        // and the range is only read.
-        (len <= self.requester.sends.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
+        self.requester.inline_source(sge)
     }
 
     #[inline]
-    fn head(&mut self, seq: u32, len: usize, opcode: u32, flags: u32, imm: u32) -> Short {
+    fn head(&mut self, send: ShortSend, seq: u32, len: usize) -> Short {
         let first = || Short::from(self.qp.qpn, self.qp.acks.piggyback());
         let same = *self.common_head.get_or_insert_with(first);
-        let imm = (opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
-        same.with(seq, len, imm, flags & IBV_SEND_SOLICITED != 0)
+        send.head(same, seq, len)
     }
 
-    /// Enters the request of the slot just written into the send queue.
     #[inline]
-    fn record_posted(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32) {
+    fn record_posted(&mut self, send: ShortSend, len: u32) {
         self.room -= 1;
-        let end = self.requester.ring.next.wrapping_add(1);
-        self.requester.ring.next = end;
-        self.requester.sends.queue.push_published(wr_id, opcode, flags, len, end);
+        self.requester.record_published(send, len);
     }
 
     #[inline]
@@ -209,7 +272,7 @@ impl FastSend<'_> {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn look_up(&mut self, sge: &ibv_sge) -> Option<Range> {
         self.region = self.qp.adapter.regions.check_lkey(self.qp.pd, sge.lkey, 0)?;
         self.region.find(sge)

@@ -57,7 +57,7 @@ impl Link {
     }
 
     /// Whether the remote QP serves requests of the QP `own_qpn` of this process.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peer_state(&self, own_qpn: u32) -> PeerState {
         let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
         if self.peer.is_dead() {

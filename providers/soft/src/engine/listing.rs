@@ -50,10 +50,14 @@ impl Qp {
     /// Publishes whether requests are outstanding. Called under the requester lock.
     #[inline]
     pub(crate) fn sends_outstanding(&self, any: bool) {
-        if self.marks.has_outstanding() == any {
-            // A QP with outstanding requests was listed when the flag was set: see `stays_listed`.
-            return;
+        // A QP with outstanding requests was listed when the flag was set: see `stays_listed`.
+        if self.marks.has_outstanding() != any {
+            self.change_outstanding(any);
         }
+    }
+
+    #[inline(never)]
+    fn change_outstanding(&self, any: bool) {
         if any {
             if self.marks.begin_outstanding() {
                 self.list_sender();

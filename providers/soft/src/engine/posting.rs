@@ -101,12 +101,17 @@ impl Requester {
     }
 
     /// Issues the requests that `post_one_of` gathered to issue them together.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_rest(&mut self, qp: &Qp) {
-        if std::mem::replace(&mut self.sends.gathering, false)
-            && qp.state() == State::Rts
-            && self.sends.fate.is_going()
-        {
+        if self.sends.gathering {
+            self.sends.gathering = false;
+            self.issue_gathered(qp);
+        }
+    }
+
+    #[inline(never)]
+    fn issue_gathered(&mut self, qp: &Qp) {
+        if qp.state() == State::Rts && self.sends.fate.is_going() {
             self.issue_waiting(qp);
             if qp.kind == Kind::Ud {
                 // The application may reuse its buffers after the post of the list, so datagrams

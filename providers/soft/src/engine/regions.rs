@@ -286,7 +286,7 @@ impl Regions {
     /// The range of `lkey`, if it is the key of an ordinary region of `pd` with the right `need`;
     /// otherwise None, and [`Regions::resolve`] decides. The result is valid until the QP lock is
     /// released, which deregistration waits for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_lkey(&self, pd: u32, lkey: u32, need: u32) -> Option<CheckedLkey> {
         let rkey = self.rkey_of(lkey);
         let index = (rkey >> INDEX_SHIFT) as usize;

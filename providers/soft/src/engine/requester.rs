@@ -454,9 +454,44 @@ impl Requester {
         self.ring.unanswered_since = None;
     }
 
+    /// Completes acknowledged SENDs of the application, in order, with fields that are set once.
+    /// Returns whether other finished or failed requests may follow.
+    fn reap_sends(&mut self, qp: &Qp) -> bool {
+        let Some(pair) = qp.pair() else { return true };
+        let mut batch: Option<Batch<'_>> = None;
+        let mut cqe = Cqe { opcode: IBV_WC_SEND, qp_num: qp.qpn, ..Cqe::default() };
+        let (acked, signals_all) = (self.ring.acked, pair.signals_all);
+        let mut others = false;
+        let mut pushed = Pushed::Quiet;
+        while self.sends.queue.completed < self.sends.queue.issued {
+            let entry = self.sends.queue.entry(self.sends.queue.completed);
+            let is_send = matches!(entry.request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
+            if entry.phase != Phase::Published || !is_send || entry.own || pushed != Pushed::Quiet {
+                others = true;
+                break;
+            }
+            if (acked.wrapping_sub(entry.end) as i32) < 0 {
+                break;
+            }
+            if signals_all || entry.has(IBV_SEND_SIGNALED) {
+                (cqe.wr_id, cqe.byte_len) = (entry.request.wr_id, entry.len);
+                let ring = batch.get_or_insert_with(|| pair.send_cq.completion_batch());
+                pushed = ring.push(&cqe, false);
+            }
+            self.sends.queue.complete_oldest(false);
+        }
+        if let Some(ring) = batch {
+            ring.end(pushed);
+        }
+        others
+    }
+
     /// Completes finished requests, in order.
     pub(crate) fn reap(&mut self, qp: &Qp) {
         if self.sends.fate.is_broken() {
+            return;
+        }
+        if self.sends.unpolled.is_none() && !self.reap_sends(qp) {
             return;
         }
         let mut batch: Option<Batch<'_>> = None;

@@ -15,7 +15,7 @@
 use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
-use crate::engine::fast_send::FastSend;
+use crate::engine::fast_send::{FastSend, ShortSend};
 use crate::engine::objects::builder::{Builder, BuiltRequest};
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
@@ -149,7 +149,8 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     }
     // A single request is posted whole or not at all by any path.
     if let [one] = &*list
-        && requester.fast_send(qp).is_some_and(|mut quick| post_short(&mut quick, one, false))
+        && let Some((send, sge)) = short(one)
+        && requester.post_single(qp, send, sge)
     {
         requester.publish();
         return Ok(());
@@ -170,7 +171,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
     let mut rest = &*list;
     while !rest.is_empty() {
         if let Some(mut quick) = requester.fast_send(qp) {
-            let posted = rest.iter().take_while(|one| post_short(&mut quick, one, true)).count();
+            let posted = rest.iter().take_while(|one| post_short(&mut quick, one)).count();
             rest = rest.get(posted..).unwrap_or_default();
         }
         let Some((one, behind)) = rest.split_first() else { break };
@@ -185,10 +186,16 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
 
 /// Posts a request on the fast path, if possible.
 #[inline]
-fn post_short(quick: &mut FastSend<'_>, built: &BuiltRequest, more: bool) -> bool {
+fn post_short(quick: &mut FastSend<'_>, built: &BuiltRequest) -> bool {
+    short(built).is_some_and(|(send, sge)| quick.post(send, sge, true))
+}
+
+/// The fields and the element of a request of one element.
+#[inline]
+fn short(built: &BuiltRequest) -> Option<(ShortSend, &ibv_sge)> {
     let Request { wr_id, opcode, flags, imm, .. } = built.request;
-    let [sge] = &*built.sges else { return false };
-    quick.post((wr_id, opcode, flags, imm), sge, more)
+    let [sge] = &*built.sges else { return None };
+    Some((ShortSend { wr_id, opcode, flags, imm }, sge))
 }
 
 /// Adds a request; `fill` sets the fields of the operation.

@@ -4,10 +4,12 @@
 use super::ah::Ah;
 use super::failed;
 use super::mw::bind_request;
-use crate::engine::fast_send::FastSend;
+use crate::engine::fast_send::{FastSend, ShortSend};
+use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
 use abi::*;
+use cface::sync::MutexGuard;
 use soft_semantics::request::{Destination, RemoteAddress, Request, Segments, What};
 use soft_semantics::state::Kind;
 use soft_sys::Errno;
@@ -103,6 +105,33 @@ pub(crate) unsafe extern "C" fn post_send(
     // posts to the QP.
     let queue = unsafe { Qp::of(qp) };
     let mut requester = queue.requester.lock();
+    // SAFETY: the first element of the list, or NULL; it stays until the call returns.
+    if let Some(first) = unsafe { wr.as_ref() }
+        && first.next.is_null()
+        // SAFETY: if `num_sge` is 1, `sg_list` is NULL or has one element.
+        && let Some((send, sge)) = unsafe { short(first) }
+        && requester.post_single(queue, send, sge)
+    {
+        requester.publish();
+        queue.release_requester(requester);
+        return 0;
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { post_send_list(queue, requester, wr, bad_wr) }
+}
+
+/// Posts a list of requests. Not inlined: a list that is one short SEND does not pay for the
+/// registers and the stack of this function.
+///
+/// # Safety
+/// As for [`post_send`]; `requester` is locked.
+#[inline(never)]
+unsafe fn post_send_list(
+    queue: &Qp,
+    mut requester: MutexGuard<'_, Requester>,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
     let mut result = 0;
     let mut at = wr;
     // SAFETY: an element of the list, or NULL at its end.
@@ -164,15 +193,27 @@ const fn is_short(wr: &ibv_send_wr) -> bool {
 /// The request's list has `num_sge` elements, or is NULL.
 #[inline]
 unsafe fn post_short(quick: &mut FastSend<'_>, wr: &ibv_send_wr) -> bool {
+    // SAFETY: the caller keeps the contract.
+    let Some((send, sge)) = (unsafe { short(wr) }) else { return false };
+    quick.post(send, sge, !wr.next.is_null())
+}
+
+/// The fields and the element of a request that the fast path may accept.
+///
+/// # Safety
+/// The request's list has `num_sge` elements, or is NULL.
+#[inline(always)]
+unsafe fn short(wr: &ibv_send_wr) -> Option<(ShortSend, &ibv_sge)> {
     if !is_short(wr) {
-        return false;
+        return None;
     }
     // SAFETY: `is_short` found one element; the caller states that the list is NULL or holds the
     // element, and it stays until the posting call returns.
-    let Some(sge) = (unsafe { wr.sg_list.as_ref() }) else { return false };
+    let sge = unsafe { wr.sg_list.as_ref() }?;
     // SAFETY: all bit patterns are valid numbers.
     let imm = unsafe { wr.imm.imm_data };
-    quick.post((wr.wr_id, wr.opcode, wr.send_flags, imm), sge, !wr.next.is_null())
+    let ibv_send_wr { wr_id, opcode, send_flags: flags, .. } = *wr;
+    Some((ShortSend { wr_id, opcode, flags, imm }, sge))
 }
 
 /// Work on local windows, without scatter/gather list.

@@ -23,10 +23,8 @@
 //! its bytes; `REGISTRY` and `HELD`; the lock of the directory; the order of slots; removal of
 //! files of dead processes; tests.
 
-use std::collections::BinaryHeap;
 use std::{
     fs,
-    hash::{DefaultHasher, Hasher},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
@@ -490,15 +488,15 @@ fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, Fa
     let failed = |errno| unusable(&path, errno, "cannot be locked");
     let word = dir::read_word(file.fd.as_fd()).map_err(failed)?;
     let turn = SlotOrder::decode(word).unwrap_or_else(|| SlotOrder::new(first));
-    let order = turn.order(slots);
-    let count = order.len();
+    let count = slots.saturating_sub(1);
     for taken in 0..count {
-        let at = (usize::from(turn.next) + taken) % count;
-        if file.take(order[at]).map_err(failed)? {
-            let turn = SlotOrder { next: ((at + 1) % count) as u16, ..turn };
+        let at = ((u32::from(turn.next) + u32::from(taken)) % u32::from(count)) as u16;
+        let slot = turn.slot(at, count);
+        if file.take(slot).map_err(failed)? {
+            let turn = SlotOrder { next: (at + 1) % count, ..turn };
             // If the write fails, a slot may be reused sooner; nothing else depends on it.
             let _ = dir::write_word(file.fd.as_fd(), turn.word());
-            return Ok(order[at]);
+            return Ok(slot);
         }
     }
     Err(FabricError::at(
@@ -538,19 +536,35 @@ impl SlotOrder {
         (self.secret << 16) | (self.next as u64 + 1)
     }
 
-    /// All slots of `1..slots`, in this order.
-    fn order(self, slots: u16) -> Vec<u16> {
+    /// The slot at `position` of this order, of the slots from 1 to `count`. `position` is below
+    /// `count`.
+    fn slot(self, position: u16, count: u16) -> u16 {
         if self.secret == 0 {
-            return (1..slots).collect();
+            return position + 1;
         }
-        let key = |slot: u16| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write_u64(self.secret << 16 | u64::from(slot));
-            hasher.finish()
-        };
-        // A heap, because the sort of the standard library takes several KiB of stack.
-        let heap: BinaryHeap<(u64, u16)> = (1..slots).map(|slot| (key(slot), slot)).collect();
-        heap.into_sorted_vec().into_iter().map(|(_, slot)| slot).collect()
+        // A permutation of the numbers below a power of two, applied until the number is in range.
+        // Each position has its own number, because each number has one predecessor.
+        let bits = u16::BITS - count.leading_zeros();
+        let mut number = u64::from(position);
+        loop {
+            number = self.permuted(number, bits);
+            if number < u64::from(count) {
+                return number as u16 + 1;
+            }
+        }
+    }
+
+    /// Another number of `bits` bits, different for each number.
+    const fn permuted(self, mut number: u64, bits: u32) -> u64 {
+        let (mut key, mut round) = (self.secret, 0);
+        while round < 4 {
+            // Modulo a power of two, an odd factor and a shift by at least one bit can be undone.
+            number = number.wrapping_mul(key | 1).wrapping_add(key >> 24) & ((1 << bits) - 1);
+            number ^= number >> bits.div_ceil(2);
+            key = (key ^ key >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            round += 1;
+        }
+        number
     }
 }
 
@@ -617,13 +631,18 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
+    /// All slots of `1..slots`, in this order.
+    fn order(turn: SlotOrder, slots: u16) -> Vec<u16> {
+        (0..slots - 1).map(|position| turn.slot(position, slots - 1)).collect()
+    }
+
     #[test]
     fn each_fabric_has_its_own_order_that_contains_every_slot() {
         let turns: Vec<SlotOrder> = (0..20).map(|_| SlotOrder::new(None)).collect();
         let mut steps = std::collections::BTreeSet::new();
         for turn in &turns {
             assert_eq!(SlotOrder::decode(turn.word()), Some(*turn));
-            let mut order = turn.order(100);
+            let mut order = order(*turn, 100);
             steps.extend(order.windows(2).take(9).map(|pair| pair[1].wrapping_sub(pair[0])));
             order.sort_unstable();
             assert!(order.into_iter().eq(1..100));
@@ -632,15 +651,19 @@ mod tests {
         assert!(steps.len() > 80, "{} steps", steps.len());
         let plain = SlotOrder::new(Some(7));
         assert_eq!(SlotOrder::decode(plain.word()), Some(plain));
-        assert!(plain.order(10).into_iter().eq(1..10) && plain.next == 6);
+        assert!(order(plain, 10).into_iter().eq(1..10) && plain.next == 6);
     }
 
     #[test]
     fn every_word_of_the_slots_file_decodes_to_an_order_or_a_new_file() {
         for word in [0, 1, 0xffff, 0x1_0000, u64::MAX, u64::MAX << 16] {
             let turn = SlotOrder::decode(word).unwrap_or_else(|| SlotOrder::new(None));
-            assert_eq!(turn.order(2), [1]);
-            assert_eq!(turn.order(1000).len(), 999);
+            assert_eq!(order(turn, 2), [1]);
+            for slots in [3, 4, 5, 8, 9, 1000, 1024, 1025] {
+                let mut order = order(turn, slots);
+                order.sort_unstable();
+                assert!(order.into_iter().eq(1..slots), "{word:x}: {slots}");
+            }
         }
     }
 

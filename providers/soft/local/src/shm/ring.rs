@@ -109,7 +109,7 @@ impl Ring {
     /// Producer: fills the slot of `head`, except word 0, which [`Ring::show`] stores. `from` has
     /// at most `SEND_INLINE` bytes. Returns false if the source memory is unmapped; the slot must
     /// not be shown then.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn fill(&self, head: Short, from: Range) -> bool {
         debug_assert!(from.len() <= SEND_INLINE);
