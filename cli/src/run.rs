@@ -4,6 +4,7 @@ use crate::{installation, link, nodes, program, rdma, settings, tree};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The options that all commands with a program share, and the program.
@@ -74,10 +75,10 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
     command.args(rest);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     set_variables(&mut command, args.variables())?;
-    if let Some(path) = path_with_tools()? {
+    if let Some(path) = path_with_tools(&command)? {
         command.env("PATH", path);
     }
-    if let Some(why) = program::why_unreached(program, std::env::var_os("PATH").as_deref()) {
+    if let Some(why) = program::why_unreached(program, path_of(&command).as_deref()) {
         eprintln!("ferroverbs: {why}");
     }
     if tree::is_wanted(args.no_tree)? {
@@ -89,16 +90,29 @@ pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Resul
     Ok(command)
 }
 
-/// `PATH` with the folder of the stand-in of rdma(8) in front. `None` if there is no `PATH`, if it
-/// has the folder already, or if it cannot hold the folder.
-fn path_with_tools() -> crate::Result<Option<OsString>> {
+/// The `PATH` of a command with the folder of the stand-in of rdma(8) in front. `None` if there is
+/// no `PATH`, if it has the folder already, or if it cannot hold the folder.
+fn path_with_tools(command: &Command) -> crate::Result<Option<OsString>> {
     let tools = installation::library_folder()?.join(rdma::TOOLS);
-    let Some(path) = std::env::var_os("PATH") else { return Ok(None) };
-    let folders: Vec<_> = std::env::split_paths(&path).collect();
-    if folders.contains(&tools) || tools.as_os_str().as_bytes().contains(&b':') {
-        return Ok(None);
+    Ok(with_tools(&tools, path_of(command)))
+}
+
+/// The `PATH` that a command gets: its own, which a cluster sets, or that of this process.
+fn path_of(command: &Command) -> Option<OsString> {
+    match command.get_envs().find(|(name, _)| *name == "PATH") {
+        Some((_, own)) => own.map(OsString::from),
+        None => std::env::var_os("PATH"),
     }
-    Ok(Some(prepend_to_list(tools.as_os_str(), Some(&path))))
+}
+
+fn with_tools(tools: &Path, path: Option<OsString>) -> Option<OsString> {
+    let path = path?;
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    if folders.iter().any(|folder| folder == tools) || tools.as_os_str().as_bytes().contains(&b':')
+    {
+        return None;
+    }
+    Some(prepend_to_list(tools.as_os_str(), Some(&path)))
 }
 
 /// Sets the variables by which the loader finds the library, and those of options.
@@ -153,5 +167,17 @@ mod tests {
         assert_eq!(prepend_to_list(OsStr::new("/a"), None), "/a");
         assert_eq!(prepend_to_list(OsStr::new("/a"), Some(OsStr::new(""))), "/a");
         assert_eq!(prepend_to_list(OsStr::new("/a"), Some(OsStr::new("/b"))), "/a:/b");
+    }
+
+    #[test]
+    fn the_tools_stand_before_the_path_that_the_command_has_already() {
+        let mut command = Command::new("true");
+        assert_eq!(path_of(&command), std::env::var_os("PATH"));
+        command.env("PATH", "/cluster/bin:/bin");
+        let path = with_tools(Path::new("/tools"), path_of(&command));
+        assert_eq!(path, Some("/tools:/cluster/bin:/bin".into()));
+        assert_eq!(with_tools(Path::new("/tools"), path), None, "only once");
+        command.env_remove("PATH");
+        assert_eq!(with_tools(Path::new("/tools"), path_of(&command)), None);
     }
 }

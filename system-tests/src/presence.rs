@@ -367,6 +367,7 @@ fn hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         fi
         until [ \"$(cat hw_counters/sent_pkts)\" -gt 0 ]; do sleep 0.05; done
         until [ \"$(cat counters/port_rcv_packets)\" -gt 0 ]; do sleep 0.05; done
+        [ $FERROVERBS_HOST = 2 ] || ssh host2 true
         until [ $FERROVERBS_HOST = 2 ] || \"$1\" ps $program | grep -q 'RC  *RTS  *a QP of another host'; do sleep 0.05; done
         echo counted $address";
     let job = job.arg(text).arg("sh").arg(bench.prefix()?.join("bin/ferroverbs"));
