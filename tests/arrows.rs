@@ -221,7 +221,7 @@ const UNSAFE: [&str; 32] = [
     "packet_sink.rs",
 ];
 
-/// Files of librdmacm that have unsafe code, below `rdmacm/src`: at most 20. `calls` and
+/// Files of librdmacm that have unsafe code, below `rdmacm/src`. `calls` and
 /// `rsocket/entry.rs` convert the pointers of programs.
 const CM_UNSAFE: [&str; 19] = [
     "calls/channel.rs",

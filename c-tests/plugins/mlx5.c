@@ -1,10 +1,9 @@
 /*
  * A plugin that plays the kernel for the unmodified libmlx5, as a test tells it: each command goes
  * to the socket MLX5_SOCKET, and the answer comes back. Before it answers, the test reads and
- * writes
- * memory of this process, as an adapter would. The program mlx5-user.c asks by the same way.
+ * writes memory of this process, as an adapter would. The program mlx5-user.c uses the same socket.
  *
- * A request is a line; so is each of the test's:
+ * Each request of the plugin or the program is a line, and so is each request of the test:
  *   read ADDRESS LENGTH     answered with the bytes in hexadecimal digits
  *   write ADDRESS BYTES     answered with "ok"; bytes are stored in order
  *   = ANSWER                ends the request
@@ -24,6 +23,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "stand_in.h"
 
 #define LINE 20000
 
@@ -99,27 +100,7 @@ __attribute__((visibility("default"))) void mlx5_ask(const char *request, char *
 	pthread_mutex_unlock(&lock);
 }
 
-static const struct verbs_match_ent matches[] = {VERBS_MATCH_END};
-static const struct verbs_device_ops device_ops = {
-	.name = "mlx5-kernel",
-	.match_min_abi_version = 1,
-	.match_max_abi_version = 1,
-	.match_table = matches,
-};
-PROVIDER_DRIVER(mlx5_kernel, device_ops)
-
-static int announce(int kernel_devices, struct ferroverbs_device_info *out, int max)
-{
-	(void)kernel_devices;
-	if (max > 0) {
-		memset(out, 0, sizeof(*out));
-		strcpy(out->name, "mlx5_0");
-		strcpy(out->dev_name, "uverbs0");
-		out->node_type = IBV_NODE_CA;
-		out->num_ports = 1;
-	}
-	return 1;
-}
+STAND_IN(mlx5_kernel, "mlx5-kernel", "mlx5_0", IBV_NODE_CA)
 
 static int describe(const struct ferroverbs_device_info *info, struct ferroverbs_vendor_device *device)
 {

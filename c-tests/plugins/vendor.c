@@ -1,7 +1,7 @@
 /*
  * A plugin that plays the kernel for the unmodified libefa: the device vendor0 can be opened and
  * queried, and has protection domains. The plugin uses only headers for plugin authors and those of
- * the kernel. It counts what it was asked, for the program vendor-user.c.
+ * the kernel. The program vendor-user.c reads its counts of calls.
  */
 #define _GNU_SOURCE
 #include <infiniband-provider/driver.h>
@@ -17,30 +17,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "stand_in.h"
+
 __attribute__((visibility("default"))) int vendor_opened, vendor_closed, vendor_commands, vendor_hooked;
 
-/* No device of the kernel, and no device of this driver. */
-static const struct verbs_match_ent matches[] = {VERBS_MATCH_END};
-static const struct verbs_device_ops device_ops = {
-	.name = "vendor",
-	.match_min_abi_version = 1,
-	.match_max_abi_version = 1,
-	.match_table = matches,
-};
-PROVIDER_DRIVER(vendor, device_ops)
-
-static int announce(int kernel_devices, struct ferroverbs_device_info *out, int max)
-{
-	(void)kernel_devices;
-	if (max > 0) {
-		memset(out, 0, sizeof(*out));
-		strcpy(out->name, "vendor0");
-		strcpy(out->dev_name, "uverbs0");
-		out->node_type = IBV_NODE_UNSPECIFIED;
-		out->num_ports = 1;
-	}
-	return 1;
-}
+STAND_IN(vendor, "vendor", "vendor0", IBV_NODE_UNSPECIFIED)
 
 /* VENDOR_PROVIDER names another provider, for the test of a missing one. */
 static int describe(const struct ferroverbs_device_info *info, struct ferroverbs_vendor_device *device)

@@ -639,7 +639,7 @@ static void cq_12(void)
 	want(!pthread_create(&other, NULL, poll_beside, ex), "pthread_create");
 	if (wrong) {
 		/* A provider may hold a lock until ibv_end_poll, as rxe's does. The second thread
-		 * then waits for this one, so this thread does not wait for it. */
+		 * then waits for the lock, so the first one must not wait for the second. */
 		while (!beside)
 			;
 		nanosleep(&(struct timespec){ 0, 300000000 }, NULL);

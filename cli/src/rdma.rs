@@ -170,7 +170,9 @@ fn print_json(
 ) -> crate::Result<ExitCode> {
     let parsed = of_kernel.and_then(|text| serde_json::from_str::<Vec<Value>>(&text).ok());
     let mut all = parsed.unwrap_or_default();
-    let before = all.len();
+    // The indices continue behind those of the kernel. A device may have several ports.
+    let indices = all.iter().filter_map(|object| object["ifindex"].as_u64());
+    let before = indices.max().map_or(0, |last| last as usize + 1);
     all.extend(values(show, devices, before));
     let all = Value::Array(all);
     let text = if show.pretty { format!("{all:#}\n") } else { format!("{all}\n") };

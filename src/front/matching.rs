@@ -26,7 +26,7 @@ pub(crate) fn bind(sysfs_dev: SysfsDev, drivers: &[Driver]) -> Result<Device, Sy
     Ok(device)
 }
 
-/// Does the same, but leaves `sysfs` of the device NULL and returns the entry, which the device's
+/// As [`bind`], but leaves `sysfs` of the device NULL and returns the entry, which the device's
 /// driver may have kept.
 pub(crate) fn choose(
     mut sysfs_dev: SysfsDev,

@@ -31,7 +31,8 @@ impl Refusal {
         Self::new(Errno::EINVAL, argument, c"is NULL", remedy)
     }
 
-    /// An argument that is wrong in a way other than its value.
+    /// A refusal because of `argument`. `problem` follows the argument's name in a message, and
+    /// `remedy` says what the program should do.
     pub(crate) const fn new(
         error: Errno,
         argument: &'static CStr,

@@ -150,6 +150,9 @@ verb! {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
         let absent = |error| {
+            if !matches!(error, Errno::EINVAL | Errno::ENOENT) {
+                return Refusal::from(error);
+            }
             let remedy = c"ask for a P_Key of the port, in network byte order, and a port of the device";
             Refusal::new(error, c"pkey", c"is not in the P_Key table of the port", remedy)
                 .with_value(u64::from(u16::from_be(pkey)))

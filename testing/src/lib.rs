@@ -159,7 +159,7 @@ impl Fabric {
         command
     }
 
-    /// Starts a command, whose process ends with the result.
+    /// Starts a command of this fabric. Dropping the result kills the process.
     ///
     /// # Errors
     /// The command cannot be started.

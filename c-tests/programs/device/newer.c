@@ -86,12 +86,7 @@ static long release(struct parts *p, void *arg)
 
 static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t at, uint32_t len, uint32_t rkey)
 {
-	struct request r = one_piece(op, 1, 0, len);
-	r.raddr = at;
-	r.rkey = rkey;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
+	return end_access(a, op, 0, len, at, rkey);
 }
 
 static void buffers(void)

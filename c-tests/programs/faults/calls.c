@@ -139,7 +139,7 @@ static void *decide(void *unused)
 	}
 }
 
-/* Filters this thread, and all threads that this thread starts. */
+/* Installs the filter in the calling thread. Threads that it starts inherit the filter. */
 static void filter(void)
 {
 	struct sock_filter code[KINDS + 5] = {

@@ -102,17 +102,6 @@ static long second(struct parts *p, void *arg)
 	return dm ? 0 : errno;
 }
 
-static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t offset, uint32_t len, uint64_t addr, uint32_t rkey)
-{
-	struct request r = one_piece(op, 5, offset, len);
-	r.raddr = addr;
-	r.rkey = rkey;
-	r.compare_add = 1;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
-}
-
 static void device_memory(void)
 {
 	pair_open(a, b, defaults(), &aa, &ba);
@@ -146,14 +135,14 @@ static void device_memory(void)
 	d = (struct device){ .offset = 96, .length = 50000, .access = ZERO };
 	check_eq(end_run(b, reg, &d, sizeof d), 0, "ibv_reg_dm_mr");
 	check_eq(end_run(b, release, NULL, 0), EBUSY, "ibv_free_dm while it has a region");
-	check_eq(remote(IBV_WR_RDMA_READ, 0x1000, 5000, 4, d.rkey).status, IBV_WC_SUCCESS, "a peer reads it");
+	check_eq(end_access(a, IBV_WR_RDMA_READ, 0x1000, 5000, 4, d.rkey).status, IBV_WC_SUCCESS, "a peer reads it");
 	check(end_verify(a, 0x1000, 5000, 1) < 0, "and gets the bytes");
 	end_fill(a, 0x1000, 40000, 2);
-	check_eq(remote(IBV_WR_RDMA_WRITE, 0x1000, 40000, 8, d.rkey).status, IBV_WC_SUCCESS, "a peer writes it");
+	check_eq(end_access(a, IBV_WR_RDMA_WRITE, 0x1000, 40000, 8, d.rkey).status, IBV_WC_SUCCESS, "a peer writes it");
 	struct device look = { .offset = 104, .size = 40000, .seed = 2 };
 	check_eq(end_run(b, copy_from, &look, sizeof look), 0, "and the bytes are there");
 	for (int i = 0; i < 10; i++)
-		remote(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 40960, d.rkey);
+		end_access(a, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 40960, d.rkey);
 	uint64_t count = 0;
 	end_read(a, 0, &count, 8);
 	check_eq((long long)count, 9, "ten additions, each sees the one before");
@@ -172,7 +161,7 @@ static void device_memory(void)
 	check_eq(end_wait(a, SENDS).status, IBV_WC_SUCCESS, "a SEND to it");
 	look = (struct device){ .offset = 96, .size = 30000, .seed = 4 };
 	check(end_wait(b, RECVS).status == IBV_WC_SUCCESS && end_run(b, copy_from, &look, sizeof look) == 0, "arrives");
-	check_eq(remote(IBV_WR_RDMA_READ, 0, 8, 49993, d.rkey).status, IBV_WC_REM_ACCESS_ERR, "a peer reads beyond the region");
+	check_eq(end_access(a, IBV_WR_RDMA_READ, 0, 8, 49993, d.rkey).status, IBV_WC_REM_ACCESS_ERR, "a peer reads beyond the region");
 	check_eq(end_run(b, dereg, NULL, 0), 0, "ibv_dereg_mr");
 	check_eq(end_run(b, release, NULL, 0), 0, "ibv_free_dm");
 	struct ibv_context *ctx = open_device();
@@ -266,7 +255,7 @@ static void atomic_writes(void)
 	/* The same by ibv_post_send. */
 	around[1] = 77;
 	end_write(a, 256, around + 1, 8);
-	struct ibv_wc c = remote(IBV_WR_ATOMIC_WRITE, 256, 8, ba.addr + 128, ba.rkey);
+	struct ibv_wc c = end_access(a, IBV_WR_ATOMIC_WRITE, 256, 8, ba.addr + 128, ba.rkey);
 	end_read(b, 128, around, 8);
 	check(c.status == IBV_WC_SUCCESS && c.opcode == IBV_WC_ATOMIC_WRITE && around[0] == 77, "IBV_WR_ATOMIC_WRITE (%s)", ibv_wc_status_str(c.status));
 	w.addr += 4;
@@ -274,7 +263,7 @@ static void atomic_writes(void)
 	check_eq(w.wc.status, IBV_WC_REM_INV_REQ_ERR, "is refused");
 	pair_close(a, b);
 	open_ex(0);
-	check_eq(remote(IBV_WR_ATOMIC_WRITE, 256, 16, ba.addr + 128, ba.rkey).status, IBV_WC_LOC_LEN_ERR, "sixteen bytes");
+	check_eq(end_access(a, IBV_WR_ATOMIC_WRITE, 256, 16, ba.addr + 128, ba.rkey).status, IBV_WC_LOC_LEN_ERR, "sixteen bytes");
 	pair_close(a, b);
 	open_ex(0);
 	struct keys k = end_register(b, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ, 0);

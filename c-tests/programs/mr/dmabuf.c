@@ -141,12 +141,7 @@ static long put(struct parts *p, void *arg)
 
 static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t addr, uint32_t len, uint32_t rkey)
 {
-	struct request r = one_piece(op, 5, 0, len);
-	r.raddr = addr;
-	r.rkey = rkey;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
+	return end_access(a, op, 0, len, addr, rkey);
 }
 
 static void accepted(void)

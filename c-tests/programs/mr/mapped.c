@@ -198,17 +198,6 @@ static int can_attach(void)
 	return !(cma && !strcmp(cma, "off")) && process_vm_readv(getpid(), &l, 1, &r, 1, 0) == sizeof to;
 }
 
-static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t at, uint32_t len, uint64_t addr, uint32_t rkey)
-{
-	struct request r = one_piece(op, 5, at, len);
-	r.raddr = addr;
-	r.rkey = rkey;
-	r.compare_add = 1;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
-}
-
 static void uses(enum kind kind)
 {
 	struct memory m = { .kind = kind };
@@ -223,18 +212,18 @@ static void uses(enum kind kind)
 		m.offset = 4096 + rnd(&state) % 70000;
 		m.seed = (uint32_t)i;
 		end_fill(a, 0x1003, m.len, m.seed);
-		wrong += remote(IBV_WR_RDMA_WRITE, 0x1003, (uint32_t)m.len, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
+		wrong += end_access(a, IBV_WR_RDMA_WRITE, 0x1003, (uint32_t)m.len, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
 		wrong += end_run(b, look, &m, sizeof m) != 0;
 		m.seed += 1000;
 		end_run(b, change, &m, sizeof m);
-		wrong += remote(IBV_WR_RDMA_READ, 0x100005, (uint32_t)m.len, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
+		wrong += end_access(a, IBV_WR_RDMA_READ, 0x100005, (uint32_t)m.len, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
 		wrong += end_verify(a, 0x100005, m.len, m.seed) >= 0;
 	}
 	check_eq(wrong, 0, "%s: writes and reads that failed or brought other bytes", what);
 	/* Atomics of the peer, in turns with atomics of the owner through its own connection. */
 	for (int i = 0; i < USES; i++) {
 		uint64_t old;
-		wrong += remote(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, m.addr + 64, m.rkey).status != IBV_WC_SUCCESS;
+		wrong += end_access(a, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, m.addr + 64, m.rkey).status != IBV_WC_SUCCESS;
 		end_read(a, 0, &old, 8);
 		wrong += old != (uint64_t)i;
 	}
@@ -268,9 +257,9 @@ static void uses(enum kind kind)
 		check(direct ? n > 0 : n == 0, "%s: %s", what, direct ? "is mapped by the peer" : "is not mapped by the peer");
 	}
 	/* Its end: the key is stale at once, however the memory was reached. */
-	check_eq(remote(IBV_WR_RDMA_WRITE, 0, 8, m.addr, m.rkey).status, IBV_WC_SUCCESS, "%s: the last use", what);
+	check_eq(end_access(a, IBV_WR_RDMA_WRITE, 0, 8, m.addr, m.rkey).status, IBV_WC_SUCCESS, "%s: the last use", what);
 	check_eq(end_run(b, dereg, NULL, 0), 0, "ibv_dereg_mr");
-	check_eq(remote(IBV_WR_RDMA_WRITE, 0, 8, m.addr, m.rkey).status, IBV_WC_REM_ACCESS_ERR, "%s: its key afterwards", what);
+	check_eq(end_access(a, IBV_WR_RDMA_WRITE, 0, 8, m.addr, m.rkey).status, IBV_WC_REM_ACCESS_ERR, "%s: its key afterwards", what);
 	check_eq(end_run(b, unmake, &m, sizeof m), 0, "%s: given back", what);
 	pair_close(a, b);
 	if (two)
@@ -291,7 +280,7 @@ static void replaced(void)
 			m.offset = (uint64_t)i * 64;
 			m.seed = (uint32_t)(round * 100 + i);
 			end_fill(a, 0, 64, m.seed);
-			wrong += remote(IBV_WR_RDMA_WRITE, 0, 64, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
+			wrong += end_access(a, IBV_WR_RDMA_WRITE, 0, 64, m.addr + m.offset, m.rkey).status != IBV_WC_SUCCESS;
 			wrong += end_run(b, look, &m, sizeof m) != 0;
 		}
 		end_run(b, unmake, &m, sizeof m);

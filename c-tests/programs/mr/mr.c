@@ -124,13 +124,7 @@ static struct region must(struct end *e, struct region r)
 
 static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t addr, uint32_t len, uint32_t rkey)
 {
-	struct request r = one_piece(op, 5, 0x2000, len);
-	r.raddr = addr;
-	r.rkey = rkey;
-	r.compare_add = 1;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
+	return end_access(a, op, 0x2000, len, addr, rkey);
 }
 
 /* Writes to and reads from `addr` by `rkey`, which is the buffer of b at `offset`. */

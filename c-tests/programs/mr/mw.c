@@ -147,13 +147,7 @@ static long free_other(struct parts *p, void *arg)
 
 static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t addr, uint32_t len, uint32_t rkey)
 {
-	struct request r = one_piece(op, 5, 0x2000, len);
-	r.raddr = addr;
-	r.rkey = rkey;
-	r.compare_add = 1;
-	if (end_send(a, r))
-		die("ibv_post_send");
-	return end_wait(a, SENDS);
+	return end_access(a, op, 0x2000, len, addr, rkey);
 }
 
 static void works(const char *what, uint64_t addr, uint64_t offset, uint32_t rkey)

@@ -641,3 +641,14 @@ struct request one_piece(enum ibv_wr_opcode op, uint64_t id, uint64_t offset, ui
 {
 	return (struct request){ .id = id, .op = op, .flags = IBV_SEND_SIGNALED, .pieces = 1, .piece = { { offset, len, 0 } } };
 }
+
+struct ibv_wc end_access(struct end *e, enum ibv_wr_opcode op, uint64_t offset, uint32_t len, uint64_t addr, uint32_t rkey)
+{
+	struct request r = one_piece(op, 5, offset, len);
+	r.raddr = addr;
+	r.rkey = rkey;
+	r.compare_add = 1;
+	if (end_send(e, r))
+		die("ibv_post_send");
+	return end_wait(e, SENDS);
+}

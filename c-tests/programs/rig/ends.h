@@ -84,6 +84,9 @@ int end_recv(struct end *e, struct request r);
 enum which { SENDS, RECVS };
 struct ibv_wc end_wait(struct end *e, enum which w);
 int end_try(struct end *e, enum which w, struct ibv_wc *wc, unsigned us);
+/* Posts a request of one piece that names remote memory, and waits for its completion. An atomic
+ * operation adds or compares 1. */
+struct ibv_wc end_access(struct end *e, enum ibv_wr_opcode op, uint64_t offset, uint32_t len, uint64_t addr, uint32_t rkey);
 /* The buffer. */
 void end_fill(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
 long end_verify(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);

@@ -107,7 +107,7 @@ impl Channel {
     pub(crate) fn persists(&self, holds: impl Fn() -> bool) -> Result<bool, c_int> {
         let begin = Instant::now();
         while begin.elapsed() < GRACE {
-            if native::is_readable(self.fd, 1)? || !holds() {
+            if native::poll(self.fd, 1)? != 0 || !holds() {
                 return Ok(false);
             }
         }

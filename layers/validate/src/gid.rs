@@ -5,25 +5,20 @@ use core::net::Ipv6Addr;
 use abi::{IBV_LINK_LAYER_ETHERNET, ibv_ah_attr};
 
 use crate::checks::Id;
-use crate::checks::address::{self, Family, GidEntry};
+use crate::checks::address::{self, Family};
 use crate::report::{About, report, wanted};
 use crate::state::Ctx;
 
-/// An entry of a port's GID table; `None` if the entry is empty or cannot be read.
-fn entry(ctx: &Ctx, port: u8, index: u8) -> Option<GidEntry> {
-    ctx.provider.gid(port, index)
-}
-
 /// Whether an entry of a port's GID table is empty.
 pub(crate) fn is_empty(ctx: &Ctx, port: u8, index: u8) -> bool {
-    entry(ctx, port, index).is_none_or(|entry| entry.address.is_unspecified())
+    ctx.provider.gid(port, index).is_none_or(|entry| entry.address.is_unspecified())
 }
 
 /// The remedy: an entry that would be suitable.
 fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> String {
     let length = ctx.port(port).map_or(0, |port| port.gid_tbl_len.clamp(0, 256));
     let better = (0..length).map(|index| index as u8).find_map(|index| {
-        let entry = entry(ctx, port, index)?;
+        let entry = ctx.provider.gid(port, index)?;
         address::is_suitable(&entry, wanted).then_some((index, entry))
     });
     address::remedy(better)
@@ -48,7 +43,7 @@ pub(crate) fn check(
     if i32::from(index) >= known.gid_tbl_len {
         return false;
     }
-    let from = entry(ctx, port, index);
+    let from = ctx.provider.gid(port, index);
     if wanted(Id::Qp06) {
         let found = address::source(index, from.as_ref(), || better(ctx, port, None));
         let is_found = found.is_some();

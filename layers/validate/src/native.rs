@@ -1,7 +1,7 @@
 //! What the layer asks of the system, of the C library and of the address sanitizer, as safe
 //! functions.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::MaybeUninit;
 
 /// The errno of the last call.
@@ -55,18 +55,19 @@ pub(crate) fn blocks(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
-/// Waits until a descriptor is readable, at most `milliseconds`.
+/// Waits for input or an error of a descriptor, at most `milliseconds`. Returns the events of
+/// poll(2); 0 after the time.
 ///
 /// # Errors
 /// The errno of an interrupted wait.
-pub(crate) fn is_readable(fd: c_int, milliseconds: c_int) -> Result<bool, c_int> {
+pub(crate) fn poll(fd: c_int, milliseconds: c_int) -> Result<c_short, c_int> {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the array has one entry.
     let ready = unsafe { libc::poll(&raw mut watched, 1, milliseconds) };
     if ready < 0 {
         return Err(last_error().unwrap_or(libc::EINTR));
     }
-    Ok(watched.revents & libc::POLLIN != 0)
+    Ok(if ready > 0 { watched.revents } else { 0 })
 }
 
 /// Flushes the streams of the C library, and ends the process at once.

@@ -124,7 +124,7 @@ impl Provider {
 
     /// Whether an asynchronous event waits.
     pub(crate) fn has_async_event(&self) -> bool {
-        native::is_readable(self.async_fd, 0) == Ok(true)
+        native::poll(self.async_fd, 0).is_ok_and(|events| events & libc::POLLIN != 0)
     }
 
     /// An entry of a port's GID table; `None` if the entry is empty or cannot be read. The table is

@@ -39,7 +39,8 @@ pub(crate) struct Ctx {
     pub(crate) device: Option<ibv_device_attr>,
     /// The ports, beginning with port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
-    /// Bytes of the longest message of a port; 0 if unknown.
+    /// Bytes of the longest message of all ports. 0: the ports report no limit; `u64::MAX`: no
+    /// port could be queried.
     pub(crate) max_message: u64,
 }
 

@@ -100,8 +100,7 @@ impl Adapter {
                 continue;
             }
             let waits = [waits, due].into_iter().flatten().min();
-            let at =
-                waits.unwrap_or(now + RECHECK).min(now + RECHECK.max(Duration::from_millis(1)));
+            let at = waits.map_or(now + RECHECK, |at| at.min(now + RECHECK));
             next = Some(next.map_or(at, |n| n.min(at)));
             self.service.watch_again(&qp);
         }

@@ -3,8 +3,8 @@
 //! Entry points that create and destroy queues; `kernel::qp` changes the states of queue pairs.
 //!
 //! Map of this file: the CQs of an id (`queue`); QPs (`create`, `prepare`, `destroy`); the entry
-//! points of QPs, and of SRQs; `OwnQueuePair`, the QP of an rsocket. A call
-//! enters on a thread of the program, and locks the state of its id.
+//! points of QPs, and of SRQs; `OwnQueuePair`, the QP of an rsocket. A call runs
+//! on a thread of the program, and locks the state of its id.
 
 use crate::core::c_objects::id_of;
 use crate::core::device::xrc_domain;

@@ -78,6 +78,8 @@ impl UnclaimedRequests {
         self.recheck_later(host, (now, BETWEEN_LISTENERS), from, target, mad);
     }
 
+    /// Records a request without a listener, which `due` returns after `wait` if no listener has
+    /// come. Only the process that answers for the host records requests.
     fn recheck_later(
         &mut self,
         host: &mut impl HostNames,
@@ -98,8 +100,8 @@ impl UnclaimedRequests {
         }
     }
 
-    /// As [`UnclaimedRequests::receive_remote`], for a request of this host. The first copy of a
-    /// request is only remembered, because its client saw a listener just before.
+    /// Records a request of this host. The first copy of a request is only remembered, because its
+    /// client saw a listener just before.
     pub(crate) fn receive_local(
         &mut self,
         host: &mut impl HostNames,

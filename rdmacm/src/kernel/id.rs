@@ -1,7 +1,7 @@
 //! Commands for ids on kernel devices: create, bind, resolve, query, migrate, destroy.
 //! Entry points in `calls` and the event module call these.
 //!
-//! Map of this file: `Bytes`, an address as the kernel takes it; creation and destruction; queries
+//! Map of this file: `supported`, the check of an address; creation and destruction; queries
 //! of addresses, GIDs, paths and routes; binding and resolving; options and events; probes of
 //! devices. Threads: application threads. Lock: the state of an id; no command runs under it.
 

@@ -29,6 +29,16 @@ pub(crate) struct GivenAddress {
     len: Option<usize>,
 }
 
+/// Bytes of an address of a family; of an unknown family, those of the family alone.
+const fn size_of_family(family: i32) -> usize {
+    match family {
+        libc::AF_INET => FOUR,
+        libc::AF_INET6 => SIX,
+        AF_IB => INFINIBAND,
+        _ => size_of::<libc::sa_family_t>(),
+    }
+}
+
 impl GivenAddress {
     /// NULL.
     pub(crate) const NULL: Self = Self { bytes: [0; STORAGE], len: None };
@@ -54,12 +64,7 @@ impl GivenAddress {
         // SAFETY: every address begins with its family, and is readable with the size of the
         // family.
         unsafe {
-            let len = match i32::from((*address).sa_family) {
-                libc::AF_INET => FOUR,
-                libc::AF_INET6 => SIX,
-                AF_IB => INFINIBAND,
-                _ => size_of::<libc::sa_family_t>(),
-            };
+            let len = size_of_family((*address).sa_family.into());
             Self::of_bytes(std::slice::from_raw_parts(address.cast(), len))
         }
     }
@@ -93,12 +98,7 @@ impl GivenAddress {
     pub(crate) unsafe fn stored(at: *const libc::sockaddr_storage) -> Self {
         // SAFETY: by the contract above.
         let mut stored = Self { bytes: unsafe { at.cast::<[u8; STORAGE]>().read() }, len: None };
-        stored.len = Some(match stored.family() {
-            libc::AF_INET => FOUR,
-            libc::AF_INET6 => SIX,
-            AF_IB => INFINIBAND,
-            _ => size_of::<libc::sa_family_t>(),
-        });
+        stored.len = Some(size_of_family(stored.family()));
         stored
     }
 

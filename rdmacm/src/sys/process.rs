@@ -28,7 +28,7 @@ pub(crate) struct PerProcess<T>(AtomicPtr<ProcessValue<T>>, PhantomData<T>);
 
 impl<T> fmt::Debug for PerProcess<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Anew").finish_non_exhaustive()
+        f.debug_struct("PerProcess").finish_non_exhaustive()
     }
 }
 
@@ -187,6 +187,6 @@ mod tests {
         let mut status = -1;
         // SAFETY: a child of this process; `status` is writable.
         let got = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((got, status), (child, 0), "the child began anew");
+        assert_eq!((got, status), (child, 0), "the child has a new value");
     }
 }

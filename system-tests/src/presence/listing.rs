@@ -5,10 +5,9 @@ use crate::{Bench, Tally};
 use xtask::pair::free_port;
 use xtask::process::{End, Finished, User};
 
-/// A server and its client, which tries until the server listens, and a process whose QPs have no
-/// peer. `$1` is `ferroverbs`, `$2` and `$3` are free ports, and `$4` is
-/// a folder. The script ends only its own processes:
-/// the client is the peer that `ps` names.
+/// `$server` and its client are connected; the client tries until the server listens. `$lonely` has
+/// QPs without a peer. `$1` is the command `ferroverbs`, `$2` and `$3` are free ports, and `$4` is
+/// a folder. The script ends only its own processes. The client is the peer that `ps` names.
 const PAIR: &str = "
     ibv_rc_pingpong -p $2 -n 1000000000 >/dev/null 2>&1 & server=$!
     ibv_ud_pingpong -p $3 >/dev/null 2>&1 & lonely=$!

@@ -78,7 +78,8 @@ impl Cq {
         self.queued.load(Ordering::Relaxed) != 0
     }
 
-    /// As `take`, without driving any QP.
+    /// Removes the oldest completion, and returns it with the fields that readers of the CQ
+    /// requested. `None`: the ring is empty. Drives no QP.
     #[inline]
     pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
         self.pop_by(CompletionRing::pop_stamped)

@@ -41,8 +41,8 @@ impl Datagrams {
             let cold = !from.make_hot(adapter, slot);
             let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
-                // A rest in a cold ring needs a new bell: its sender rang before. A datagram that
-                // waits for a receive is looked at again anyway.
+                // The bell of a cold ring with datagrams must ring again, because their sender rang
+                // before. A datagram that waits for a receive is looked at again anyway.
                 adapter.view.ring_peer_bell(slot);
                 if count > 0 && !adapter.attention.is_down() {
                     adapter.fabric.wake_self();

@@ -35,8 +35,8 @@ impl Qp {
         self.change_state_after(rule, || ())
     }
 
-    /// As `change`. If the state changes, `first` is called after the local store and before the
-    /// life is published to peers.
+    /// As [`Self::change_state`]. If the state changes, `first` is called after the local store and
+    /// before the life is published to peers.
     pub(super) fn change_state_after(
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,

@@ -29,6 +29,9 @@ pub(crate) struct RingAcks {
     expects_reply: AtomicBool,
 }
 
+/// Set in `piggybacked` once an acknowledgement was recorded.
+const NOTED: u32 = 1 << 31;
+
 impl RingAcks {
     /// Before the first connection; `position` is the first expected sequence number.
     pub(in crate::engine) fn new(position: u32) -> Self {
@@ -99,13 +102,13 @@ impl RingAcks {
     pub(in crate::engine) fn note_piggybacked(&self, ack: u32) {
         // Pairs with the Acquire in `piggybacked_beyond`: the pieces before the acknowledgement are
         // visible with it.
-        self.piggybacked.store(ack | 1 << 31, Ordering::Release);
+        self.piggybacked.store(ack | NOTED, Ordering::Release);
     }
 
     /// Whether `ack` equals the last recorded acknowledgement.
     #[inline]
     pub(in crate::engine) fn has_noted(&self, ack: u32) -> bool {
-        self.piggybacked.load(Ordering::Relaxed) == ack | 1 << 31
+        self.piggybacked.load(Ordering::Relaxed) == ack | NOTED
     }
 
     /// Number of slots that the last piggybacked acknowledgement confirms beyond `acked`; 0 if
@@ -113,7 +116,7 @@ impl RingAcks {
     #[inline]
     pub(in crate::engine) fn piggybacked_beyond(&self, acked: u32) -> u32 {
         let noted = self.piggybacked.load(Ordering::Acquire);
-        if noted >> 31 == 0 {
+        if noted & NOTED == 0 {
             return 0;
         }
         // Signed distance of sequence numbers of ACK_BITS bits.
