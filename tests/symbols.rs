@@ -25,7 +25,7 @@ fn every_versioned_name_of_every_release_is_there() {
     assert!(!handle.is_null(), "{file:?} does not load");
     let mut missing = Vec::new();
     let mut checked = 0;
-    for line in include_str!("../src/testdata/symbols.tsv").lines().skip(1) {
+    for line in include_str!("../c-tests/data/exported-symbols.tsv").lines().skip(1) {
         let (name, version) = line.split_once('\t').expect("two columns");
         let c = |text| CString::new(text).expect("no NUL");
         // SAFETY: a live handle and two C strings.

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn operation_numbers_equal_those_of_each_release() {
-        let table = include_str!("../testdata/ops-index-by-generation.tsv");
+        let table = include_str!("../../c-tests/data/ops-index-by-generation.tsv");
         let mut lines = table.lines();
         let columns: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(1).collect();
         let rows: Vec<Vec<&str>> = lines.map(|line| line.split('\t').collect()).collect();

@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn every_conversion_equals_rdma_cores() {
-        let rows: Vec<Vec<&str>> = include_str!("../testdata/rates-v44.tsv")
+        let rows: Vec<Vec<&str>> = include_str!("../../c-tests/data/rates-v44.tsv")
             .lines()
             .skip(1)
             .map(|line| line.split('\t').collect())

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// What release 65 answers, by function; "(null)" stands for NULL.
-    const OBSERVED: &str = include_str!("../testdata/strings-v65.tsv");
+    const OBSERVED: &str = include_str!("../../c-tests/data/strings-v65.tsv");
 
     #[test]
     fn every_text_equals_rdma_cores() {

@@ -58,7 +58,7 @@ const SOURCES: &[&str] = &[
     "build.rs",
     "cli",
     "include",
-    "inlines",
+    "headers/inlines",
     "layers",
     "man",
     "packaging/rdma",
@@ -171,7 +171,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
 fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
     let release = paths.target.join("release");
     let file = release.join("libferroverbs-inlines.so.1");
-    let sources = paths.root.join("inlines");
+    let sources = paths.root.join("headers/inlines");
     let done = Job::new("cc")
         // All of it is taken out of line, also what the header has inlined always.
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-attributes"])
